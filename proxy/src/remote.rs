@@ -24,6 +24,7 @@ mod idle;
 mod metrics;
 mod names;
 mod pool;
+mod response;
 mod tls;
 mod upkeep;
 

@@ -7,10 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use bytes::{BufMut as _, BytesMut};
-use http::{Method, StatusCode, header};
+use http::{HeaderName, Method, StatusCode, header};
 use pingora_core::protocols::Stream;
-use pingora_core::protocols::http::v1::client::HttpSession;
-use pingora_core::{Error, ErrorType};
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::{Instant, timeout, timeout_at};
 use tooldock_upstream::http_client::{
@@ -20,6 +18,7 @@ use tooldock_upstream::http_client::{
 use super::failure::{failed, no_head};
 use super::headers;
 use super::pool::{InFlight, Member};
+use super::response::{ReadError, Response};
 
 /// How long a backend that closed the connection while a body was written may take to say why.
 const EARLY_ANSWER: Duration = Duration::from_millis(200);
@@ -40,7 +39,7 @@ pub(super) enum Outcome {
 
 /// An open connection.
 struct Connection {
-    session: HttpSession,
+    response: Response,
     address: Option<SocketAddr>,
     /// Whether all of the request was written. Otherwise the backend would take the next one for the rest of it.
     whole: bool,
@@ -56,7 +55,7 @@ pub(super) async fn send(
     let timeouts = server.spec.timeouts;
     let head = head(member, &request)?;
     let begun = Instant::now();
-    let mut connection = loop {
+    let (mut connection, early) = loop {
         let mut open = connection(member).await?;
         if !request.may_leave() {
             let what = "the request was given up before it was sent";
@@ -65,7 +64,7 @@ pub(super) async fn send(
         let reused = open.reused;
         let written = write(&mut open.stream, &head, &request.body);
         match timeout(timeouts.head, written).await {
-            Ok(Ok(())) => break Connection::of(open),
+            Ok(Ok(())) => break (Connection::of(open), None),
             // A kept connection that the backend gave up. No whole request can have been read: another one is taken.
             Ok(Err(_)) if reused && goes_with_head(&request.body) => {}
             Ok(Err(Unwritten::Head)) if reused => {}
@@ -76,10 +75,10 @@ pub(super) async fn send(
             Ok(Err(Unwritten::Body)) => {
                 // It may have answered without reading all of it.
                 let mut connection = Connection::of(open);
-                let early = timeout(EARLY_ANSWER, read_head(&mut connection.session)).await;
-                if let Ok(Ok(())) = early {
+                let early = timeout(EARLY_ANSWER, connection.response.read_head()).await;
+                if let Ok(Ok(head)) = early {
                     connection.whole = false;
-                    break connection;
+                    break (connection, Some(head));
                 }
                 if !reused {
                     let what = "the connection ended while the request was written";
@@ -89,26 +88,18 @@ pub(super) async fn send(
             Err(_) => return Err(no_head(id, timeouts.head)),
         }
     };
-    if connection.session.resp_header().is_none() {
-        match timeout(timeouts.head, read_head(&mut connection.session)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(unreadable(member, &error)),
+    let response = match early {
+        Some(response) => response,
+        None => match timeout(timeouts.head, connection.response.read_head()).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(unreadable(member, error)),
             Err(_) => return Err(no_head(id, timeouts.head)),
-        }
-    }
-    let Some(response) = connection.session.resp_header() else {
-        return Err(failed(
-            id,
-            SendErrorKind::Malformed,
-            false,
-            "there is no response",
-        ));
+        },
     };
     let status = response.status;
-    let headers = headers::down(&response.headers);
+    let is_framed = !connection.response.ends_with_connection();
+    let headers = headers::down(response.headers);
     let streams = request.streams || is_event_stream(&headers);
-    let framing = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
-    let is_framed = framing.iter().any(|it| response.headers.contains_key(it));
     let mut body = Body {
         is_framed,
         connection: Some(connection),
@@ -117,7 +108,7 @@ pub(super) async fn send(
         deadline: (!streams).then(|| begun + timeouts.call),
         in_flight: Some(in_flight),
     };
-    body.release_if_done().await;
+    body.release_if_done();
     Ok(BackendResponse {
         status,
         headers,
@@ -142,9 +133,6 @@ fn head(member: &Member, request: &BackendRequest) -> Result<Bytes, SendError> {
     }
     let has_body = !request.body.is_empty() || request.method == Method::POST;
     let length = has_body.then_some(request.body.len());
-    let up = member
-        .headers
-        .up(&request.headers, &member.authority, length);
     let short = goes_with_head(&request.body);
     let mut head = BytesMut::with_capacity(1024 + if short { request.body.len() } else { 0 });
     head.put_slice(request.method.as_str().as_bytes());
@@ -152,12 +140,14 @@ fn head(member: &Member, request: &BackendRequest) -> Result<Bytes, SendError> {
     head.put_slice(target.as_bytes());
     head.put_slice(b" HTTP/1.1\r\n");
     // No name and no value can have a line's end in it.
-    for (name, value) in &up {
+    let line = |name: &HeaderName, value: &[u8]| {
         head.put_slice(name.as_str().as_bytes());
         head.put_slice(b": ");
-        head.put_slice(value.as_bytes());
+        head.put_slice(value);
         head.put_slice(b"\r\n");
-    }
+    };
+    let authority = &member.authority;
+    member.headers.up(&request.headers, authority, length, line);
     head.put_slice(b"\r\n");
     if short {
         head.put_slice(&request.body);
@@ -202,7 +192,7 @@ impl Connection {
     /// All of the request was written.
     fn of(open: Open) -> Self {
         Self {
-            session: HttpSession::new(open.stream),
+            response: Response::new(open.stream),
             address: open.address,
             whole: true,
         }
@@ -231,32 +221,15 @@ async fn write(stream: &mut Stream, head: &[u8], body: &Bytes) -> Result<(), Unw
     rest.await.map_err(|_| Unwritten::Body)
 }
 
-/// Reads until the head of the response, past heads that only inform.
-async fn read_head(session: &mut HttpSession) -> pingora_core::Result<()> {
-    loop {
-        session.read_response().await?;
-        match session.get_status() {
-            Some(StatusCode::SWITCHING_PROTOCOLS) => {
-                return Error::e_explain(ErrorType::InvalidHTTPHeader, "it switches protocols");
-            }
-            Some(status) if status.is_informational() => {}
-            _ => return Ok(()),
-        }
-    }
-}
-
-fn unreadable(member: &Member, error: &Error) -> SendError {
-    let id = &member.spec.id;
-    match error.etype() {
-        ErrorType::InvalidHTTPHeader => {
-            let what = "what it answered is no response of HTTP/1.1";
-            failed(id, SendErrorKind::Malformed, false, what)
-        }
-        _ => {
-            let what = "the connection ended before a response came";
-            failed(id, SendErrorKind::Closed, false, what)
-        }
-    }
+fn unreadable(member: &Member, error: ReadError) -> SendError {
+    let (kind, what) = match error {
+        ReadError::Malformed(what) => (SendErrorKind::Malformed, what),
+        ReadError::Closed => (
+            SendErrorKind::Closed,
+            "the connection ended before a response came",
+        ),
+    };
+    failed(&member.spec.id, kind, false, what)
 }
 
 /// The body of a response. Dropped before its end, it closes the connection.
@@ -277,35 +250,30 @@ struct Body {
 impl ResponseBody for Body {
     async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError> {
         let timeouts = self.member.server.spec.timeouts;
-        loop {
-            let Some(connection) = &mut self.connection else {
+        let Some(connection) = &mut self.connection else {
+            return Ok(None);
+        };
+        let reading = connection.response.next();
+        let (read, limit) = match self.deadline {
+            Some(deadline) => (timeout_at(deadline, reading).await, timeouts.call),
+            None => (timeout(timeouts.idle, reading).await, timeouts.idle),
+        };
+        match read {
+            Ok(Ok(Some(piece))) => {
+                self.release_if_done();
+                return Ok(Some(piece));
+            }
+            Ok(Ok(None)) => {
+                self.release_if_done();
                 return Ok(None);
-            };
-            // Dropping the reading loses nothing: Pingora keeps what was read.
-            let reading = connection.session.read_body_bytes();
-            let (read, limit) = match self.deadline {
-                Some(deadline) => (timeout_at(deadline, reading).await, timeouts.call),
-                None => (timeout(timeouts.idle, reading).await, timeouts.idle),
-            };
-            match read {
-                Ok(Ok(Some(piece))) => {
-                    self.release_if_done().await;
-                    if !piece.is_empty() {
-                        return Ok(Some(piece));
-                    }
-                }
-                Ok(Ok(None)) => {
-                    self.release().await;
-                    return Ok(None);
-                }
-                Ok(Err(_)) => {
-                    self.end(Outcome::Cut);
-                    return Err(BodyError::Cut);
-                }
-                Err(_) => {
-                    self.end(Outcome::BodyTimeout);
-                    return Err(BodyError::Timeout(limit));
-                }
+            }
+            Ok(Err(_)) => {
+                self.end(Outcome::Cut);
+                return Err(BodyError::Cut);
+            }
+            Err(_) => {
+                self.end(Outcome::BodyTimeout);
+                return Err(BodyError::Timeout(limit));
             }
         }
     }
@@ -316,27 +284,15 @@ impl ResponseBody for Body {
 }
 
 impl Body {
-    async fn release_if_done(&mut self) {
-        let connection = self.connection.as_mut();
-        if connection.is_some_and(|it| it.session.is_body_done()) {
-            self.release().await;
-        }
-    }
-
-    /// The body is complete: its connection may serve another request.
-    async fn release(&mut self) {
-        let Some(mut connection) = self.connection.take() else {
+    /// Where the body is complete, its connection may serve another request.
+    fn release_if_done(&mut self) {
+        let Some(connection) = self.connection.take_if(|it| it.response.is_done()) else {
             return;
         };
         self.end(Outcome::Status(self.status));
-        if !connection.whole {
-            return;
-        }
-        connection.session.respect_keepalive();
-        let patience = patience(&connection.session);
-        // Waits for a shutdown only, where the connection cannot be used again.
-        let kept = timeout(Duration::from_secs(1), connection.session.reuse()).await;
-        if let Ok(Some(stream)) = kept {
+        if connection.whole
+            && let Some((stream, patience)) = connection.response.into_idle()
+        {
             self.member
                 .core
                 .idle
@@ -356,12 +312,4 @@ impl Drop for Body {
     fn drop(&mut self) {
         self.end(Outcome::Status(self.status));
     }
-}
-
-/// How long the backend says it keeps an idle connection: `Keep-Alive: timeout=5`.
-fn patience(session: &HttpSession) -> Option<Duration> {
-    let value = session.get_header("keep-alive")?.to_str().ok()?;
-    let mut parts = value.split(',').filter_map(|part| part.split_once('='));
-    let (_, seconds) = parts.find(|(key, _)| key.trim().eq_ignore_ascii_case("timeout"))?;
-    seconds.trim().parse().ok().map(Duration::from_secs)
 }
