@@ -57,6 +57,7 @@ mod support;
 mod tls;
 mod tls_names;
 mod toolman;
+mod toolman_stdio;
 mod torture;
 mod unix_sockets;
 mod workers;

@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Keep the secrets of namespaces: give them values, list, edit and remove them, change their key
     Secrets(SecretsArgs),
+    /// Serve many MCP servers as one, on standard input and output, from the tools.toml of a project
+    Toolman(ToolmanArgs),
 }
 
 /// `tooldock serve`.
@@ -53,6 +55,14 @@ pub(crate) struct CheckArgs {
     /// the folder of a namespace. Ceilings and limits come from the configuration
     #[arg(value_name = "PATH")]
     pub(crate) path: Option<PathBuf>,
+}
+
+/// `tooldock toolman`. Its standard output is for the client alone; what there is to say else goes to standard error.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ToolmanArgs {
+    /// The file that lists the servers and what of them is active at the start. Its relative paths start at its own folder
+    #[arg(long, value_name = "FILE", default_value = "tools.toml")]
+    pub(crate) config: PathBuf,
 }
 
 /// `tooldock secrets`. Values are never arguments: they are typed without echo, or come from standard input.
@@ -193,8 +203,22 @@ mod tests {
     }
 
     #[test]
+    fn toolman_reads_the_file_of_the_working_directory_unless_told() {
+        for (args, file) in [
+            (&[][..], "tools.toml"),
+            (&["--config", "p/x.toml"], "p/x.toml"),
+        ] {
+            let command = Cli::try_parse_from([&["tooldock", "toolman"], args].concat());
+            match command.expect("valid").command {
+                Command::Toolman(toolman) => assert_eq!(toolman.config, PathBuf::from(file)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
     fn later_subcommands_are_unknown() {
-        for name in ["toolman", "keys", "import-nginx", "__guard"] {
+        for name in ["keys", "import-nginx", "__guard"] {
             assert!(Cli::try_parse_from(["tooldock", name]).is_err(), "{name}");
         }
     }

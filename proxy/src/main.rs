@@ -30,6 +30,7 @@ mod sockets;
 mod stream;
 mod timeout;
 mod tls;
+mod toolman;
 mod watcher;
 
 use std::io::Write;
@@ -66,6 +67,9 @@ fn main() -> ExitCode {
         Ok(Cli {
             command: Command::Secrets(arguments),
         }) => secrets_cli::run(arguments),
+        Ok(Cli {
+            command: Command::Toolman(arguments),
+        }) => toolman::run(&arguments),
         Err(error) => explain(&error),
     }
 }

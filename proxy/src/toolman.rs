@@ -1,0 +1,234 @@
+//! `tooldock toolman`: one aggregate on this process's own pipes, from the `tools.toml` of a project.
+//!
+//! Nothing here listens, and nothing of Pingora is started: a client starts this program beside each conversation, and
+//! waits for it. There is no data directory and no configuration but the one file. Standard output carries the protocol
+//! alone; the log goes to standard error.
+
+mod refusal;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use tokio::fs::File;
+use tokio::runtime::{Handle, Runtime};
+use tooldock_upstream::audit::Audit;
+use tooldock_upstream::caller::{Caller, Visibility};
+use tooldock_upstream::engine::ToolCallLimiter;
+use tooldock_upstream::health::Health;
+use tooldock_upstream::metrics::UpstreamMetrics;
+use tooldock_upstream::profile::Profile;
+use tooldock_upstream::session::SessionKey;
+use tooldock_upstream::session::config::SessionsConfig;
+use tooldock_upstream::{Ended, Service, ServiceParts};
+use tooldock_workers::aggregate::{self, ActivationScope, AggregateSpec, Surroundings};
+use tooldock_workers::config::NamespacesConfig;
+use tooldock_workers::external::ProcessHost;
+use tooldock_workers::metrics::WorkerMetrics;
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::registry::{Registry, Snapshot};
+use tooldock_workers::runtimes::Runtimes;
+use tooldock_workers::secrets::Secrets;
+
+use crate::cli::ToolmanArgs;
+use crate::config::{LogConfig, LogLevel};
+use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
+use crate::signals::Signals;
+use crate::{logging, refuse};
+
+/// The namespace that the client speaks with; of its own since there is no other.
+const NAMESPACE: &str = "toolman";
+/// The client, in the log and in what the active set is kept by.
+const PRINCIPAL: &str = "stdio";
+/// Threads: one for the client's pipes, one so that a server that says much does not hold them.
+const THREADS: usize = 2;
+/// What one client may hold in its session and its streams.
+const CLIENT_BYTES: usize = 256 * 1024 * 1024;
+/// How long servers may take to end: two seconds after their input was closed, two after SIGTERM.
+const SERVERS_END: Duration = Duration::from_secs(5);
+/// Longer than any client keeps a process.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+/// Streams of one client: the session's, and those it listens on.
+const CLIENT_STREAMS: usize = 1024;
+
+/// Serves one client until it leaves.
+pub(crate) fn run(arguments: &ToolmanArgs) -> ExitCode {
+    let level = match std::env::var("LOG_LEVEL").as_deref() {
+        Ok("") | Err(_) => LogLevel::default(),
+        Ok(name) => match LogLevel::from_name(name) {
+            Some(level) => level,
+            None => {
+                return refuse("LOG_LEVEL must be one of error, warn, info, debug, trace");
+            }
+        },
+    };
+    let spec = match aggregate::read(&arguments.config) {
+        Ok(spec) => spec,
+        Err(reason) => {
+            // The client shows its user what it is answered, and seldom what stands in a log.
+            refusal::answer_one_request(&reason);
+            return refuse(reason);
+        }
+    };
+    let log = LogConfig {
+        level,
+        ..LogConfig::default()
+    };
+    match logging::start(log).and_then(|()| serve(spec)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tooldock: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(mut spec: AggregateSpec) -> anyhow::Result<()> {
+    // What the file leaves open: the process is one client's, which hears of each change.
+    let options = &mut spec.options;
+    options
+        .activation_scope
+        .get_or_insert(ActivationScope::Process);
+    options.activation_schemas.get_or_insert(false);
+    let signals = Signals::install().context("signal handlers")?;
+    let runtime = runtime()?;
+    let (input, output) = (own(std::io::stdin())?, own(std::io::stdout())?);
+    let name: NamespaceName = NAMESPACE.parse().expect("a name");
+    let service = service(&name, spec, runtime.handle())?;
+    let caller = caller(name);
+    let told = |mut stop: tokio::sync::watch::Receiver<bool>| async move {
+        let _ = stop.wait_for(|stop| *stop).await;
+    };
+    runtime.block_on(async {
+        let streams = service.clone();
+        tokio::spawn(async move { streams.run_streams().await });
+        let stop = told(signals.stop_requested());
+        let ended = service.serve_lines(caller, input, output, stop).await;
+        tracing::info!("stopping: {}", why(ended));
+        let servers = service.end_servers(SERVERS_END);
+        if ended == Ended::Stopped {
+            servers.await;
+            return;
+        }
+        // - all servers have ended
+        // - told to end meanwhile: their guards end what is left
+        tokio::select! {
+            () = servers => {}
+            () = told(signals.stop_requested()) => {}
+        }
+    });
+    // A read of standard input cannot be given up, and the runtime would wait for it.
+    runtime.shutdown_background();
+    Ok(())
+}
+
+/// One of this process's own pipes, read or written by threads that may wait: whether it waits is a property that other
+/// processes share, and so not to be changed.
+fn own(pipe: impl AsFd) -> anyhow::Result<File> {
+    let pipe = pipe.as_fd().try_clone_to_owned();
+    let pipe = pipe.context("standard input and output")?;
+    Ok(File::from_std(pipe.into()))
+}
+
+fn why(ended: Ended) -> &'static str {
+    match ended {
+        Ended::InputClosed => "the client has closed standard input",
+        Ended::OutputClosed => "the client reads no more",
+        Ended::Stopped => "told to",
+    }
+}
+
+fn runtime() -> anyhow::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .thread_name("toolman")
+        .enable_all()
+        .build()
+        .context("the runtime")
+}
+
+fn caller(namespace: NamespaceName) -> Caller {
+    Caller {
+        namespace: Some(namespace.clone()),
+        principal: Some(PRINCIPAL.into()),
+        client: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        request_id: NAMESPACE.into(),
+        profile: Arc::new(Profile::stdio(namespace)),
+        manager: false,
+        headers: None,
+        visibility: Visibility::All,
+        note: None,
+        toolset: None,
+    }
+}
+
+/// The service over the aggregate alone.
+fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyhow::Result<Service> {
+    let exported = prometheus::Registry::new();
+    let registry = Arc::new(Registry::default());
+    let runtimes = Arc::new(Runtimes::new());
+    runtimes.provide(vec![control.clone()]);
+    let host = ProcessHost {
+        guard: std::env::current_exe().context("finding this program's own file")?,
+        control: control.clone(),
+        runtimes,
+        metrics: Arc::new(WorkerMetrics::new(&exported)?),
+    };
+    let remote = RemoteClient::new(
+        Arc::new(SystemNames),
+        Arc::new(RemoteMetrics::new(&exported)?),
+        control.clone(),
+    );
+    let (follower, followed) = (Arc::clone(&remote), Arc::clone(&registry));
+    control.spawn(async move { follower.follow(&followed).await });
+    let mut key = [0; 32];
+    getrandom::fill(&mut key).map_err(|error| anyhow!("no random numbers: {error}"))?;
+    let health = Arc::new(Health::new());
+    health.set_ready();
+    let parts = ServiceParts {
+        registry: Arc::clone(&registry),
+        reloader: None,
+        // The pipes are the session's life.
+        sessions: SessionsConfig {
+            ttl: FOR_EVER,
+            unused_ttl: FOR_EVER,
+            ..SessionsConfig::default()
+        },
+        session_key: SessionKey::from_bytes(key),
+        stores: None,
+        sessions_per_principal: 1,
+        session_bytes_per_principal: bytesize::ByteSize::b(CLIENT_BYTES as u64),
+        streams_per_principal: CLIENT_STREAMS,
+        tool_call_limiter: Arc::new(Unlimited),
+        audit: Audit::off(),
+        management: None,
+        http_client: Some(remote),
+        metrics: Arc::new(UpstreamMetrics::new(&exported)?),
+        health,
+    };
+    let _within = control.enter();
+    let service = Service::with_servers(parts, Arc::new(host));
+    let around = Surroundings {
+        config: &NamespacesConfig::default(),
+        secrets: &Secrets::default(),
+        environment: &|name| std::env::var(name).ok(),
+    };
+    let namespace = aggregate::namespace(name, Ok(spec), None, &around);
+    registry.swap(Snapshot {
+        generation: 1,
+        namespaces: [(name.clone(), Arc::new(namespace))].into(),
+    });
+    Ok(service)
+}
+
+/// Whoever starts this program calls its own tools.
+struct Unlimited;
+
+impl ToolCallLimiter for Unlimited {
+    fn check(&self, _: &str, _: &NamespaceName, _: &str, _: IpAddr) -> Result<(), Duration> {
+        Ok(())
+    }
+}

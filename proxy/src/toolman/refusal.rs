@@ -1,0 +1,79 @@
+//! A configuration that cannot be used, told to the client in its own words: its first request is answered with the
+//! reason. A client that only saw the process end would tell its user no more than that.
+
+use std::io::{BufRead, BufReader, IsTerminal, Read as _, Write};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// How long the client may take to send its first request.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest request that is read.
+const REQUEST_MAX: u64 = 1024 * 1024;
+/// What JSON-RPC calls a server's own fault.
+const INTERNAL_ERROR: i32 = -32603;
+
+/// Answers the first request on standard input with this reason, if there is a client.
+pub(super) fn answer_one_request(reason: &str) {
+    if std::io::stdin().is_terminal() {
+        return;
+    }
+    let (say, said) = mpsc::channel();
+    // Not joined: a read cannot be given up, and the process ends.
+    thread::spawn(move || {
+        let input = BufReader::new(std::io::stdin().take(REQUEST_MAX));
+        let id = input
+            .lines()
+            .map_while(Result::ok)
+            .find_map(|line| request_id(&line));
+        let _ = say.send(id);
+    });
+    if let Ok(Some(id)) = said.recv_timeout(PATIENCE) {
+        let mut output = std::io::stdout().lock();
+        // A client that does not read gets the line on standard error all the same.
+        let _ = writeln!(output, "{}", answer(&id, reason)).and_then(|()| output.flush());
+    }
+}
+
+fn request_id(line: &str) -> Option<Value> {
+    let message: Value = serde_json::from_str(line).ok()?;
+    let id = message
+        .get("id")
+        .filter(|id| id.is_string() || id.is_number())?;
+    message.get("method").map(|_| id.clone())
+}
+
+/// The error, whose data is what all errors of the aggregate's own look like.
+fn answer(id: &Value, reason: &str) -> Value {
+    json!({ "jsonrpc": "2.0", "id": id, "error": {
+        "code": INTERNAL_ERROR,
+        "message": reason,
+        "data": { "success": false, "result": null, "error": reason },
+    } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_request_is_answered() {
+        for line in [
+            "",
+            "{",
+            "[]",
+            r#"{"method":"x"}"#,
+            r#"{"id":1,"result":{}}"#,
+            r#"{"id":null,"method":"x"}"#,
+        ] {
+            assert_eq!(request_id(line), None, "{line}");
+        }
+        let id = request_id(r#"{"jsonrpc":"2.0","id":"a","method":"initialize"}"#);
+        let answer = answer(&id.expect("a request"), "tools.toml:1:1: wrong");
+        assert_eq!(answer["id"], "a");
+        assert_eq!(answer["error"]["message"], "tools.toml:1:1: wrong");
+        assert_eq!(answer["error"]["data"]["success"], false);
+    }
+}
