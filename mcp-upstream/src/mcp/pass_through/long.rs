@@ -54,7 +54,7 @@ pub(in crate::mcp) async fn open(
         .place_in_stream()
         .filter(|_| head.last_event_id.is_some());
     if !place_in_stream.is_some_and(|it| ids.may_resume(it.as_bytes())) {
-        up = up.from_now_on();
+        up = up.without_place();
     }
     let what = Outgoing {
         method: Method::GET,

@@ -99,7 +99,7 @@ impl<'a> Up<'a> {
     }
 
     /// The same without the place in a stream that its client would come back to.
-    pub(super) fn from_now_on(mut self) -> Self {
+    pub(super) fn without_place(mut self) -> Self {
         if self.headers.contains_key(LAST_EVENT_ID) {
             Arc::make_mut(&mut self.headers).remove(LAST_EVENT_ID);
         }
@@ -195,7 +195,7 @@ impl<'a> Up<'a> {
             return Err(Failure::Send(error.clone()));
         }
         // What its client could come back for was in the session that is gone.
-        let afresh = self.clone().from_now_on();
+        let afresh = self.clone().without_place();
         let healed = afresh.heal(session, &at, lost).await?;
         match afresh.to(&healed, what, true).await? {
             Ok(response) => Ok(response),
