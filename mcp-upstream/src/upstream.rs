@@ -34,6 +34,7 @@ use crate::engine::UpstreamCall;
 use crate::jsonrpc::{Members, RequestError};
 use crate::protocol::{Era, EraSupport, ProtocolVersion};
 use crate::session::Session;
+use crate::stdio::pool::Presence;
 
 pub(crate) mod aggregate;
 pub(crate) mod client;
@@ -210,9 +211,9 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         None
     }
 
-    /// The word for how the server of a namespace is (`ready`, `starting`, `failed` …), now and whenever it changes; `None`
-    /// where there is no server.
-    fn word(&self, _namespace: &Namespace) -> Option<watch::Receiver<&'static str>> {
+    /// Whether what everybody shares of the server of a namespace is there, now and whenever that changes; `None` where there
+    /// is no server.
+    fn presence(&self, _namespace: &Namespace) -> Option<watch::Receiver<Presence>> {
         None
     }
 

@@ -54,8 +54,8 @@ pub(crate) use leased::Leased;
 pub(crate) use pools::{Pools, served};
 pub(crate) use replay_state::ReplayState;
 use rules::{LAST_GOOD, Patience, Rules, SLOT_WAIT, WAITERS_MAX};
-pub(crate) use state::Counts;
 use state::{Action, Event, Full, Place, ProcessId, Refusal, State, WaiterId};
+pub(crate) use state::{Counts, Presence};
 
 /// How long a request waits for the pool to notice that the process it got has just ended.
 const NOTICE: Duration = Duration::from_secs(1);
@@ -93,6 +93,8 @@ pub(super) struct PoolShared {
     over: watch::Sender<bool>,
     /// The word for how it is, see [`PoolState::as_str`].
     word: watch::Sender<&'static str>,
+    /// Whether what everybody shares is there.
+    presence: watch::Sender<Presence>,
 }
 
 struct Inner {
@@ -253,6 +255,7 @@ impl PoolShared {
             wake: Notify::new(),
             over: watch::Sender::new(false),
             word: watch::Sender::new("starting"),
+            presence: watch::Sender::new(Presence::There),
         }
     }
 
@@ -484,6 +487,9 @@ impl PoolShared {
             let word = inner.state_now().as_str();
             self.word
                 .send_if_modified(|shown| std::mem::replace(shown, word) != word);
+            let presence = inner.state.presence();
+            self.presence
+                .send_if_modified(|shown| std::mem::replace(shown, presence) != presence);
             match told_of_away {
                 true => Vec::new(),
                 false => inner.state.to_ask(),
@@ -712,12 +718,12 @@ impl PoolShared {
         self.lock().state_now()
     }
 
-    /// Waits until its first process serves, or why it does not is known, or that will take long.
-    /// The word for how it is, now and whenever that changes.
-    fn watched(&self) -> watch::Receiver<&'static str> {
-        self.word.subscribe()
+    /// Whether what everybody shares is there, now and whenever that changes.
+    fn presence(&self) -> watch::Receiver<Presence> {
+        self.presence.subscribe()
     }
 
+    /// Waits until its first process serves, or why it does not is known, or that will take long.
     async fn settled(&self) {
         let mut word = self.word.subscribe();
         // The sender is `self`.

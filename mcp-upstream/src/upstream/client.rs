@@ -38,6 +38,7 @@ use crate::jsonrpc::{self, Key, Members, Request, RequestError};
 use crate::protocol::{Era, EraSupport, Method, ProtocolVersion, method::TOOLS_CALL};
 use crate::seal::SessionKey;
 use crate::session::{Session, SessionState};
+use crate::stdio::pool::Presence;
 use crate::stream::EventLog;
 
 mod binding;
@@ -379,8 +380,8 @@ impl Upstream for ClientUpstream {
         self.0.processes.health(namespace)
     }
 
-    fn word(&self, namespace: &Namespace) -> Option<Receiver<&'static str>> {
-        self.0.processes.word(namespace)
+    fn presence(&self, namespace: &Namespace) -> Option<Receiver<Presence>> {
+        self.0.processes.presence(namespace)
     }
 
     fn settled<'a>(&'a self, namespace: &'a Namespace) -> Soon<'a, ()> {

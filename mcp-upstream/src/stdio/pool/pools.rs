@@ -18,7 +18,7 @@ use tooldock_workers::remote::BackendId;
 
 use super::key::{ConnectionKey, OpenAs};
 use super::rules::Patience;
-use super::state::Event;
+use super::state::{Event, Presence};
 use super::{Driver, Leased, PoolShared, PoolState};
 use crate::broadcast::Audience;
 use crate::catalogue::Catalogue;
@@ -286,12 +286,12 @@ impl Pools {
         }
     }
 
-    /// The word for how a server is, now and whenever it changes: see [`PoolState::as_str`].
-    pub(crate) fn word<'a>(
+    /// Whether what everybody shares of a server is there, now and whenever that changes.
+    pub(crate) fn presence<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
-    ) -> Option<watch::Receiver<&'static str>> {
-        Some(self.pool(server.into()).ok()?.watched())
+    ) -> Option<watch::Receiver<Presence>> {
+        Some(self.pool(server.into()).ok()?.presence())
     }
 
     /// How the pool of a namespace is; `None` where it has none.

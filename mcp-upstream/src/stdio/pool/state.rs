@@ -113,6 +113,8 @@ struct Slot {
     ended: Option<&'static str>,
     /// Ended, and not to be restarted.
     dead: bool,
+    /// Its last process did not start or ended unasked, and none has served since.
+    away: bool,
     /// To be filled without a request for it.
     eager: bool,
     last_used: Instant,
@@ -148,6 +150,17 @@ pub(crate) struct Counts {
     pub(crate) spare: usize,
     /// On their way out.
     pub(crate) stopping: usize,
+}
+
+/// Whether what everybody shares is there, for those who publish what it offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Presence {
+    /// It serves, or will when it is asked: while nobody uses it, it may be stopped.
+    There,
+    /// It did not start, or ended; another process may take its place.
+    Away,
+    /// It did not start, or ended, and is not restarted.
+    Dead,
 }
 
 impl State {
@@ -547,6 +560,25 @@ impl State {
         shared.any(|(_, slot)| slot.dead)
     }
 
+    /// Whether what everybody shares is there. Processes of sessions and of requests count for nothing.
+    pub(super) fn presence(&self) -> Presence {
+        let mut shared = self.slots.iter().filter(|(slot, _)| slot.key.is_shared());
+        let serves = |slot: &Slot| {
+            let entry = slot.process.and_then(|it| self.processes.get(&it));
+            entry.is_some_and(|it| matches!(it.duty, Duty::Serving { .. }))
+        };
+        if self.is_dead() {
+            Presence::Dead
+        } else if shared.clone().any(|(_, slot)| serves(slot)) {
+            // Of several backends one is enough.
+            Presence::There
+        } else if shared.any(|(_, slot)| slot.away) {
+            Presence::Away
+        } else {
+            Presence::There
+        }
+    }
+
     #[cfg(test)]
     pub(super) fn remembers_no_session(&self) -> bool {
         !self.slots.keys().any(|slot| slot.key.is_private())
@@ -623,6 +655,7 @@ impl Slot {
             not_before: None,
             ended: None,
             dead: false,
+            away: false,
             eager: false,
             last_used: now,
         }

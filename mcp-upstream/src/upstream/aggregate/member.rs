@@ -14,13 +14,13 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Duration, sleep, timeout};
 use tooldock_workers::aggregate::{AggregateMember, Member, Pin};
-use tooldock_workers::external::Restart;
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::registry::{Namespace, Registry, Snapshot, UpstreamKind};
+use tooldock_workers::registry::{Namespace, Registry, Snapshot};
 
 use super::Kinds;
 use super::offer::{Offer, retry_after};
 use crate::broadcast::{Audience, Change};
+use crate::stdio::pool::Presence;
 
 /// How long to wait after a list has changed: several changes in a row are one.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -217,8 +217,8 @@ impl Keeper {
             }
         };
         // A server that is away may be spoken for by what it said last. Here that counts for nothing.
-        let word = self.word(namespace);
-        if word.is_some_and(|word| !matches!(*word.borrow(), "ready" | "idle")) {
+        let presence = self.presence(namespace);
+        if presence.is_some_and(|it| *it.borrow() != Presence::There) {
             return Err("its server ended".into());
         }
         let digest = offer.digest();
@@ -248,7 +248,7 @@ impl Keeper {
         mut overheard: watch::Receiver<u64>,
         published: &mut watch::Receiver<Arc<Snapshot>>,
     ) {
-        let mut word = self.word(namespace);
+        let mut presence = self.presence(namespace);
         loop {
             // - one of its lists changed
             // - its server ended
@@ -261,7 +261,7 @@ impl Keeper {
                     sleep(PAUSE).await;
                     return;
                 }
-                () = ended(&mut word) => {
+                () = ended(&mut presence) => {
                     self.gone("its server ended");
                     return self.until_worth_a_try(namespace, 1, published).await;
                 }
@@ -282,17 +282,16 @@ impl Keeper {
         failures: u32,
         published: &mut watch::Receiver<Arc<Snapshot>>,
     ) {
-        let mut word = self.word(namespace);
-        let is_final = matches!(
-            &namespace.upstream,
-            UpstreamKind::External(server) if server.spec.settings.restart == Restart::Never
-        );
+        let mut presence = self.presence(namespace);
         loop {
+            let is_final = presence
+                .as_ref()
+                .is_some_and(|it| *it.borrow() == Presence::Dead);
             // - its server is there again
             // - time to ask again
             // - a reload; only one that touched it counts
             tokio::select! {
-                () = back(&mut word) => return,
+                () = back(&mut presence) => return,
                 () = sleep(retry_after(failures)), if !is_final => return,
                 swapped = published.changed() => {
                     let now = found(&self.about.target, &self.home.registry);
@@ -304,8 +303,8 @@ impl Keeper {
         }
     }
 
-    fn word(&self, namespace: &Namespace) -> Option<watch::Receiver<&'static str>> {
-        self.home.kinds.of(namespace)?.word(namespace)
+    fn presence(&self, namespace: &Namespace) -> Option<watch::Receiver<Presence>> {
+        self.home.kinds.of(namespace)?.presence(namespace)
     }
 
     fn ready(&self, offer: Offer) {
@@ -365,28 +364,27 @@ impl Keeper {
 }
 
 /// Waits until a server that serves ends. One that is stopped for nobody's use starts when it is used.
-async fn ended(word: &mut Option<watch::Receiver<&'static str>>) {
-    let Some(word) = word else {
+async fn ended(presence: &mut Option<watch::Receiver<Presence>>) {
+    let Some(presence) = presence else {
         return std::future::pending().await;
     };
-    let ended = word.wait_for(|word| !matches!(*word, "ready" | "idle"));
+    let ended = presence.wait_for(|it| *it != Presence::There);
     if ended.await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
 /// Waits until a server that ended serves.
-async fn back(word: &mut Option<watch::Receiver<&'static str>>) {
-    let Some(word) = word else {
+async fn back(presence: &mut Option<watch::Receiver<Presence>>) {
+    let Some(presence) = presence else {
         return std::future::pending().await;
     };
-    // Whatever it was before: the request behind this may have failed for other reasons.
-    word.mark_unchanged();
     loop {
-        if word.changed().await.is_err() {
+        // Whatever it was before: the request behind this may have failed for other reasons.
+        if presence.changed().await.is_err() {
             return std::future::pending().await;
         }
-        if *word.borrow_and_update() == "ready" {
+        if *presence.borrow_and_update() == Presence::There {
             return;
         }
     }

@@ -23,6 +23,7 @@ pub(crate) use crate::protocol::{Era, EraSupport, ServerInfo};
 pub(crate) use crate::stdio::link::Inbound;
 use crate::stdio::link::{Canceller, NotificationSink};
 use crate::stdio::metrics::LastGood;
+use crate::stdio::pool::Presence;
 pub(crate) use crate::stdio::pool::{ConnectionKey, OpenAs};
 use crate::stdio::process::tasks::Tasks;
 use crate::upstream::health::ServerHealth;
@@ -157,8 +158,8 @@ pub(crate) trait Connector: Send + Sync {
     /// How the server of a namespace is; `None` where nobody asked for it yet.
     fn health(&self, namespace: &Namespace) -> Option<ServerHealth>;
 
-    /// The word for how the server is (`ready`, `starting`, `failed` …), now and whenever it changes.
-    fn word(&self, _: &Namespace) -> Option<watch::Receiver<&'static str>> {
+    /// Whether what everybody shares of the server is there, now and whenever that changes.
+    fn presence(&self, _: &Namespace) -> Option<watch::Receiver<Presence>> {
         None
     }
 

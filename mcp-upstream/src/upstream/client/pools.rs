@@ -23,7 +23,7 @@ use crate::jsonrpc::ResponseOutcome;
 use crate::stdio::launch::ServerRef;
 use crate::stdio::link::{Call, NotificationSink};
 use crate::stdio::metrics::LastGood;
-use crate::stdio::pool::{Leased, Pools, served};
+use crate::stdio::pool::{Leased, Pools, Presence, served};
 use crate::stdio::process::ListenerGuard;
 use crate::stdio::process::tasks::Tasks;
 use crate::upstream::health::{LastRestart, ProcessCounts, ServerHealth};
@@ -135,8 +135,8 @@ impl Connector for PooledConnector {
         }
     }
 
-    fn word(&self, namespace: &Namespace) -> Option<watch::Receiver<&'static str>> {
-        self.0.word(served(namespace)?)
+    fn presence(&self, namespace: &Namespace) -> Option<watch::Receiver<Presence>> {
+        self.0.presence(served(namespace)?)
     }
 
     async fn settled(&self, namespace: &Namespace) {

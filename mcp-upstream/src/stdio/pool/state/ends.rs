@@ -53,6 +53,7 @@ impl State {
         }
         if let Some(place) = self.slots.get_mut(&actual) {
             place.eager = false;
+            place.away = false;
             place.last_used = now;
         }
         if let Some(entry) = self.processes.get_mut(&process) {
@@ -269,6 +270,7 @@ impl State {
             return;
         };
         place.process = None;
+        place.away = true;
         place.failures = place.failures.saturating_add(1);
         place.not_before = Some(now + Rules::delay(place.failures, had_worked, jitter));
         place.dead = never || (had_worked && lost_with_it);

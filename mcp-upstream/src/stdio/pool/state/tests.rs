@@ -443,6 +443,59 @@ fn an_idle_process_stops_and_one_with_subscriptions_or_a_request_does_not() {
 }
 
 #[test]
+fn a_server_that_was_stopped_for_nobodys_use_is_there_while_it_starts_again() {
+    let mut world = World::plain();
+    let shared = world.lease(ConnectionKey::Shared, legacy());
+    world.start_all(EraSupport::Legacy);
+    world.release(world.granted[&shared]);
+    world.pass(seconds(601));
+    assert_eq!(world.stopped, [(1, StopReason::Idle)]);
+    world.step(Event::Gone { process: 1 });
+    assert_eq!(world.state.presence(), Presence::There);
+    world.lease(ConnectionKey::Shared, legacy());
+    assert_eq!(
+        (world.started.len(), world.state.presence()),
+        (2, Presence::There)
+    );
+    // A start that fails, and the one after that until it serves.
+    world.fail_last();
+    assert_eq!(world.state.presence(), Presence::Away);
+    world.lease(ConnectionKey::Shared, legacy());
+    world.pass(seconds(8));
+    assert_eq!(
+        (world.started.len(), world.state.presence()),
+        (3, Presence::Away)
+    );
+    world.start_all(EraSupport::Legacy);
+    assert_eq!(world.state.presence(), Presence::There);
+}
+
+#[test]
+fn only_what_everybody_shares_counts_for_whether_a_server_is_there() {
+    for (restart, lost) in [
+        (Restart::Never, Presence::Dead),
+        (Restart::OnFailure, Presence::Away),
+    ] {
+        let mut world = World::new(StdioSettings {
+            restart,
+            warm: 0,
+            ..StdioSettings::default()
+        });
+        let shared = world.lease(ConnectionKey::Shared, legacy());
+        world.start_all(EraSupport::Legacy);
+        let own = world.lease(session("a"), legacy());
+        let other = world.lease(session("b"), legacy());
+        world.start_all(EraSupport::Legacy);
+        world.lose(world.granted[&own], End::Crash);
+        assert_eq!(world.state.presence(), Presence::There);
+        // The copy of a session that still serves does not stand for it.
+        world.lose(world.granted[&shared], End::Crash);
+        assert!(world.granted.contains_key(&other));
+        assert_eq!(world.state.presence(), lost);
+    }
+}
+
+#[test]
 fn an_old_process_finishes_what_it_does_while_its_successor_takes_what_is_new() {
     let mut world = World::plain();
     let early = world.lease(ConnectionKey::Shared, legacy());
