@@ -99,7 +99,12 @@ impl House {
 fn write(folder: &Path, file: &str) {
     let journal: PathBuf = folder.join("journal");
     let mut file = file.to_owned();
-    for (word, name) in [("PJPD", "pjpd"), ("VEC", "vec"), ("PLAIN", "plain")] {
+    for (word, name) in [
+        ("PJPD", "pjpd"),
+        ("VEC", "vec"),
+        ("PLAIN", "plain"),
+        ("ODD", "odd"),
+    ] {
         file = file.replace(word, &server(name, &journal));
     }
     fs::write(folder.join("tools.toml"), file).expect("written");

@@ -77,6 +77,40 @@ connect_timeout = "300ms"
     assert_eq!(house.asked("pjpd", "initialize"), 1);
 }
 
+/// Only the end of a server takes its entries away: a list that is refused is asked for again, and stays as it was.
+#[tokio::test]
+async fn a_server_that_lives_keeps_its_entries_when_it_refuses_a_list() {
+    let file = r#"
+active_toolsets = ["odd*"]
+[[servers]]
+namespace = "odd"
+command = "ODD"
+"#;
+    let house = House::with(file, json!({})).await;
+    let session = house.session().await;
+    let listed = tools_of(&session).await;
+    assert!(listed.contains(&"odd_spoil".to_owned()), "{listed:?}");
+    logged(&house.gateway, "it refused resources/list").await;
+    eventually("the resources", async || {
+        let listed = result(&session, "resources/list", json!({})).await;
+        let listed = super::names(&listed["resources"], "uri");
+        listed.contains(&"odd_note://1".to_owned()).then_some(())
+    })
+    .await;
+
+    call(&session, "odd_spoil", json!({})).await;
+    logged(&house.gateway, "it refused tools/list").await;
+    let listed = tools_of(&session).await;
+    assert!(listed.contains(&"odd_spoil".to_owned()), "{listed:?}");
+    call(&session, "odd_grow", json!({})).await;
+    eventually("the new tool", async || {
+        let listed = tools_of(&session).await;
+        listed.contains(&"odd_grown".to_owned()).then_some(())
+    })
+    .await;
+    assert_eq!(house.asked("odd", "initialize"), 1);
+}
+
 /// A file that cannot be used changes nothing; without one the namespace says why.
 #[tokio::test]
 async fn a_wrong_file_changes_nothing_and_says_where() {

@@ -54,6 +54,7 @@ mod member;
 mod names;
 mod offer;
 mod own;
+mod pace;
 mod references;
 mod toolsets;
 

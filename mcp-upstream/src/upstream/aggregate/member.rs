@@ -12,18 +12,21 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::{Duration, sleep, timeout};
+use tokio::time::{Duration, Instant, sleep_until, timeout};
 use tooldock_workers::aggregate::{AggregateMember, Member, Pin};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, Registry, Snapshot};
 
 use super::Kinds;
-use super::offer::{Offer, retry_after};
+use super::offer::{Offer, Reading};
+use super::pace::{again_after, retry_after};
 use crate::broadcast::{Audience, Change};
 use crate::stdio::pool::Presence;
 
 /// How long to wait after a list has changed: several changes in a row are one.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Why a member offers nothing any more.
+const ENDED: &str = "its server ended";
 
 /// Where members are found, and who hears of them.
 #[derive(Clone)]
@@ -63,6 +66,15 @@ pub(super) enum State {
     Ready(Arc<Offer>),
     /// It offers nothing, and why.
     Gone(Arc<str>),
+}
+
+impl State {
+    fn offer(&self) -> Option<Arc<Offer>> {
+        match self {
+            Self::Ready(offer) => Some(Arc::clone(offer)),
+            Self::Starting | Self::Late | Self::Gone(_) => None,
+        }
+    }
 }
 
 impl Slot {
@@ -125,10 +137,7 @@ impl Slot {
 
     /// What it offers now.
     pub(super) fn offer(&self) -> Option<Arc<Offer>> {
-        match &*self.state.borrow() {
-            State::Ready(offer) => Some(Arc::clone(offer)),
-            State::Starting | State::Late | State::Gone(_) => None,
-        }
+        self.state.borrow().offer()
     }
 
     /// Waits until it offers something, does not start, or its time is over.
@@ -169,10 +178,22 @@ struct Keeper {
     state: watch::Sender<State>,
 }
 
+/// Why a reading brought no offer.
+enum Unread {
+    /// The server is there, but did not answer this time: what it offered before may stay.
+    Refused(String),
+    /// There is nothing that could be published.
+    Unfit(String),
+}
+
 impl Keeper {
     async fn run(self) {
         let mut published = self.home.registry.subscribe();
         let mut failures = 0;
+        // Whose offer is published, if any is.
+        let mut offered_by: Option<Arc<Namespace>> = None;
+        // Why it did not list everything the last time.
+        let mut unlisted = Vec::new();
         loop {
             published.mark_unchanged();
             let Some(namespace) = found(&self.about.target, &self.home.registry) else {
@@ -183,116 +204,123 @@ impl Keeper {
             // Before the lists are read: a change meanwhile is read again.
             let mut overheard = self.home.audience.overhear(&namespace.name);
             overheard.mark_unchanged();
-            match self.read(&namespace).await {
-                Ok(offer) => {
-                    failures = 0;
+            let same = offered_by.is_some_and(|by| Arc::ptr_eq(&by, &namespace));
+            let before = self.offer().filter(|_| same);
+            let again = match self.read(&namespace, before.as_deref()).await {
+                Ok(Reading { offer, failed }) => {
+                    failures = match failed.first() {
+                        Some(_) => failures + 1,
+                        None => 0,
+                    };
                     self.ready(offer);
-                    self.until_changed(&namespace, overheard, &mut published)
-                        .await;
+                    self.unlisted(failed, &mut unlisted);
+                    again_after(failures)
                 }
-                Err(reason) => {
+                Err(Unread::Refused(reason)) if before.is_some() => {
+                    failures += 1;
+                    self.unlisted(vec![reason], &mut unlisted);
+                    again_after(failures)
+                }
+                Err(Unread::Refused(reason) | Unread::Unfit(reason)) => {
                     failures += 1;
                     self.gone(&reason);
-                    self.until_worth_a_try(&namespace, failures, &mut published)
-                        .await;
+                    Some(retry_after(failures))
                 }
-            }
+            };
+            offered_by = Some(Arc::clone(&namespace));
+            self.until_worth_a_reading(&namespace, overheard, &mut published, again)
+                .await;
         }
     }
 
     /// Reads what the member offers. The first time, its time limit only says when others wait no longer.
-    async fn read(&self, namespace: &Arc<Namespace>) -> Result<Offer, String> {
+    async fn read(
+        &self,
+        namespace: &Arc<Namespace>,
+        before: Option<&Offer>,
+    ) -> Result<Reading, Unread> {
         let upstream = self.home.kinds.of(namespace).ok_or_else(|| {
-            "an aggregate cannot be a member of an aggregate: name its servers themselves"
-                .to_owned()
+            let reason =
+                "an aggregate cannot be a member of an aggregate: name its servers themselves";
+            Unread::Unfit(reason.into())
         })?;
-        let reading = Offer::read(namespace, upstream);
+        let reading = Offer::read(namespace, upstream, before);
         tokio::pin!(reading);
         let limit = self.about.connect_timeout;
-        let offer = match timeout(limit, &mut reading).await {
-            Ok(read) => read?,
+        let read = match timeout(limit, &mut reading).await {
+            Ok(read) => read,
             Err(_) => {
                 self.late(limit);
-                reading.await?
+                reading.await
             }
         };
         // A server that is away may be spoken for by what it said last. Here that counts for nothing.
         let presence = self.presence(namespace);
-        if presence.is_some_and(|it| *it.borrow() != Presence::There) {
-            return Err("its server ended".into());
-        }
-        let digest = offer.digest();
-        match self.about.pin {
-            Some(pin) if pin != digest => Err(format!(
-                "what it offers is not what `pin` says: read what it offers now, then write pin = \"{digest}\""
-            )),
-            _ => {
-                tracing::info!(
-                    aggregate = %self.about.aggregate,
-                    server = &*self.about.label,
-                    tools = offer.tools.len(),
-                    pin = %digest,
-                    "server {} of {} is there",
-                    self.about.label,
-                    self.about.aggregate
-                );
-                Ok(offer)
+        let is_there = presence.is_none_or(|it| *it.borrow() == Presence::There);
+        let reading = match read {
+            Ok(reading) if is_there => reading,
+            Ok(_) => return Err(Unread::Unfit(ENDED.into())),
+            Err(reason) if is_there => return Err(Unread::Refused(reason)),
+            Err(reason) => return Err(Unread::Unfit(reason)),
+        };
+        let digest = reading.offer.digest();
+        match (self.about.pin, reading.failed.first()) {
+            (Some(_), Some(reason)) => return Err(Unread::Refused(reason.clone())),
+            (Some(pin), None) if pin != digest => {
+                return Err(Unread::Unfit(format!(
+                    "what it offers is not what `pin` says: read what it offers now, then write pin = \"{digest}\""
+                )));
             }
+            _ => {}
         }
+        tracing::info!(
+            aggregate = %self.about.aggregate,
+            server = &*self.about.label,
+            tools = reading.offer.tools.len(),
+            pin = %digest,
+            "server {} of {} is there",
+            self.about.label,
+            self.about.aggregate
+        );
+        Ok(reading)
     }
 
-    /// Waits until the member may offer something else, or ended.
-    async fn until_changed(
+    /// Waits until the member may offer something else, ended, or is back. One that is never restarted comes back only by a
+    /// reload. `again`: when it is to be asked once more in any case.
+    async fn until_worth_a_reading(
         &self,
         namespace: &Arc<Namespace>,
         mut overheard: watch::Receiver<u64>,
         published: &mut watch::Receiver<Arc<Snapshot>>,
+        again: Option<Duration>,
     ) {
         let mut presence = self.presence(namespace);
+        let mut at = again.map(|pause| Instant::now() + pause);
+        let mut listens = true;
         loop {
-            // - one of its lists changed
-            // - its server ended
-            // - a reload; only one that touched it counts
-            tokio::select! {
-                heard = overheard.changed() => {
-                    if heard.is_err() {
-                        return std::future::pending().await;
-                    }
-                    sleep(PAUSE).await;
-                    return;
-                }
-                () = ended(&mut presence) => {
-                    self.gone("its server ended");
-                    return self.until_worth_a_try(namespace, 1, published).await;
-                }
-                swapped = published.changed() => {
-                    let now = found(&self.about.target, &self.home.registry);
-                    if swapped.is_err() || !now.is_some_and(|now| Arc::ptr_eq(&now, namespace)) {
-                        return;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Waits until a member that is gone may be back. One that is never restarted comes back only by a reload.
-    async fn until_worth_a_try(
-        &self,
-        namespace: &Arc<Namespace>,
-        failures: u32,
-        published: &mut watch::Receiver<Arc<Snapshot>>,
-    ) {
-        let mut presence = self.presence(namespace);
-        loop {
-            let is_final = presence
+            let offers = self.offer().is_some();
+            let is_dead = presence
                 .as_ref()
                 .is_some_and(|it| *it.borrow() == Presence::Dead);
-            // - its server is there again
+            let due = at.filter(|_| !is_dead);
+            // - its server ended, or is there again
+            // - one of its lists changed
             // - time to ask again
             // - a reload; only one that touched it counts
             tokio::select! {
-                () = back(&mut presence) => return,
-                () = sleep(retry_after(failures)), if !is_final => return,
+                () = turned(&mut presence, offers) => {
+                    if !offers {
+                        return;
+                    }
+                    self.gone(ENDED);
+                    at = Some(Instant::now() + retry_after(1));
+                }
+                heard = overheard.changed(), if listens => {
+                    listens = false;
+                    let soon = heard.is_ok().then(|| Instant::now() + PAUSE);
+                    at = at.into_iter().chain(soon).min();
+                }
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => return,
                 swapped = published.changed() => {
                     let now = found(&self.about.target, &self.home.registry);
                     if swapped.is_err() || !now.is_some_and(|now| Arc::ptr_eq(&now, namespace)) {
@@ -305,6 +333,25 @@ impl Keeper {
 
     fn presence(&self, namespace: &Namespace) -> Option<watch::Receiver<Presence>> {
         self.home.kinds.of(namespace)?.presence(namespace)
+    }
+
+    fn offer(&self) -> Option<Arc<Offer>> {
+        self.state.borrow().offer()
+    }
+
+    /// Says why it did not list all it offers, once.
+    fn unlisted(&self, reasons: Vec<String>, told: &mut Vec<String>) {
+        for reason in reasons.iter().filter(|it| !told.contains(it)) {
+            tracing::warn!(
+                aggregate = %self.about.aggregate,
+                server = &*self.about.label,
+                reason,
+                "server {} of {} did not list all it offers; what it listed before stays: {reason}",
+                self.about.label,
+                self.about.aggregate
+            );
+        }
+        *told = reasons;
     }
 
     fn ready(&self, offer: Offer) {
@@ -363,28 +410,21 @@ impl Keeper {
     }
 }
 
-/// Waits until a server that serves ends. One that is stopped for nobody's use starts when it is used.
-async fn ended(presence: &mut Option<watch::Receiver<Presence>>) {
+/// Waits until a server whose offer is published ends, or another one is there again. One that is stopped for nobody's use
+/// starts when it is used.
+async fn turned(presence: &mut Option<watch::Receiver<Presence>>, offers: bool) {
     let Some(presence) = presence else {
         return std::future::pending().await;
     };
-    let ended = presence.wait_for(|it| *it != Presence::There);
-    if ended.await.is_err() {
-        std::future::pending::<()>().await;
+    if offers && *presence.borrow_and_update() != Presence::There {
+        return;
     }
-}
-
-/// Waits until a server that ended serves.
-async fn back(presence: &mut Option<watch::Receiver<Presence>>) {
-    let Some(presence) = presence else {
-        return std::future::pending().await;
-    };
     loop {
         // Whatever it was before: the request behind this may have failed for other reasons.
         if presence.changed().await.is_err() {
             return std::future::pending().await;
         }
-        if *presence.borrow_and_update() == Presence::There {
+        if offers != (*presence.borrow_and_update() == Presence::There) {
             return;
         }
     }

@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -16,7 +15,7 @@ use crate::caller::{Caller, Visibility};
 use crate::engine::{Peer, UpstreamReply};
 use crate::jsonrpc::{self, Message, RequestError, ResponseOutcome, spans};
 use crate::profile::Profile;
-use crate::protocol::ProtocolVersion;
+use crate::protocol::{ProtocolVersion, code};
 use crate::upstream::{CallContext, Client, IncomingRequest, Prepared, Upstream};
 
 /// Pages that are read of one list at most.
@@ -33,8 +32,16 @@ pub(super) struct Offer {
     pub(super) prompts: Vec<Listed>,
 }
 
-/// One entry of a list.
+/// What a member answered when it was asked.
 #[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) offer: Offer,
+    /// Why lists could not be read. What they were before stands for them, or nothing.
+    pub(super) failed: Vec<String>,
+}
+
+/// One entry of a list.
+#[derive(Debug, Clone)]
 pub(super) struct Listed {
     /// The member's own name for it, or its URI.
     pub(super) own: Arc<str>,
@@ -43,15 +50,17 @@ pub(super) struct Listed {
 }
 
 impl Offer {
-    /// Asks a namespace for all it offers.
+    /// Asks a namespace for all it offers. A server without tools is of no use; what else it does not list is as it was
+    /// `before`.
     ///
     /// # Errors
     ///
-    /// Why it cannot be asked, in one line.
+    /// Why it cannot be asked, or does not list its tools, in one line.
     pub(super) async fn read(
         namespace: &Arc<Namespace>,
         upstream: &dyn Upstream,
-    ) -> Result<Self, String> {
+        before: Option<&Self>,
+    ) -> Result<Reading, String> {
         let asked = Asked {
             namespace,
             upstream,
@@ -60,23 +69,31 @@ impl Offer {
         let capabilities = asked.capabilities().await?;
         let has = |name| spans::member(&capabilities, name).is_some();
         let mut offer = Self::default();
+        let mut failed = Vec::new();
+        let mut or_as_before = |list: Result<_, String>, before: Option<&Vec<Listed>>| {
+            list.unwrap_or_else(|reason| {
+                failed.push(reason);
+                before.cloned().unwrap_or_default()
+            })
+        };
         if has("tools") {
             offer.tools = asked.list("tools/list", "tools", "name").await?;
         }
         if has("resources") {
-            offer.resources = asked.list("resources/list", "resources", "uri").await?;
+            let resources = asked.list("resources/list", "resources", "uri").await;
+            offer.resources = or_as_before(resources, before.map(|it| &it.resources));
             let templates = asked.list(
                 "resources/templates/list",
                 "resourceTemplates",
                 "uriTemplate",
             );
-            // Many servers with resources do not know the method.
-            offer.templates = templates.await.unwrap_or_default();
+            offer.templates = or_as_before(templates.await, before.map(|it| &it.templates));
         }
         if has("prompts") {
-            offer.prompts = asked.list("prompts/list", "prompts", "name").await?;
+            let prompts = asked.list("prompts/list", "prompts", "name").await;
+            offer.prompts = or_as_before(prompts, before.map(|it| &it.prompts));
         }
-        Ok(offer)
+        Ok(Reading { offer, failed })
     }
 
     /// Stands for all names and definitions.
@@ -204,7 +221,7 @@ impl Asked<'_> {
         };
         let no_result = || format!("its answer to {method} is no result");
         match self.upstream.prepare(&cx, request).get().await {
-            // Where it has the capability but nothing of the kind now.
+            // It has the capability but nothing of the kind now.
             Err(RequestError::MethodNotFound(_)) => nothing(&method).ok_or_else(no_result),
             Err(refused) => Err(refused.message().into_owned()),
             Ok(Prepared::Response(answer)) => result(&answer).ok_or_else(no_result),
@@ -215,6 +232,10 @@ impl Asked<'_> {
                     UpstreamReply::Result(result) => owned(&result).ok_or_else(no_result),
                     UpstreamReply::Response(response) => match response.outcome() {
                         ResponseOutcome::Result(result) => owned(&result).ok_or_else(no_result),
+                        // Many servers declare what they have no lists of, templates above all.
+                        ResponseOutcome::Error(error) if is_unknown_method(&error) => {
+                            nothing(&method).ok_or_else(no_result)
+                        }
                         ResponseOutcome::Error(error) => {
                             let error = String::from_utf8_lossy(&error);
                             Err(format!("it refused {method}: {error}"))
@@ -243,6 +264,11 @@ fn nothing(method: &str) -> Option<Box<RawValue>> {
     RawValue::from_string(format!(r#"{{"{key}":[]}}"#)).ok()
 }
 
+fn is_unknown_method(error: &[u8]) -> bool {
+    let told = spans::raw(error).and_then(|error| spans::member(error, "code"));
+    told.is_some_and(|it| it.get() == code::METHOD_NOT_FOUND.to_string())
+}
+
 fn owned(result: &[u8]) -> Option<Box<RawValue>> {
     spans::raw(result).map(ToOwned::to_owned)
 }
@@ -250,11 +276,6 @@ fn owned(result: &[u8]) -> Option<Box<RawValue>> {
 /// The result of a whole response.
 fn result(response: &[u8]) -> Option<Box<RawValue>> {
     spans::member(spans::raw(response)?, "result").map(ToOwned::to_owned)
-}
-
-/// How long a member is left alone before it is asked again after it could not be.
-pub(super) fn retry_after(failures: u32) -> Duration {
-    Duration::from_secs(1 << failures.min(6))
 }
 
 #[cfg(test)]
