@@ -9,11 +9,8 @@ use tooldock_workers::aggregate::{ActivePatterns, AggregateOptions};
 
 use super::catalogue::Entry;
 use super::own::{ACTIVATE, LISTS, Said, Shown, few};
-use super::toolsets::{Active, Keep, changes};
+use super::toolsets::{Active, Keep, Switches, changes, keep_in_session};
 use super::{Live, Shared};
-use crate::metrics::toolman::KeptToolset;
-use crate::session::toolset::DIFFERENCES_MAX;
-use crate::session::{SessionPatch, Toolset};
 
 /// Mistakes that one answer explains.
 const EXPLAINED_MAX: usize = 10;
@@ -123,22 +120,14 @@ fn found<'a>(
 }
 
 impl Plan<'_> {
-    /// The set after the change.
-    ///
-    /// # Errors
-    ///
-    /// It differs from the start set by more than is kept.
-    fn applied(&self, before: &Toolset) -> Result<Toolset, String> {
-        let mut after = before.clone();
-        for (entry, on) in self.wanted.values() {
-            after.set(entry.id, *on, entry.start);
-        }
-        match after.len() > DIFFERENCES_MAX {
-            true => Err(format!(
-                "more than {DIFFERENCES_MAX} tools and resources would differ from the start: turn some back first"
-            )),
-            false => Ok(after),
-        }
+    /// What is to be changed, for the set of the moment it is kept.
+    fn switches(&self) -> Switches {
+        let wanted = self.wanted.values();
+        Switches(
+            wanted
+                .map(|(entry, on)| (entry.id, *on, entry.start))
+                .collect(),
+        )
     }
 
     fn names(&self, on: bool) -> Vec<&str> {
@@ -206,10 +195,6 @@ impl Activation {
             Ok(plan) => plan,
             Err(reason) => return Said::error(reason),
         };
-        let after = match plan.applied(&self.active.toolset) {
-            Ok(after) => after,
-            Err(reason) => return Said::error(reason),
-        };
         let mut said = Said {
             outcome: Ok(plan.done().into()),
             further: Vec::new(),
@@ -219,8 +204,9 @@ impl Activation {
             said.further.extend(plan.definitions());
         }
         let changes = changes(plan.touches(false), plan.touches(true));
+        let switches = plan.switches();
         drop(plan);
-        if let Err(reason) = self.keep(after, &mut said).await {
+        if let Err(reason) = self.keep(&switches, &mut said).await {
             return Said::error(reason);
         }
         let form = self.active.keep.form();
@@ -246,17 +232,15 @@ impl Activation {
         said
     }
 
-    async fn keep(&self, after: Toolset, said: &mut Said) -> Result<(), String> {
+    async fn keep(&self, switches: &Switches, said: &mut Said) -> Result<(), String> {
+        let metrics = &self.shared.metrics;
         match &self.active.keep {
             Keep::Session(session) => {
-                let patch = SessionPatch::Toolset(after);
-                let kept = self.shared.changes.commit(session, patch).await;
-                kept.map_err(|error| error.message().into_owned())?;
-                session.upstream_binding(&self.live.name, || {
-                    Arc::new(KeptToolset::new(&self.shared.metrics))
-                });
+                let changes = &self.shared.changes;
+                keep_in_session(session, &self.live.name, switches, changes, metrics).await?;
             }
             Keep::Handle => {
+                let after = switches.applied(&self.active.toolset)?;
                 let (name, principal) = (&self.live.name, self.principal.as_deref());
                 let sealed = self
                     .shared
@@ -271,10 +255,7 @@ impl Activation {
                 said.handle = Some(handle);
             }
             keep @ (Keep::Principal(_) | Keep::Process) => {
-                let kept = self.live.sets.keep(keep, after, &self.shared.metrics);
-                kept.map_err(|_| {
-                    "too many principals have a set of their own; try again later".to_owned()
-                })?;
+                self.live.sets.keep(keep, switches, metrics)?;
             }
         }
         Ok(())

@@ -8,19 +8,24 @@
 //!
 //! `activation_scope = "principal"` keeps one set for all clients with the same token, `"process"` one for everybody; a
 //! handle takes precedence over a principal's.
+//!
+//! A change is applied to the set of the moment it is kept, under a lock: of two activations at once both count.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tooldock_workers::aggregate::ActivationScope;
+use tooldock_workers::names::NamespaceName;
 
 use crate::broadcast::Change;
 use crate::jsonrpc::{self, Key, Members, RequestError, spans};
 use crate::metrics::toolman::{KeptToolset, ToolmanMetrics};
 use crate::seal::SessionKey;
-use crate::session::{Session, Toolset};
+use crate::session::toolset::{DIFFERENCES_MAX, EntryId};
+use crate::session::{Session, SessionPatch, Toolset};
 use crate::upstream::CallContext;
+use crate::upstream::sessions::SessionChanges;
 
 /// The member of `_meta` that may hold a handle, and that holds a new one in the answer to an activation.
 pub(super) const HANDLE_KEY: &str = "tooldock/toolset";
@@ -66,9 +71,55 @@ enum Owner {
     Principal(Option<Arc<str>>),
 }
 
-/// No further principal can have a set of its own.
+/// What an activation turns on and off: entries, whether they are to be on, and whether they are at the start.
 #[derive(Debug)]
-pub(super) struct NoRoom;
+pub(super) struct Switches(pub(super) Vec<(EntryId, bool, bool)>);
+
+impl Switches {
+    /// The set after the change.
+    ///
+    /// # Errors
+    ///
+    /// It differs from the start set by more than is kept.
+    pub(super) fn applied(&self, before: &Toolset) -> Result<Toolset, String> {
+        let mut after = before.clone();
+        for (entry, on, at_start) in &self.0 {
+            after.set(*entry, *on, *at_start);
+        }
+        match after.len() > DIFFERENCES_MAX {
+            true => Err(format!(
+                "more than {DIFFERENCES_MAX} tools and resources would differ from the start: turn some back first"
+            )),
+            false => Ok(after),
+        }
+    }
+}
+
+/// What counts the set of a session, from its first activation on. Activations of the session take turns at the lock, so
+/// that none of them misses what another changed, here or in the store.
+#[derive(Default)]
+struct SessionTurn(tokio::sync::Mutex<Option<KeptToolset>>);
+
+/// Changes the set of a session.
+///
+/// # Errors
+///
+/// The set would be too large, or cannot be recorded.
+pub(super) async fn keep_in_session(
+    session: &Session,
+    aggregate: &NamespaceName,
+    switches: &Switches,
+    changes: &SessionChanges,
+    metrics: &ToolmanMetrics,
+) -> Result<(), String> {
+    let turn: Arc<SessionTurn> = session.upstream_binding(aggregate, Arc::default);
+    let mut counted = turn.0.lock().await;
+    let after = switches.applied(&session.toolset())?;
+    let kept = changes.commit(session, SessionPatch::Toolset(after)).await;
+    kept.map_err(|error| error.message().into_owned())?;
+    counted.get_or_insert_with(|| KeptToolset::new(metrics));
+    Ok(())
+}
 
 impl SharedSets {
     fn get(&self, owner: &Owner) -> Arc<Toolset> {
@@ -77,13 +128,17 @@ impl SharedSets {
         own.unwrap_or_default()
     }
 
-    /// Keeps what a request with that [`Keep`] changed.
+    /// Changes the set of a request with that [`Keep`].
+    ///
+    /// # Errors
+    ///
+    /// The set would be too large, or no further principal can have one of its own.
     pub(super) fn keep(
         &self,
         keep: &Keep,
-        toolset: Toolset,
+        switches: &Switches,
         metrics: &ToolmanMetrics,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<(), String> {
         let owner = match keep {
             Keep::Process => Owner::Everybody,
             Keep::Principal(principal) => Owner::Principal(principal.clone()),
@@ -92,10 +147,23 @@ impl SharedSets {
         let mut kept = self.lock();
         let is_full = kept.len() >= PRINCIPALS_MAX;
         match kept.entry(owner) {
-            Entry::Occupied(own) if toolset.is_empty() => drop(own.remove()),
-            Entry::Occupied(mut own) => own.get_mut().0 = Arc::new(toolset),
-            Entry::Vacant(_) if is_full => return Err(NoRoom),
+            Entry::Occupied(mut own) => {
+                let toolset = switches.applied(&own.get().0)?;
+                match toolset.is_empty() {
+                    true => drop(own.remove()),
+                    false => own.get_mut().0 = Arc::new(toolset),
+                }
+            }
             Entry::Vacant(own) => {
+                let toolset = switches.applied(&Toolset::default())?;
+                if toolset.is_empty() {
+                    return Ok(());
+                }
+                if is_full {
+                    return Err(
+                        "too many principals have a set of their own; try again later".into(),
+                    );
+                }
                 own.insert((Arc::new(toolset), KeptToolset::new(metrics)));
             }
         }
@@ -189,24 +257,99 @@ pub(super) fn changes(tools: bool, resources: bool) -> Vec<Change> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
     use super::*;
     use crate::metrics::UpstreamMetrics;
-    use crate::session::toolset::EntryId;
+    use crate::protocol::ProtocolVersion;
+    use crate::session::config::EventLogConfig;
+    use crate::session::table::{SessionTable, TableLimits};
+    use crate::session::{Binding, SessionTransport};
+    use crate::stream::{EventLog, Pulse, StreamMetrics};
+    use crate::testing::shadow::Shadow;
+
+    fn metrics() -> Arc<UpstreamMetrics> {
+        Arc::new(UpstreamMetrics::new(&prometheus::Registry::new()).unwrap())
+    }
+
+    fn switch(name: &str, on: bool) -> Switches {
+        Switches(vec![(EntryId::of(0, name), on, false)])
+    }
 
     #[test]
     fn a_principals_set_is_its_own_and_is_counted_while_it_differs() {
-        let registry = prometheus::Registry::new();
-        let metrics = UpstreamMetrics::new(&registry).unwrap().toolman;
+        let metrics = &metrics().toolman;
         let shared = SharedSets::default();
+        let ada = Keep::Principal(Some("ada".into()));
+        shared.keep(&ada, &switch("a", true), metrics).unwrap();
+        let of = |name: &str| shared.get(&Owner::Principal(Some(name.into())));
         let mut changed = Toolset::default();
         changed.set(EntryId::of(0, "a"), true, false);
-        let ada = Keep::Principal(Some("ada".into()));
-        shared.keep(&ada, changed.clone(), &metrics).unwrap();
-        let of = |name: &str| shared.get(&Owner::Principal(Some(name.into())));
         assert_eq!((&*of("ada"), of("bob").len()), (&changed, 0));
         assert_eq!(shared.get(&Owner::Everybody).len(), 0);
         assert_eq!(metrics.toolsets.get(), 1);
-        shared.keep(&ada, Toolset::default(), &metrics).unwrap();
+        shared.keep(&ada, &switch("a", false), metrics).unwrap();
         assert_eq!((of("ada").len(), metrics.toolsets.get()), (0, 0));
+    }
+
+    #[test]
+    fn of_two_changes_of_everybodys_set_neither_undoes_the_other() {
+        let metrics = &metrics().toolman;
+        let shared = SharedSets::default();
+        // Both were checked before one of them was kept.
+        let (one, other) = (switch("a", true), switch("b", true));
+        shared.keep(&Keep::Process, &one, metrics).unwrap();
+        shared.keep(&Keep::Process, &other, metrics).unwrap();
+        let set = shared.get(&Owner::Everybody);
+        let says = |name| set.says(EntryId::of(0, name));
+        assert_eq!((says("a"), says("b")), (Some(true), Some(true)));
+    }
+
+    #[tokio::test]
+    async fn of_two_activations_at_once_in_a_session_both_count_here_and_in_the_store() {
+        let shadow = Arc::new(Shadow::default());
+        let pulse = Pulse::new(Duration::from_secs(15));
+        let config = EventLogConfig::default();
+        let events = EventLog::new(config, pulse, StreamMetrics::unregistered());
+        let limits = TableLimits {
+            ttl: Duration::from_secs(60),
+            unused_ttl: Duration::from_secs(60),
+            max: 100,
+            per_principal: 100,
+            bytes: usize::MAX,
+            bytes_per_principal: usize::MAX,
+        };
+        let store = Arc::clone(&shadow) as _;
+        let key = SessionKey::from_text("a key");
+        let table = Arc::new(SessionTable::new(
+            limits,
+            key,
+            Arc::new(events),
+            Some(store),
+        ));
+        let name: NamespaceName = "toolman".parse().unwrap();
+        let binding = Binding {
+            namespace: name.clone(),
+            principal: None,
+            version: ProtocolVersion::V2025_11_25,
+            transport: SessionTransport::Streamable,
+        };
+        let session = table.create(binding, None, Instant::now()).await;
+        let session = session.expect("memory").session;
+        let metrics = metrics();
+        let changes = SessionChanges::new(table, Arc::clone(&metrics));
+        let (one, other) = (switch("a", true), switch("b", true));
+        let keep =
+            |switches| keep_in_session(&session, &name, switches, &changes, &metrics.toolman);
+        let (first, second) = tokio::join!(keep(&one), keep(&other));
+        assert_eq!((first, second), (Ok(()), Ok(())));
+        let recorded = shadow.record(session.id().as_str()).expect("a record");
+        for set in [&*session.toolset(), &recorded.toolset] {
+            let says = |name| set.says(EntryId::of(0, name));
+            assert_eq!((says("a"), says("b")), (Some(true), Some(true)));
+        }
+        assert_eq!(metrics.toolman.toolsets.get(), 1);
     }
 }
