@@ -11,6 +11,12 @@ use crate::external::StdioServerConfig;
 use crate::names::NamespaceName;
 use crate::remote::RemoteServerConfig;
 
+/// The longest pattern, in bytes, and the most alternatives `{…}` in one. A glob is compiled by recursion into nested ones.
+const PATTERN_MAX: usize = 256;
+const ALTERNATIVES_MAX: usize = 16;
+/// Characters of a pattern that an error shows.
+const SHOWN_MAX: usize = 64;
+
 /// One aggregate. A parser of its file makes it; every field is legal by then.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AggregateSpec {
@@ -64,11 +70,11 @@ pub struct ActivePatterns {
 
 /// A pattern that is no glob.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("invalid pattern {pattern:?}: {reason}")]
+#[error("invalid pattern {:?}: {reason}", pattern.chars().take(SHOWN_MAX).collect::<String>())]
 pub struct InvalidActivePattern {
     /// The pattern.
     pub pattern: String,
-    /// What the glob parser says.
+    /// What the glob parser says, or the bound it breaks.
     pub reason: String,
 }
 
@@ -123,7 +129,7 @@ impl ActivePatterns {
     ///
     /// # Errors
     ///
-    /// The first pattern that is no glob.
+    /// The first pattern that is no glob, or is larger than a pattern may be.
     pub fn new(patterns: Vec<String>) -> Result<Self, InvalidActivePattern> {
         let mut globs = GlobSetBuilder::new();
         let mut compile = |pattern: &String| {
@@ -131,6 +137,10 @@ impl ActivePatterns {
             Ok::<_, globset::Error>(())
         };
         for pattern in &patterns {
+            bounded(pattern).map_err(|reason| InvalidActivePattern {
+                pattern: pattern.clone(),
+                reason,
+            })?;
             compile(pattern).map_err(|error| InvalidActivePattern {
                 pattern: pattern.clone(),
                 reason: error.kind().to_string(),
@@ -147,6 +157,16 @@ impl ActivePatterns {
     pub fn matches(&self, published: &str) -> bool {
         self.globs.is_match(published)
     }
+}
+
+fn bounded(pattern: &str) -> Result<(), String> {
+    if pattern.len() > PATTERN_MAX {
+        return Err(format!("it has more than {PATTERN_MAX} bytes"));
+    }
+    if pattern.matches('{').count() > ALTERNATIVES_MAX {
+        return Err(format!("it holds {{ more than {ALTERNATIVES_MAX} times"));
+    }
+    Ok(())
 }
 
 impl Default for ActivePatterns {
@@ -216,6 +236,20 @@ mod tests {
     fn what_is_no_glob_is_named() {
         let error = ActivePatterns::new(vec!["a*".into(), "b[".into()]).unwrap_err();
         assert_eq!(error.pattern, "b[");
+    }
+
+    #[test]
+    fn a_pattern_is_bounded_in_length_and_in_alternatives_and_shown_cut() {
+        let of = |pattern: String| ActivePatterns::new(vec![pattern]);
+        let nested = |depth| format!("{}a{}", "{".repeat(depth), "}".repeat(depth));
+        assert!(of("a".repeat(256)).is_ok() && of(nested(16)).unwrap().matches("a"));
+        let error = of("a".repeat(257)).unwrap_err().to_string();
+        let shown = "a".repeat(64);
+        let wanted = format!("invalid pattern {shown:?}: it has more than 256 bytes");
+        assert_eq!(error, wanted);
+        let error = of(nested(17)).unwrap_err();
+        assert_eq!(error.reason, "it holds { more than 16 times");
+        assert!(of(nested(100_000)).is_err());
     }
 
     #[test]

@@ -12,6 +12,9 @@ use super::own::{ACTIVATE, LISTS, Said, Shown, few};
 use super::toolsets::{Active, Keep, Switches, changes, keep_in_session};
 use super::{Live, Shared};
 
+/// Names and patterns that one call may give, and patterns among them: each pattern is matched with all there is.
+const NAMES_MAX: usize = 10_000;
+const PATTERNS_MAX: usize = 100;
 /// Mistakes that one answer explains.
 const EXPLAINED_MAX: usize = 10;
 /// Characters of names in a confirmation: the whole stays below 200.
@@ -52,6 +55,11 @@ pub(super) fn plan<'a>(
     if !wrong.is_empty() {
         return Err(wrong.join("; "));
     }
+    if lists.iter().map(|(_, names)| names.len()).sum::<usize>() > NAMES_MAX {
+        return Err(format!(
+            "nothing was changed: one call may give {NAMES_MAX} names"
+        ));
+    }
     if lists.iter().all(|(_, names)| names.is_empty()) {
         return Err(format!(
             "all four lists are empty: name at least one tool or resource of the catalogue in the description of {ACTIVATE}"
@@ -61,14 +69,29 @@ pub(super) fn plan<'a>(
         wanted: BTreeMap::new(),
     };
     let mut mistakes = 0;
+    let mut patterns = 0;
     for (key, names) in &lists {
         let (resources, on) = (key.starts_with("resources"), key.ends_with("_on"));
         for name in names {
-            let found = found(shown, name, resources, options);
+            let found = match named(shown, name, resources) {
+                Some(entry) => Ok(vec![entry]),
+                None if is_pattern(name, options) => {
+                    patterns += 1;
+                    if patterns > PATTERNS_MAX {
+                        return Err(format!(
+                            "nothing was changed: one call may give {PATTERNS_MAX} patterns"
+                        ));
+                    }
+                    matching(shown, name, resources)
+                }
+                None => Ok(Vec::new()),
+            };
+            let invalid = found.as_ref().err().cloned();
+            let found = found.unwrap_or_default();
             if found.is_empty() {
                 mistakes += 1;
                 if mistakes <= EXPLAINED_MAX {
-                    wrong.push(shown.unknown(name, resources));
+                    wrong.push(invalid.unwrap_or_else(|| shown.unknown(name, resources)));
                 }
             }
             for entry in found {
@@ -92,31 +115,30 @@ pub(super) fn plan<'a>(
     }
 }
 
-/// The entries that a name or pattern stands for.
-fn found<'a>(
-    shown: &'a Shown<'_>,
-    name: &str,
-    resources: bool,
-    options: &AggregateOptions,
-) -> Vec<&'a Entry> {
+/// What is published under that very name.
+fn named<'a>(shown: &'a Shown<'_>, name: &str, resources: bool) -> Option<&'a Entry> {
     let one = match resources {
         true => shown.catalogue.resource(name),
         false => shown.catalogue.tool(name),
     };
-    if let Some(entry) = one.filter(|entry| (shown.visible)(entry)) {
-        return vec![entry];
-    }
-    let is_pattern = options.activation_patterns && name.contains(['*', '?', '[', '{']);
-    if !is_pattern {
-        return Vec::new();
-    }
-    let Ok(pattern) = ActivePatterns::new(vec![name.to_owned()]) else {
-        return Vec::new();
-    };
+    one.filter(|entry| (shown.visible)(entry))
+}
+
+fn is_pattern(name: &str, options: &AggregateOptions) -> bool {
+    options.activation_patterns && name.contains(['*', '?', '[', '{'])
+}
+
+/// The entries that a pattern stands for, or why it is none.
+fn matching<'a>(
+    shown: &'a Shown<'_>,
+    pattern: &str,
+    resources: bool,
+) -> Result<Vec<&'a Entry>, String> {
+    let pattern = ActivePatterns::new(vec![pattern.to_owned()]).map_err(|it| it.to_string())?;
     let all = shown.switched();
     let all = all.filter(|entry| entry.is_resource() == resources);
-    all.filter(|entry| pattern.matches(&entry.published))
-        .collect()
+    let matching = all.filter(|entry| pattern.matches(&entry.published));
+    Ok(matching.collect())
 }
 
 impl Plan<'_> {
@@ -259,5 +281,52 @@ impl Activation {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Toolset;
+    use crate::upstream::aggregate::catalogue::Catalogue;
+
+    /// What is wrong with an activation of these tools where there are none.
+    fn refused(tools_on: &[String]) -> String {
+        let catalogue = Catalogue::default();
+        let shown = Shown {
+            catalogue: &catalogue,
+            toolset: &Toolset::default(),
+            visible: &|_| true,
+        };
+        let options = AggregateOptions {
+            activation_patterns: true,
+            ..AggregateOptions::default()
+        };
+        let arguments = json!({
+            "tools_on": tools_on, "tools_off": [], "resources_on": [], "resources_off": [],
+        });
+        plan(&shown, arguments.to_string().as_bytes(), &options).unwrap_err()
+    }
+
+    #[test]
+    fn patterns_and_names_of_one_call_are_bounded() {
+        let nested = format!("{}a{}", "{".repeat(100_000), "}".repeat(100_000));
+        let refused_pattern = refused(&[nested]);
+        assert!(
+            refused_pattern.ends_with("it has more than 256 bytes"),
+            "{refused_pattern}"
+        );
+        assert!(refused_pattern.len() < 200, "{refused_pattern}");
+        assert!(refused(&vec!["a*".to_owned(); 100]).ends_with("90 more"));
+        let too_many = refused(&vec!["a*".to_owned(); 101]);
+        assert!(
+            too_many.ends_with("one call may give 100 patterns"),
+            "{too_many}"
+        );
+        let too_many = refused(&vec!["a".to_owned(); 10_001]);
+        assert!(
+            too_many.ends_with("one call may give 10000 names"),
+            "{too_many}"
+        );
     }
 }
