@@ -113,11 +113,14 @@ impl Offer {
 }
 
 impl Listed {
-    /// The definition with its keys in order, so that only what it says counts.
+    /// The definition with its keys in order, so that only what it says counts. Every byte of one that cannot be read
+    /// counts, such as one with a number beyond all bounds: what is not seen here could change under the same pin.
     fn canonical(&self) -> String {
-        let value: serde_json::Value =
-            serde_json::from_str(self.definition.get()).unwrap_or_default();
-        value.to_string()
+        let text = self.definition.get();
+        match serde_json::from_str::<serde_json::Value>(text) {
+            Ok(value) => value.to_string(),
+            Err(_) => text.to_owned(),
+        }
     }
 }
 
@@ -301,5 +304,18 @@ mod tests {
         let other = offer(&[r#"{"name":"a","description":"y"}"#, r#"{"name":"b"}"#]).digest();
         assert_ne!(one, other);
         assert_ne!(offer(&[]).digest(), one);
+    }
+
+    #[test]
+    fn a_digest_sees_what_changes_in_a_definition_that_cannot_be_read() {
+        let number = |about| format!(r#"{{"name":"a","description":"{about}","n":1e999}}"#);
+        let deep = |about| {
+            let (open, close) = ("[".repeat(200), "]".repeat(200));
+            format!(r#"{{"name":"a","description":"{about}","n":{open}{close}}}"#)
+        };
+        let digest = |definition: String| offer(&[&definition]).digest();
+        assert_ne!(digest(number("x")), digest(number("y")));
+        assert_ne!(digest(deep("x")), digest(deep("y")));
+        assert_eq!(digest(deep("x")), digest(deep("x")));
     }
 }
