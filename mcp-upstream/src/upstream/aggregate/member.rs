@@ -19,12 +19,10 @@ use tooldock_workers::registry::{Namespace, Registry, Snapshot};
 
 use super::Kinds;
 use super::offer::{Offer, Reading};
-use super::pace::{again_after, retry_after};
+use super::pace::{Pace, again_after, retry_after};
 use crate::broadcast::{Audience, Change};
 use crate::stdio::pool::Presence;
 
-/// How long to wait after a list has changed: several changes in a row are one.
-const PAUSE: Duration = Duration::from_millis(100);
 /// Why a member offers nothing any more.
 const ENDED: &str = "its server ended";
 
@@ -190,6 +188,7 @@ impl Keeper {
     async fn run(self) {
         let mut published = self.home.registry.subscribe();
         let mut failures = 0;
+        let mut pace = Pace::default();
         // Whose offer is published, if any is.
         let mut offered_by: Option<Arc<Namespace>> = None;
         // Why it did not list everything the last time.
@@ -212,7 +211,7 @@ impl Keeper {
                         Some(_) => failures + 1,
                         None => 0,
                     };
-                    self.ready(offer);
+                    self.ready(offer, before.as_deref());
                     self.unlisted(failed, &mut unlisted);
                     again_after(failures)
                 }
@@ -228,7 +227,8 @@ impl Keeper {
                 }
             };
             offered_by = Some(Arc::clone(&namespace));
-            self.until_worth_a_reading(&namespace, overheard, &mut published, again)
+            let heard = (overheard, &mut pace);
+            self.until_worth_a_reading(&namespace, heard, &mut published, again)
                 .await;
         }
     }
@@ -263,6 +263,10 @@ impl Keeper {
             Err(reason) if is_there => return Err(Unread::Refused(reason)),
             Err(reason) => return Err(Unread::Unfit(reason)),
         };
+        // What is published already was judged before.
+        if before.is_some_and(|before| reading.offer.changes(before).is_empty()) {
+            return Ok(reading);
+        }
         let digest = reading.offer.digest();
         match (self.about.pin, reading.failed.first()) {
             (Some(_), Some(reason)) => return Err(Unread::Refused(reason.clone())),
@@ -290,12 +294,13 @@ impl Keeper {
     async fn until_worth_a_reading(
         &self,
         namespace: &Arc<Namespace>,
-        mut overheard: watch::Receiver<u64>,
+        (mut overheard, pace): (watch::Receiver<u64>, &mut Pace),
         published: &mut watch::Receiver<Arc<Snapshot>>,
         again: Option<Duration>,
     ) {
         let mut presence = self.presence(namespace);
-        let mut at = again.map(|pause| Instant::now() + pause);
+        let read = Instant::now();
+        let mut at = again.map(|pause| read + pause);
         let mut listens = true;
         loop {
             let offers = self.offer().is_some();
@@ -317,7 +322,7 @@ impl Keeper {
                 }
                 heard = overheard.changed(), if listens => {
                     listens = false;
-                    let soon = heard.is_ok().then(|| Instant::now() + PAUSE);
+                    let soon = heard.is_ok().then(|| Instant::now() + pace.after(read.elapsed()));
                     at = at.into_iter().chain(soon).min();
                 }
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => return,
@@ -354,9 +359,17 @@ impl Keeper {
         *told = reasons;
     }
 
-    fn ready(&self, offer: Offer) {
-        self.state.send_replace(State::Ready(Arc::new(offer)));
-        self.announce();
+    /// Publishes what it offers, unless that is published already.
+    fn ready(&self, offer: Offer, before: Option<&Offer>) {
+        let changes = match before {
+            Some(before) => offer.changes(before),
+            // With a reload, who may see what may have changed, too.
+            None => vec![Change::Tools, Change::Resources, Change::Prompts],
+        };
+        if !changes.is_empty() {
+            self.state.send_replace(State::Ready(Arc::new(offer)));
+            self.announce(changes);
+        }
     }
 
     fn late(&self, limit: Duration) {
@@ -381,9 +394,9 @@ impl Keeper {
 
     /// Takes away what the member offered, and says so once.
     fn gone(&self, reason: &str) {
-        let mut offered = false;
+        let mut offered = None;
         let news = self.state.send_if_modified(|state| {
-            offered = matches!(state, State::Ready(_));
+            offered = state.offer();
             let same = matches!(state, State::Gone(said) if **said == *reason);
             *state = State::Gone(reason.into());
             !same
@@ -398,13 +411,13 @@ impl Keeper {
                 self.about.aggregate
             );
         }
-        if offered {
-            self.announce();
+        if let Some(offered) = offered {
+            self.announce(Offer::default().changes(&offered));
         }
     }
 
-    fn announce(&self) {
-        for change in [Change::Tools, Change::Resources, Change::Prompts] {
+    fn announce(&self, changes: Vec<Change>) {
+        for change in changes {
             self.home.audience.announce(&self.about.aggregate, change);
         }
     }

@@ -11,6 +11,7 @@ use tooldock_workers::aggregate::Pin;
 use tooldock_workers::error::CallError;
 use tooldock_workers::registry::Namespace;
 
+use crate::broadcast::Change;
 use crate::caller::{Caller, Visibility};
 use crate::engine::{Peer, UpstreamReply};
 use crate::jsonrpc::{self, Message, RequestError, ResponseOutcome, spans};
@@ -96,6 +97,21 @@ impl Offer {
         Ok(Reading { offer, failed })
     }
 
+    /// Which lists of clients differ from those of another offer. Tools do wherever resources do: their catalogue stands in
+    /// the list of tools.
+    pub(super) fn changes(&self, other: &Self) -> Vec<Change> {
+        let resources = self.resources != other.resources || self.templates != other.templates;
+        let tools = resources || self.tools != other.tools;
+        let prompts = self.prompts != other.prompts;
+        let all = [
+            (tools, Change::Tools),
+            (resources, Change::Resources),
+            (prompts, Change::Prompts),
+        ];
+        let changed = all.into_iter().filter(|(differs, _)| *differs);
+        changed.map(|(_, change)| change).collect()
+    }
+
     /// Stands for all names and definitions.
     pub(super) fn digest(&self) -> Pin {
         let mut hash = Sha256::new();
@@ -109,6 +125,12 @@ impl Offer {
             }
         }
         Pin(hash.finalize().into())
+    }
+}
+
+impl PartialEq for Listed {
+    fn eq(&self, other: &Self) -> bool {
+        self.own == other.own && self.definition.get() == other.definition.get()
     }
 }
 
@@ -294,6 +316,28 @@ mod tests {
             tools: tools.iter().map(listed).collect(),
             ..Offer::default()
         }
+    }
+
+    #[test]
+    fn only_lists_that_differ_are_announced() {
+        let one = offer(&[r#"{"name":"a"}"#]);
+        assert_eq!(one.changes(&offer(&[r#"{"name":"a"}"#])), []);
+        assert_eq!(one.changes(&offer(&[r#"{"name":"b"}"#])), [Change::Tools]);
+        let listed = || offer(&["{}"]).tools;
+        let resources = Offer {
+            templates: listed(),
+            ..Offer::default()
+        };
+        // The catalogue of resources is told among the tools.
+        assert_eq!(
+            resources.changes(&Offer::default()),
+            [Change::Tools, Change::Resources]
+        );
+        let prompts = Offer {
+            prompts: listed(),
+            ..Offer::default()
+        };
+        assert_eq!(Offer::default().changes(&prompts), [Change::Prompts]);
     }
 
     #[test]

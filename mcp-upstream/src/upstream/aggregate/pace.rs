@@ -2,9 +2,32 @@
 
 use std::time::Duration;
 
+/// How long to wait after a list has changed: several changes in a row are one.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The same of a member whose lists never stop changing.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// A member that says nothing for so long after a reading has stopped.
+const QUIET: Duration = Duration::from_secs(10);
 /// How often lists that could not be read are asked for while something else stands for them: not for ever, since a
 /// server that is asked is never stopped for nobody's use.
 const AGAIN_MAX: u32 = 6;
+
+/// How long to wait before the next reading, for a member that says that a list has changed.
+#[derive(Debug, Default)]
+pub(super) struct Pace(Duration);
+
+impl Pace {
+    /// The member said so that long after it was read: each change soon after a reading doubles the pause, so that one
+    /// that answers each reading with a change is not read without end.
+    pub(super) fn after(&mut self, quiet: Duration) -> Duration {
+        let before = match quiet < QUIET {
+            true => self.0,
+            false => Duration::ZERO,
+        };
+        self.0 = (before * 2).clamp(PAUSE, PAUSE_MAX);
+        self.0
+    }
+}
 
 /// How long a member is left alone before it is asked again after it could not be.
 pub(super) fn retry_after(failures: u32) -> Duration {
@@ -21,6 +44,20 @@ pub(super) fn again_after(failures: u32) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_member_that_never_stops_changing_is_read_less_and_less() {
+        let mut pace = Pace::default();
+        let soon = Duration::from_millis(5);
+        assert_eq!(pace.after(soon), PAUSE);
+        assert_eq!(pace.after(soon), 2 * PAUSE);
+        for _ in 0..20 {
+            pace.after(soon);
+        }
+        assert_eq!(pace.after(soon), PAUSE_MAX);
+        // Once it has stopped, its next change is of now again.
+        assert_eq!(pace.after(QUIET), PAUSE);
+    }
 
     #[test]
     fn what_offers_something_is_not_asked_for_the_rest_for_ever() {
