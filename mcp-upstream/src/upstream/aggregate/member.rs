@@ -206,7 +206,7 @@ impl Keeper {
             let same = offered_by.is_some_and(|by| Arc::ptr_eq(&by, &namespace));
             let before = self.offer().filter(|_| same);
             let again = match self.read(&namespace, before.as_deref()).await {
-                Ok(Reading { offer, failed }) => {
+                Ok(Reading { offer, failed, .. }) => {
                     failures = match failed.first() {
                         Some(_) => failures + 1,
                         None => 0,
@@ -286,6 +286,10 @@ impl Keeper {
             self.about.label,
             self.about.aggregate
         );
+        for reason in &reading.left_out {
+            let (server, aggregate) = (&self.about.label, &self.about.aggregate);
+            tracing::warn!(%aggregate, %server, reason, "server {server} of {aggregate}: {reason}");
+        }
         Ok(reading)
     }
 

@@ -23,6 +23,12 @@ use crate::upstream::{CallContext, Client, IncomingRequest, Prepared, Upstream};
 const PAGES_MAX: usize = 100;
 /// Entries that are read of one list at most.
 const ENTRIES_MAX: usize = 10_000;
+/// Bytes of names and definitions that are kept of one member at most, of all its lists together: 8 MiB.
+const BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bytes of the longest name that is kept.
+const NAME_MAX: usize = 256;
+/// Bytes of the longest URI that is kept.
+const URI_MAX: usize = 8 * 1024;
 
 /// What a member offers at one moment.
 #[derive(Debug, Default)]
@@ -39,6 +45,17 @@ pub(super) struct Reading {
     pub(super) offer: Offer,
     /// Why lists could not be read. What they were before stands for them, or nothing.
     pub(super) failed: Vec<String>,
+    /// What is not kept of what it listed.
+    pub(super) left_out: Vec<String>,
+}
+
+/// How much of what a member lists may still be kept.
+#[derive(Debug)]
+struct Room {
+    bytes: usize,
+    is_full: bool,
+    /// Entries whose names are too long.
+    too_long: usize,
 }
 
 /// One entry of a list.
@@ -71,6 +88,7 @@ impl Offer {
         let has = |name| spans::member(&capabilities, name).is_some();
         let mut offer = Self::default();
         let mut failed = Vec::new();
+        let mut room = Room::default();
         let mut or_as_before = |list: Result<_, String>, before: Option<&Vec<Listed>>| {
             list.unwrap_or_else(|reason| {
                 failed.push(reason);
@@ -78,23 +96,32 @@ impl Offer {
             })
         };
         if has("tools") {
-            offer.tools = asked.list("tools/list", "tools", "name").await?;
+            offer.tools = asked.list("tools/list", "tools", "name", &mut room).await?;
         }
         if has("resources") {
-            let resources = asked.list("resources/list", "resources", "uri").await;
+            let resources = asked
+                .list("resources/list", "resources", "uri", &mut room)
+                .await;
             offer.resources = or_as_before(resources, before.map(|it| &it.resources));
             let templates = asked.list(
                 "resources/templates/list",
                 "resourceTemplates",
                 "uriTemplate",
+                &mut room,
             );
             offer.templates = or_as_before(templates.await, before.map(|it| &it.templates));
         }
         if has("prompts") {
-            let prompts = asked.list("prompts/list", "prompts", "name").await;
+            let prompts = asked
+                .list("prompts/list", "prompts", "name", &mut room)
+                .await;
             offer.prompts = or_as_before(prompts, before.map(|it| &it.prompts));
         }
-        Ok(Reading { offer, failed })
+        Ok(Reading {
+            offer,
+            failed,
+            left_out: room.left_out(),
+        })
     }
 
     /// Which lists of clients differ from those of another offer. Tools do wherever resources do: their catalogue stands in
@@ -125,6 +152,48 @@ impl Offer {
             }
         }
         Pin(hash.finalize().into())
+    }
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            bytes: BYTES_MAX,
+            is_full: false,
+            too_long: 0,
+        }
+    }
+}
+
+impl Room {
+    /// Whether an entry is kept. From the first that has no room on, none is: what is published does not depend on which of
+    /// the rest are small.
+    fn takes(&mut self, own: &str, definition: &RawValue, longest: usize) -> bool {
+        if own.len() > longest {
+            self.too_long += 1;
+            return false;
+        }
+        let left = self.bytes.checked_sub(own.len() + definition.get().len());
+        self.is_full |= left.is_none();
+        self.bytes = left.unwrap_or(self.bytes);
+        !self.is_full
+    }
+
+    fn left_out(&self) -> Vec<String> {
+        let mut left_out = Vec::new();
+        if self.is_full {
+            left_out.push(format!(
+                "it lists more than {} MiB, and what comes after that is left out",
+                BYTES_MAX >> 20
+            ));
+        }
+        if self.too_long > 0 {
+            left_out.push(format!(
+                "{} of its entries are left out: a name may have {NAME_MAX} bytes, a URI {URI_MAX}",
+                self.too_long
+            ));
+        }
+        left_out
     }
 }
 
@@ -192,8 +261,15 @@ impl Asked<'_> {
         Ok(capabilities.to_owned())
     }
 
-    /// All entries of one list, those without a name left out.
-    async fn list(&self, method: &str, key: &str, name: &str) -> Result<Vec<Listed>, String> {
+    /// All entries of one list, those without a name or without room left out.
+    async fn list(
+        &self,
+        method: &str,
+        key: &str,
+        name: &str,
+        room: &mut Room,
+    ) -> Result<Vec<Listed>, String> {
+        let longest = if name == "name" { NAME_MAX } else { URI_MAX };
         let mut listed = Vec::new();
         let mut cursor: Option<Box<RawValue>> = None;
         for _ in 0..PAGES_MAX {
@@ -204,13 +280,14 @@ impl Asked<'_> {
                 .ok_or_else(|| format!("its answer to {method} has no list {key}"))?;
             for definition in entries {
                 let own = spans::member(&definition, name).and_then(jsonrpc::string);
+                let own = own.filter(|own| room.takes(own, &definition, longest));
                 if let Some(own) = own.map(Arc::from) {
                     listed.push(Listed { own, definition });
                 }
             }
             let next = spans::member(&page, "nextCursor").filter(|next| next.get() != "null");
             cursor = next.map(ToOwned::to_owned);
-            if cursor.is_none() || listed.len() >= ENTRIES_MAX {
+            if cursor.is_none() || listed.len() >= ENTRIES_MAX || room.is_full {
                 break;
             }
         }
@@ -316,6 +393,25 @@ mod tests {
             tools: tools.iter().map(listed).collect(),
             ..Offer::default()
         }
+    }
+
+    #[test]
+    fn what_a_member_lists_beyond_its_room_is_left_out() {
+        let sized =
+            |bytes: usize| RawValue::from_string(format!("\"{}\"", "x".repeat(bytes - 2))).unwrap();
+        let mut room = Room::default();
+        assert!(room.takes("a", &sized(BYTES_MAX / 2), NAME_MAX));
+        assert!(!room.takes(&"n".repeat(NAME_MAX + 1), &sized(2), NAME_MAX));
+        assert!(room.takes(&"u".repeat(NAME_MAX + 1), &sized(2), URI_MAX));
+        assert_eq!(room.left_out().len(), 1);
+        assert!(!room.takes("b", &sized(BYTES_MAX / 2), NAME_MAX));
+        // Nor anything after it, however small.
+        assert!(!room.takes("c", &sized(2), NAME_MAX));
+        let said = room.left_out().join("; ");
+        assert!(
+            said.contains("8 MiB") && said.contains("1 of its entries"),
+            "{said}"
+        );
     }
 
     #[test]
