@@ -38,7 +38,7 @@ use super::{
 };
 use crate::broadcast::{Audience, Filter};
 use crate::catalogue::ToolList;
-use crate::engine::{CallFacts, Peer, Talks, UpstreamCall};
+use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, shortened};
 use crate::format::{self, CacheScope, ResultFormat, ResultWriter};
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{self, Key, Members, Message, RequestError};
@@ -714,13 +714,13 @@ impl<'a> Asked<'a> {
             None => {
                 let near = self.catalogue.of(Kind::Prompt);
                 let near = near.filter(|it| self.is_visible(it));
-                let near = near.filter(|it| strsim::jaro_winkler(&it.published, &name) > 0.75);
+                let near = near.filter(|it| own::likeness(&it.published, &name) >= own::ALIKE);
                 let near: Vec<_> = near.map(|it| &*it.published).take(3).collect();
                 let near = match near.is_empty() {
                     true => "prompts/list shows all there are".to_owned(),
                     false => format!("did you mean {}?", near.join(", ")),
                 };
-                let said = Said::error(format!("unknown prompt {name}: {near}"));
+                let said = Said::error(format!("unknown prompt {}: {near}", shortened(&name)));
                 let facts = self.facts(request.method, &name, Bytes::new());
                 Ok(Prepared::Call(self.answered(
                     facts,

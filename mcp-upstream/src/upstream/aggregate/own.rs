@@ -24,9 +24,15 @@ pub(super) const CALL: &str = "toolman_call";
 pub(super) const LISTS: [&str; 4] = ["tools_on", "tools_off", "resources_on", "resources_off"];
 
 /// How alike a name must be to be suggested.
-const ALIKE: f64 = 0.75;
+pub(super) const ALIKE: f64 = 0.75;
 /// Names that are suggested for one.
 const SUGGESTIONS: usize = 3;
+/// Bytes of a name that is compared with others, which costs the product of both lengths; of a longer one that is listed, a
+/// search looks at so many characters.
+const COMPARED_MAX: usize = 256;
+/// Characters and words of a query that count.
+const QUERY_MAX: usize = 256;
+const WORDS_MAX: usize = 16;
 /// Entries that a search answers with.
 const FOUND_MAX: usize = 20;
 
@@ -141,14 +147,18 @@ impl Shown<'_> {
 
     /// The names nearest to one that is not there, the nearest first.
     pub(super) fn near(&self, name: &str, resources: bool) -> Vec<&str> {
+        if name.len() > COMPARED_MAX {
+            return Vec::new();
+        }
         let all = self
             .switched()
-            .filter(|entry| entry.is_resource() == resources);
+            .filter(|entry| entry.is_resource() == resources)
+            .filter(|entry| entry.published.len() <= COMPARED_MAX);
         let lower = name.to_lowercase();
         let mut near: Vec<_> = all
             .filter_map(|entry| {
                 let other = entry.published.to_lowercase();
-                let alike = strsim::jaro_winkler(&lower, &other);
+                let alike = likeness(&lower, &other);
                 // A name without its prefix is meant for the one with it.
                 let is_end = lower.len() > 2 && other.ends_with(&lower);
                 (alike >= ALIKE || is_end)
@@ -182,10 +192,12 @@ impl Shown<'_> {
 
     /// The entries that fit some words, the best first.
     pub(super) fn search(&self, query: &str) -> Vec<Value> {
+        let query: String = query.chars().take(QUERY_MAX).collect();
         let query = query.to_lowercase();
         let words: Vec<&str> = query
             .split(|it: char| !it.is_alphanumeric())
             .filter(|word| !word.is_empty())
+            .take(WORDS_MAX)
             .collect();
         let mut found: Vec<_> = self
             .switched()
@@ -214,7 +226,8 @@ impl Shown<'_> {
 
 /// How well an entry fits: words in its name count most, then in its description, then words that are nearly in its name.
 fn score(entry: &Entry, words: &[&str]) -> f64 {
-    let name = entry.published.to_lowercase();
+    let name: String = entry.published.chars().take(COMPARED_MAX).collect();
+    let name = name.to_lowercase();
     let description = entry.description.to_lowercase();
     let parts: Vec<&str> = name.split(|it: char| !it.is_alphanumeric()).collect();
     let one = |word: &&str| {
@@ -225,12 +238,20 @@ fn score(entry: &Entry, words: &[&str]) -> f64 {
         } else if description.contains(*word) {
             1.0
         } else {
-            let nearest = parts.iter().map(|part| strsim::jaro_winkler(part, word));
+            let nearest = parts.iter().map(|part| likeness(part, word));
             let nearest = nearest.fold(0.0, f64::max);
             if nearest >= 0.9 { 0.5 } else { 0.0 }
         }
     };
     words.iter().map(one).sum()
+}
+
+/// How alike two names are, from 0 to 1. One that is too long is like none.
+pub(super) fn likeness(one: &str, other: &str) -> f64 {
+    match one.len().max(other.len()) > COMPARED_MAX {
+        true => 0.0,
+        false => strsim::jaro_winkler(one, other),
+    }
 }
 
 fn sorted<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<&'a Entry> {
@@ -324,7 +345,13 @@ fn bytes(value: &Value) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use serde_json::value::RawValue;
+    use tooldock_workers::aggregate::{ActivePatterns, AggregateSpec};
+
     use super::*;
+    use crate::upstream::aggregate::offer::{Listed, Offer};
 
     #[test]
     fn a_confirmation_names_few_and_counts_the_rest() {
@@ -336,6 +363,49 @@ mod tests {
         let text = few(&many, 100);
         assert!(text.len() < 130 && text.contains(" more"), "{text}");
         assert!(few(&[&"x".repeat(500)], 100).len() <= 100);
+    }
+
+    #[test]
+    fn names_and_queries_of_any_length_are_answered_without_comparing_all_of_them() {
+        let huge = "a_".repeat(2_000_000);
+        assert!(likeness("notes_create", "notes_crate") > ALIKE);
+        assert!(likeness(&huge, &huge) < ALIKE);
+        let listed = |own: &str| Listed {
+            own: own.into(),
+            definition: RawValue::from_string("{}".into()).unwrap(),
+        };
+        let offer = Offer {
+            tools: (0..600)
+                .map(|number| listed(&format!("notes_create_{number}")))
+                .collect(),
+            resources: vec![listed(&huge)],
+            ..Offer::default()
+        };
+        let spec = AggregateSpec {
+            file: "tools.toml".into(),
+            members: Vec::new(),
+            active: ActivePatterns::default(),
+            options: AggregateOptions::default(),
+        };
+        let catalogue = Catalogue::new(&spec, &[("".into(), Some(Arc::new(offer)))], &[]);
+        let shown = Shown {
+            catalogue: &catalogue,
+            toolset: &Toolset::default(),
+            visible: &|_| true,
+        };
+        assert!(
+            shown
+                .near(&format!("notes_create_1{huge}"), false)
+                .is_empty()
+        );
+        assert_eq!(shown.near("notes_crate_1", false).len(), SUGGESTIONS);
+        assert!(shown.near("_a_", true).is_empty());
+        // Only the beginning of a query counts.
+        let found = |query: &str| shown.search(query).len();
+        assert_eq!(found("create"), FOUND_MAX);
+        assert_eq!(found(&format!("{}create", "? ".repeat(2_000_000))), 0);
+        assert_eq!(found(&format!("{}create", "q ".repeat(16))), 0);
+        assert_eq!(found(&format!("{}create", "q ".repeat(15))), FOUND_MAX);
     }
 
     #[test]
