@@ -42,7 +42,7 @@ use tooldock_workers::aggregate::AggregatesConfig;
 use tooldock_workers::builder::BuilderConfig;
 use tooldock_workers::config::{NamespacesConfig, WorkersConfig};
 use tooldock_workers::external::ServersConfig;
-use tooldock_workers::narrow::narrow;
+use tooldock_workers::narrow::{narrow, narrow_aggregates};
 use tooldock_workers::secrets::Secret;
 
 use crate::remote::Material;
@@ -378,6 +378,8 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
             &config.namespaces,
             &config.upstreams,
         );
+        let kept = narrow_aggregates(&mut merged.toolman, &config.toolman);
+        let ignored: Vec<_> = ignored.into_iter().chain(kept).collect();
         let file = document::data_file(&data_dir);
         in_vain.extend(ignored.iter().map(|it| format!("{}: {it}", file.display())));
         config = merged;

@@ -34,4 +34,83 @@ pub type AggregatesConfig = BTreeMap<NamespaceName, AggregateConfig>;
 pub struct AggregateConfig {
     /// Its file, relative to where the gateway runs.
     pub config: PathBuf,
+    /// Who has named the file.
+    #[serde(skip)]
+    pub named_by: NamedBy,
+}
+
+/// Who has named the file of an aggregate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NamedBy {
+    /// The operator.
+    #[default]
+    Operator,
+    /// `$DATA/config.yaml`, where tool code can write: no addresses that are sent credentials, and no limits.
+    DataFile,
+}
+
+impl AggregateConfig {
+    /// Reads the file.
+    ///
+    /// # Errors
+    ///
+    /// One line that says where what is wrong, and what to write instead.
+    pub fn read(&self) -> Result<AggregateSpec, String> {
+        let spec = read(&self.config)?;
+        match self.named_by {
+            NamedBy::Operator => Ok(spec),
+            NamedBy::DataFile => self.narrowed(spec),
+        }
+    }
+
+    fn narrowed(&self, spec: AggregateSpec) -> Result<AggregateSpec, String> {
+        for member in &spec.members {
+            let what = match &member.kind {
+                MemberKind::Remote(_) => "url",
+                MemberKind::Stdio(config) if config.limits.timeout.is_some() => "timeout",
+                MemberKind::Stdio(_) | MemberKind::Namespace(_) => continue,
+            };
+            return Err(format!(
+                "{}: server {:?}: {what} is for aggregates that the operator's configuration names; this one stands in $DATA/config.yaml",
+                self.config.display(),
+                member.prefix
+            ));
+        }
+        Ok(spec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_tool_code_could_name_sends_no_credentials_anywhere_and_raises_no_limit() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("tools.toml");
+        for (server, refused) in [
+            ("command = \"true\"", None),
+            ("url = \"https://example.com/mcp\"", Some("url")),
+            ("command = \"true\"\ntimeout = \"5m\"", Some("timeout")),
+        ] {
+            let text = format!("[[servers]]\nnamespace = \"a\"\n{server}\n");
+            std::fs::write(&file, text).expect("a file");
+            let mut config = AggregateConfig {
+                config: file.clone(),
+                named_by: NamedBy::Operator,
+            };
+            config.read().expect("the operator may");
+            config.named_by = NamedBy::DataFile;
+            match (config.read(), refused) {
+                (Ok(_), None) => {}
+                (Err(message), Some(key)) => {
+                    assert!(
+                        message.contains(&format!("server \"a\": {key} is for")),
+                        "{message}"
+                    );
+                }
+                (read, _) => panic!("{server}: {read:?}"),
+            }
+        }
+    }
 }

@@ -8,12 +8,14 @@
 //! | `mask_errors` | on where the operator's file says so |
 //! | `env_allowed` | the variables that both name |
 //! | `enabled` of a server | off where the operator's file says so |
+//! | `toolman.NAME` | the operator's file where both name one; those of the data file alone are marked ([`NamedBy::DataFile`]) |
 //!
 //! The lists cannot be cut to one list, since patterns have no common part that is a pattern. So the operator's are kept
 //! beside the merged ones ([`NamespacesConfig::operator`]), and [`crate::policy::ToolPolicy`] asks both.
 
 use std::sync::Arc;
 
+use crate::aggregate::{AggregatesConfig, NamedBy};
 use crate::bounds::Bounded;
 use crate::config::{Ceilings, Limits, LimitsPatch, NamespacesConfig, OperatorLimits};
 use crate::external::{ServersConfig, StdioServersConfig};
@@ -73,6 +75,26 @@ pub fn narrow(
         namespaces: operator.clone(),
         servers: limits.collect(),
     }));
+    vain
+}
+
+/// Keeps the operator's aggregates as they are, and marks those that only the data file names. Answers as [`narrow`] does.
+pub fn narrow_aggregates(
+    aggregates: &mut AggregatesConfig,
+    operator: &AggregatesConfig,
+) -> Vec<String> {
+    let mut vain = Vec::new();
+    for (name, aggregate) in aggregates {
+        match operator.get(name) {
+            Some(own) if own == aggregate => {}
+            Some(own) => {
+                let own_file = own.config.display();
+                vain.push(format!("toolman.{name}.config: stays {own_file}"));
+                aggregate.clone_from(own);
+            }
+            None => aggregate.named_by = NamedBy::DataFile,
+        }
+    }
     vain
 }
 

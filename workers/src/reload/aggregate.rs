@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::run::{Change, Changes};
 use super::{ReloadFailure, ReloadReport, Reloader, lock};
-use crate::aggregate::{AggregateSpec, Surroundings, namespace, read};
+use crate::aggregate::{AggregateSpec, Surroundings, namespace};
 use crate::external::{COLLISION, INVALID};
 use crate::names::NamespaceName;
 use crate::registry::{Issue, Snapshot};
@@ -46,8 +46,8 @@ impl Reloader {
                 });
                 continue;
             }
-            let file = config.config.clone();
-            let read = tokio::task::spawn_blocking(move || read(&file)).await;
+            let config = config.clone();
+            let read = tokio::task::spawn_blocking(move || config.read()).await;
             let read = read.unwrap_or_else(|_| Err("reading the file was interrupted".into()));
             aggregates.push((name.clone(), read));
         }
