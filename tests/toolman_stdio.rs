@@ -293,12 +293,9 @@ async fn the_servers_of_a_project_are_one_server_on_standard_input_and_output() 
     client.call("pjpd_steps", json!({})).await;
     let params = json!({ "name": "pjpd_crash", "arguments": {} });
     client.ask("tools/call", params).await;
-    let asking = tokio::sync::Mutex::new(&mut client);
-    eventually("the entries to leave", async || {
-        let left = asking.lock().await.tools().await;
-        (!left.iter().any(|it| it == "pjpd_mixed")).then_some(())
-    })
-    .await;
+    let entries_leave = async { while client.tools().await.iter().any(|it| it == "pjpd_mixed") {} };
+    let left = tokio::time::timeout(DEADLINE, entries_leave).await;
+    left.expect("the entries to leave");
     assert_eq!(project.asked("pjpd", "initialize"), 1);
     assert!(project.log().contains("pjpd"), "{}", project.log());
     drop(client.input.take());

@@ -27,7 +27,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
-use tooldock_workers::aggregate::{ActivationScope, Aggregate};
+use tooldock_workers::aggregate::{ActivationScope, Aggregate, AggregateMember};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
@@ -1074,6 +1074,17 @@ fn describe(answer: &mut ResultWriter<'_>) {
     format::escape(out, INSTRUCTIONS.as_bytes());
 }
 
+/// Whether everybody who may use the aggregate may know of an entry. What a namespace of its own offers is shown by lists
+/// that know their caller.
+fn is_for_all(live: &Live, entry: &Entry) -> bool {
+    match &live.aggregate.members[entry.member] {
+        AggregateMember::Own(namespace) => {
+            entry.kind != Kind::Tool || namespace.policy.allows_tool(&entry.own)
+        }
+        AggregateMember::Served(_) => false,
+    }
+}
+
 /// The tools for those that do not speak MCP, and for looking at calls: the start set, or all.
 fn tool_list(live: &Live, of_start: bool) -> Arc<ToolList> {
     let built = live.built();
@@ -1085,18 +1096,18 @@ fn tool_list(live: &Live, of_start: bool) -> Arc<ToolList> {
 fn written_list(live: &Live, built: &Built, of_start: bool) -> Arc<ToolList> {
     let (catalogue, version) = (&built.catalogue, built.version);
     let start = Toolset::default();
-    let everything = |_: &Entry| true;
+    let for_all = |entry: &Entry| is_for_all(live, entry);
     let shown = Shown {
         catalogue,
         toolset: &start,
-        visible: &everything,
+        visible: &for_all,
     };
     let options = &live.aggregate.spec.options;
     let own = own::names(options).into_iter();
     let own = own.map(|name| own::definition(name, &shown, options).to_string());
     let mut page: Vec<String> = own.collect();
     let tools = catalogue.of(Kind::Tool);
-    let tools = tools.filter(|entry| !of_start || entry.start);
+    let tools = tools.filter(|entry| !of_start || entry.start && is_for_all(live, entry));
     page.extend(tools.map(|entry| entry.definition.clone()));
     let page = format!(r#"{{"tools":[{}]}}"#, page.join(","));
     Arc::new(ToolList::listed(version, &page.into()))

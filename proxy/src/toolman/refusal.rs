@@ -20,7 +20,7 @@ pub(super) fn answer_one_request(reason: &str) {
     if std::io::stdin().is_terminal() {
         return;
     }
-    let (say, said) = mpsc::channel();
+    let (say, said) = mpsc::sync_channel(1);
     // Not joined: a read cannot be given up, and the process ends.
     thread::spawn(move || {
         let input = BufReader::new(std::io::stdin().take(REQUEST_MAX));
