@@ -13,8 +13,9 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use tokio::sync::Semaphore;
 use tooldock_workers::aggregate::ActivationScope;
 use tooldock_workers::names::NamespaceName;
 
@@ -95,10 +96,22 @@ impl Switches {
     }
 }
 
-/// What counts the set of a session, from its first activation on. Activations of the session take turns at the lock, so
-/// that none of them misses what another changed, here or in the store.
-#[derive(Default)]
-struct SessionTurn(tokio::sync::Mutex<Option<KeptToolset>>);
+/// Activations of one session take turns, so that none of them misses what another changed, here or in the store.
+struct SessionTurn {
+    /// Its one permit is held by the activation that changes the set.
+    turn: Semaphore,
+    /// Counts the set, from the session's first activation on.
+    counted: OnceLock<KeptToolset>,
+}
+
+impl Default for SessionTurn {
+    fn default() -> Self {
+        Self {
+            turn: Semaphore::new(1),
+            counted: OnceLock::new(),
+        }
+    }
+}
 
 /// Changes the set of a session.
 ///
@@ -112,12 +125,13 @@ pub(super) async fn keep_in_session(
     changes: &SessionChanges,
     metrics: &ToolmanMetrics,
 ) -> Result<(), String> {
-    let turn: Arc<SessionTurn> = session.upstream_binding(aggregate, Arc::default);
-    let mut counted = turn.0.lock().await;
+    let own: Arc<SessionTurn> = session.upstream_binding(aggregate, Arc::default);
+    // Never closed, so there is always a turn.
+    let _turn = own.turn.acquire().await;
     let after = switches.applied(&session.toolset())?;
     let kept = changes.commit(session, SessionPatch::Toolset(after)).await;
     kept.map_err(|error| error.message().into_owned())?;
-    counted.get_or_insert_with(|| KeptToolset::new(metrics));
+    own.counted.get_or_init(|| KeptToolset::new(metrics));
     Ok(())
 }
 
