@@ -33,7 +33,7 @@ use tooldock_upstream::{McpHead, Service};
 use tooldock_workers::registry::Registry;
 
 pub(crate) use self::admit::listener_at;
-use self::admit::{listener_of, peer_of, tls_of};
+use self::admit::{LeadsTo, listener_of, peer_of, tls_of};
 use self::hand_over::{Written, mcp_head};
 use self::in_flight::InFlight;
 use crate::access_log::{AccessLog, Pending};
@@ -108,8 +108,8 @@ pub(crate) struct Passage {
     /// Its place among the requests that run at once.
     permit: Option<Arc<Permit>>,
     route: &'static str,
-    /// Its namespace is a remote server.
-    remote: bool,
+    /// What its namespace leads to.
+    leads_to: LeadsTo,
     /// The status of a long stream that has left.
     left_with: Option<u16>,
     /// See [`Envelope::newline`].
@@ -178,7 +178,7 @@ impl ProxyHttp for Gateway {
             headers: None,
             permit: None,
             route: "unknown",
-            remote: false,
+            leads_to: LeadsTo::default(),
             left_with: None,
             newline: false,
             shape: ErrorShape::Rest,

@@ -1,6 +1,7 @@
 //! Members of other kinds, their policy and audit, and what passes between client and server during a call.
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use super::{House, names, result, tools_of};
 use crate::support::session::Session;
@@ -98,6 +99,45 @@ async fn a_namespace_of_python_is_a_member_with_its_own_policy_and_audit() {
         "{inner}"
     );
     super::logged(&house.gateway, "server missing of toolman").await;
+}
+
+#[tokio::test]
+async fn a_closed_namespace_hears_nothing_of_clients_that_may_not_use_it() {
+    let folder = TempDir::new().unwrap();
+    let journal = folder.path().join("journal");
+    let command = super::server("vec", &journal);
+    let config = json!({
+        "upstreams": {"stdio": {"closed": {"command": "sh", "args": ["-c", command]}}},
+        "admission": {"tokens": [{"name": "eve", "sha256": sha256("eves-token"), "namespaces": ["toolman"]}]},
+    });
+    let file = "active_toolsets = [\"*\"]\n[[servers]]\nnamespace = \"far\"\nfrom = \"closed\"\n";
+    let house = House::with(file, config).await;
+    let heard = || {
+        let text = std::fs::read_to_string(&journal).unwrap_or_default();
+        text.matches("logging/setLevel").count()
+    };
+    let session = house.session().await;
+    let listed = tools_of(&session).await;
+    assert!(listed.contains(&"far_search".to_owned()), "{listed:?}");
+    let eve = Session::start_as(
+        &house.gateway,
+        "toolman",
+        super::VERSION,
+        "eves-token",
+        json!({}),
+    )
+    .await;
+    assert_eq!(tools_of(&eve).await, ["toolman_activate"]);
+    let refused = super::said(&super::call(&eve, "far_search", json!({})).await);
+    assert_eq!(refused["success"], false, "{refused}");
+    result(&eve, "logging/setLevel", json!({"level": "debug"})).await;
+    assert_eq!(heard(), 0);
+    result(&session, "logging/setLevel", json!({"level": "debug"})).await;
+    eventually(
+        "the level of the client that may use the namespace",
+        async || (heard() > 0).then_some(()),
+    )
+    .await;
 }
 
 /// Progress and questions pass through; the session that can be asked has a process of its own for that.

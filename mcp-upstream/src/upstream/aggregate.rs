@@ -37,6 +37,7 @@ use super::{
     CallContext, IncomingRequest, Listening, Prepared, SessionChanges, Soon, ToolsWait, Upstream,
 };
 use crate::broadcast::{Audience, Filter};
+use crate::caller::Caller;
 use crate::catalogue::ToolList;
 use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, shortened};
 use crate::format::{self, CacheScope, ResultFormat, ResultWriter};
@@ -341,8 +342,8 @@ impl<'a> Asked<'a> {
         let Some(namespace) = slot.namespace(&self.shared.home.registry) else {
             return false;
         };
-        let may_use = !slot.is_served() || self.cx.caller.may_use(&namespace);
-        may_use && (entry.kind != Kind::Tool || namespace.policy.allows_tool(&entry.own))
+        may_reach(self.cx.caller, slot, &namespace)
+            && (entry.kind != Kind::Tool || namespace.policy.allows_tool(&entry.own))
     }
 
     fn options(&self) -> &tooldock_workers::aggregate::AggregateOptions {
@@ -441,6 +442,11 @@ impl<'a> Asked<'a> {
         for slot in &self.live.slots {
             let label = slot.label();
             if names::own(slot.prefix(), name).is_none() || slot.prefix().is_empty() {
+                continue;
+            }
+            // Nothing is told of a namespace that is closed to the caller.
+            let namespace = slot.namespace(&self.shared.home.registry);
+            if namespace.is_some_and(|it| !may_reach(self.cx.caller, slot, &it)) {
                 continue;
             }
             match slot.state() {
@@ -779,6 +785,9 @@ impl<'a> Asked<'a> {
         let ready = self.live.slots.iter().filter(|slot| slot.offer().is_some());
         let told = ready.map(async |slot| {
             let namespace = self.member_namespace(slot)?;
+            if !may_reach(self.cx.caller, slot, &namespace) {
+                return Ok(());
+            }
             let upstream = self.shared.home.kinds.of(&namespace);
             let upstream = upstream.ok_or(RequestError::Internal)?;
             let cx = self.child(self.cx.body, namespace, upstream);
@@ -988,6 +997,9 @@ impl Upstream for AggregateUpstream {
             let Some(namespace) = slot.namespace(&home.registry) else {
                 continue;
             };
+            if !may_reach(cx.caller, slot, &namespace) {
+                continue;
+            }
             let Some(upstream) = home.kinds.of(&namespace) else {
                 continue;
             };
@@ -1072,6 +1084,12 @@ fn describe(answer: &mut ResultWriter<'_>) {
     );
     let out = answer.key("instructions");
     format::escape(out, INSTRUCTIONS.as_bytes());
+}
+
+/// Whether what a caller says to the aggregate may go to a member: to a namespace of its own only where the caller may use
+/// that namespace by itself.
+fn may_reach(caller: &Caller, slot: &Slot, namespace: &Namespace) -> bool {
+    !slot.is_served() || caller.may_use(namespace)
 }
 
 /// Whether everybody who may use the aggregate may know of an entry. What a namespace of its own offers is shown by lists

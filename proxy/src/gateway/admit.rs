@@ -10,18 +10,40 @@ use tooldock_filters::{
     Access, Directory, Fields, Peer, Reason, Rejection, Shown, Verdict, network,
 };
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::registry::UpstreamKind;
+use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::{Gateway, Listener, Passage};
 use crate::config::ListenAddress;
 use crate::edge;
 use crate::tls::TlsConnection;
 
+/// What the granted namespace leads to, as far as it counts here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum LeadsTo {
+    /// What this process runs.
+    #[default]
+    Processes,
+    /// A remote server, which may be sent headers of the client.
+    RemoteServer,
+    /// An aggregate: other namespaces, each of which asks who the client is and may be a remote server.
+    OtherNamespaces,
+}
+
+impl LeadsTo {
+    fn of(namespace: &Namespace) -> Self {
+        match namespace.upstream {
+            UpstreamKind::Remote(_) => Self::RemoteServer,
+            UpstreamKind::Aggregate(_) => Self::OtherNamespaces,
+            _ => Self::Processes,
+        }
+    }
+}
+
 /// The live state behind the edge, as the filters ask about it.
 struct Live<'a> {
     gateway: &'a Gateway,
-    /// The namespace that was granted is a remote server.
-    remote: Cell<bool>,
+    /// Of the namespace that was granted.
+    leads_to: Cell<LeadsTo>,
 }
 
 impl Directory for Live<'_> {
@@ -29,8 +51,7 @@ impl Directory for Live<'_> {
         match self.gateway.registry.load().namespaces.get(name) {
             None => Access::Unknown,
             Some(namespace) if namespace.policy.allows_principal(principal) => {
-                let remote = matches!(namespace.upstream, UpstreamKind::Remote(_));
-                self.remote.set(remote);
+                self.leads_to.set(LeadsTo::of(namespace));
                 Access::Granted(namespace.name.clone())
             }
             Some(_) => Access::Forbidden,
@@ -68,7 +89,7 @@ impl Gateway {
         let peer = peer_of(session);
         let live = Live {
             gateway: self,
-            remote: Cell::new(false),
+            leads_to: Cell::default(),
         };
         let verdict = rules.admission.admit(&tooldock_filters::Request {
             parts: header,
@@ -82,7 +103,7 @@ impl Gateway {
             listener: &listener.rules,
             directory: &live,
         });
-        passage.remote = live.remote.get();
+        passage.leads_to = live.leads_to.get();
         Ok(verdict)
     }
 

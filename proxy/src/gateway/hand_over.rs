@@ -17,7 +17,7 @@ use tooldock_upstream::reply::Reply;
 use tooldock_upstream::service::{AdmittedRequest, PendingReply};
 use tooldock_upstream::{AcceptFlags, Carrier, McpHead, MirroredHeaders};
 
-use super::admit::tls_of;
+use super::admit::{LeadsTo, tls_of};
 use super::{Gateway, Passage};
 use crate::access_log::Pending as Logged;
 use crate::body::{self, Body, BodyError};
@@ -100,10 +100,9 @@ impl Gateway {
                 .unwrap_or_else(|| Arc::new(Profile::core())),
             manager: admitted.manager,
             // A copy, made only where somebody may want it.
-            headers: passage
-                .remote
+            headers: (passage.leads_to != LeadsTo::Processes)
                 .then(|| Arc::new(session.req_header().headers.clone())),
-            visibility: visibility(&admitted),
+            visibility: visibility(&admitted, passage.leads_to),
             toolset: toolset(route.is_mcp(), session.req_header().uri.query()),
             note: passage.logged.as_mut().and_then(Logged::call_note),
         };
@@ -255,11 +254,11 @@ async fn while_client_stays(session: &mut Session, mut call: PendingReply<'_>) -
 }
 
 /// Which namespaces a token opens. Asked only where it is about more than the one that was admitted.
-fn visibility(admitted: &Admitted) -> Visibility {
+fn visibility(admitted: &Admitted, leads_to: LeadsTo) -> Visibility {
     let one_was_admitted = matches!(
         admitted.route.namespace,
         RouteNamespace::Required | RouteNamespace::OrSession
-    );
+    ) && leads_to != LeadsTo::OtherNamespaces;
     match &admitted.principal {
         Some(principal) if !one_was_admitted => {
             let principal = Arc::clone(principal);

@@ -177,9 +177,10 @@ impl Shown<'_> {
         let kind = if resources { "resource" } else { "tool" };
         let near = self.near(name, resources);
         let other = match resources {
-            true => self.catalogue.tool(name).map(|_| "it is a tool"),
-            false => self.catalogue.resource(name).map(|_| "it is a resource"),
+            true => (self.catalogue.tool(name), "it is a tool"),
+            false => (self.catalogue.resource(name), "it is a resource"),
         };
+        let other = other.0.filter(|it| (self.visible)(it)).map(|_| other.1);
         let name = crate::engine::shortened(name);
         match (other, near.is_empty()) {
             (Some(other), _) => format!("{name} is no {kind}: {other}"),
