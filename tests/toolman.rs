@@ -20,7 +20,7 @@ use crate::support::{Gateway, eventually, programs, tools};
 const VERSION: &str = "2025-11-25";
 
 /// The servers of EX-100.
-const SERVERS: &str = r#"
+pub const SERVERS: &str = r#"
 active_toolsets = ["pjpd*", "vec_search"]
 
 [[servers]]

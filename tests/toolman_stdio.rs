@@ -17,23 +17,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::time::timeout;
 
 use crate::support::{DEADLINE, eventually, programs};
-
-/// The servers of EX-100.
-const SERVERS: &str = r#"
-active_toolsets = ["pjpd*", "vec_search"]
-
-[[servers]]
-namespace = "pjpd"
-command = "PJPD"
-
-[[servers]]
-namespace = "vec"
-command = "VEC"
-
-[[servers]]
-namespace = ""
-command = "PLAIN"
-"#;
+use crate::toolman::SERVERS;
 
 /// A project with a `tools.toml`, its words PJPD, VEC and PLAIN replaced by commands.
 pub struct Project(TempDir);

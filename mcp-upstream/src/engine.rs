@@ -75,8 +75,9 @@ pub(crate) trait UpstreamCall: CancelNotice {
     /// answer goes to `peer`.
     fn start(self: Arc<Self>, peer: Peer) -> Work;
 
-    /// The call of another namespace that this one is answered by, judged and recorded as one of that namespace. Such a
-    /// call has neither a place in a queue nor a clock of its own, and is never started.
+    /// The call in another namespace whose answer answers this call. The engine runs that other call, and judges and records
+    /// it as a call of the other namespace. This call is then not started, and takes no place in a queue and no time limit:
+    /// those are the other call's.
     fn delegate(&self) -> Option<Delegate<'_>> {
         None
     }

@@ -35,7 +35,7 @@ pub enum SessionPatch {
     Unsubscribe(Arc<str>),
     /// Its requests are passed on there from now on.
     Affinity(Affinity),
-    /// What it turned on and off of an aggregate, all of it.
+    /// The whole set of tools and resources that the session turned on and off in an aggregate. It replaces the set before.
     Toolset(Toolset),
     /// A stream of that number was opened.
     OpenStream(u32),

@@ -70,7 +70,7 @@ pub(super) fn edit(store: &SecretStore, data: &Path) -> Result<String, Failure> 
     Ok(text)
 }
 
-/// The secrets that namespaces declare and that have no value after the edit.
+/// The names of the secrets that namespaces declare and that still have no value after the edit.
 fn lacking(transaction: &Transaction<'_>, data: &Path) -> Vec<String> {
     let sources = scan::scan(&data.join("tools")).unwrap_or_default();
     let lines = sources.iter().filter_map(|source| {

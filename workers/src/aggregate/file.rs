@@ -358,7 +358,7 @@ fn of_url(
             ..HeadersConfig::default()
         },
         isolation: isolation.unwrap_or(defaults.isolation),
-        // Who writes this file names commands that are run; a name of the own network is no more than that.
+        // Whoever may write this file may run any command by it already; an address of a private network gives no more.
         allow_private: true,
         ..defaults
     }

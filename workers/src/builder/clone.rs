@@ -326,7 +326,8 @@ fn parse_entry(entry: &[u8]) -> Option<Entry<'_>> {
     })
 }
 
-/// A child that does not outlive its use. What it started is ended by the guard above this process.
+/// A child process that is killed when this value is dropped. Processes that the child started are ended by the guard
+/// above this process.
 struct Running(Child);
 
 impl Running {

@@ -123,8 +123,8 @@ impl Workspace {
         self.data.venvs_dir().join(name)
     }
 
-    /// Installs what a namespace's `requirements.txt` asks for into an environment beside the one that serves, and
-    /// switches to it. Dropping the future ends the installer.
+    /// Installs the packages of a namespace's `requirements.txt` into a new environment beside the one in use, then switches
+    /// the namespace to the new environment. Dropping the future ends the installer.
     ///
     /// # Errors
     ///

@@ -64,7 +64,7 @@ pub(super) fn milliseconds(text: &str) -> Result<Duration, String> {
     whole(text).map(Duration::from_millis)
 }
 
-/// A number of milliseconds, or `off`; 0 means the same.
+/// A number of milliseconds. `off` and 0 both mean off.
 pub(super) fn milliseconds_or_off(text: &str) -> Result<PollAfter, String> {
     match text {
         "off" | "0" => Ok(PollAfter::Off),
