@@ -11,6 +11,7 @@
 pub mod guard;
 mod hand_over;
 mod left_behind;
+mod low;
 pub mod open_files;
 pub mod output;
 pub mod pipe;

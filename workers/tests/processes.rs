@@ -398,9 +398,13 @@ async fn a_command_that_cannot_start_says_why_and_an_exit_code_is_passed_on() {
 }
 
 #[tokio::test]
-async fn a_command_of_low_priority_has_it_with_all_it_starts() {
+async fn a_command_of_low_priority_has_it_and_half_of_the_cores_with_all_it_starts() {
     let metrics = WorkerMetrics::unregistered();
-    let inner = "import os, sys; sys.exit(0 if os.nice(0) >= 10 else 3)";
+    let cores = rustix::thread::sched_getaffinity(None).unwrap().count();
+    let inner = format!(
+        "import os, sys; sys.exit(0 if os.nice(0) >= 10 and len(os.sched_getaffinity(0)) == {} else 3)",
+        cores.div_ceil(2)
+    );
     let outer = format!(
         "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', {inner:?}]).returncode)"
     );

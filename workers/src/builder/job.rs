@@ -17,7 +17,7 @@ use super::{analysis, clone, reach::Reach, registry};
 const REQUEST_MAX: u64 = 64 * 1024;
 /// Address space of the process and of each that it starts.
 const MEMORY_MAX: u64 = 4 * 1024 * 1024 * 1024;
-/// The lowest priority there is: calls of tools go first.
+/// The lowest of the low priorities: calls of tools go first, and then checks of code.
 const NICENESS: i32 = 19;
 
 /// Shows how far a job is.

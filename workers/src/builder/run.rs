@@ -206,7 +206,7 @@ impl Job {
             env: builder_variables(),
             cwd: "/".into(),
             stdin: Stdin::Piped,
-            priority: Priority::Normal,
+            priority: Priority::Low,
         };
         let processes = self.host.metrics.processes();
         let child = Child::spawn(&spec, &self.host.program, processes).await;

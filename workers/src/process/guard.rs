@@ -43,16 +43,13 @@ use rustix::process::{
 };
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
-use super::{Exit, hand_over, open_files, tree};
+use super::{Exit, hand_over, low, open_files, tree};
 
 /// Says that the command's standard input comes over the control socket.
 pub(super) const STDIN_OPTION: &str = "--stdin";
 
 /// Says that the command is to have a low priority.
 pub(super) const LOW_OPTION: &str = "--low";
-
-/// A tenth of the computing time of others that want the same core: enough to come to an end on a busy machine.
-const NICENESS: i32 = 10;
 
 /// How long the tree may take after SIGTERM when nobody is left to decide.
 pub const GRACE: Duration = Duration::from_secs(2);
@@ -69,8 +66,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let mut arguments = arguments.peekable();
     let takes_stdin = arguments.next_if(|it| it == STDIN_OPTION).is_some();
     if arguments.next_if(|it| it == LOW_OPTION).is_some() {
-        // The command inherits it, and so does whatever the command starts.
-        let _ = rustix::process::nice(NICENESS);
+        low::take();
     }
     if arguments.next_if(|it| it == open_files::OPTION).is_some() {
         let soft = arguments.next().and_then(|it| it.to_str()?.parse().ok());

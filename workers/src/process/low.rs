@@ -1,0 +1,55 @@
+//! Low priority: what a process takes of the processor when calls of tools want the same.
+//!
+//! A nice value alone decides shares over time. It does not decide who waits: the kernel lets a running process end its
+//! slice of some milliseconds, whatever its nice value, before a thread that has just been given a message runs on that
+//! core. A call then is late although there was time for it. So such a process also keeps off half of the cores, where
+//! the kernel finds an idle one for the thread that woke up.
+
+use rustix::process::nice;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// A tenth of the computing time of others that want the same core: enough to come to an end on a busy machine.
+const NICENESS: i32 = 10;
+
+/// Gives this process, and whatever it starts from here on, a low priority. What the kernel refuses stays as it was.
+pub(super) fn take() {
+    let _ = nice(NICENESS);
+    if let Ok(allowed) = sched_getaffinity(None)
+        && let Some(kept) = second_half(&allowed)
+    {
+        let _ = sched_setaffinity(None, &kept);
+    }
+}
+
+/// The later half of the cores, rounded up; `None` where there is only one.
+fn second_half(allowed: &CpuSet) -> Option<CpuSet> {
+    let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
+    let left_to_calls = allowed.count() as usize / 2;
+    cores.by_ref().take(left_to_calls).for_each(drop);
+    let mut kept = CpuSet::new();
+    cores.for_each(|core| kept.set(core));
+    (left_to_calls > 0).then_some(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(cores: impl IntoIterator<Item = usize>) -> CpuSet {
+        let mut set = CpuSet::new();
+        cores.into_iter().for_each(|core| set.set(core));
+        set
+    }
+
+    #[test]
+    fn low_priority_keeps_off_half_of_the_cores() {
+        assert_eq!(second_half(&set([0, 1])), Some(set([1])));
+        assert_eq!(second_half(&set([2, 5, 9])), Some(set([5, 9])));
+        assert_eq!(second_half(&set(0..64)), Some(set(32..64)));
+    }
+
+    #[test]
+    fn the_only_core_is_shared() {
+        assert_eq!(second_half(&set([3])), None);
+    }
+}
