@@ -122,6 +122,14 @@ cost: ## instructions of the hot paths, compared with what is kept
 cost-write: ## keep the instruction counts of this code
 	.ci/cost --write
 
+.PHONY: web
+web: proxy/web/node_modules/installed ## make proxy/web/dist anew from proxy/web/src
+	cd proxy/web && npm run --silent types && npm run --silent build
+
+proxy/web/node_modules/installed: proxy/web/package.json proxy/web/package-lock.json proxy/web/.npmrc
+	cd proxy/web && npm ci --no-progress --loglevel=error
+	touch $@
+
 .PHONY: docs-write
 docs-write: ## make the reference in docs/configuration.md anew from conf/tooldock.yaml
 	TOOLDOCK_WRITE_DOCS=1 cargo test --quiet --package tooldock --bin tooldock --locked -- config::reference

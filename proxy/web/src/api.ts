@@ -1,0 +1,175 @@
+// Requests to the gateway's own API: credentials, errors, streams. Nothing else in the app calls fetch().
+import { signal } from "@preact/signals";
+
+/** An answer that is no success, in the words of the server. */
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    message: string,
+    readonly details?: unknown,
+  ) {
+    super(message);
+  }
+}
+
+export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+export type JsonObject = { [key: string]: Json };
+
+const KEPT = "tooldock-token";
+
+/** The token lives in this tab alone: memory, and sessionStorage so that a reload does not ask again. */
+let token = sessionStorage.getItem(KEPT);
+
+/** Whether the server wants (new) credentials; the login form is shown while this is set. */
+export const loginWanted = signal<"no" | "first" | "expired">("no");
+let waiting: Array<{ again: () => void; never: () => void }> = [];
+let answeredOnce = false;
+
+/** Takes a token from the login form and repeats every request that waits for it. */
+export function logIn(given: string): void {
+  token = given;
+  sessionStorage.setItem(KEPT, given);
+  loginWanted.value = "no";
+  const all = waiting;
+  waiting = [];
+  for (const one of all) one.again();
+}
+
+/** Closes the login form: the requests that wait fail, and the page keeps what was typed. */
+export function doNotLogIn(): void {
+  loginWanted.value = "no";
+  const all = waiting;
+  waiting = [];
+  for (const one of all) one.never();
+}
+
+function whenLoggedIn(): Promise<boolean> {
+  loginWanted.value = answeredOnce ? "expired" : "first";
+  return new Promise((resolve) => waiting.push({ again: () => resolve(true), never: () => resolve(false) }));
+}
+
+export interface Asked {
+  method?: string;
+  body?: Json | FormData | string;
+  headers?: Record<string, string>;
+  signal?: AbortSignal;
+}
+
+/** One request; a 401 asks for a login and then repeats the request. */
+export async function send(path: string, asked: Asked = {}): Promise<Response> {
+  for (;;) {
+    const headers: Record<string, string> = { "X-ToolDock-Request": "1", ...asked.headers };
+    if (token) headers.Authorization = `Bearer ${token}`;
+    let body: BodyInit | undefined;
+    if (asked.body instanceof FormData) body = asked.body;
+    else if (typeof asked.body === "string") {
+      body = asked.body;
+      headers["Content-Type"] ??= "application/json";
+    } else if (asked.body !== undefined) {
+      body = JSON.stringify(asked.body);
+      headers["Content-Type"] = "application/json";
+    }
+    let answer: Response;
+    try {
+      answer = await fetch(path, { method: asked.method ?? "GET", headers, body, signal: asked.signal, redirect: "error" });
+    } catch (error) {
+      if (asked.signal?.aborted) throw error;
+      throw new ApiError(0, "unreachable", "The gateway does not answer. Is the process running, and is the network up?");
+    }
+    if (answer.status !== 401) {
+      answeredOnce = true;
+      if (answer.ok) return answer;
+      throw await refusal(answer);
+    }
+    if (!(await whenLoggedIn())) throw new ApiError(401, "unauthorized", "Not logged in. Your entries are kept; log in and repeat the action.");
+  }
+}
+
+async function refusal(answer: Response): Promise<ApiError> {
+  const text = await answer.text().catch(() => "");
+  try {
+    const body = JSON.parse(text);
+    const error = body.error ?? {};
+    const message = error.message ?? (typeof body.detail === "string" ? body.detail : undefined);
+    if (typeof message === "string") return new ApiError(answer.status, String(error.code ?? answer.status), message, error.details);
+  } catch {
+    // Not the API's own form: told below.
+  }
+  return new ApiError(answer.status, String(answer.status), text.slice(0, 300) || `The server answered ${answer.status} ${answer.statusText}.`);
+}
+
+export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
+  return (await send(path, { signal })).json() as Promise<T>;
+}
+
+export async function post<T>(path: string, body: Json | FormData, signal?: AbortSignal): Promise<T> {
+  return (await send(path, { method: "POST", body, signal })).json() as Promise<T>;
+}
+
+export async function put<T>(path: string, body: Json, signal?: AbortSignal): Promise<T> {
+  return (await send(path, { method: "PUT", body, signal })).json() as Promise<T>;
+}
+
+export async function remove<T>(path: string, signal?: AbortSignal): Promise<T> {
+  return (await send(path, { method: "DELETE", signal })).json() as Promise<T>;
+}
+
+/** A path from its parts; every part is escaped. */
+export function path(parts: TemplateStringsArray, ...values: Array<string | number>): string {
+  return parts.reduce((whole, part, index) => whole + encodeURIComponent(String(values[index - 1])) + part);
+}
+
+/** `?a=b` of what is set. */
+export function query(values: Record<string, string | number | undefined>): string {
+  const set = Object.entries(values).filter(([, value]) => value !== undefined && value !== "");
+  return set.length ? `?${new URLSearchParams(set.map(([name, value]) => [name, String(value)]))}` : "";
+}
+
+export interface StreamEvent {
+  event: string;
+  data: string;
+  id?: string;
+}
+
+/** The events of an answer as they come. Ends with the answer; throws where the connection breaks. */
+export async function* events(answer: Response): AsyncGenerator<StreamEvent> {
+  const reader = answer.body!.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  let event = "message";
+  let data: string[] = [];
+  let id: string | undefined;
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      // A 5 MB line comes in many pieces: only what is new is searched for its end.
+      let from = rest.length;
+      rest += value;
+      let start = 0;
+      for (;;) {
+        const end = rest.indexOf("\n", Math.max(from, start));
+        if (end < 0) break;
+        const line = rest.slice(start, rest[end - 1] === "\r" ? end - 1 : end);
+        start = end + 1;
+        from = start;
+        if (line === "") {
+          if (data.length) yield { event, data: data.join("\n"), id };
+          event = "message";
+          data = [];
+          continue;
+        }
+        if (line[0] === ":") continue;
+        const colon = line.indexOf(":");
+        const field = colon < 0 ? line : line.slice(0, colon);
+        const content = colon < 0 ? "" : line.slice(line[colon + 1] === " " ? colon + 2 : colon + 1);
+        if (field === "data") data.push(content);
+        else if (field === "event") event = content;
+        else if (field === "id") id = content;
+      }
+      rest = rest.slice(start);
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}

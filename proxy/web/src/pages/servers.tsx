@@ -1,0 +1,117 @@
+// MCP servers of others: what runs, and adding one from the registry or by its command.
+import { useState } from "preact/hooks";
+import { path, put, remove, type JsonObject } from "../api.ts";
+import { link } from "../router.ts";
+import type { Server } from "../types.ts";
+import { announce } from "../ui/announce.tsx";
+import { Button, Confirm, Empty, Loading, PageHead, Problem, State } from "../ui/basics.tsx";
+import { count } from "../ui/format.ts";
+import { More, usePaged } from "../ui/paged.tsx";
+import { AddServer } from "./add-server.tsx";
+
+const REFRESH_TIMES = 10;
+const REFRESH_MS = 1500;
+
+export function Servers() {
+  const list = usePaged<Server>("/api/servers", "servers");
+  const [adding, setAdding] = useState(false);
+  const [removing, setRemoving] = useState<Server | null>(null);
+  // A server that was added starts in the background: it is looked at again for a while.
+  const lookAgain = (times = REFRESH_TIMES) => {
+    list.reload();
+    if (times > 0) setTimeout(() => lookAgain(times - 1), REFRESH_MS);
+  };
+  return (
+    <>
+      <PageHead title="Servers" note={list.total !== undefined && <span class="quiet">{count(list.total)}</span>}>
+        <Button kind="primary" onClick={() => setAdding(true)}>Add a server</Button>
+      </PageHead>
+      {list.error && <Problem error={list.error} retry={list.reload} />}
+      {list.loading && !list.items.length && <Loading what="the servers" />}
+      {!list.items.length && !list.loading && !list.error && <Empty>No servers yet. Add one from the registry, or by its command.</Empty>}
+      <ul class="cards wide">
+        {list.items.map((server) => <OneServer key={server.server_id} server={server} onRemove={() => setRemoving(server)} onChange={() => lookAgain(3)} />)}
+      </ul>
+      <More list={list} />
+      {adding && <AddServer onClose={() => setAdding(false)} onDone={() => (setAdding(false), lookAgain())} />}
+      {removing && <RemoveServer server={removing} onClose={() => setRemoving(null)} onDone={() => (setRemoving(null), list.reload())} />}
+    </>
+  );
+}
+
+function OneServer({ server, onRemove, onChange }: { server: Server; onRemove: () => void; onChange: () => void }) {
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState<Error>();
+  const config = server.config ?? {};
+  const command = [config.command, ...(Array.isArray(config.args) ? config.args : [])].filter((word) => typeof word === "string").join(" ");
+  const env = Object.entries((config.env ?? {}) as JsonObject);
+  return (
+    <li>
+      <div class="form-head">
+        <p>
+          <a class="card-title" href={link("namespaces", server.namespace)}>{server.server_id}</a> <State state={server.status} />
+        </p>
+        <div class="actions">
+          {server.managed && (
+            <>
+              <Button
+                small
+                busy={busy}
+                label={`${server.enabled ? "Disable" : "Enable"} ${server.server_id}`}
+                onClick={async () => {
+                  setBusy(true);
+                  setError(undefined);
+                  try {
+                    await put(path`/api/servers/${server.server_id}`, { enabled: !server.enabled });
+                    announce(`${server.server_id} is ${server.enabled ? "disabled" : "enabled"}`);
+                    onChange();
+                  } catch (cause) {
+                    setError(cause as Error);
+                  } finally {
+                    setBusy(false);
+                  }
+                }}
+              >
+                {server.enabled ? "Disable" : "Enable"}
+              </Button>
+              <Button small onClick={onRemove} label={`Remove ${server.server_id}`}>Remove</Button>
+            </>
+          )}
+        </div>
+      </div>
+      <p class="quiet">{server.kind}, {count(server.tool_count)} tools{!server.managed && ", from the gateway's own configuration"}</p>
+      {command && <p class="clip"><code>{command}</code></p>}
+      {env.length > 0 && <ul class="tags">{env.slice(0, 20).map(([name, value]) => <li key={name}><code>{name}={String(value)}</code></li>)}</ul>}
+      {server.error && <div class="notice bad"><p>{server.error.message} <code class="quiet">{server.error.code}</code></p>{server.error.hint && <p class="hint">{server.error.hint}</p>}</div>}
+      {error && <Problem error={error} />}
+    </li>
+  );
+}
+
+function RemoveServer({ server, onClose, onDone }: { server: Server; onClose: () => void; onDone: () => void }) {
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState<Error>();
+  return (
+    <Confirm
+      title={`Remove ${server.server_id}?`}
+      action="Remove"
+      danger
+      busy={busy}
+      error={error}
+      onNo={onClose}
+      onYes={async () => {
+        setBusy(true);
+        try {
+          await remove(path`/api/servers/${server.server_id}`);
+          announce(`${server.server_id} is removed`);
+          onDone();
+        } catch (cause) {
+          setError(cause as Error);
+          setBusy(false);
+        }
+      }}
+    >
+      <p>Its tools are no longer served, and it is taken out of <code>external/config.yaml</code>.</p>
+    </Confirm>
+  );
+}

@@ -1,0 +1,2 @@
+// esbuild gathers the styles in app.css.
+declare module "*.css";
