@@ -51,7 +51,7 @@ lint: ## formatting, clippy and rustdoc, warnings are errors
 # What the tests need from package indexes is made here, before they run side by side; `make` redoes a part when its list changes.
 TEST_ENVIRONMENTS := target/python-envs/base target/python-envs/clients-mcp1 target/python-envs/clients-mcp2 \
 	target/python-envs/clients-fastmcp target/python-envs/clients-litellm target/python-envs/clients-schemathesis \
-	target/python-envs/servers/installed target/node/installed
+	target/python-envs/servers/installed target/node/installed proxy/web/node_modules/installed
 
 .PHONY: test-environments
 test-environments: $(TEST_ENVIRONMENTS) ## the Python and Node packages the integration tests use
@@ -105,6 +105,8 @@ test-rust: $(TEST_ENVIRONMENTS) ## unit and integration tests (a filter: make te
 	cargo test --workspace --doc --locked --quiet
 	@target/python-envs/base/bin/python -c 'import orjson, uvloop' 2>/dev/null || \
 		{ $(call skip,workers with orjson and uvloop: pip could not install them in target/python-envs/base); }
+	@command -v chromium chromium-browser google-chrome >/dev/null || \
+		{ $(call skip,the web interface in a browser: chromium is not installed (apt-get install chromium)); }
 
 .PHONY: test-python
 test-python: target/node/installed target/python-envs/clients-fastmcp ## the worker runtime's own tests

@@ -60,4 +60,5 @@ mod toolman;
 mod toolman_stdio;
 mod torture;
 mod unix_sockets;
+mod web_page;
 mod workers;

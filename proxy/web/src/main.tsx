@@ -8,7 +8,7 @@ import { Overview } from "./pages/overview.tsx";
 import { Secrets } from "./pages/secrets.tsx";
 import { Servers } from "./pages/servers.tsx";
 import { Sources } from "./pages/sources.tsx";
-import { link, route, unsaved } from "./router.ts";
+import { link, route } from "./router.ts";
 import { setTheme, theme, type Theme } from "./theme.ts";
 import { Announcements } from "./ui/announce.tsx";
 import { Button, Problem } from "./ui/basics.tsx";
@@ -104,13 +104,5 @@ function ThemeSwitch() {
     </label>
   );
 }
-
-// A link away from unsaved text asks first.
-addEventListener("click", (event) => {
-  const anchor = (event.target as Element | null)?.closest?.("a[href^='#/']");
-  if (!anchor || !unsaved.value) return;
-  if (confirm(unsaved.value)) unsaved.value = null;
-  else event.preventDefault();
-}, true);
 
 render(<App />, document.getElementById("app")!);

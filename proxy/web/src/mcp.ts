@@ -1,7 +1,6 @@
 // MCP on the same listener, in the version without sessions: one POST each, progress and log messages on the way.
 import { ApiError, events, path, send, type Json, type JsonObject } from "./api.ts";
-
-const VERSION = "2026-07-28";
+import { headerValue, META, VERSION } from "./meta.ts";
 
 export interface Note {
   method: string;
@@ -19,18 +18,6 @@ interface Message {
   result?: JsonObject;
   error?: { code: number; message: string; data?: Json };
 }
-
-/** A value as HTTP headers carry it: plain where it is printable ASCII, else the form that the protocol names. */
-function headerValue(text: string): string {
-  if (/^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$/.test(text) && !text.startsWith("=?")) return text;
-  return `=?base64?${btoa(String.fromCharCode(...new TextEncoder().encode(text)))}?=`;
-}
-
-export const META = {
-  "io.modelcontextprotocol/protocolVersion": VERSION,
-  "io.modelcontextprotocol/clientInfo": { name: "tooldock-web", version: "1" },
-  "io.modelcontextprotocol/clientCapabilities": {},
-};
 
 /**
  * One request. `params` is an object, or JSON text that is sent as it was typed (numbers keep all their digits).

@@ -32,8 +32,8 @@ export function go(...parts: string[]): void {
   location.hash = link(...parts);
 }
 
-/** What must be asked before the page is left: text that was typed and not saved. */
-export const unsaved = signal<string | null>(null);
+/** Text that was typed and not saved, by what it belongs to. It stays while other pages are looked at. */
+export const drafts = new Map<string, string>();
 addEventListener("beforeunload", (event) => {
-  if (unsaved.value) event.preventDefault();
+  if (drafts.size) event.preventDefault();
 });

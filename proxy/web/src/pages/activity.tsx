@@ -4,12 +4,13 @@ import { get, path, query } from "../api.ts";
 import { useLoad, useSettled, useStream } from "../hooks.ts";
 import { link } from "../router.ts";
 import type { CallRecord } from "../types.ts";
-import { Button, Copy, Dialog, Empty, Loading, PageHead, Problem, State } from "../ui/basics.tsx";
+import { Button, Copy, Dialog, Empty, Loading, PageHead, Problem, State, Tabs } from "../ui/basics.tsx";
 import { BigText } from "../ui/bigtext.tsx";
 import { milliseconds, plural, time } from "../ui/format.ts";
 import { usePaged } from "../ui/paged.tsx";
 import { Windowed } from "../ui/windowed.tsx";
 import { Live } from "./overview.tsx";
+import { Sessions } from "./sessions.tsx";
 
 const ROW_PX = 34;
 /** The newest live records that are kept in the page. */
@@ -27,6 +28,21 @@ const FILTERS = [
 type Filters = Record<string, string>;
 
 export function Activity({ parts, search }: { parts: string[]; search: URLSearchParams }) {
+  const sessions = parts[0] === "sessions";
+  return sessions ? (
+    <>
+      <PageHead title="Sessions" />
+      <ActivityTabs current="sessions" />
+      <Sessions />
+    </>
+  ) : <Calls parts={parts} search={search} />;
+}
+
+function ActivityTabs({ current }: { current: string }) {
+  return <Tabs label="Parts of Activity" current={current} tabs={[{ id: "calls", text: "Calls", href: link("activity") }, { id: "sessions", text: "Sessions", href: link("activity", "sessions") }]} />;
+}
+
+function Calls({ parts, search }: { parts: string[]; search: URLSearchParams }) {
   const [filters, setFilters] = useState<Filters>(() => Object.fromEntries([...search].filter(([name]) => name === "status" || FILTERS.some(([own]) => own === name))));
   const settled = useSettled(filters, 300);
   // What is looked at can be found again by the address; it changes in place, so that "back" leaves the page.
@@ -58,6 +74,7 @@ export function Activity({ parts, search }: { parts: string[]; search: URLSearch
         <Button onClick={() => setFollowing(!following)}>{following ? "Pause" : "Follow"}</Button>
         <Button onClick={list.reload}>Refresh</Button>
       </PageHead>
+      <ActivityTabs current="calls" />
       <form class="filters grid" role="search" aria-label="Filters" onSubmit={(event) => event.preventDefault()}>
         {FILTERS.map(([name, text, type]) => (
           <div key={name}>
@@ -97,7 +114,7 @@ export function Activity({ parts, search }: { parts: string[]; search: URLSearch
                 <span>{time(record.ts)}</span>
                 <span>{record.namespace ?? "–"}</span>
                 <span>{record.tool ?? record.subject ?? record.method ?? "–"}</span>
-                <span><State state={record.status} /></span>
+                <span><State state={record.status} good={record.status === "ok"} /></span>
                 <span class="number">{milliseconds(record.latency_ms)}</span>
                 <span>{record.principal ?? "–"}</span>
               </button>

@@ -5,12 +5,14 @@ import { useLoad } from "../hooks.ts";
 import { announce } from "../ui/announce.tsx";
 import { Button, Dialog, Field, Loading, Problem } from "../ui/basics.tsx";
 import { plural } from "../ui/format.ts";
+import { parseVariables, parseWords } from "../words.ts";
 
 const MOST_FOUND = 50;
 
 interface Found {
   name: string;
   description?: string;
+  package?: string;
   package_type?: string;
   [other: string]: unknown;
 }
@@ -31,7 +33,7 @@ export function AddServer({ onClose, onDone }: { onClose: () => void; onDone: ()
   const add = async () => {
     setBusy(true);
     setError(undefined);
-    const config: JsonObject = from === "registry" ? { source: "registry", name: found!.name } : { source: "custom", command: words.all[0], args: words.all.slice(1) };
+    const config: JsonObject = from === "registry" ? { source: "registry", name: found!.package ?? found!.name, ...(found!.package_type ? { package_type: found!.package_type } : {}) } : { source: "custom", command: words.all[0], args: words.all.slice(1) };
     if (from === "registry" && words.all.length) config.args = words.all;
     if (Object.keys(variables.all).length) config.env = variables.all;
     if (cwd && from === "command") config.cwd = cwd;
@@ -116,39 +118,4 @@ function Search({ chosen, onChoose }: { chosen: Found | null; onChoose: (found: 
 
 function shortName(name: string): string {
   return (name.split("/").pop() ?? "").toLowerCase().replace(/^(mcp-)?server-/, "").replace(/[^a-z0-9_-]/g, "-").replace(/^[-_]+/, "").slice(0, 63);
-}
-
-/** A command line into words: quotes as in a shell, nothing else of a shell. */
-export function parseWords(line: string): { all: string[]; wrong?: string } {
-  const all: string[] = [];
-  let word: string | null = null;
-  let quote = "";
-  for (let at = 0; at < line.length; at += 1) {
-    const letter = line[at];
-    if (quote) {
-      if (letter === quote) quote = "";
-      else if (letter === "\\" && quote === '"' && (line[at + 1] === '"' || line[at + 1] === "\\")) word += line[(at += 1)];
-      else word += letter;
-    } else if (letter === "'" || letter === '"') {
-      quote = letter;
-      word ??= "";
-    } else if (letter === "\\" && at + 1 < line.length) word = (word ?? "") + line[(at += 1)];
-    else if (/\s/.test(letter)) {
-      if (word !== null) all.push(word);
-      word = null;
-    } else word = (word ?? "") + letter;
-  }
-  if (word !== null) all.push(word);
-  return quote ? { all, wrong: `A ${quote} is not closed.` } : { all };
-}
-
-export function parseVariables(text: string): { all: Record<string, string>; wrong?: string } {
-  const all: Record<string, string> = {};
-  for (const [index, line] of text.split("\n").entries()) {
-    if (!line.trim()) continue;
-    const match = /^\s*([A-Za-z_]\w*)=(.*)$/.exec(line);
-    if (!match) return { all, wrong: `Line ${index + 1} is not NAME=value.` };
-    all[match[1]] = match[2];
-  }
-  return { all };
 }

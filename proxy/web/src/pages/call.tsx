@@ -90,7 +90,7 @@ export function ToolPanel({ namespace, tool }: { namespace: string; tool: Tool }
     abort.current = own;
     const started = performance.now();
     setRun({ state: "running", started, logs: [], dropped: 0 });
-    announce(`Calling ${tool.name}`);
+    announce(`Calling ${tool.name}`, true);
     const change = (more: (before: Run) => Partial<Run>) => setRun((before) => before && (abort.current === own ? { ...before, ...more(before) } : before));
     try {
       const answer = await request(namespace, "tools/call", raw ? { name: tool.name } : { name: tool.name, arguments: args }, {
@@ -101,11 +101,11 @@ export function ToolPanel({ namespace, tool }: { namespace: string; tool: Tool }
       });
       const failed = answer.result.isError === true;
       change(() => ({ state: failed ? "failed" : "done", took: performance.now() - started, result: answer.result, requestId: answer.requestId }));
-      announce(failed ? `${tool.name} failed` : `${tool.name} answered`);
+      announce(failed ? `${tool.name} failed` : `${tool.name} answered`, true);
     } catch (error) {
       const cancelled = own.signal.aborted;
       change(() => ({ state: cancelled ? "cancelled" : "failed", took: performance.now() - started, error: cancelled ? undefined : (error as Error) }));
-      announce(cancelled ? "Cancelled" : `${tool.name} failed`);
+      announce(cancelled ? "Cancelled" : `${tool.name} failed`, true);
     }
   };
 
@@ -225,7 +225,7 @@ function Running({ run }: { run: Run }) {
       {progress && (
         <p class="progress">
           <progress aria-label="Progress" max={total ?? 1} value={total === undefined ? undefined : progress.progress} />{" "}
-          <span role="status">{progress.message ?? ""} {total === undefined ? progress.progress : `${progress.progress} of ${total}`}</span>
+          <span role="status">{progress.message !== undefined && `${progress.message} · `}{total === undefined ? progress.progress : `${progress.progress} of ${total}`}</span>
         </p>
       )}
       {run.logs.length > 0 && (

@@ -1,5 +1,6 @@
 // How a client reaches a namespace.
-import { configuration, Snippet, useAddress } from "./snippets.tsx";
+import { configuration } from "../snippets.ts";
+import { Snippet, useAddress } from "./snippets.tsx";
 
 export function Connect({ namespace }: { namespace: string }) {
   const address = useAddress(namespace);

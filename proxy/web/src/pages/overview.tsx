@@ -145,7 +145,7 @@ function NamespaceTable({ all, loaded }: { all: Namespace[]; loaded: boolean }) 
   return (
     <section aria-labelledby="served">
       <h2 id="served">Namespaces</h2>
-      <div class="table-box" tabIndex={0} role="region" aria-labelledby="served">
+      <div class="table-box" tabIndex={0} role="region" aria-label="Table of namespaces">
         <table>
           <thead>
             <tr>

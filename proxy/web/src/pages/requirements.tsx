@@ -30,7 +30,7 @@ export function Requirements({ folder }: { folder: string }) {
     abort.current = own;
     const change = (more: (before: Install) => Partial<Install>) => setInstall((before) => before && (abort.current === own ? { ...before, ...more(before) } : before));
     setInstall({ what, running: true, lines: [] });
-    announce(`${what}…`);
+    announce(`${what}…`, true);
     try {
       const answer = await send(address, { method: "POST", body, signal: own.signal, headers: { Accept: "text/event-stream" } });
       for await (const event of events(answer)) {
@@ -40,7 +40,7 @@ export function Requirements({ folder }: { folder: string }) {
         else if (event.event === "done") {
           const good = data.added !== false && data.installed !== false;
           change(() => ({ good, error: good ? undefined : new ApiError(200, "not_installed", String(data.error ?? "It could not be installed."), data.details) }));
-          announce(good ? "Installed" : "Not installed");
+          announce(good ? "Installed" : "Not installed", true);
           if (good) setName("");
         } else if (event.event === "failed") {
           const error = (data.error ?? {}) as JsonObject;

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, get, path, post, query, send } from "../api.ts";
 import { useLoad, useSettled } from "../hooks.ts";
-import { link, unsaved } from "../router.ts";
+import { drafts, link } from "../router.ts";
 import { isObject } from "../schema.ts";
 import type { Trouble, Validity } from "../types.ts";
 import { announce } from "../ui/announce.tsx";
@@ -35,9 +35,6 @@ interface Reloaded {
   failed: Array<Trouble & { namespace: string }>;
   issues: Array<Trouble & { namespace: string }>;
 }
-
-/** Text that was not saved stays while other pages are looked at, and over an expired login. */
-const drafts = new Map<string, string>();
 
 export function SourceEditor({ folder, file }: { folder: string; file: string }) {
   const key = `${folder}/${file}`;
@@ -91,9 +88,7 @@ function Edit({ folder, file, source, versions, changed }: { folder: string; fil
   useEffect(() => {
     if (text !== saved && text !== start) drafts.set(key, text);
     else drafts.delete(key);
-    unsaved.value = text !== saved && text !== start ? `${file} has changes that are not saved. They are kept in this tab until it is closed. Leave the page?` : null;
   }, [text, saved]);
-  useEffect(() => () => void (unsaved.value = null), []);
 
   const intoService = async () => {
     setServed("waiting");

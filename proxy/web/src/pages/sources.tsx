@@ -125,7 +125,7 @@ function OneFolder({ name }: { name: string }) {
           {list.loading && !list.items.length && <Loading what="the files" />}
           {!list.items.length && !list.loading && !list.error && <Empty>No files yet. Make one, or drop Python files here.</Empty>}
           {list.items.length > 0 && (
-            <div class="table-box" tabIndex={0} role="region" aria-labelledby="files">
+            <div class="table-box" tabIndex={0} role="region" aria-label="Table of files">
               <table>
                 <thead>
                   <tr><th scope="col">File</th><th scope="col">Tools</th><th scope="col" class="number">Size</th><th scope="col" class="number">Versions</th><th scope="col">Changed</th><th scope="col"><span class="visually-hidden">Actions</span></th></tr>

@@ -1,14 +1,15 @@
 // Short messages: shown in a corner for a moment, and read out by screen readers.
 import { signal } from "@preact/signals";
 
-const messages = signal<Array<{ id: number; text: string }>>([]);
+const messages = signal<Array<{ id: number; text: string; heard: boolean }>>([]);
 let last = 0;
 const SHOWN_MS = 5000;
 const MOST = 4;
 
-export function announce(text: string): void {
+/** `heard`: for screen readers alone, where the page itself shows what happens. */
+export function announce(text: string, heard = false): void {
   const id = ++last;
-  messages.value = [...messages.value, { id, text }].slice(-MOST);
+  messages.value = [...messages.value, { id, text, heard }].slice(-MOST);
   setTimeout(() => {
     messages.value = messages.value.filter((message) => message.id !== id);
   }, SHOWN_MS);
@@ -17,7 +18,7 @@ export function announce(text: string): void {
 export function Announcements() {
   return (
     <div class="announcements" role="status" aria-live="polite">
-      {messages.value.map((message) => <p key={message.id}>{message.text}</p>)}
+      {messages.value.map((message) => <p key={message.id} class={message.heard ? "visually-hidden" : undefined}>{message.text}</p>)}
     </div>
   );
 }

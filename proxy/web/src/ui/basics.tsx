@@ -66,9 +66,10 @@ export function Notice({ kind, children, live }: { kind: "good" | "bad" | "warn"
 }
 
 /** A state in a word; the colour only repeats the word. */
-export function State({ state }: { state: string }) {
+export function State({ state, good }: { state: string; good?: boolean }) {
   const kind =
-    /^(ready|ok|running|serving|healthy|ended_ok|success|set|connected|live|idle)$/i.test(state) ? "good"
+    good !== undefined ? (good ? "good" : "bad")
+    : /^(ready|ok|running|serving|healthy|done|success|set|connected|live|idle)$/i.test(state) ? "good"
     : /^(failed|error|refused|missing|crashed|broken|unavailable|denied|lost|ended|down|stopped)/i.test(state) ? "bad"
     : /^(starting|restarting|degraded|stale|cancelled|timeout|installing|connecting|waiting|warn)/i.test(state) ? "warn"
     : "";

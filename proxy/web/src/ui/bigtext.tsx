@@ -49,7 +49,7 @@ export function CodeLines({ lines, language, states, marked }: { lines: string[]
       {lines.map((line, index) => {
         const { tokens, after } = tokenize(line, language, state);
         state = after;
-        return <code key={index} class={index === marked ? "line marked" : "line"}>{paint(tokens)}{"\n"}</code>;
+        return <code key={index} class={index === marked ? "line marked" : "line"}>{line ? paint(tokens) : "\n"}</code>;
       })}
     </>
   );

@@ -12,7 +12,7 @@ export function Diff({ diff, label }: { diff: string; label: string }) {
       <pre>
         {lines.map((line, index) => {
           const kind = /^(\+\+\+|---)/.test(line) && index < 2 ? "head" : line[0] === "+" ? "plus" : line[0] === "-" ? "minus" : line.startsWith("@@") ? "hunk" : "";
-          return <code key={index} class={`line ${kind}`}>{line}{"\n"}</code>;
+          return <code key={index} class={`line ${kind}`}>{line || "\n"}</code>;
         })}
       </pre>
     </div>

@@ -14,6 +14,7 @@ export function percent(share: number | null | undefined): string {
 
 export function milliseconds(value: number | null | undefined): string {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (value === 0) return "0 ms";
   if (value < 1) return `${value.toFixed(2)} ms`;
   if (value < 10) return `${value.toFixed(1)} ms`;
   if (value < 1000) return `${Math.round(value)} ms`;

@@ -117,7 +117,7 @@ function SchemaField(props: FieldProps) {
   const head = (
     <>
       <span class="field-name">{props.name}</span>
-      {props.required && <span class="required"> required</span>}
+      {props.required && !props.remove && <span class="required"> required</span>}
       <span class="type">{typeName(props.given, props.root)}</span>
     </>
   );
