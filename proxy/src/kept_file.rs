@@ -10,8 +10,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// What the file holds, at most one byte more than `bytes_max`; without a file, what `make` makes for it. The caller
-/// holds the data directory's lock: nobody else makes the file meanwhile.
+/// What stands behind a staged file's name, before some digits.
+const STAGED: &str = ".new.";
+
+/// What the file holds, at most one byte more than `bytes_max`; without a file, what `make` makes for it. Of several
+/// processes that make it at once (the core and the manager on a new volume), all get what the first one made.
 ///
 /// # Errors
 ///
@@ -24,10 +27,14 @@ pub(crate) fn read_or_make(
     match read(file, bytes_max) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let bytes = make().map_err(|error| anyhow::anyhow!("no randomness: {error}"))?;
-            keep(file, &bytes).with_context(|| format!("cannot make {}", file.display()))?;
-            Ok(bytes)
+            keep(file, &bytes)
+                .and_then(|()| read(file, bytes_max))
+                .with_context(|| format!("cannot make {}", file.display()))
         }
-        read => read.with_context(|| format!("cannot read {}", file.display())),
+        read => {
+            sweep(file);
+            read.with_context(|| format!("cannot read {}", file.display()))
+        }
     }
 }
 
@@ -50,25 +57,95 @@ fn read(file: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Makes the file, unless another process has made it meanwhile.
 fn keep(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut staged = file.as_os_str().to_owned();
-    staged.push(".new");
+    staged.push(format!("{STAGED}{:016x}", fastrand::u64(..)));
     let staged = PathBuf::from(staged);
-    match fs::remove_file(&staged) {
-        // What a crash half way leaves behind.
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
     let mut open = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(&staged)?;
-    open.write_all(bytes)?;
-    open.sync_all()?;
-    fs::rename(&staged, file)?;
+    let made = open
+        .write_all(bytes)
+        .and_then(|()| open.sync_all())
+        .and_then(|()| publish(&staged, file));
+    match made {
+        Ok(()) => sweep(file),
+        Err(error) => {
+            let _ = fs::remove_file(&staged);
+            return Err(error);
+        }
+    }
     if let Some(directory) = file.parent() {
         File::open(directory)?.sync_all()?;
     }
     Ok(())
+}
+
+/// Gives the staged file its name. A link, other than a rename, takes that name from nobody.
+fn publish(staged: &Path, file: &Path) -> io::Result<()> {
+    match fs::hard_link(staged, file) {
+        Ok(()) => Ok(()),
+        Err(_) if file.symlink_metadata().is_ok() => Ok(()),
+        // Not every volume has links.
+        Err(_) => fs::rename(staged, file),
+    }
+}
+
+/// Removes staged files: this process's own, and what crashes left behind. The file exists, so nobody misses them.
+fn sweep(file: &Path) {
+    let (Some(directory), Some(name)) =
+        (file.parent(), file.file_name().and_then(|it| it.to_str()))
+    else {
+        return;
+    };
+    let staged = format!("{name}{STAGED}");
+    let Ok(entries) = fs::read_dir(directory) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&staged) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn all_that_make_the_file_at_once_get_what_the_first_one_made() {
+        const MAKERS: u8 = 16;
+        for _ in 0..8 {
+            let data = tempfile::tempdir().expect("directory");
+            let file = data.path().join("key");
+            let together = Barrier::new(usize::from(MAKERS));
+            let got: Vec<Vec<u8>> = thread::scope(|scope| {
+                let makers: Vec<_> = (0..MAKERS)
+                    .map(|mine| {
+                        let (file, together) = (&file, &together);
+                        scope.spawn(move || {
+                            read_or_make(file, 4, || {
+                                together.wait();
+                                Ok(vec![mine; 4])
+                            })
+                        })
+                    })
+                    .collect();
+                let ended = makers
+                    .into_iter()
+                    .map(|maker| maker.join().expect("no panic"));
+                ended.map(|made| made.expect("made")).collect()
+            });
+            let kept = fs::read(&file).expect("there");
+            assert!(got.iter().all(|got| *got == kept), "{got:?}");
+            assert_eq!(fs::read_dir(data.path()).expect("read").count(), 1);
+        }
+    }
 }

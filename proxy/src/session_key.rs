@@ -57,7 +57,7 @@ mod tests {
         let data = tempfile::tempdir().expect("directory");
         let file = data.path().join(FILE);
         // What a crash half way leaves behind.
-        fs::write(data.path().join("session.key.new"), "half").expect("write");
+        fs::write(data.path().join("session.key.new.1"), "half").expect("write");
         let made = kept(&file).expect("made");
         assert_ne!(made, [0; BYTES]);
         assert_eq!(kept(&file).expect("read"), made);
