@@ -17,6 +17,7 @@ mod command_line;
 mod concurrency;
 mod conformance;
 mod connections;
+mod containers;
 mod documentation;
 mod edge;
 mod from_nginx;
