@@ -12,6 +12,7 @@
 
 mod chunks;
 mod connections;
+mod gathered;
 mod head;
 mod proxy_protocol;
 mod service;

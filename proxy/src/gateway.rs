@@ -246,7 +246,8 @@ impl ProxyHttp for Gateway {
                     status: answer.status,
                     headers: answer.headers.into(),
                 };
-                respond::unread(session, head, Bytes::new(), &envelope)
+                // Boxed, as is the other answer: a request that is admitted does not carry the room for them.
+                Box::pin(respond::unread(session, head, Bytes::new(), &envelope))
                     .await
                     .map(|()| true)
                     .map_err(|ClientGone| Error::new(CLIENT_GONE))
@@ -254,7 +255,7 @@ impl ProxyHttp for Gateway {
             Verdict::Refused(rejection) => {
                 passage.route = rejection.route;
                 self.refused(&rejection, passage);
-                respond::rejection(session, &rejection, &envelope)
+                Box::pin(respond::rejection(session, &rejection, &envelope))
                     .await
                     .map(|()| true)
                     .map_err(|ClientGone| Error::new(CLIENT_GONE))
@@ -295,7 +296,7 @@ impl ProxyHttp for Gateway {
             Err(mut rejection) => {
                 rejection.shape = passage.shape;
                 self.refused(&rejection, passage);
-                respond::rejection(session, &rejection, &envelope)
+                Box::pin(respond::rejection(session, &rejection, &envelope))
                     .await
                     .map(|()| Written::Whole)
             }

@@ -22,6 +22,7 @@ mod remote;
 mod request_id;
 mod respond;
 mod rules;
+mod scratch;
 mod secrets_cli;
 mod serve;
 mod session_key;

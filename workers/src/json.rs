@@ -15,5 +15,5 @@ mod walk;
 
 use members::Members;
 pub use read::{from_str, object, raw};
-pub use scan::{DEPTH_MAX, Unread};
+pub use scan::{DEPTH_MAX, Unread, is_value};
 pub use walk::Walk;

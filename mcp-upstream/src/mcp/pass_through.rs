@@ -144,7 +144,10 @@ pub(super) async fn legacy(
             members.unambiguous()?;
             match opening {
                 Some(asked) if cx.session().is_none() => {
-                    open_session(&up, cx, accept, asked, id).await.map(Some)
+                    // Boxed, as is all that most messages do not lead to.
+                    Box::pin(open_session(&up, cx, accept, asked, id))
+                        .await
+                        .map(Some)
                 }
                 _ => request(&up, cx, Era::Legacy, (id, method, members))
                     .await
@@ -201,7 +204,7 @@ pub(super) async fn modern(
     };
     members.unambiguous()?;
     if method == "subscriptions/listen" {
-        return long::listen(&up, cx, id).await.map(Some);
+        return Box::pin(long::listen(&up, cx, id)).await.map(Some);
     }
     request(&up, cx, Era::Modern, (id, method, members))
         .await

@@ -9,11 +9,10 @@ use bytes::BytesMut;
 use http::request::Parts;
 use http::{Method, Uri};
 use memchr::memchr_iter;
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::AsyncRead;
 use tooldock_filters::{Reason, Rejection};
 
-/// What is read into at first, in bytes; nearly every request fits.
-const FIRST_READ: usize = 4096;
+use crate::scratch;
 
 const TRANSFER_ENCODING: &[u8] = b"transfer-encoding:";
 
@@ -118,11 +117,12 @@ pub(crate) async fn gather<C: AsyncRead + Unpin>(
     limit: usize,
     begun: impl FnOnce(),
 ) -> Gathered {
-    let mut bytes = BytesMut::with_capacity(FIRST_READ);
+    // Holds nothing while nothing comes.
+    let mut bytes = BytesMut::new();
     let mut scan = Scan::default();
     let mut begun = Some(begun);
     loop {
-        let Ok(1..) = connection.read_buf(&mut bytes).await else {
+        let Ok(1..) = scratch::read(connection, &mut bytes).await else {
             if !bytes.is_empty() {
                 tracing::debug!("a client left in the middle of a request head");
             }
@@ -136,9 +136,6 @@ pub(crate) async fn gather<C: AsyncRead + Unpin>(
             Ok(None) if bytes.len() <= limit => {
                 if let Some(begun) = begun.take() {
                     begun();
-                }
-                if bytes.len() == bytes.capacity() {
-                    bytes.reserve(bytes.len());
                 }
                 continue;
             }
@@ -327,11 +324,7 @@ mod tests {
             panic!("{gathered:?}");
         };
         assert_eq!(refusal.fault, Fault::TooLarge);
-        assert!(
-            refusal.bytes.len() <= 2000 + FIRST_READ,
-            "{}",
-            refusal.bytes.len()
-        );
+        assert!(refusal.bytes.len() <= 2000 + 100, "{}", refusal.bytes.len());
         assert_eq!(refusal.rejection().code(), "headers_too_large");
         let parts = refusal.parts();
         assert_eq!((parts.method, parts.uri.path()), (Method::GET, "/mcp"));

@@ -24,13 +24,15 @@ use pingora_core::protocols::{
     ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
     TimingDigest, UniqueID, UniqueIDType,
 };
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufWriter, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Sleep;
 
 use super::chunks::Chunks;
+use super::gathered::Gathered;
 use super::socket::Socket;
 
-/// How much of what is written waits for the flush, in bytes: one segment. More does not save a system call.
+/// How much of what is written waits for the flush, in bytes: one segment. What is longer is not copied: it leaves at once,
+/// behind what waits.
 const WRITE_BUFFER: usize = 1460;
 
 /// What carries the bytes of a connection.
@@ -71,7 +73,7 @@ impl Carrier for TlsStream<Wire<Socket>> {
 
 /// A connection.
 pub(crate) struct Wire<C> {
-    carrier: BufWriter<C>,
+    carrier: Gathered<C>,
     socket: Arc<SocketDigest>,
     write_limit: Duration,
     /// Runs while a write waits for the client.
@@ -121,7 +123,7 @@ impl Wire<TlsStream<Wire<Socket>>> {
 impl<C: AsyncRead + AsyncWrite> Wire<C> {
     fn new(carrier: C, socket: Arc<SocketDigest>, buffer: usize, write_limit: Duration) -> Self {
         Self {
-            carrier: BufWriter::with_capacity(buffer, carrier),
+            carrier: Gathered::new(buffer, carrier),
             socket,
             write_limit,
             stalled: None,

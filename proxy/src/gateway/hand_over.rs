@@ -148,7 +148,7 @@ impl Gateway {
         }
         match reply {
             Reply::Full { head, body } if unread => {
-                respond::unread(session, head, body, envelope).await?;
+                Box::pin(respond::unread(session, head, body, envelope)).await?;
             }
             Reply::Full { head, body } => respond::full(session, head, body, envelope).await?,
             Reply::Opening {
@@ -161,7 +161,7 @@ impl Gateway {
             }
             Reply::Body { head, body } => {
                 let close = unread && respond::leaves_body(session);
-                respond::body(session, head, body, envelope).await?;
+                Box::pin(respond::body(session, head, body, envelope)).await?;
                 if close {
                     body::linger(&mut session.downstream_session).await;
                 }
@@ -183,8 +183,8 @@ impl Gateway {
                     lasts: tls_of(session).and_then(TlsConnection::counts_for),
                 };
                 let logged = &mut passage.logged;
-                stream
-                    .start(session, envelope, &request_id, logged, &self.metrics)
+                // Boxed, so that the usual answer does not carry the room for it.
+                Box::pin(stream.start(session, envelope, &request_id, logged, &self.metrics))
                     .await?;
                 passage.left_with = Some(status);
                 // From here on it is a stream, and those have a limit of their own.

@@ -20,6 +20,8 @@ use pingora_core::protocols::Stream;
 use smallvec::SmallVec;
 use tokio::io::AsyncReadExt as _;
 
+use crate::scratch;
+
 /// The largest head, in bytes.
 const HEAD_MAX: usize = 64 * 1024;
 /// The most header lines of a head.
@@ -154,6 +156,13 @@ impl Response {
     }
 
     async fn read(&mut self) -> Result<usize, ReadError> {
+        if self.buffer.is_empty() && !self.much {
+            // Most responses come as a whole, and some only after a long time.
+            let read = scratch::read(&mut self.stream, &mut self.buffer).await;
+            let read = read.map_err(|_| ReadError::Closed)?;
+            self.much = read == scratch::ROOM;
+            return Ok(read);
+        }
         let room = match self.framing {
             Framing::Length(left) if self.buffer.is_empty() => {
                 usize::try_from(left).unwrap_or(MUCH).clamp(1, MUCH)

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::members::Member;
-use super::{DEPTH_MAX, Members, from_str};
+use super::{DEPTH_MAX, Members, from_str, is_value};
 
 /// The members as `serde_json` sees them: raw keys and values.
 struct Reference<'a>(Vec<(&'a RawValue, &'a RawValue)>);
@@ -85,6 +85,12 @@ fn depth(text: &str) -> usize {
 }
 
 fn agrees(text: &str) {
+    let is_object = text.trim_ascii_start().starts_with('{');
+    assert_eq!(
+        is_value(text.as_bytes()) && is_object,
+        read(text).is_some(),
+        "{text:?}"
+    );
     match (read(text), expected(text)) {
         (None, Some(_)) => assert!(depth(text) > DEPTH_MAX, "{text:?} is not read"),
         (ours, theirs) => assert_eq!(ours, theirs, "{text:?}"),
@@ -100,6 +106,7 @@ fn string() -> BoxedStrategy<String> {
     let piece = Union::new([
         "[ -!#-\\[\\]-~]{0,40}".boxed(),
         "[é🦀\u{7f}\u{85}\u{2028}]{1,3}".boxed(),
+        "[a-zé ]{100,300}".boxed(),
         "\\\\[\"\\\\/bfnrt]".boxed(),
         "\\\\u[0-9a-fA-F]{4}".boxed(),
     ]);

@@ -1,9 +1,15 @@
 //! The tokens of JSON text, strictly, and no deeper than a bound.
 
-use super::block::{STEP, WORD, specials};
+use super::block::{STEP, STRIDE, WORD, is_plain, specials};
 
 /// The deepest nesting that is read: brackets open at once.
 pub const DEPTH_MAX: usize = 128;
+
+/// Whether a text is one value, nested no deeper than [`DEPTH_MAX`], and nothing else. Whether it is UTF-8 is not looked at.
+pub fn is_value(text: &[u8]) -> bool {
+    let mut scan = Scan { bytes: text, at: 0 };
+    scan.value(0).is_ok() && scan.peek().is_none()
+}
 
 /// It is no JSON, or nested deeper than [`DEPTH_MAX`], or not what was looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,6 +141,11 @@ impl<'a> Scan<'a> {
             let (first, mut word) = match words {
                 [0, 0, 0, 0] => {
                     at += STEP;
+                    // Where nothing was so far, nothing may come for long.
+                    let plain = |at: usize| self.bytes.get(at..)?.first_chunk::<STRIDE>();
+                    while plain(at).is_some_and(is_plain) {
+                        at += STRIDE;
+                    }
                     continue;
                 }
                 [0, 0, 0, word] => (3, word),

@@ -95,7 +95,7 @@ async fn message(
     loop {
         match next(&mut *body, &mut pending).await {
             Ok(Some(piece)) if held.is_empty() => held = piece,
-            Ok(Some(piece)) => held = joined(held, &piece),
+            Ok(Some(piece)) => held = joined(held, &piece, announced),
             Ok(None) => {
                 if pending.id().is_some() && held.trim_ascii().is_empty() {
                     return pending.fail(&Failure::Malformed("it is empty"));
@@ -144,9 +144,13 @@ trait Flow: Send + Sized + 'static {
     }
 }
 
-fn joined(held: Bytes, piece: &[u8]) -> Bytes {
+/// Puts a piece behind what is held of a message that was announced to be so long, 0 where nobody said so.
+fn joined(held: Bytes, piece: &[u8], announced: u64) -> Bytes {
+    let held_length = held.len();
     let mut held = held.try_into_mut().unwrap_or_else(|shared| {
-        let mut copy = BytesMut::with_capacity(HOLD);
+        let announced = usize::try_from(announced).unwrap_or(HOLD);
+        let whole = (held_length + piece.len()).max(announced.min(HOLD));
+        let mut copy = BytesMut::with_capacity(whole);
         copy.extend_from_slice(&shared);
         copy
     });

@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 use serde::de::IgnoredAny;
+use tooldock_workers::json;
 
 use crate::engine::UpstreamReply;
 use crate::jsonrpc::splice::span;
@@ -38,9 +39,10 @@ pub(super) fn read(text: &[u8]) -> Said {
     let plain = IS_ERROR.find(text).is_none() && ERROR.find(text).is_none();
     if plain && METHOD.find(text).is_none() {
         // A body that ends with its connection may have been cut.
-        return match serde_json::from_slice::<IgnoredAny>(text) {
-            Ok(_) => Said::Answer("ok"),
-            Err(_) => Said::Other,
+        let whole = || json::is_value(text) || serde_json::from_slice::<IgnoredAny>(text).is_ok();
+        return match whole() {
+            true => Said::Answer("ok"),
+            false => Said::Other,
         };
     }
     match jsonrpc::body(text) {

@@ -185,6 +185,19 @@ impl<'a> Up<'a> {
             Ok(response) => return Ok(response),
             Err(lost) => lost,
         };
+        // Boxed, so that the usual message does not carry the room for it.
+        Box::pin(self.elsewhere(session, &at, what, lost)).await
+    }
+
+    /// Sends a message to another end of its session, whose end at the server is lost.
+    async fn elsewhere(
+        &self,
+        session: &Arc<Session>,
+        at: &Arc<Affinity>,
+        what: &Outgoing<'_>,
+        lost: Lost,
+    ) -> Result<BackendResponse, Failure> {
+        let retry = self.server.spec.retry;
         if self.server.spec.stateful {
             self.end(session).await;
             return Err(Failure::SessionEnded);
@@ -196,7 +209,7 @@ impl<'a> Up<'a> {
         }
         // What its client could come back for was in the session that is gone.
         let afresh = self.clone().without_place();
-        let healed = afresh.heal(session, &at, lost).await?;
+        let healed = afresh.heal(session, at, lost).await?;
         match afresh.to(&healed, what, true).await? {
             Ok(response) => Ok(response),
             Err(Lost::Backend(error)) => Err(error.map_or(Failure::NoBackend, Failure::Send)),
