@@ -55,7 +55,7 @@ mod up;
 pub(super) use long::open as stream;
 
 use failure::Failure;
-use pending::Pending;
+use pending::{Pending, Stay};
 use up::{Outgoing, Up};
 
 /// What it takes to pass messages on.
@@ -164,6 +164,13 @@ pub(super) async fn legacy(
             if let (Some(session), true) = (cx.session(), confirms) {
                 core.changes.commit(session, SessionPatch::Confirm).await?;
             }
+            // Of a request that has not gone up its server must hear nothing.
+            if method == "notifications/cancelled"
+                && let (Some(session), Some(id)) = (cx.session(), members.raw(Key::RequestId))
+                && session.in_flight().cancel(id, members.message())
+            {
+                return Ok(Some(Reply::empty(StatusCode::ACCEPTED)));
+            }
             Ok(Some(unanswered(&up, cx).await))
         }
         Message::Response { members, .. } => {
@@ -224,10 +231,25 @@ async fn request(
     let facts = facts(cx, method, members)?;
     let subject = Arc::clone(&facts.subject);
     let harmless = || cx.upstream.is_harmless(&cx.namespace, method, &subject);
-    let call = match is_recorded(method) {
-        false => None,
-        true => match up.core.engine.pass(cx.caller, facts).await {
-            Ok(call) => Some(call),
+    // Before it waits for its turn: its client may cancel it meanwhile.
+    let mut stay = cx.session().map(|session| Stay::enter(session, Some(id)));
+    let ended = async {
+        match &mut stay {
+            Some(stay) => stay.ended().await,
+            None => std::future::pending().await,
+        }
+    };
+    // ended: the session is over, or the call was cancelled. passed: it has its turn, or gets none.
+    let passed = async {
+        match is_recorded(method) {
+            false => Ok(None),
+            true => up.core.engine.pass(cx.caller, facts).await.map(Some),
+        }
+    };
+    let call = tokio::select! { biased;
+        failure = ended => return Ok(failure.reply(&cx.namespace.name, era, Some(id))),
+        passed = passed => match passed {
+            Ok(call) => call,
             Err((facts, error)) => {
                 let format = cx.result_format();
                 let answer = call::response(&facts, id, cx.caller, &format, Err(error))?;
@@ -235,12 +257,13 @@ async fn request(
             }
         },
     };
-    Ok(deliver(up, cx, era, Some(id), call, &harmless).await)
+    Ok(deliver(up, cx, era, Some(id), (call, stay), &harmless).await)
 }
 
 /// Passes a message on that has no answer.
 async fn unanswered(up: &Up<'_>, cx: &CallContext<'_>) -> Reply {
-    deliver(up, cx, Era::Legacy, None, None, &|| false).await
+    let stay = cx.session().map(|session| Stay::enter(session, None));
+    deliver(up, cx, Era::Legacy, None, (None, stay), &|| false).await
 }
 
 /// Sends the message and makes its answer.
@@ -249,16 +272,17 @@ async fn deliver(
     cx: &CallContext<'_>,
     era: Era,
     id: Option<&str>,
-    call: Option<PassedCall>,
+    (call, stay): (Option<PassedCall>, Option<Stay>),
     harmless: &(dyn Fn() -> bool + Send + Sync),
 ) -> Reply {
     let session = cx.session();
-    let mut pending = Pending::new(up, era, id, call, session);
+    let mut pending = Pending::new(up, era, id, call, session.zip(stay));
     let what = Outgoing {
         method: Method::POST,
         body: cx.body.clone(),
         streams: false,
         id,
+        departure: pending.departure(),
         harmless,
     };
     let deadline = pending.deadline();
@@ -271,9 +295,9 @@ async fn deliver(
                 .map(|(_, response)| response),
         }
     };
-    // ended: the session is over. sent: the head of the answer is there, or there will be none.
+    // ended: the session is over, or the call was cancelled. sent: the head of the answer is there, or there will be none.
     let sent = tokio::select! { biased;
-        () = pending.ended() => Err(Failure::SessionEnded),
+        failure = pending.ended() => Err(failure),
         sent = timeout_at(deadline, sent) => {
             sent.unwrap_or_else(|_| Err(Failure::Refused(pending.timed_out())))
         }

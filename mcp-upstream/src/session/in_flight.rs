@@ -37,6 +37,12 @@ struct Running {
 pub(crate) trait CancelNotice: Send + Sync {
     /// The client's whole `notifications/cancelled`. Must not block.
     fn cancelled(&self, _message: &str) {}
+
+    /// Whether the call is to be stopped here. If not, the cancellation is for whoever runs the call, and this notice is
+    /// told nothing. Must not block.
+    fn stops(&self) -> bool {
+        true
+    }
 }
 
 /// Tells nobody.
@@ -87,18 +93,20 @@ impl InFlight {
         }
     }
 
-    /// Stops the newest call of that request id, with the client's whole notification. Unknown ids are fine: the answer
-    /// may have been faster.
-    pub(crate) fn cancel(&self, id: &str, message: &str) {
+    /// Stops the newest call of that request id, with the client's whole notification, and says whether it did. Unknown ids
+    /// are fine: the answer may have been faster.
+    pub(crate) fn cancel(&self, id: &str, message: &str) -> bool {
         let newest = {
             let calls = self.lock();
             let newest = calls.running.iter().rev().find(|call| *call.id == *id);
             newest.map(|call| (call.handle.clone(), call.notice.clone()))
         };
-        if let Some((handle, notice)) = newest {
+        let newest = newest.filter(|(_, notice)| notice.stops());
+        if let Some((handle, notice)) = &newest {
             notice.cancelled(message);
             handle.abort();
         }
+        newest.is_some()
     }
 
     /// Stops all calls.
@@ -115,6 +123,13 @@ impl InFlight {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Calls> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl InFlightCall {
+    /// Whether the call's session is not over.
+    pub(crate) fn is_of_open_session(&self) -> bool {
+        self.session.state() != SessionState::Closed
     }
 }
 

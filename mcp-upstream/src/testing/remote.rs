@@ -248,6 +248,9 @@ impl Backend for FakeRemote {
     async fn send(&self, request: BackendRequest) -> Result<BackendResponse, SendError> {
         // Others get their turn, as behind a socket.
         tokio::task::yield_now().await;
+        if !request.may_leave() {
+            return Err(error(SendErrorKind::GivenUp, true));
+        }
         let decided = Self::lock(&self.act).as_ref().and_then(|act| act(&request));
         let unsent = matches!(&decided, Some(Err(error)) if error.unsent);
         if !unsent {

@@ -198,6 +198,7 @@ impl Up<'_> {
             body,
             streams: false,
             id: None,
+            departure: None,
             // It may have left a session behind.
             harmless: &|| false,
         };

@@ -166,7 +166,7 @@ async fn next(
     let deadline = pending.deadline();
     // ended: the session is over. chunk: there is more, no more, or no time left.
     let piece = tokio::select! { biased;
-        () = pending.ended() => return Err(Failure::Refused(cancelled())),
+        _ = pending.ended() => return Err(Failure::Refused(cancelled())),
         piece = timeout_at(deadline, body.chunk()) => piece,
     };
     match piece {

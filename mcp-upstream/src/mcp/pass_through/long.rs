@@ -61,6 +61,7 @@ pub(in crate::mcp) async fn open(
         body: Bytes::new(),
         streams: true,
         id: None,
+        departure: None,
         harmless: &|| true,
     };
     let sent = up.in_session(session, &what);
@@ -87,6 +88,7 @@ pub(super) async fn listen(
         body: cx.body.clone(),
         streams: true,
         id: None,
+        departure: None,
         harmless: &|| true,
     };
     let sent = async {
@@ -176,7 +178,7 @@ async fn pump(
     loop {
         let ended = async {
             match &mut of_session {
-                Some((stay, _)) => stay.ended().await,
+                Some((stay, _)) => drop(stay.ended().await),
                 None => std::future::pending().await,
             }
         };

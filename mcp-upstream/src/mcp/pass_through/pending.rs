@@ -20,6 +20,7 @@ use crate::protocol::Era;
 use crate::reply::Reply;
 use crate::session::in_flight::InFlightCall;
 use crate::session::{CancelNotice, InFlight, Session, SessionState};
+use crate::upstream::http::port::Departure;
 
 /// A message on its way.
 pub(super) struct Pending {
@@ -47,6 +48,7 @@ struct Cancel {
     headers: Arc<HeaderMap>,
     session: Arc<Session>,
     id: Box<str>,
+    departure: Departure,
     wanted: bool,
 }
 
@@ -56,6 +58,10 @@ impl Drop for Cancel {
             return;
         };
         if !self.wanted || at.session.is_none() || self.session.state() == SessionState::Closed {
+            return;
+        }
+        // The server has not seen the request, and will not.
+        if self.departure.give_up() {
             return;
         }
         let params = format!(
@@ -79,44 +85,68 @@ const TELL: Duration = Duration::from_secs(5);
 
 /// A message's place in its session: the session is in use, and its end is the message's.
 pub(super) struct Stay {
-    _entry: InFlightCall,
+    entry: InFlightCall,
     ended: Abortable<Never<()>>,
+    departure: Departure,
 }
 
-/// A client cancels by its own notification, which is passed on.
-struct PassedOn;
+/// A client cancels by its own notification. It is passed on behind its request, and stops a request that has not gone up.
+struct PassedOn(Departure);
 
-impl CancelNotice for PassedOn {}
+impl CancelNotice for PassedOn {
+    fn stops(&self) -> bool {
+        self.0.give_up()
+    }
+}
 
 impl Stay {
     /// Takes a place. `id` is raw JSON; what is not a request has none.
     pub(super) fn enter(session: &Arc<Session>, id: Option<&str>) -> Self {
         let (handle, registration) = AbortHandle::new_pair();
         let id = id.unwrap_or_default();
+        let departure = Departure::default();
+        let notice = Arc::new(PassedOn(departure.clone()));
         Self {
-            _entry: InFlight::enter(session, id, handle, Arc::new(PassedOn)),
+            entry: InFlight::enter(session, id, handle, notice),
             ended: Abortable::new(pending(), registration),
+            departure,
         }
     }
 
-    /// Resolves when the session is over.
-    pub(super) async fn ended(&mut self) {
+    /// Resolves when the session is over, or the message was cancelled before it went up: why there is no answer.
+    pub(super) async fn ended(&mut self) -> Failure {
         let _ = (&mut self.ended).await;
+        match self.entry.is_of_open_session() {
+            true => Failure::Refused(cancelled()),
+            false => Failure::SessionEnded,
+        }
+    }
+
+    /// Where the message may be given up before it goes up.
+    pub(super) fn departure(&self) -> Departure {
+        self.departure.clone()
     }
 }
 
+fn cancelled() -> CallError {
+    CallError::new(CallErrorCode::Cancelled, "The call was cancelled")
+}
+
 impl Pending {
-    /// A message that is about to be passed on.
+    /// A message that is about to be passed on. In a session it has its place there.
     pub(super) fn new(
         up: &Up<'_>,
         era: Era,
         id: Option<&str>,
         call: Option<PassedCall>,
-        session: Option<&Arc<Session>>,
+        in_session: Option<(&Arc<Session>, Stay)>,
     ) -> Self {
+        let (session, stay) = in_session.unzip();
         let namespace = up.namespace;
         let limits = &namespace.limits;
+        let departure = stay.as_ref().map(Stay::departure).unwrap_or_default();
         let cancel = session.zip(id).map(|(session, id)| Cancel {
+            departure,
             way: up.way.clone(),
             headers: Arc::clone(&up.headers),
             session: Arc::clone(session),
@@ -133,7 +163,7 @@ impl Pending {
             deadline: deadline.unwrap_or_else(|| Instant::now() + limits.timeout),
             max: max.unwrap_or_else(|| limits.max_result.as_u64()),
             asked: false,
-            stay: session.map(|session| Stay::enter(session, id)),
+            stay,
             cancel,
             events: session.map(|session| up.events_of(session)),
         }
@@ -142,6 +172,11 @@ impl Pending {
     /// The id of a request.
     pub(super) fn id(&self) -> Option<&str> {
         self.id.as_deref()
+    }
+
+    /// Where the message may be given up before it goes up.
+    pub(super) fn departure(&self) -> Option<Departure> {
+        self.stay.as_ref().map(Stay::departure)
     }
 
     /// By when the answer must be there.
@@ -160,8 +195,8 @@ impl Pending {
         timed_out(limit.unwrap_or(self.namespace.limits.timeout))
     }
 
-    /// Resolves when the session is over, and never where there is none.
-    pub(super) async fn ended(&mut self) {
+    /// [`Stay::ended`], and never where there is no session.
+    pub(super) async fn ended(&mut self) -> Failure {
         match &mut self.stay {
             Some(stay) => stay.ended().await,
             None => pending().await,

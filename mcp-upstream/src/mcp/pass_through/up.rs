@@ -19,8 +19,8 @@ use crate::mcp::Core;
 use crate::session::{Affinity, Session};
 use crate::upstream::http::is_unknown_session;
 use crate::upstream::http::port::{
-    Backend, BackendRequest, BackendResponse, Backends, BodyError, HttpClient, ResponseBody,
-    SendError, SendErrorKind,
+    Backend, BackendRequest, BackendResponse, Backends, BodyError, Departure, HttpClient,
+    ResponseBody, SendError, SendErrorKind,
 };
 use crate::upstream::http::{hash, retry};
 
@@ -69,6 +69,8 @@ pub(super) struct Outgoing<'a> {
     pub(super) streams: bool,
     /// The id of a request, raw JSON.
     pub(super) id: Option<&'a str>,
+    /// Where it may be given up before it is sent.
+    pub(super) departure: Option<Departure>,
     /// Whether running it twice is as good as once.
     pub(super) harmless: &'a (dyn Fn() -> bool + Send + Sync),
 }
@@ -118,7 +120,7 @@ impl<'a> Up<'a> {
             headers: headers::in_session(&self.headers, &what.method, session),
             body: what.body.clone(),
             streams: what.streams,
-            departure: None,
+            departure: what.departure.clone(),
         }
     }
 
@@ -154,6 +156,7 @@ impl<'a> Up<'a> {
     ) -> bool {
         let unsent = match sent {
             Ok(response) if fails_for_itself(response.status) => false,
+            Err(error) if error.kind == SendErrorKind::GivenUp => return false,
             Err(error) if error.unsent || ended(error) => error.unsent,
             Ok(_) | Err(_) => return false,
         };
@@ -234,6 +237,8 @@ impl<'a> Up<'a> {
         let request = self.request(what, at.session.as_deref());
         match backend.send(request).await {
             Ok(response) => known(response, what.id).await,
+            // Nobody wants it any more: there is nothing to be sent elsewhere.
+            Err(error) if error.kind == SendErrorKind::GivenUp => Err(Failure::Send(error)),
             // It may be as busy as that for a moment, and has all that the session knows.
             Err(error)
                 if error.kind == SendErrorKind::ConnectTimeout

@@ -1,5 +1,7 @@
 //! What a server is told when nobody wants something of it any more, and what is not begun.
 
+use futures_util::FutureExt as _;
+
 use super::*;
 
 /// Waits for what is done beside the request.
@@ -242,4 +244,35 @@ async fn what_a_client_comes_back_for_was_in_the_session_that_its_server_knows()
     assert_eq!(asked_for(&reached), [None, None, named("new")]);
     let opening = reached.messages("initialize").remove(0);
     assert!(!opening.headers.contains_key("last-event-id"));
+}
+
+#[tokio::test]
+async fn a_call_that_is_cancelled_while_it_waits_for_its_turn_never_goes_up() {
+    let house = house(1, |_| {});
+    let session = house.open().await;
+    let registry = &house.harness.service.core().registry;
+    let namespace = registry.namespace("search").expect("there");
+    let mut taken = Vec::new();
+    while let Some(permit) = namespace.gate.enter().now_or_never() {
+        taken.push(permit.expect("a place"));
+    }
+    let cancel = |id: &str| {
+        format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
+        )
+    };
+    let mut waits = std::pin::pin!(house.post(&session, CALL));
+    assert!(futures_util::poll!(waits.as_mut()).is_pending());
+    let (status, _) = house.post(&session, &cancel("1e2")).await;
+    assert_eq!(status, StatusCode::ACCEPTED);
+    let (_, answer) = waits.await;
+    assert_eq!(answer["error"]["data"]["code"], "cancelled", "{answer}");
+    drop(taken);
+    assert_eq!(house.pool.sent("tools/call"), 0);
+    assert_eq!(house.pool.sent("notifications/cancelled"), 0);
+    // Whatever went up is cancelled where it went.
+    house.post(&session, CALL).await;
+    house.post(&session, &cancel("1e2")).await;
+    assert_eq!(house.pool.sent("tools/call"), 1);
+    assert_eq!(house.pool.sent("notifications/cancelled"), 1);
 }
