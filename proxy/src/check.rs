@@ -5,7 +5,9 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use tooldock_workers::aggregate;
 use tooldock_workers::external::{self, Checked, Finding};
+use tooldock_workers::names::NamespaceName;
 use tooldock_workers::remote::RemoteServerConfig;
 use tooldock_workers::scan;
 use tooldock_workers::secrets::{SecretSource as _, SecretStore, Secrets};
@@ -147,7 +149,29 @@ pub(crate) fn servers(effective: &Effective) -> Checked {
         &secrets,
     );
     checked.findings.extend(unreadable);
+    checked.findings.extend(aggregates(&effective.config));
     checked
+}
+
+/// What is wrong with the files of aggregates, and with aggregates that are members of each other.
+fn aggregates(config: &Config) -> Vec<Finding> {
+    let found = |name: &NamespaceName, message| Finding {
+        place: format!("toolman.{name}"),
+        message,
+        is_error: true,
+    };
+    let read = config.toolman.iter();
+    let read: Vec<_> = read.map(|(name, it)| (name, it.read())).collect();
+    let specs = read.iter();
+    let specs = specs.filter_map(|(name, spec)| Some((*name, spec.as_ref().ok()?)));
+    let refused = aggregate::refused_nesting(&specs.collect());
+    let refused = refused.into_iter();
+    let mut findings: Vec<_> = refused.map(|(name, why)| found(&name, why)).collect();
+    findings.extend(
+        read.into_iter()
+            .filter_map(|(name, spec)| Some(found(name, spec.err()?))),
+    );
+    findings
 }
 
 /// The secrets that the gateway would have, and what is wrong with the store.
@@ -335,6 +359,44 @@ mod tests {
             errors[1].contains("config.yaml: servers.bad.warm: "),
             "{errors:?}"
         );
+    }
+
+    #[test]
+    fn files_of_aggregates_are_read_and_their_circles_found() {
+        let (dir, file) = write("");
+        let aggregate = |name: &str, text: &str| {
+            let file = dir.path().join(name);
+            std::fs::write(&file, text).expect("written");
+            file.display().to_string()
+        };
+        let from = |name: &str| format!("[[servers]]\nnamespace = \"x\"\nfrom = \"{name}\"\n");
+        let good = aggregate("good.toml", &from("calc"));
+        let wrong = aggregate("wrong.toml", "[[servers]]\nnamespace = 7\n");
+        let (one, other) = (
+            aggregate("one.toml", &from("b")),
+            aggregate("b.toml", &from("a")),
+        );
+        let config = format!(
+            "toolman: {{ good: {{ config: {good} }}, wrong: {{ config: {wrong} }}, a: {{ config: {one} }}, b: {{ config: {other} }}, none: {{ config: /no/such.toml }} }}"
+        );
+        std::fs::write(&file, config).expect("written");
+        let effective = checked(&file, &[]).expect("valid");
+        let servers = servers(&effective);
+        let errors: Vec<_> = errors(&servers).collect();
+        assert_eq!(errors.len(), 4, "{errors:#?}");
+        for words in [
+            "toolman.a: ",
+            "toolman.b: ",
+            "toolman.wrong: ",
+            "wrong.toml:2:13: namespace must be a text in quotes, and is a number",
+            "from leads in a circle, a → b → a",
+            "toolman.none: /no/such.toml: there is no such file",
+        ] {
+            assert!(
+                errors.iter().any(|it| it.contains(words)),
+                "{words}: {errors:#?}"
+            );
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ use tooldock_upstream::profile::Profile;
 use tooldock_upstream::session::SessionKey;
 use tooldock_upstream::session::config::SessionsConfig;
 use tooldock_upstream::{Ended, Service, ServiceParts};
-use tooldock_workers::aggregate::{self, ActivationScope, AggregateSpec, Surroundings};
+use tooldock_workers::aggregate::{self, ActivationScope, AggregateSpec, ServedOver, Surroundings};
 use tooldock_workers::config::NamespacesConfig;
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::metrics::WorkerMetrics;
@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &ToolmanArgs) -> ExitCode {
             }
         },
     };
-    let spec = match aggregate::read(&arguments.config) {
+    let spec = match aggregate::read(&arguments.config, ServedOver::Stdio) {
         Ok(spec) => spec,
         Err(reason) => {
             // The client shows its user what it is answered, and seldom what stands in a log.

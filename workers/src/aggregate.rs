@@ -8,6 +8,7 @@
 //! its member is known to the service above.
 
 mod file;
+mod nesting;
 mod serve;
 mod spec;
 
@@ -18,7 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::names::NamespaceName;
 
-pub use file::read;
+pub use file::{ServedOver, read};
+pub use nesting::{DEPTH_MAX, refused_nesting};
 pub use serve::{Aggregate, AggregateMember, Surroundings, namespace};
 pub use spec::{
     ActivationScope, ActivePatterns, AggregateOptions, AggregateSpec, InvalidActivePattern, Member,
@@ -56,7 +58,7 @@ impl AggregateConfig {
     ///
     /// One line that says where what is wrong, and what to write instead.
     pub fn read(&self) -> Result<AggregateSpec, String> {
-        let spec = read(&self.config)?;
+        let spec = read(&self.config, ServedOver::Http)?;
         match self.named_by {
             NamedBy::Operator => Ok(spec),
             NamedBy::DataFile => self.narrowed(spec),

@@ -92,6 +92,11 @@ impl Template {
         names.collect()
     }
 
+    /// Whether it has a value nowhere, since a reference in it is not written as one.
+    pub(crate) fn check(&self) -> Result<(), NoValue> {
+        self.pieces().map(drop)
+    }
+
     /// The value.
     pub(crate) fn fill(&self, sources: &Sources<'_>) -> Result<Secret, NoValue> {
         let mut value = String::new();

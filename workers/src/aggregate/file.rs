@@ -33,12 +33,21 @@ const PREFIX_MAX: usize = 64;
 /// How long a server may take to say what it offers, unless the file says otherwise.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How an aggregate is reached, as far as that decides what its file may say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServedOver {
+    /// As a namespace of a gateway, which may have others.
+    Http,
+    /// Alone, on the pipes of a process: there is no other namespace.
+    Stdio,
+}
+
 /// Reads the file of an aggregate. Its relative paths start at the file's own folder.
 ///
 /// # Errors
 ///
 /// What is wrong with it, as one line that says where and what to write instead.
-pub fn read(path: &Path) -> Result<AggregateSpec, String> {
+pub fn read(path: &Path, over: ServedOver) -> Result<AggregateSpec, String> {
     let name = path.display().to_string();
     let text = text(path).map_err(|reason| format!("{name}: {reason}"))?;
     let source = Source {
@@ -46,7 +55,7 @@ pub fn read(path: &Path) -> Result<AggregateSpec, String> {
         text: &text,
     };
     let folder = path.parent().unwrap_or(Path::new(""));
-    spec(source, path, folder)
+    spec(source, path, (folder, over))
 }
 
 fn text(path: &Path) -> Result<String, String> {
@@ -74,7 +83,11 @@ fn text(path: &Path) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "is no UTF-8 text".into())
 }
 
-fn spec(source: Source<'_>, path: &Path, folder: &Path) -> Result<AggregateSpec, String> {
+fn spec(
+    source: Source<'_>,
+    path: &Path,
+    (folder, over): (&Path, ServedOver),
+) -> Result<AggregateSpec, String> {
     let mut keys = source.keys()?;
     let active = active(source, &mut keys)?;
     let options = options(source, &mut keys)?;
@@ -83,7 +96,7 @@ fn spec(source: Source<'_>, path: &Path, folder: &Path) -> Result<AggregateSpec,
     let mut members: Vec<Member> = Vec::new();
     let mut lines: BTreeMap<String, usize> = BTreeMap::new();
     for server in servers {
-        let (member, at) = member(source, server, folder)?;
+        let (member, at) = member(source, server, (folder, over))?;
         if lines.insert(member.prefix.clone(), at).is_some() {
             let message = format!(
                 "there are two servers with namespace = {:?}: give each its own",
@@ -186,7 +199,7 @@ fn servers<'a>(source: Source<'a>, keys: &mut Keys<'a>) -> Result<Vec<Keys<'a>>,
 fn member(
     source: Source<'_>,
     mut keys: Keys<'_>,
-    folder: &Path,
+    (folder, over): (&Path, ServedOver),
 ) -> Result<(Member, usize), String> {
     let begin = keys.at();
     let (prefix, at) = match (keys.text("namespace")?, keys.name()) {
@@ -210,6 +223,7 @@ fn member(
     let run = Run {
         cwd: keys.text("cwd")?,
         env: keys.values("env")?,
+        isolation_at: keys.place_of("isolation"),
         isolation: choice(
             source,
             &mut keys,
@@ -221,6 +235,7 @@ fn member(
                 ("principal", Isolation::Principal),
             ],
         )?,
+        restart_at: keys.place_of("restart"),
         restart: choice(
             source,
             &mut keys,
@@ -232,8 +247,11 @@ fn member(
             ],
         )?,
     };
+    let headers_at = keys.place_of("headers");
     let headers = keys.values("headers")?;
+    let connect_at = keys.place_of("connect_timeout");
     let connect_timeout = keys.duration("connect_timeout")?;
+    let timeout_at = keys.place_of("timeout");
     let timeout = keys.duration("timeout")?;
     let pin = keys.text("pin")?;
     keys.finish()?;
@@ -245,30 +263,57 @@ fn member(
                     "command is empty: write the line that starts the server, as in a shell";
                 return Err(source.error(at, message));
             }
-            if let Some((_, at)) = headers.values().next() {
+            if let Some(at) = headers_at {
                 let message = "headers are for a server with a url: leave them out";
-                return Err(source.error(*at, message));
+                return Err(source.error(at, message));
             }
+            well_formed(source, "env", &run.env)?;
             let mut config = run.of_command(command, folder);
             config.limits.timeout = timeout;
-            config
-                .validate()
-                .map_err(|wrong| of_server(source, at, &run.env, wrong))?;
+            config.validate().map_err(|wrong| match &*wrong.key {
+                "limits.timeout" => {
+                    let at = timeout_at.unwrap_or(at);
+                    source.error(at, format_args!("timeout {}", wrong.message))
+                }
+                _ => of_server(source, at, &run.env, &wrong),
+            })?;
             MemberKind::Stdio(Box::new(config))
         }
         (None, Some((url, at)), None) => {
-            run.only_for_commands(source)?;
+            run.only_for_commands(source, [run.restart_at.map(|at| ("restart", at)), None])?;
+            once_each(source, &headers)?;
+            well_formed(source, "headers", &headers)?;
             let mut config = of_url(url, &headers, run.isolation);
             config.limits.timeout = timeout;
-            config
-                .validate()
-                .map_err(|wrong| of_server(source, at, &headers, wrong))?;
+            if let Some(limit) = connect_timeout {
+                config.timeouts.connect = limit;
+            }
+            config.validate().map_err(|wrong| match &*wrong.key {
+                "timeouts.connect" => {
+                    let at = connect_at.unwrap_or(at);
+                    source.error(at, format_args!("connect_timeout {}", wrong.message))
+                }
+                "limits.timeout" => {
+                    let at = timeout_at.unwrap_or(at);
+                    source.error(at, format_args!("timeout {}", wrong.message))
+                }
+                _ => of_server(source, at, &headers, &wrong),
+            })?;
             MemberKind::Remote(Box::new(config))
         }
         (None, None, Some((name, at))) => {
-            run.only_for_commands(source)?;
-            if timeout.is_some() || !headers.is_empty() {
-                let message = "a server that another namespace serves has no timeout and no headers here: leave them out";
+            if over == ServedOver::Stdio {
+                let message = "from is for an aggregate that a gateway serves over HTTP: there is no other namespace here. Write the command or the url of the server";
+                return Err(source.error(at, message));
+            }
+            let isolation = run.isolation_at.map(|at| ("isolation", at));
+            let restart = run.restart_at.map(|at| ("restart", at));
+            run.only_for_commands(source, [isolation, restart])?;
+            let timeout = timeout_at.map(|at| ("timeout", at));
+            if let Some((key, at)) = timeout.or(headers_at.map(|at| ("headers", at))) {
+                let message = format!(
+                    "{key} is not for a server with from: the namespace it names has its own"
+                );
                 return Err(source.error(at, message));
             }
             let name: NamespaceName = name.parse().map_err(|error| {
@@ -308,7 +353,9 @@ struct Run {
     cwd: Option<(String, usize)>,
     env: BTreeMap<String, (String, usize)>,
     isolation: Option<Isolation>,
+    isolation_at: Option<usize>,
     restart: Option<Restart>,
+    restart_at: Option<usize>,
 }
 
 impl Run {
@@ -331,11 +378,16 @@ impl Run {
         }
     }
 
-    /// Refuses what only a command has.
-    fn only_for_commands(&self, source: Source<'_>) -> Result<(), String> {
+    /// Refuses what only a command has, and `more`.
+    fn only_for_commands(
+        &self,
+        source: Source<'_>,
+        more: [Option<(&str, usize)>; 2],
+    ) -> Result<(), String> {
         let env = self.env.values().next().map(|(_, at)| ("env", *at));
         let cwd = self.cwd.as_ref().map(|(_, at)| ("cwd", *at));
-        match env.or(cwd) {
+        let mut keys = [env, cwd].into_iter().chain(more).flatten();
+        match keys.next() {
             Some((key, at)) => {
                 let message = format!("{key} is for a server with a command: leave it out");
                 Err(source.error(at, message))
@@ -364,6 +416,36 @@ fn of_url(
     }
 }
 
+/// Refuses a value with a reference that is not written as one.
+fn well_formed(
+    source: Source<'_>,
+    key: &str,
+    values: &BTreeMap<String, (String, usize)>,
+) -> Result<(), String> {
+    for (name, (text, at)) in values {
+        let template = Template::new(text);
+        let wrong = template.check();
+        wrong.map_err(|wrong| source.error(*at, format_args!("{key}.{name}: {wrong}")))?;
+    }
+    Ok(())
+}
+
+/// Refuses a header that stands there twice in other letters.
+fn once_each(
+    source: Source<'_>,
+    headers: &BTreeMap<String, (String, usize)>,
+) -> Result<(), String> {
+    let mut seen = BTreeMap::new();
+    for (name, (_, at)) in headers {
+        if let Some((other, before)) = seen.insert(name.to_ascii_lowercase(), (name, *at)) {
+            let message =
+                format!("headers: {other} and {name} are the same header: leave out one of them");
+            return Err(source.error(before.max(*at), message));
+        }
+    }
+    Ok(())
+}
+
 fn templates(values: &BTreeMap<String, (String, usize)>) -> BTreeMap<String, Template> {
     let values = values.iter();
     values
@@ -376,7 +458,7 @@ fn of_server(
     source: Source<'_>,
     at: usize,
     named: &BTreeMap<String, (String, usize)>,
-    wrong: InvalidServer,
+    wrong: &InvalidServer,
 ) -> String {
     let own = named
         .iter()

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::run::{Change, Changes};
 use super::{ReloadFailure, ReloadReport, Reloader, lock};
-use crate::aggregate::{AggregateSpec, Surroundings, namespace};
+use crate::aggregate::{AggregateSpec, Surroundings, namespace, refused_nesting};
 use crate::external::{COLLISION, INVALID};
 use crate::names::NamespaceName;
-use crate::registry::{Issue, Snapshot};
+use crate::registry::{Issue, Snapshot, UpstreamKind};
 use crate::scan::NamespaceSource;
 
 /// The aggregates that are asked for, with what their files say or why that cannot be used.
@@ -63,7 +63,7 @@ pub(super) fn settle(
     changes: &mut Changes,
     report: &mut ReloadReport,
 ) {
-    for (name, read) in aggregates {
+    for (name, read) in nested(aggregates, before) {
         if let Err(message) = &read {
             tracing::warn!(namespace = %name, "the aggregate {name} cannot be brought up to date: {message}");
             report.failed.push(ReloadFailure {
@@ -79,4 +79,24 @@ pub(super) fn settle(
             changes.insert(name, Change::Publish(Arc::new(next)));
         }
     }
+}
+
+/// The same, those refused that are members of each other in a circle or too deep. Of a file that cannot be used, what it
+/// said before counts, since that goes on being served.
+fn nested(mut aggregates: Read, before: &Snapshot) -> Read {
+    let served = |name: &NamespaceName| match &before.namespaces.get(name)?.upstream {
+        UpstreamKind::Aggregate(serving) => Some(&serving.spec),
+        _ => None,
+    };
+    let specs = aggregates.iter().filter_map(|(name, read)| {
+        let spec = read.as_ref().ok().or_else(|| served(name))?;
+        Some((name, spec))
+    });
+    let mut refused = refused_nesting(&specs.collect());
+    for (name, read) in &mut aggregates {
+        if let Some(reason) = refused.remove(name).filter(|_| read.is_ok()) {
+            *read = Err(reason);
+        }
+    }
+    aggregates
 }

@@ -4,11 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+/// What times may be.
+const TIMES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
 
 /// A file's text, and where it came from.
 #[derive(Clone, Copy)]
@@ -107,6 +110,13 @@ impl<'a> Keys<'a> {
         Some(self.entries.swap_remove(found).1)
     }
 
+    /// Where the value of a key stands, if the key is there.
+    pub(super) fn place_of(&self, key: &str) -> Option<usize> {
+        let mut entries = self.entries.iter();
+        let found = entries.find(|(name, _)| name.get_ref() == key);
+        found.map(|(_, value)| value.span().start)
+    }
+
     /// Nothing may be left.
     ///
     /// # Errors
@@ -165,8 +175,11 @@ impl<'a> Keys<'a> {
             return Err(self.wrong(at, key, "a time such as \"30s\" or \"2m\"", value.get_ref()));
         };
         let read = humantime_serde::re::humantime::parse_duration(text);
-        read.map(Some).map_err(|_| {
-            let message = format!("{key} must be a time such as \"30s\", \"2m\" or \"500ms\"");
+        let read = read.ok().filter(|it| TIMES.contains(it));
+        read.map(Some).ok_or_else(|| {
+            let message = format!(
+                "{key} must be a time such as \"30s\", \"2m\" or \"500ms\", at least 1ms and at most 1d"
+            );
             self.source.error(at, message)
         })
     }

@@ -1,11 +1,15 @@
 use super::*;
 
 fn read_text(text: &str) -> Result<AggregateSpec, String> {
+    read_over(text, ServedOver::Http)
+}
+
+fn read_over(text: &str, over: ServedOver) -> Result<AggregateSpec, String> {
     let source = Source {
         name: "tools.toml",
         text,
     };
-    spec(source, Path::new("tools.toml"), Path::new(""))
+    spec(source, Path::new("tools.toml"), (Path::new(""), over))
 }
 
 fn stdio(member: &Member) -> &StdioServerConfig {
@@ -114,7 +118,7 @@ fn relative_paths_start_at_the_folder_of_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tools.toml");
     fs::write(&file, "[[servers]]\nnamespace = \"a\"\ncommand = \"x\"\n[[servers]]\nnamespace = \"b\"\ncommand = \"x\"\ncwd = \"/tmp\"\n").unwrap();
-    let spec = read(&file).unwrap();
+    let spec = read(&file, ServedOver::Http).unwrap();
     assert_eq!(stdio(&spec.members[0]).cwd, folder.path());
     assert_eq!(stdio(&spec.members[1]).cwd, Path::new("/tmp"));
 }
@@ -211,8 +215,12 @@ fn what_is_wrong_is_told_by_line_and_column_with_what_to_write() {
             "tools.toml:4:9: A=B: is no variable name",
         ),
         (
+            &format!("{server}env = {{ A = \"${{B\" }}"),
+            "tools.toml:4:9: env.A: \"${\" is not followed by a variable name",
+        ),
+        (
             &format!("{server}headers = {{ A = \"x\" }}"),
-            "tools.toml:4:13: headers are for a server with a url",
+            "tools.toml:4:11: headers are for a server with a url",
         ),
         (
             "[[servers]]\nnamespace = \"a\"\nurl = \"ftp://a\"",
@@ -227,6 +235,42 @@ fn what_is_wrong_is_told_by_line_and_column_with_what_to_write() {
             "tools.toml:4:25: Connection: says how a message travels",
         ),
         (
+            "[[servers]]\nnamespace = \"a\"\nnamespace = \"b\"",
+            "tools.toml:3:1: this is no TOML: duplicate key",
+        ),
+        (
+            "servers = []\n[[server]]\nnamespace = 1\n[[server]]\nnamespace = \"a\"",
+            "tools.toml:3:13: namespace must be a text in quotes",
+        ),
+        (
+            "[[servers]]\nnamespace = \"a\"\nurl = \"http://a/mcp\"\nheaders = { authorization = \"a\", Authorization = \"b\" }",
+            "tools.toml:4:34: headers: Authorization and authorization are the same header",
+        ),
+        (
+            "[[servers]]\nnamespace = \"a\"\nurl = \"http://a/mcp\"\nrestart = \"never\"",
+            "tools.toml:4:11: restart is for a server with a command",
+        ),
+        (
+            "[[servers]]\nnamespace = \"a\"\nurl = \"http://a/mcp\"\nconnect_timeout = \"1000d\"",
+            "tools.toml:4:19: connect_timeout must be",
+        ),
+        (
+            "[[servers]]\nnamespace = \"a\"\ncommand = \"x\"\ntimeout = \"1000d\"",
+            "tools.toml:4:11: timeout must be",
+        ),
+        (
+            "[[servers]]\nnamespace = \"a\"\nfrom = \"b\"\nisolation = \"shared\"",
+            "tools.toml:4:13: isolation is for a server with a command",
+        ),
+        (
+            "[[servers]]\nnamespace = \"a\"\nfrom = \"b\"\ntimeout = \"5s\"",
+            "tools.toml:4:11: timeout is not for a server with from",
+        ),
+        (
+            "[[servers]]\nnamespace = \"a\"\nfrom = \"b c\"",
+            "tools.toml:3:8: from names no namespace",
+        ),
+        (
             "toolman_call = \"yes\"",
             "tools.toml:1:16: toolman_call must be true or false, and is a text",
         ),
@@ -235,6 +279,25 @@ fn what_is_wrong_is_told_by_line_and_column_with_what_to_write() {
         assert!(error.starts_with(expected), "{text}\n  {error}");
         assert!(!error.contains('\n'), "{error}");
     }
+}
+
+#[test]
+fn another_namespace_is_for_a_gateway_and_not_for_the_pipes_of_a_process() {
+    let text = "[[servers]]\nnamespace = \"a\"\nfrom = \"calc\"\n";
+    assert!(read_over(text, ServedOver::Http).is_ok());
+    let error = read_over(text, ServedOver::Stdio).unwrap_err();
+    let expected = "tools.toml:3:8: from is for an aggregate that a gateway serves over HTTP";
+    assert!(error.starts_with(expected), "{error}");
+}
+
+#[test]
+fn a_url_is_connected_to_within_the_servers_own_time_limit() {
+    let text = "[[servers]]\nnamespace = \"a\"\nurl = \"http://a/mcp\"\nconnect_timeout = \"3s\"\n";
+    let spec = read_text(text).unwrap();
+    let MemberKind::Remote(config) = &spec.members[0].kind else {
+        panic!("{spec:?}");
+    };
+    assert_eq!(config.timeouts.connect, Duration::from_secs(3));
 }
 
 #[test]
@@ -256,7 +319,7 @@ fn a_file_that_cannot_be_read_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tools.toml");
     let name = file.display().to_string();
-    let error = read(&file).unwrap_err();
+    let error = read(&file, ServedOver::Http).unwrap_err();
     assert!(
         error.starts_with(&format!("{name}: there is no such file in ")),
         "{error}"
@@ -265,13 +328,17 @@ fn a_file_that_cannot_be_read_is_named() {
         error.contains("[[servers]]") && error.contains("--config"),
         "{error}"
     );
-    let error = read(folder.path()).unwrap_err();
+    let error = read(folder.path(), ServedOver::Http).unwrap_err();
     assert!(error.ends_with("it is no regular file"), "{error}");
     fs::write(&file, [0xff]).unwrap();
     assert_eq!(
-        read(&file).unwrap_err(),
+        read(&file, ServedOver::Http).unwrap_err(),
         format!("{name}: is no UTF-8 text")
     );
     fs::write(&file, vec![b'#'; FILE_MAX as usize + 1]).unwrap();
-    assert!(read(&file).unwrap_err().contains("is larger than"));
+    assert!(
+        read(&file, ServedOver::Http)
+            .unwrap_err()
+            .contains("is larger than")
+    );
 }

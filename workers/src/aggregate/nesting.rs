@@ -1,0 +1,152 @@
+//! Aggregates that are members of aggregates: never in a circle, and never too deep. Found when the files are read, before
+//! anything of them is served.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::spec::{AggregateSpec, Member, MemberKind};
+use crate::names::NamespaceName;
+
+/// Aggregates that may stand behind each other, the outermost among them.
+pub const DEPTH_MAX: usize = 4;
+
+/// Those of these aggregates that cannot be served, each with the reason: a member leads back to the aggregate itself, or to
+/// more aggregates behind each other than there may be.
+pub fn refused_nesting(
+    aggregates: &BTreeMap<&NamespaceName, &AggregateSpec>,
+) -> BTreeMap<NamespaceName, String> {
+    let mut refused = BTreeMap::new();
+    for (name, spec) in aggregates {
+        let mut path = vec![*name];
+        if let Some(reason) = followed(spec, &mut path, aggregates) {
+            refused.insert((*name).clone(), reason);
+        }
+    }
+    refused
+}
+
+/// Follows members that are aggregates; the first reason to refuse the outermost one.
+fn followed<'a>(
+    spec: &'a AggregateSpec,
+    path: &mut Vec<&'a NamespaceName>,
+    aggregates: &BTreeMap<&'a NamespaceName, &'a AggregateSpec>,
+) -> Option<String> {
+    // Each once, however often the file names it.
+    let served: BTreeSet<_> = spec.members.iter().filter_map(served).collect();
+    for served in served {
+        let Some((name, inner)) = aggregates.get_key_value(served) else {
+            continue;
+        };
+        let is_circle = path.contains(name);
+        path.push(name);
+        if is_circle || path.len() > DEPTH_MAX {
+            let outermost = aggregates
+                .get(path[0])
+                .map(|it| it.file.display().to_string());
+            let file = outermost.unwrap_or_default();
+            let prefix = first_prefix(path, aggregates);
+            let way: Vec<&str> = path.iter().map(|it| it.as_str()).collect();
+            let way = way.join(" → ");
+            return Some(match is_circle {
+                true => format!(
+                    "{file}: server {prefix:?}: from leads in a circle, {way}: take one of these servers out"
+                ),
+                false => format!(
+                    "{file}: server {prefix:?}: more than {DEPTH_MAX} aggregates stand behind each other, {way}: name the servers of the last one themselves"
+                ),
+            });
+        }
+        if let Some(reason) = followed(inner, path, aggregates) {
+            return Some(reason);
+        }
+        path.pop();
+    }
+    None
+}
+
+/// The namespace that a member is, where it is one that is served anyway.
+fn served(member: &Member) -> Option<&NamespaceName> {
+    match &member.kind {
+        MemberKind::Namespace(served) => Some(served),
+        MemberKind::Stdio(_) | MemberKind::Remote(_) => None,
+    }
+}
+
+/// The server of the outermost file that the way begins with.
+fn first_prefix(
+    path: &[&NamespaceName],
+    aggregates: &BTreeMap<&NamespaceName, &AggregateSpec>,
+) -> String {
+    let members = aggregates.get(path[0]).map(|spec| &spec.members);
+    let mut members = members.into_iter().flatten();
+    let first = members.find(|member| served(member).as_ref() == path.get(1));
+    first.map_or_else(String::new, |member| member.prefix.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::aggregate::{ActivePatterns, AggregateOptions};
+
+    fn spec(members: &[&str]) -> AggregateSpec {
+        let member = |name: &&str| Member {
+            prefix: format!("p{name}"),
+            kind: MemberKind::Namespace(name.parse().unwrap()),
+            connect_timeout: Duration::from_secs(1),
+            pin: None,
+        };
+        AggregateSpec {
+            file: "tools.toml".into(),
+            members: members.iter().map(member).collect(),
+            active: ActivePatterns::default(),
+            options: AggregateOptions::default(),
+        }
+    }
+
+    fn refused(aggregates: &[(&str, &[&str])]) -> BTreeMap<String, String> {
+        let specs: Vec<(NamespaceName, AggregateSpec)> = aggregates
+            .iter()
+            .map(|(name, members)| (name.parse().unwrap(), spec(members)))
+            .collect();
+        let specs = specs.iter().map(|(name, spec)| (name, spec)).collect();
+        let refused = refused_nesting(&specs).into_iter();
+        refused.map(|(name, why)| (name.to_string(), why)).collect()
+    }
+
+    #[test]
+    fn a_circle_is_refused_wherever_it_is_entered_and_others_are_served() {
+        let found = refused(&[
+            ("a", &["b"]),
+            ("b", &["calc", "c"]),
+            ("c", &["b"]),
+            ("d", &["calc", "calc"]),
+            ("e", &["e"]),
+        ]);
+        let names: Vec<_> = found.keys().map(String::as_str).collect();
+        assert_eq!(names, ["a", "b", "c", "e"]);
+        assert_eq!(
+            found["a"],
+            "tools.toml: server \"pb\": from leads in a circle, a → b → c → b: take one of these servers out"
+        );
+    }
+
+    #[test]
+    fn four_may_stand_behind_each_other_and_one_may_be_a_member_of_several() {
+        let four: [(&str, &[&str]); 5] = [
+            ("a", &["b", "c"]),
+            ("b", &["c"]),
+            ("c", &["d"]),
+            ("d", &["calc"]),
+            ("z", &["a"]),
+        ];
+        assert_eq!(refused(&four[..4]).len(), 0);
+        let found = refused(&four);
+        assert_eq!(found.len(), 1);
+        assert!(
+            found["z"].contains("more than 4 aggregates"),
+            "{}",
+            found["z"]
+        );
+    }
+}
