@@ -20,12 +20,12 @@ use crate::support::{Gateway, TOKEN};
 const SERVER: &str = "io.modelcontextprotocol/serverInfo";
 
 /// A folder the servers may work in.
-struct Scratch {
+pub struct Scratch {
     folder: TempDir,
 }
 
 impl Scratch {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let folder = TempDir::new().expect("a temporary directory");
         for name in ["configured", "rooted"] {
             let path = folder.path().join(name);
@@ -59,17 +59,17 @@ impl Scratch {
         fs::write(path.join("notes.txt"), "first\nsecond\n").expect("a file");
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn text(&self, name: &str) -> String {
+    pub fn text(&self, name: &str) -> String {
         self.path(name).to_string_lossy().into_owned()
     }
 }
 
 /// How to start each server: `command`, `args`, `env`, as both the gateway and the SDKs spell it.
-fn servers(scratch: &Scratch) -> BTreeMap<&'static str, Value> {
+pub fn servers(scratch: &Scratch) -> BTreeMap<&'static str, Value> {
     let (node, packages) = node();
     let node = node.get_program().to_string_lossy().into_owned();
     let from_npm = |name: &str, arguments: &[&str], env: Value| {

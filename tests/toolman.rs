@@ -2,11 +2,32 @@
 //!
 //! The servers are `fixtures/servers/toolman.py`, which writes down what it is asked. What stdio clients see of the same
 //! stands elsewhere; here a gateway serves the aggregate beside ordinary namespaces.
+//!
+//! | requirement | test |
+//! |---|---|
+//! | AGG-01, AGG-10, AGG-34 | `toolman_stdio::the_servers_of_a_project_are_one_server_on_standard_input_and_output` |
+//! | AGG-02…04, AGG-06…09, AGG-11…13, AGG-15, AGG-18…23, AGG-28, EX-100, EX-101 | `activating::the_model_sees_what_is_active_and_a_catalogue_of_all` |
+//! | AGG-05, AGG-37, AGG-40 | `toolman_stdio::a_signal_leaves_no_process_behind_and_bad_servers_keep_nobody_waiting` |
+//! | AGG-11 (each list once, fit for strict clients) | `lifecycle::definitions_that_no_client_takes_are_mended_or_left_out` |
+//! | AGG-14, AGG-16, AGG-17, AGG-39, K-43, EX-102, EX-103 | `activating::a_wrong_activation_says_what_to_do_and_changes_nothing` |
+//! | AGG-24…26, AGG-29…33, AGG-38, EX-104 | `activating::requests_reach_their_server_and_answers_come_back_as_they_are` |
+//! | AGG-27 | nothing to show: a limit of scope |
+//! | AGG-35, AGG-36 | `lifecycle::a_server_that_fails_takes_only_its_own_entries_away` |
+//! | AGG-35, AGG-39 in one session | `lifecycle::a_session_whose_own_copy_of_a_server_ended_sees_nothing_of_that_server` |
+//! | AGG-39 (configuration) | `toolman_stdio::a_file_that_cannot_be_used_is_told_to_the_client_and_on_standard_error` |
+//! | AGG-41 | `passing`, `nested`, `members`, `forms::changes_are_announced_to_the_session_that_made_them_and_rest_sees_the_start_set` |
+//! | K-16, NSR-17 | `forms`, and `nested::a_listener_of_the_aggregate_alone_serves_members_that_are_namespaces` |
+//! | K-17 | `lifecycle`, and the units of `mcp-upstream/src/stdio/pool` |
+//! | K-36 | the units of `workers/src/aggregate/file` |
+//! | K-41, K-42 | the units of `mcp-upstream/src/upstream/aggregate/catalogue.rs` |
 
 mod activating;
 mod forms;
 mod lifecycle;
 mod members;
+mod nested;
+mod passing;
+mod real;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -60,15 +81,17 @@ impl House {
 
     /// The file, its words PJPD, VEC and PLAIN replaced by commands.
     async fn with(file: &str, config: Value) -> Self {
+        Self::behind(json!({}), file, config).await
+    }
+
+    /// The same behind a listener with these keys.
+    async fn behind(listener: Value, file: &str, config: Value) -> Self {
         let folder = TempDir::new().expect("a temporary directory");
         write(folder.path(), file);
-        let mut keys =
-            json!({"toolman": {"toolman": {"config": folder.path().join("tools.toml")}}});
-        for (key, value) in config.as_object().expect("an object") {
-            keys[key] = value.clone();
-        }
+        let keys = json!({"toolman": {"toolman": {"config": folder.path().join("tools.toml")}}});
         let builder = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)]);
-        let gateway = builder.config(keys).start().await;
+        let gateway = builder.config(keys).config(config).core(listener);
+        let gateway = gateway.start().await;
         Self { gateway, folder }
     }
 
@@ -76,6 +99,14 @@ impl House {
     async fn session(&self) -> Session {
         let token = crate::support::TOKEN;
         Session::start_as(&self.gateway, "toolman", VERSION, token, json!({})).await
+    }
+
+    /// A session that can be asked all there is.
+    async fn asking(&self, namespace: &str) -> Session {
+        let token = crate::support::TOKEN;
+        let capabilities =
+            json!({"elicitation": {}, "sampling": {}, "roots": {"listChanged": true}});
+        Session::start_as(&self.gateway, namespace, VERSION, token, capabilities).await
     }
 
     /// What the servers were asked so far.
@@ -104,15 +135,26 @@ fn write(folder: &Path, file: &str) {
         ("VEC", "vec"),
         ("PLAIN", "plain"),
         ("ODD", "odd"),
+        ("WILD", "wild"),
     ] {
         file = file.replace(word, &server(name, &journal));
     }
     fs::write(folder.join("tools.toml"), file).expect("written");
 }
 
+/// The answer to a request in a session, as JSON or at the end of a stream.
+async fn answer(session: &Session, method: &str, params: Value) -> Value {
+    let message = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
+    let mut answer = session.post(&message).await;
+    match answer.is_events() {
+        true => answer.messages().await.pop().expect("an answer"),
+        false => answer.json().await,
+    }
+}
+
 /// The result of a request in a session, which must have one.
 async fn result(session: &Session, method: &str, params: Value) -> Value {
-    let answer = session.request(7, method, params).await;
+    let answer = answer(session, method, params).await;
     assert!(answer["result"].is_object(), "{method}: {answer}");
     answer["result"].clone()
 }

@@ -79,14 +79,18 @@ impl Caller {
     /// Whether the caller may use a namespace: its token opens it, the namespace lets the principal in, and the listener
     /// serves it.
     pub fn may_use(&self, namespace: &Namespace) -> bool {
+        let served = self.profile.namespace.as_ref();
+        served.is_none_or(|served| *served == namespace.name) && self.is_let_into(namespace)
+    }
+
+    /// Whether a namespace is open to the caller on some listener: its token opens it, and the namespace lets the principal
+    /// in.
+    pub(crate) fn is_let_into(&self, namespace: &Namespace) -> bool {
         let opened = match &self.visibility {
             Visibility::All => true,
             Visibility::Only(opens) => opens(&namespace.name),
         };
-        let served = self.profile.namespace.as_ref();
-        served.is_none_or(|served| *served == namespace.name)
-            && opened
-            && namespace.policy.allows_principal(self.principal_name())
+        opened && namespace.policy.allows_principal(self.principal_name())
     }
 }
 

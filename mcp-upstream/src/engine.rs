@@ -87,6 +87,11 @@ pub(crate) trait UpstreamCall: CancelNotice {
         reply
     }
 
+    /// The failure of a call that was delegated, as this namespace tells of it.
+    fn not_relayed(&self, error: CallError) -> CallOutcome {
+        Err(error)
+    }
+
     /// Whether the call failed because the state of its session is lost, so that the session is over.
     fn has_lost_its_session(&self) -> bool {
         false
@@ -226,7 +231,10 @@ impl Engine {
                 let via = Some(facts.namespace.name.as_str().into());
                 // Boxed: a future cannot hold one of its own kind.
                 let run = Box::pin(self.run_via(caller, delegate.call, events, via));
-                call.relayed(run.await?)
+                match run.await {
+                    Ok(reply) => call.relayed(reply),
+                    Err(error) => call.not_relayed(error)?,
+                }
             }
             (None, Talks::Asks) => {
                 let asking = InteractiveCall::new(self, &facts.namespace, caller, limit, events);

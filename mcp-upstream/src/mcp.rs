@@ -274,6 +274,7 @@ pub(crate) fn context<'a>(
         caller,
         body,
         upstream: core.upstreams.of(&namespace),
+        depth: 0,
         namespace,
         client,
         streams,

@@ -55,6 +55,11 @@ impl ProtocolVersion {
         !matches!(self, Self::V2024_11_05 | Self::V2025_03_26)
     }
 
+    /// Whether calls may be made as tasks.
+    pub const fn has_tasks(self) -> bool {
+        matches!(self, Self::V2025_11_25)
+    }
+
     /// Whether streams begin with an event that has an id and no data, so that a client can resume before the first
     /// message (SEP-1699).
     pub const fn has_priming_events(self) -> bool {

@@ -107,6 +107,7 @@ pub(crate) fn function_call(
         upstream: &InMemory::default(),
         client,
         streams: true,
+        depth: 0,
     };
     let call = PreparedCall::new(&ports, &cx, operation, caller_facts);
     Arc::new(call)

@@ -35,6 +35,7 @@ use crate::jsonrpc::{Members, RequestError};
 use crate::protocol::{Era, EraSupport, ProtocolVersion};
 use crate::session::Session;
 use crate::stdio::pool::Presence;
+pub(crate) use crate::stdio::pool::ServerCopy;
 
 pub(crate) mod aggregate;
 pub(crate) mod client;
@@ -215,6 +216,16 @@ pub(crate) trait Upstream: Send + Sync + 'static {
     /// is no server.
     fn presence(&self, _namespace: &Namespace) -> Option<watch::Receiver<Presence>> {
         None
+    }
+
+    /// How the copy of the server is that this client's requests go to.
+    fn copy(&self, _cx: &CallContext<'_>) -> ServerCopy {
+        ServerCopy::Running
+    }
+
+    /// Whether the server runs a task of that id that a call of this caller's principal began.
+    fn has_task(&self, _cx: &CallContext<'_>, _task: &str) -> bool {
+        false
     }
 
     /// Waits until an upstream that came into the registry serves, why it does not is known, or that takes long.

@@ -306,6 +306,13 @@ async fn changes_are_announced_to_the_session_that_made_them_and_rest_sees_the_s
         }
     }
     assert!(house.asked("pjpd", "initialize") == 1);
+    // The catalogue was made anew for the new tool; what was wrong with it before is not told again.
+    let log = house.gateway.log();
+    assert_eq!(
+        log.matches("an earlier server has the name already")
+            .count(),
+        1
+    );
 }
 
 /// The Python and TypeScript SDKs, in a session and with a handle in the address.

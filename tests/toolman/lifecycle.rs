@@ -138,3 +138,108 @@ async fn a_wrong_file_changes_nothing_and_says_where() {
     .await;
     assert!(answer["error"].is_object());
 }
+
+/// AGG-35 and AGG-39 where the server is a session's own: what left is gone for that session alone.
+#[tokio::test]
+async fn a_session_whose_own_copy_of_a_server_ended_sees_nothing_of_that_server() {
+    let house = House::of("").await;
+    let (asking, plain) = (house.asking("toolman").await, house.session().await);
+    let before = tools_of(&asking).await;
+    assert!(before.contains(&"pjpd_mixed".to_owned()), "{before:?}");
+    let mut stream = asking.listen().await;
+
+    let crashed = call(&asking, "pjpd_crash", json!({})).await;
+    assert_eq!(crashed["isError"], true, "{crashed}");
+    let failed = said(&crashed);
+    assert_eq!(
+        (&failed["success"], &failed["result"]),
+        (&json!(false), &Value::Null)
+    );
+    let error = failed["error"].as_str().unwrap();
+    assert!(
+        error.contains("server pjpd") && error.contains("tools/list"),
+        "{error}"
+    );
+    let code = &crashed["_meta"]["tooldock/error"]["code"];
+    assert_eq!(code, "worker_unavailable", "{crashed}");
+    loop {
+        if stream.message().await["method"] == "notifications/tools/list_changed" {
+            break;
+        }
+    }
+    let listed = result(&asking, "tools/list", json!({})).await;
+    let names = super::names(&listed["tools"], "name");
+    assert!(
+        names.contains(&"vec_search".to_owned()) && !names.iter().any(|it| it.starts_with("pjpd_")),
+        "{names:?}"
+    );
+    let lines = catalogue(&listed["tools"]);
+    assert!(!lines.iter().any(|it| it.contains("pjpd_")), "{lines:#?}");
+    let why = said(&call(&asking, "pjpd_mixed", json!({})).await);
+    let error = why["error"].as_str().unwrap();
+    assert!(error.contains("offers nothing in this session"), "{error}");
+    let params = json!({"uri": "pjpd_projects://list"});
+    let read = super::answer(&asking, "resources/read", params).await;
+    assert_eq!(read["error"]["data"]["success"], false, "{read}");
+
+    // Others go on with the process that all share.
+    assert_eq!(tools_of(&plain).await, before);
+    let ran = call(&plain, "pjpd_list_projects", json!({})).await;
+    assert_eq!(ran["content"][0]["text"], "pjpd ran list_projects");
+    assert_eq!(house.asked("pjpd", "initialize"), 2);
+}
+
+/// What a client says to all servers starts none of them; a copy that starts later is told the level first.
+#[tokio::test]
+async fn a_level_and_changed_roots_start_no_server() {
+    let house = House::of("").await;
+    let session = house.asking("toolman").await;
+    tools_of(&session).await;
+    result(&session, "logging/setLevel", json!({"level": "debug"})).await;
+    let roots = json!({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"});
+    assert_eq!(session.post(&roots).await.status, 202);
+    call(&session, "pjpd_pid", json!({})).await;
+    assert_eq!(session.post(&roots).await.status, 202);
+    eventually("the server that runs to hear of the roots", async || {
+        let heard = house.asked("pjpd", "notifications/roots/list_changed");
+        (heard > 0).then_some(())
+    })
+    .await;
+    let asked = |server, method| house.asked(server, method);
+    assert_eq!(asked("pjpd", "initialize"), 2);
+    assert_eq!(asked("pjpd", "logging/setLevel"), 1);
+    assert_eq!(asked("pjpd", "notifications/roots/list_changed"), 1);
+    assert_eq!(
+        (asked("vec", "initialize"), asked("vec", "logging/setLevel")),
+        (1, 0)
+    );
+}
+
+/// AGG-11: strict clients refuse a whole list for one entry, so none is published that they would not take.
+#[tokio::test]
+async fn definitions_that_no_client_takes_are_mended_or_left_out() {
+    let file = "active_toolsets = [\"*\"]\n[[servers]]\nnamespace = \"wild\"\ncommand = \"WILD\"\n";
+    let house = House::with(file, json!({})).await;
+    let session = house.session().await;
+    let listed = result(&session, "tools/list", json!({})).await;
+    let names = super::names(&listed["tools"], "name");
+    assert_eq!(names, ["toolman_activate", "wild_good", "wild_bare"]);
+    assert_eq!(listed["tools"][2]["inputSchema"], json!({"type": "object"}));
+    let resources = result(&session, "resources/list", json!({})).await;
+    assert_eq!(resources["resources"][0]["name"], "note://1");
+    logged(
+        &house.gateway,
+        "\"text\" is left out: its inputSchema is not of type object",
+    )
+    .await;
+    logged(
+        &house.gateway,
+        "\"bare\" was mended: its inputSchema is missing",
+    )
+    .await;
+    // What was read is kept.
+    let asked = house.asked("wild", "tools/list");
+    assert_eq!(tools_of(&session).await, names);
+    assert_eq!(house.asked("wild", "tools/list"), asked);
+    assert_eq!(house.asked("wild", "resources/list"), 1);
+}

@@ -1,9 +1,10 @@
 //! The clients of the official SDKs, over their own stdio transports.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use serde_json::Value;
+use rmcp::ServiceExt as _;
+use serde_json::{Value, json};
 
 use super::{Project, SERVERS};
 use crate::support::programs;
@@ -35,8 +36,51 @@ fn the_python_sdk_2_activates_and_calls_in_both_eras() {
         let seen = seen(programs::python("clients-mcp2"), &program, &[mode]);
         is_complete(&seen);
         assert_eq!(seen["version"], version, "{seen}");
-        assert_eq!(seen["progress"], serde_json::json!([1.0]), "{seen}");
+        assert_eq!(seen["progress"], json!([1.0]), "{seen}");
     }
+}
+
+#[test]
+fn the_python_sdk_1_activates_and_calls() {
+    let program = programs::root().join("tests/clients/toolman_mcp1.py");
+    let seen = seen(programs::python("clients-mcp1"), &program, &[]);
+    let prompts = ["pjpd_summarize", "vec_explain"];
+    let expected =
+        json!({ "before": false, "after": true, "ran": "vec ran index", "prompts": prompts });
+    assert_eq!(seen, expected);
+}
+
+#[tokio::test]
+async fn the_rust_sdk_activates_and_calls() {
+    let project = Project::of(SERVERS);
+    let mut process = tokio::process::Command::from(project.toolman())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("the program starts");
+    let pipes = process.stdout.take().zip(process.stdin.take());
+    let client = ().serve(pipes.expect("piped")).await.expect("the handshake");
+    let has = async |name: &str| {
+        let listed = client.list_all_tools().await.expect("a list");
+        listed.iter().any(|it| it.name == name)
+    };
+    let call = async |tool: &str, arguments: Value| {
+        let call = json!({ "name": tool, "arguments": arguments });
+        let call = serde_json::from_value(call).expect("a call");
+        let answer = client.call_tool(call).await.expect("an answer");
+        let answer: Value = serde_json::to_value(answer).expect("JSON");
+        answer["content"][0]["text"].clone()
+    };
+    assert!(!has("vec_index").await);
+    let lists = json!({ "tools_on": ["vec_index"], "tools_off": [], "resources_on": [], "resources_off": [] });
+    call("toolman_activate", lists).await;
+    assert!(has("vec_index").await);
+    assert_eq!(call("vec_index", json!({})).await, "vec ran index");
+    client.cancel().await.expect("it ends");
+    let ended = tokio::time::timeout(crate::support::DEADLINE, process.wait()).await;
+    assert!(ended.expect("it ends").expect("a status").success());
 }
 
 #[test]

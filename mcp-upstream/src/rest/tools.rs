@@ -117,6 +117,7 @@ pub(crate) async fn call(core: &Core, caller: Caller, name: &str, body: Bytes) -
         upstream,
         client: Client::Plain,
         streams: false,
+        depth: 0,
     };
     let answered = async {
         let call = upstream.call_tool(&cx, name, arguments.clone())?;

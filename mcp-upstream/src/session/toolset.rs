@@ -57,6 +57,11 @@ impl Toolset {
         }
     }
 
+    /// Keeps only these differences.
+    pub fn retain(&mut self, keeps: impl Fn(EntryId) -> bool) {
+        self.0.retain(|entry, _| keeps(*entry));
+    }
+
     /// How many differences there are.
     pub fn len(&self) -> usize {
         self.0.len()

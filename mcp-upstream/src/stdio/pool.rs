@@ -55,7 +55,7 @@ pub(crate) use pools::{Pools, served};
 pub(crate) use replay_state::ReplayState;
 use rules::{LAST_GOOD, Patience, Rules, SLOT_WAIT, WAITERS_MAX};
 use state::{Action, Event, Full, Place, ProcessId, Refusal, State, WaiterId};
-pub(crate) use state::{Counts, Presence};
+pub(crate) use state::{Counts, Presence, ServerCopy};
 
 /// How long a request waits for the pool to notice that the process it got has just ended.
 const NOTICE: Duration = Duration::from_secs(1);
@@ -615,6 +615,26 @@ impl PoolShared {
         let mut replicas = replicas.into_iter();
         let found = replicas.find(|(_, process)| process.router().tasks().owns(principal, task));
         found.map(|(backend, _)| ConnectionKey::Replica(backend))
+    }
+
+    /// How the copy is that is reached by that key.
+    fn copy(&self, key: &ConnectionKey, era: Era) -> ServerCopy {
+        self.lock().state.copy(key, era)
+    }
+
+    /// Whether a process of a place runs a principal's task.
+    fn has_task(
+        &self,
+        (key, era): (&ConnectionKey, Era),
+        principal: Option<&Arc<str>>,
+        task: &str,
+    ) -> bool {
+        let inner = self.lock();
+        let place = inner.state.place_of(key, era);
+        let serving = place.map(|(_, serving)| serving);
+        let live = serving.iter().flatten().filter_map(|it| inner.live.get(it));
+        live.into_iter()
+            .any(|process| process.router().tasks().owns(principal, task))
     }
 
     /// Whether the state of a session is lost, with the backend that had it.

@@ -26,8 +26,8 @@ use tooldock_workers::worker::LogLevel;
 
 use super::health::ServerHealth;
 use super::{
-    CallContext, Client, IncomingRequest, Listening, Prepared, SessionChanges, Soon, ToolsWait,
-    Upstream,
+    CallContext, Client, IncomingRequest, Listening, Prepared, ServerCopy, SessionChanges, Soon,
+    ToolsWait, Upstream,
 };
 use crate::bridge::server_info;
 use crate::broadcast::{Audience, Filter};
@@ -129,6 +129,25 @@ impl ExternalServers {
         Ok(isolation::place(
             isolation, speaks, client, requester, method,
         ))
+    }
+
+    /// Where the tool calls of a client go, as far as that is known without asking.
+    fn known_place(&self, cx: &CallContext<'_>) -> Option<Place> {
+        let isolation = self.processes.isolation(&cx.namespace)?;
+        let era = cx.client.own_era();
+        let speaks = self.processes.known_to_speak(&cx.namespace, era)?;
+        let requester = Requester::of(cx);
+        Some(isolation::place(
+            isolation, speaks, &cx.client, &requester, TOOLS_CALL,
+        ))
+    }
+
+    /// How the copy of a server is that a client talks to.
+    fn copy(&self, cx: &CallContext<'_>) -> ServerCopy {
+        self.known_place(cx).map_or(ServerCopy::Idle, |place| {
+            let (key, era) = (&place.key, place.open.era);
+            self.processes.copy(&cx.namespace, key, era)
+        })
     }
 
     /// A process for a request.
@@ -382,6 +401,20 @@ impl Upstream for ClientUpstream {
 
     fn presence(&self, namespace: &Namespace) -> Option<Receiver<Presence>> {
         self.0.processes.presence(namespace)
+    }
+
+    fn copy(&self, cx: &CallContext<'_>) -> ServerCopy {
+        self.0.copy(cx)
+    }
+
+    fn has_task(&self, cx: &CallContext<'_>, task: &str) -> bool {
+        let principal = cx.caller.principal.as_ref();
+        let place = self.0.known_place(cx);
+        place.is_some_and(|place| {
+            let (key, era) = (&place.key, place.open.era);
+            let processes = &self.0.processes;
+            processes.has_task(&cx.namespace, (key, era), principal, task)
+        })
     }
 
     fn settled<'a>(&'a self, namespace: &'a Namespace) -> Soon<'a, ()> {

@@ -27,6 +27,8 @@ pub(crate) struct CallContext<'a> {
     pub(crate) client: Client,
     /// Whether the client takes events with its answer. One that does not can be told and asked nothing before it.
     pub(crate) streams: bool,
+    /// How many aggregates the request came through.
+    pub(crate) depth: u8,
 }
 
 /// Who makes a request, as far as an upstream may know.

@@ -18,7 +18,7 @@ use tooldock_workers::remote::BackendId;
 
 use super::key::{ConnectionKey, OpenAs};
 use super::rules::Patience;
-use super::state::{Event, Presence};
+use super::state::{Event, Presence, ServerCopy};
 use super::{Driver, Leased, PoolShared, PoolState};
 use crate::broadcast::Audience;
 use crate::catalogue::Catalogue;
@@ -251,6 +251,29 @@ impl Pools {
     ) -> Option<ConnectionKey> {
         let pool = self.of(server.into())?;
         pool.place_of_task(era, principal, task)
+    }
+
+    /// How the copy of a server is that is reached by that key.
+    pub(crate) fn copy<'a>(
+        &self,
+        server: impl Into<ServerRef<'a>>,
+        key: &ConnectionKey,
+        era: Era,
+    ) -> ServerCopy {
+        let pool = self.of(server.into());
+        pool.map_or(ServerCopy::Idle, |pool| pool.copy(key, era))
+    }
+
+    /// Whether a copy of a server runs a principal's task.
+    pub(crate) fn has_task<'a>(
+        &self,
+        server: impl Into<ServerRef<'a>>,
+        at: (&ConnectionKey, Era),
+        principal: Option<&Arc<str>>,
+        task: &str,
+    ) -> bool {
+        let pool = self.of(server.into());
+        pool.is_some_and(|pool| pool.has_task(at, principal, task))
     }
 
     /// Whether the state of a session at a server is lost, with the backend that had it.

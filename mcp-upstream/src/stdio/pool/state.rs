@@ -163,6 +163,17 @@ pub(crate) enum Presence {
     Dead,
 }
 
+/// How one copy of a server is: everybody's, or a client's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ServerCopy {
+    /// It is there, or has no copies.
+    Running,
+    /// Nobody needed it yet, or it was stopped and starts when it is needed.
+    Idle,
+    /// It ended and is not started again.
+    Ended,
+}
+
 impl State {
     pub(super) fn new(rules: Rules) -> Self {
         Self {
@@ -594,6 +605,26 @@ impl State {
                 .is_some_and(|it| it.dead)
         };
         self.rules.keeps_state && (lost(Era::Legacy) || lost(Era::Modern))
+    }
+
+    /// How the copy is that is reached by that key.
+    pub(super) fn copy(&self, key: &ConnectionKey, wanted: Era) -> ServerCopy {
+        // A process for one request alone is over with it.
+        let Some(lasting) = Key::lasting(key) else {
+            return ServerCopy::Idle;
+        };
+        let is_dead = |era| {
+            let key = lasting.clone();
+            let found = self.slots.get(&SlotKey { key, era });
+            found.is_some_and(|slot| slot.dead)
+        };
+        if is_dead(Era::Legacy) || is_dead(Era::Modern) {
+            return ServerCopy::Ended;
+        }
+        match self.place_of(key, wanted) {
+            Some((_, serving)) if !serving.is_empty() => ServerCopy::Running,
+            _ => ServerCopy::Idle,
+        }
     }
 
     /// What lasts in a place, and the processes that serve it: of what everybody shares at several backends, those at all

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tooldock_workers::aggregate::{ActivePatterns, AggregateOptions};
 
-use super::catalogue::Entry;
+use super::catalogue::{Catalogue, Entry};
 use super::own::{ACTIVATE, LISTS, Said, Shown, few};
 use super::toolsets::{Active, Keep, Switches, changes, keep_in_session};
 use super::{Live, Shared};
@@ -33,7 +33,7 @@ pub(super) struct Plan<'a> {
 /// # Errors
 ///
 /// What is wrong with them and what to do, for the model. Nothing is changed then.
-pub(super) fn plan<'a>(
+pub(super) async fn plan<'a>(
     shown: &'a Shown<'_>,
     arguments: &[u8],
     options: &AggregateOptions,
@@ -82,6 +82,8 @@ pub(super) fn plan<'a>(
                             "nothing was changed: one call may give {PATTERNS_MAX} patterns"
                         ));
                     }
+                    // Each is compared with all there is: others have their turn between two of them.
+                    tokio::task::yield_now().await;
                     matching(shown, name, resources)
                 }
                 None => Ok(Vec::new()),
@@ -143,13 +145,13 @@ fn matching<'a>(
 
 impl Plan<'_> {
     /// What is to be changed, for the set of the moment it is kept.
-    fn switches(&self) -> Switches {
+    fn switches(&self, catalogue: &Catalogue) -> Switches {
         let wanted = self.wanted.values();
-        Switches(
-            wanted
-                .map(|(entry, on)| (entry.id, *on, entry.start))
-                .collect(),
-        )
+        let wanted = wanted.map(|(entry, on)| (entry.id, *on, entry.start));
+        Switches {
+            wanted: wanted.collect(),
+            known: catalogue.entries().iter().map(|entry| entry.id).collect(),
+        }
     }
 
     fn names(&self, on: bool) -> Vec<&str> {
@@ -213,20 +215,16 @@ impl Activation {
     /// Changes the set and tells who is to know.
     pub(super) async fn run(self, shown: &Shown<'_>, arguments: &[u8]) -> Said {
         let options = &self.live.aggregate.spec.options;
-        let plan = match plan(shown, arguments, options) {
+        let plan = match plan(shown, arguments, options).await {
             Ok(plan) => plan,
             Err(reason) => return Said::error(reason),
         };
-        let mut said = Said {
-            outcome: Ok(plan.done().into()),
-            further: Vec::new(),
-            handle: None,
-        };
+        let mut said = Said::result(plan.done().into());
         if options.activation_schemas.unwrap_or(true) {
             said.further.extend(plan.definitions());
         }
         let changes = changes(plan.touches(false), plan.touches(true));
-        let switches = plan.switches();
+        let switches = plan.switches(shown.catalogue);
         drop(plan);
         if let Err(reason) = self.keep(&switches, &mut said).await {
             return Said::error(reason);
@@ -288,10 +286,9 @@ impl Activation {
 mod tests {
     use super::*;
     use crate::session::Toolset;
-    use crate::upstream::aggregate::catalogue::Catalogue;
 
     /// What is wrong with an activation of these tools where there are none.
-    fn refused(tools_on: &[String]) -> String {
+    async fn refused(tools_on: &[String]) -> String {
         let catalogue = Catalogue::default();
         let shown = Shown {
             catalogue: &catalogue,
@@ -305,25 +302,31 @@ mod tests {
         let arguments = json!({
             "tools_on": tools_on, "tools_off": [], "resources_on": [], "resources_off": [],
         });
-        plan(&shown, arguments.to_string().as_bytes(), &options).unwrap_err()
+        plan(&shown, arguments.to_string().as_bytes(), &options)
+            .await
+            .unwrap_err()
     }
 
-    #[test]
-    fn patterns_and_names_of_one_call_are_bounded() {
+    #[tokio::test]
+    async fn patterns_and_names_of_one_call_are_bounded() {
         let nested = format!("{}a{}", "{".repeat(100_000), "}".repeat(100_000));
-        let refused_pattern = refused(&[nested]);
+        let refused_pattern = refused(&[nested]).await;
         assert!(
             refused_pattern.ends_with("it has more than 256 bytes"),
             "{refused_pattern}"
         );
         assert!(refused_pattern.len() < 200, "{refused_pattern}");
-        assert!(refused(&vec!["a*".to_owned(); 100]).ends_with("90 more"));
-        let too_many = refused(&vec!["a*".to_owned(); 101]);
+        assert!(
+            refused(&vec!["a*".to_owned(); 100])
+                .await
+                .ends_with("90 more")
+        );
+        let too_many = refused(&vec!["a*".to_owned(); 101]).await;
         assert!(
             too_many.ends_with("one call may give 100 patterns"),
             "{too_many}"
         );
-        let too_many = refused(&vec!["a".to_owned(); 10_001]);
+        let too_many = refused(&vec!["a".to_owned(); 10_001]).await;
         assert!(
             too_many.ends_with("one call may give 10000 names"),
             "{too_many}"

@@ -2,12 +2,19 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tooldock_workers::error::{CallError, CallErrorCode};
+
+use super::own::Said;
 use super::references::References;
+use crate::audit::Transport;
+use crate::broadcast::{Audience, Change};
 use crate::engine::{
     CallFacts, CallOutcome, Delegate, Peer, Talks, UpstreamCall, UpstreamReply, Work,
 };
+use crate::format::ResultFormat;
 use crate::jsonrpc::Response;
-use crate::session::CancelNotice;
+use crate::protocol::code;
+use crate::session::{CancelNotice, Session};
 
 /// A call that a member answers.
 pub(super) struct MemberCall {
@@ -18,6 +25,21 @@ pub(super) struct MemberCall {
     pub(super) via: Arc<str>,
     /// Publishes the URIs in the reply.
     pub(super) references: Option<References>,
+    /// How results of this client look.
+    pub(super) format: ResultFormat,
+    /// The session of the call, and who tells it that a server's entries have left its lists.
+    pub(super) told: Option<(Arc<Session>, Arc<Audience>)>,
+}
+
+impl MemberCall {
+    /// The sentence that a model can act on.
+    fn unreachable(&self, error: &CallError) -> String {
+        let server = &self.via;
+        let reason = error.message.trim_end_matches('.');
+        format!(
+            "server {server} did not answer this call: {reason}. Call tools/list to see what there is now, and go on with other tools or tell the user that server {server} is away"
+        )
+    }
 }
 
 impl CancelNotice for MemberCall {
@@ -43,6 +65,38 @@ impl UpstreamCall for MemberCall {
             Some(references) => references.publish(&self.facts.method, reply),
             None => reply,
         }
+    }
+
+    /// What failed before the server's own answer is told in the convention's form (AGG-39). REST has a form of its own.
+    fn not_relayed(&self, error: CallError) -> CallOutcome {
+        let is_away = matches!(
+            error.code,
+            CallErrorCode::WorkerUnavailable
+                | CallErrorCode::DependencyError
+                | CallErrorCode::UpstreamError
+        );
+        if !is_away || self.facts.transport == Transport::Rest {
+            return Err(error);
+        }
+        if let Some((session, audience)) = &self.told {
+            // Where its own copy of the server ended, its lists are others now.
+            let (session, audience) = (Arc::clone(session), Arc::clone(audience));
+            // Three short messages to one session: nobody waits for them.
+            tokio::spawn(async move {
+                let changes = [Change::Tools, Change::Resources, Change::Prompts];
+                audience.tell(&session, &changes).await;
+            });
+        }
+        let said = Said::failed(self.unreachable(&error), error.code);
+        let response = match self.facts.method.is_tool_call() {
+            true => said.as_result(&self.format),
+            false => said.rpc_error(code::INTERNAL),
+        };
+        Ok(UpstreamReply::Response(response))
+    }
+
+    fn has_lost_its_session(&self) -> bool {
+        self.call.has_lost_its_session()
     }
 
     /// The engine runs the member's call in its place.

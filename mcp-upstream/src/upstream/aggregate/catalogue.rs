@@ -10,17 +10,20 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use tooldock_workers::aggregate::{ActivePatterns, AggregateSpec};
 
+use super::budget::Budget;
 use super::names;
 use super::offer::{Listed, Offer};
 use crate::jsonrpc::{self, spans};
 use crate::session::Toolset;
 use crate::session::toolset::EntryId;
-use crate::upstream::worker::uri_template;
 
 /// Characters of a description that the catalogue shows.
 const DESCRIPTION_MAX: usize = 132;
 /// Characters of a definition that are about one token.
 const CHARACTERS_PER_TOKEN: usize = 4;
+
+/// Warnings about one catalogue; the rest is counted.
+const WARNINGS_MAX: usize = 100;
 
 /// What is published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -96,12 +99,14 @@ impl Entry {
 }
 
 impl Catalogue {
-    /// Merges what members offer, each with its prefix. `reserved` are the names of the aggregate's own tools.
+    /// Merges what members offer, each with its prefix, and says what is left out or has another name. `reserved` are the
+    /// names of the aggregate's own tools.
     pub(super) fn new(
         spec: &AggregateSpec,
         offers: &[(Arc<str>, Option<Arc<Offer>>)],
         reserved: &[&str],
-    ) -> Self {
+    ) -> (Self, Vec<String>) {
+        let mut warnings = Warnings::default();
         let mut catalogue = Self::default();
         let reserved: HashSet<_> = reserved.iter().copied().collect();
         for (member, (prefix, offer)) in offers.iter().enumerate() {
@@ -114,22 +119,25 @@ impl Catalogue {
             ] {
                 for listed in list {
                     if breaks_lines(&listed.own) {
-                        tracing::warn!(
-                            "{:?} of server {prefix:?} is left out: its name holds control characters",
-                            crate::engine::shortened(&listed.own)
-                        );
+                        warnings.add(|| {
+                            let name = crate::engine::shortened(&listed.own);
+                            format!("{name:?} of server {prefix:?} is left out: its name holds control characters")
+                        });
                         continue;
                     }
                     let at = catalogue.entries.len();
                     let entry = entry((kind, at), member, prefix, listed, &spec.active);
+                    if let Some(long) = names::prefixed_too_long(kind, prefix, &listed.own) {
+                        let short = &entry.published;
+                        warnings.add(|| format!("{long} has more than the 64 characters that all clients take; it is published as {short}"));
+                    }
                     let is_own = kind == Kind::Tool && reserved.contains(&*entry.published);
                     let key = (kind.family(), Arc::clone(&entry.published));
                     if is_own || catalogue.by_name.contains_key(&key) {
-                        tracing::warn!(
-                            name = &*entry.published,
-                            "{} of server {prefix:?} is left out: an earlier server has the name already",
-                            entry.published
-                        );
+                        warnings.add(|| {
+                            let name = &entry.published;
+                            format!("{name} of server {prefix:?} is left out: an earlier server has the name already")
+                        });
                         continue;
                     }
                     catalogue.by_name.insert(key, at);
@@ -137,7 +145,7 @@ impl Catalogue {
                 }
             }
         }
-        catalogue
+        (catalogue, warnings.all())
     }
 
     /// All of one kind.
@@ -148,6 +156,12 @@ impl Catalogue {
     /// All of them.
     pub(super) fn entries(&self) -> &[Entry] {
         &self.entries
+    }
+
+    /// What is of that kind and has that published name.
+    pub(super) fn find(&self, kind: Kind, published: &str) -> Option<&Entry> {
+        self.named(kind, published)
+            .filter(|entry| entry.kind == kind)
     }
 
     pub(super) fn tool(&self, published: &str) -> Option<&Entry> {
@@ -168,19 +182,22 @@ impl Catalogue {
         Some(&self.entries[*at])
     }
 
-    /// The template that a URI may be of: an active one before others, of these the one of the longest prefix (K-42).
+    /// The template that a URI may be of, of those that `fits` says yes to: an active one before others, of these the one
+    /// of the longest prefix (K-42).
     pub(super) fn template(
         &self,
         uri: &str,
         prefix_of: impl Fn(usize) -> usize,
-        toolset: &Toolset,
+        fits: impl Fn(&Entry) -> bool,
+        is_active: impl Fn(&Entry) -> bool,
     ) -> Option<&Entry> {
+        let mut budget = Budget::default();
         let matching = self
             .of(Kind::Template)
-            .filter(|entry| uri_template::could_match(&entry.published, uri));
+            .filter(|entry| budget.could_match(&entry.published, uri) && fits(entry));
         let mut best: Option<(&Entry, (bool, usize))> = None;
         for entry in matching {
-            let rank = (entry.is_active(toolset), prefix_of(entry.member));
+            let rank = (is_active(entry), prefix_of(entry.member));
             // The first of equal ones stays.
             if best.is_none_or(|(_, before)| rank > before) {
                 best = Some((entry, rank));
@@ -190,16 +207,46 @@ impl Catalogue {
     }
 
     /// The published URI of a resource of a member, if the member lists it or has a template for it.
-    pub(super) fn published_uri(&self, member: usize, prefix: &str, own: &str) -> Option<String> {
-        let offered = self.entries.iter().any(|entry| {
-            entry.member == member
-                && match entry.kind {
-                    Kind::Resource => *entry.own == *own,
-                    Kind::Template => uri_template::could_match(&entry.own, own),
-                    Kind::Tool | Kind::Prompt => false,
-                }
-        });
-        offered.then(|| names::prefixed(prefix, own))
+    pub(super) fn published_uri(
+        &self,
+        member: usize,
+        prefix: &str,
+        own: &str,
+        budget: &mut Budget,
+    ) -> Option<String> {
+        let published = names::prefixed(prefix, own);
+        let listed = self.find(Kind::Resource, &published);
+        let offered = listed.is_some_and(|entry| entry.member == member)
+            || self
+                .of(Kind::Template)
+                .any(|entry| entry.member == member && budget.could_match(&entry.own, own));
+        offered.then_some(published)
+    }
+}
+
+/// What is worth a warning, the first of it in full.
+#[derive(Default)]
+struct Warnings {
+    told: Vec<String>,
+    more: usize,
+}
+
+impl Warnings {
+    fn add(&mut self, warning: impl FnOnce() -> String) {
+        match self.told.len() < WARNINGS_MAX {
+            true => self.told.push(warning()),
+            false => self.more += 1,
+        }
+    }
+
+    fn all(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.told.push(format!(
+                "{} more names are left out or shortened",
+                self.more
+            ));
+        }
+        self.told
     }
 }
 
@@ -214,10 +261,6 @@ fn entry(
     if matches!(kind, Kind::Tool | Kind::Prompt)
         && let Some(short) = names::short(&published)
     {
-        tracing::warn!(
-            name = published,
-            "{published} has more than the 64 characters that all clients take; it is published as {short}"
-        );
         published = short;
     }
     let definition = listed.definition.get();
@@ -293,11 +336,12 @@ mod tests {
     fn catalogue(active: &[&str], offers: Vec<(&str, Offer)>) -> Catalogue {
         let offers = offers.into_iter();
         let offers = offers.map(|(prefix, offer)| (prefix.into(), Some(Arc::new(offer))));
-        Catalogue::new(
+        let (catalogue, _) = Catalogue::new(
             &spec(active),
             &offers.collect::<Vec<_>>(),
             &["toolman_activate"],
-        )
+        );
+        catalogue
     }
 
     #[test]
@@ -390,7 +434,8 @@ mod tests {
         let prefix_of = |member: usize| ["a", "a_b"][member].len();
         let mut toolset = Toolset::default();
         let found = |toolset: &Toolset| {
-            of.template("a_b_item://42", prefix_of, toolset)
+            let is_active = |entry: &Entry| entry.is_active(toolset);
+            of.template("a_b_item://42", prefix_of, |_| true, is_active)
                 .unwrap()
                 .member
         };
@@ -398,7 +443,11 @@ mod tests {
         let inner = of.resource("a_b_item://{id}").unwrap();
         toolset.set(inner.id, false, inner.start);
         assert_eq!(found(&toolset), 0);
-        assert!(of.template("b_item://42", prefix_of, &toolset).is_none());
+        let none = of.template("b_item://42", prefix_of, |_| true, |_| true);
+        assert!(none.is_none());
+        // One that its caller may not know of hides no other.
+        let shown = of.template("a_b_item://42", prefix_of, |it| it.member == 0, |_| false);
+        assert_eq!(shown.unwrap().member, 0);
     }
 
     #[test]
@@ -409,7 +458,7 @@ mod tests {
             ..Offer::default()
         };
         let of = catalogue(&[], vec![("p", offer)]);
-        let published = |uri| of.published_uri(0, "p", uri);
+        let published = |uri| of.published_uri(0, "p", uri, &mut Budget::default());
         assert_eq!(
             published("projects://list").as_deref(),
             Some("p_projects://list")

@@ -7,7 +7,7 @@
 //!             └───────────────┘
 //! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -17,20 +17,22 @@ use tooldock_workers::aggregate::{AggregateMember, Member, Pin};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, Registry, Snapshot};
 
-use super::Kinds;
-use super::offer::{Offer, Reading};
+use super::offer::Offer;
 use super::pace::{Pace, again_after, retry_after};
+use super::reading::{self, Reading};
+use super::state::{State, Why};
+use super::{Kinds, Shared, is_aggregate, nested};
 use crate::broadcast::{Audience, Change};
 use crate::stdio::pool::Presence;
-
-/// Why a member offers nothing any more.
-const ENDED: &str = "its server ended";
+use crate::supervise::supervise;
 
 /// Where members are found, and who hears of them.
 #[derive(Clone)]
 pub(super) struct Home {
     pub(super) registry: Arc<Registry>,
     pub(super) kinds: Arc<Kinds>,
+    /// For members that are aggregates themselves.
+    pub(super) aggregates: Weak<Shared>,
     pub(super) audience: Arc<Audience>,
     pub(super) control: Handle,
 }
@@ -51,28 +53,6 @@ struct About {
     target: AggregateMember,
     connect_timeout: Duration,
     pin: Option<Pin>,
-}
-
-/// How a member is.
-#[derive(Clone)]
-pub(super) enum State {
-    /// Its lists are being read for the first time.
-    Starting,
-    /// That takes longer than its time limit.
-    Late,
-    /// It offers this.
-    Ready(Arc<Offer>),
-    /// It offers nothing, and why.
-    Gone(Arc<str>),
-}
-
-impl State {
-    fn offer(&self) -> Option<Arc<Offer>> {
-        match self {
-            Self::Ready(offer) => Some(Arc::clone(offer)),
-            Self::Starting | Self::Late | Self::Gone(_) => None,
-        }
-    }
 }
 
 impl Slot {
@@ -102,7 +82,7 @@ impl Slot {
             about: about.clone(),
             state: state.clone(),
         };
-        let task = home.control.spawn(keeper.run()).abort_handle();
+        let task = home.control.spawn(keep(keeper)).abort_handle();
         Arc::new(Self { about, state, task })
     }
 
@@ -169,6 +149,31 @@ fn found(target: &AggregateMember, registry: &Registry) -> Option<Arc<Namespace>
     }
 }
 
+/// Keeps up with a member until the task is aborted.
+async fn keep(keeper: Keeper) {
+    supervise("the task of an aggregate's member", || {
+        // Else all lists would wait for a member that nobody asks.
+        let broken = SaysSo(&keeper);
+        let round = keeper.run();
+        async move {
+            let _broken = broken;
+            round.await;
+        }
+    })
+    .await;
+}
+
+/// Takes away what a member offered where its task fails.
+struct SaysSo<'a>(&'a Keeper);
+
+impl Drop for SaysSo<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.gone(Why::Unread("its task failed".into()));
+        }
+    }
+}
+
 /// The task of a member.
 struct Keeper {
     home: Home,
@@ -181,11 +186,11 @@ enum Unread {
     /// The server is there, but did not answer this time: what it offered before may stay.
     Refused(String),
     /// There is nothing that could be published.
-    Unfit(String),
+    Unfit(Why),
 }
 
 impl Keeper {
-    async fn run(self) {
+    async fn run(&self) {
         let mut published = self.home.registry.subscribe();
         let mut failures = 0;
         let mut pace = Pace::default();
@@ -196,7 +201,7 @@ impl Keeper {
         loop {
             published.mark_unchanged();
             let Some(namespace) = found(&self.about.target, &self.home.registry) else {
-                self.gone("no namespace of that name is served");
+                self.gone(Why::Missing);
                 let _ = published.changed().await;
                 continue;
             };
@@ -220,9 +225,12 @@ impl Keeper {
                     self.unlisted(vec![reason], &mut unlisted);
                     again_after(failures)
                 }
-                Err(Unread::Refused(reason) | Unread::Unfit(reason)) => {
+                Err(unread) => {
                     failures += 1;
-                    self.gone(&reason);
+                    self.gone(match unread {
+                        Unread::Refused(reason) => Why::Unread(reason),
+                        Unread::Unfit(why) => why,
+                    });
                     Some(retry_after(failures))
                 }
             };
@@ -239,12 +247,14 @@ impl Keeper {
         namespace: &Arc<Namespace>,
         before: Option<&Offer>,
     ) -> Result<Reading, Unread> {
-        let upstream = self.home.kinds.of(namespace).ok_or_else(|| {
-            let reason =
-                "an aggregate cannot be a member of an aggregate: name its servers themselves";
-            Unread::Unfit(reason.into())
-        })?;
-        let reading = Offer::read(namespace, upstream, before);
+        let reading = async {
+            if !is_aggregate(namespace) {
+                return reading::read(namespace, self.home.kinds.of(namespace), before).await;
+            }
+            let aggregates = self.home.aggregates.upgrade();
+            let aggregates = aggregates.ok_or("the gateway is stopping")?;
+            nested::read(&aggregates, namespace).await
+        };
         tokio::pin!(reading);
         let limit = self.about.connect_timeout;
         let read = match timeout(limit, &mut reading).await {
@@ -259,9 +269,9 @@ impl Keeper {
         let is_there = presence.is_none_or(|it| *it.borrow() == Presence::There);
         let reading = match read {
             Ok(reading) if is_there => reading,
-            Ok(_) => return Err(Unread::Unfit(ENDED.into())),
+            Ok(_) => return Err(Unread::Unfit(Why::Ended)),
             Err(reason) if is_there => return Err(Unread::Refused(reason)),
-            Err(reason) => return Err(Unread::Unfit(reason)),
+            Err(reason) => return Err(Unread::Unfit(Why::Unread(reason))),
         };
         // What is published already was judged before.
         if before.is_some_and(|before| reading.offer.changes(before).is_empty()) {
@@ -271,9 +281,9 @@ impl Keeper {
         match (self.about.pin, reading.failed.first()) {
             (Some(_), Some(reason)) => return Err(Unread::Refused(reason.clone())),
             (Some(pin), None) if pin != digest => {
-                return Err(Unread::Unfit(format!(
+                return Err(Unread::Unfit(Why::Pin(format!(
                     "what it offers is not what `pin` says: read what it offers now, then write pin = \"{digest}\""
-                )));
+                ))));
             }
             _ => {}
         }
@@ -321,7 +331,7 @@ impl Keeper {
                     if !offers {
                         return;
                     }
-                    self.gone(ENDED);
+                    self.gone(Why::Ended);
                     at = Some(Instant::now() + retry_after(1));
                 }
                 heard = overheard.changed(), if listens => {
@@ -341,7 +351,10 @@ impl Keeper {
     }
 
     fn presence(&self, namespace: &Namespace) -> Option<watch::Receiver<Presence>> {
-        self.home.kinds.of(namespace)?.presence(namespace)
+        match is_aggregate(namespace) {
+            true => None,
+            false => self.home.kinds.of(namespace).presence(namespace),
+        }
     }
 
     fn offer(&self) -> Option<Arc<Offer>> {
@@ -397,19 +410,21 @@ impl Keeper {
     }
 
     /// Takes away what the member offered, and says so once.
-    fn gone(&self, reason: &str) {
+    fn gone(&self, why: Why) {
         let mut offered = None;
         let news = self.state.send_if_modified(|state| {
             offered = state.offer();
-            let same = matches!(state, State::Gone(said) if **said == *reason);
-            *state = State::Gone(reason.into());
+            let same = matches!(state, State::Gone(before) if **before == why);
+            if !same {
+                *state = State::Gone(Arc::new(why));
+            }
             !same
         });
-        if news {
+        if news && let State::Gone(reason) = &*self.state.borrow() {
             tracing::warn!(
                 aggregate = %self.about.aggregate,
                 server = &*self.about.label,
-                reason,
+                %reason,
                 "server {} of {} offers nothing: {reason}",
                 self.about.label,
                 self.about.aggregate

@@ -2,6 +2,8 @@
 
 use sha2::{Digest as _, Sha256};
 
+use super::catalogue::Kind;
+
 /// The longest name of a tool or prompt that all clients take.
 const NAME_MAX: usize = 64;
 /// Digits of the digest at the end of a name that was too long.
@@ -21,6 +23,13 @@ pub(super) fn own<'a>(prefix: &str, published: &'a str) -> Option<&'a str> {
         true => Some(published),
         false => published.strip_prefix(prefix)?.strip_prefix('_'),
     }
+}
+
+/// The name of a tool or prompt behind its prefix, where that is too long for some clients.
+pub(super) fn prefixed_too_long(kind: Kind, prefix: &str, own: &str) -> Option<String> {
+    let is_name = matches!(kind, Kind::Tool | Kind::Prompt);
+    let published = prefixed(prefix, own);
+    (is_name && published.chars().count() > NAME_MAX).then_some(published)
 }
 
 /// A short form of a name that is too long for some clients, the same at every start; `None` where the name is short.

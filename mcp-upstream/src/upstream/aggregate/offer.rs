@@ -1,34 +1,24 @@
-//! What one member of an aggregate offers, asked for as a client would ask, to the end of all pages.
+//! What one member of an aggregate offers, as the member wrote it, within bounds.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
-use tokio::time::timeout;
 use tooldock_workers::aggregate::Pin;
-use tooldock_workers::error::CallError;
-use tooldock_workers::registry::Namespace;
 
+use super::definition;
 use crate::broadcast::Change;
-use crate::caller::{Caller, Visibility};
-use crate::engine::{Peer, UpstreamReply};
-use crate::jsonrpc::{self, Message, RequestError, ResponseOutcome, spans};
-use crate::profile::Profile;
-use crate::protocol::{ProtocolVersion, code};
-use crate::upstream::{CallContext, Client, IncomingRequest, Prepared, Upstream};
 
-/// Pages that are read of one list at most.
-const PAGES_MAX: usize = 100;
-/// Entries that are read of one list at most.
-const ENTRIES_MAX: usize = 10_000;
 /// Bytes of names and definitions that are kept of one member at most, of all its lists together: 8 MiB.
 const BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Bytes of the longest name that is kept.
-const NAME_MAX: usize = 256;
+pub(super) const NAME_MAX: usize = 256;
 /// Bytes of the longest URI that is kept.
-const URI_MAX: usize = 8 * 1024;
+pub(super) const URI_MAX: usize = 8 * 1024;
+/// Bytes of the longest template of URIs: each URI that is read is compared with it.
+pub(super) const TEMPLATE_MAX: usize = 1024;
+/// Definitions of one reading whose faults are told.
+const WRONG_MAX: usize = 10;
 
 /// What a member offers at one moment.
 #[derive(Debug, Default)]
@@ -39,23 +29,16 @@ pub(super) struct Offer {
     pub(super) prompts: Vec<Listed>,
 }
 
-/// What a member answered when it was asked.
-#[derive(Debug)]
-pub(super) struct Reading {
-    pub(super) offer: Offer,
-    /// Why lists could not be read. What they were before stands for them, or nothing.
-    pub(super) failed: Vec<String>,
-    /// What is not kept of what it listed.
-    pub(super) left_out: Vec<String>,
-}
-
 /// How much of what a member lists may still be kept.
 #[derive(Debug)]
-struct Room {
+pub(super) struct Room {
     bytes: usize,
-    is_full: bool,
+    pub(super) is_full: bool,
     /// Entries whose names are too long.
     too_long: usize,
+    /// What was wrong with definitions, of the first few of them, and how many more there were.
+    wrong: Vec<String>,
+    more_wrong: usize,
 }
 
 /// One entry of a list.
@@ -68,62 +51,6 @@ pub(super) struct Listed {
 }
 
 impl Offer {
-    /// Asks a namespace for all it offers. A server without tools is of no use; what else it does not list is as it was
-    /// `before`.
-    ///
-    /// # Errors
-    ///
-    /// Why it cannot be asked, or does not list its tools, in one line.
-    pub(super) async fn read(
-        namespace: &Arc<Namespace>,
-        upstream: &dyn Upstream,
-        before: Option<&Self>,
-    ) -> Result<Reading, String> {
-        let asked = Asked {
-            namespace,
-            upstream,
-            caller: gateway(),
-        };
-        let capabilities = asked.capabilities().await?;
-        let has = |name| spans::member(&capabilities, name).is_some();
-        let mut offer = Self::default();
-        let mut failed = Vec::new();
-        let mut room = Room::default();
-        let mut or_as_before = |list: Result<_, String>, before: Option<&Vec<Listed>>| {
-            list.unwrap_or_else(|reason| {
-                failed.push(reason);
-                before.cloned().unwrap_or_default()
-            })
-        };
-        if has("tools") {
-            offer.tools = asked.list("tools/list", "tools", "name", &mut room).await?;
-        }
-        if has("resources") {
-            let resources = asked
-                .list("resources/list", "resources", "uri", &mut room)
-                .await;
-            offer.resources = or_as_before(resources, before.map(|it| &it.resources));
-            let templates = asked.list(
-                "resources/templates/list",
-                "resourceTemplates",
-                "uriTemplate",
-                &mut room,
-            );
-            offer.templates = or_as_before(templates.await, before.map(|it| &it.templates));
-        }
-        if has("prompts") {
-            let prompts = asked
-                .list("prompts/list", "prompts", "name", &mut room)
-                .await;
-            offer.prompts = or_as_before(prompts, before.map(|it| &it.prompts));
-        }
-        Ok(Reading {
-            offer,
-            failed,
-            left_out: room.left_out(),
-        })
-    }
-
     /// Which lists of clients differ from those of another offer. Tools do wherever resources do: their catalogue stands in
     /// the list of tools.
     pub(super) fn changes(&self, other: &Self) -> Vec<Change> {
@@ -161,6 +88,8 @@ impl Default for Room {
             bytes: BYTES_MAX,
             is_full: false,
             too_long: 0,
+            wrong: Vec::new(),
+            more_wrong: 0,
         }
     }
 }
@@ -168,7 +97,7 @@ impl Default for Room {
 impl Room {
     /// Whether an entry is kept. From the first that has no room on, none is: what is published does not depend on which of
     /// the rest are small.
-    fn takes(&mut self, own: &str, definition: &RawValue, longest: usize) -> bool {
+    pub(super) fn takes(&mut self, own: &str, definition: &RawValue, longest: usize) -> bool {
         if own.len() > longest {
             self.too_long += 1;
             return false;
@@ -179,7 +108,33 @@ impl Room {
         !self.is_full
     }
 
-    fn left_out(&self) -> Vec<String> {
+    /// The definition as strict clients take it; `None` for one that no client could use.
+    pub(super) fn mended(
+        &mut self,
+        method: &str,
+        own: &str,
+        definition: Box<RawValue>,
+    ) -> Option<Box<RawValue>> {
+        let mended = definition::mended(method, own, &definition);
+        let (mended, wrong) = match mended {
+            Ok(None) => return Some(definition),
+            Ok(Some((mended, wrong))) => (Some(mended), wrong),
+            Err(wrong) => (None, wrong),
+        };
+        if self.wrong.len() < WRONG_MAX {
+            let name = crate::engine::shortened(own);
+            let done = match mended {
+                Some(_) => "was mended",
+                None => "is left out",
+            };
+            self.wrong.push(format!("{name:?} {done}: {wrong}"));
+        } else {
+            self.more_wrong += 1;
+        }
+        mended
+    }
+
+    pub(super) fn left_out(&self) -> Vec<String> {
         let mut left_out = Vec::new();
         if self.is_full {
             left_out.push(format!(
@@ -189,9 +144,13 @@ impl Room {
         }
         if self.too_long > 0 {
             left_out.push(format!(
-                "{} of its entries are left out: a name may have {NAME_MAX} bytes, a URI {URI_MAX}",
+                "{} of its entries are left out: a name may have {NAME_MAX} bytes, a URI {URI_MAX}, a template {TEMPLATE_MAX}",
                 self.too_long
             ));
+        }
+        left_out.extend(self.wrong.iter().cloned());
+        if self.more_wrong > 0 {
+            left_out.push(format!("{} more definitions are wrong", self.more_wrong));
         }
         left_out
     }
@@ -204,6 +163,14 @@ impl PartialEq for Listed {
 }
 
 impl Listed {
+    /// An entry with that definition; `None` where that is no JSON.
+    pub(super) fn new(own: &Arc<str>, definition: &str) -> Option<Self> {
+        Some(Self {
+            own: Arc::clone(own),
+            definition: RawValue::from_string(definition.to_owned()).ok()?,
+        })
+    }
+
     /// The definition with its keys in order, so that only what it says counts. Every byte of one that cannot be read
     /// counts, such as one with a number beyond all bounds: what is not seen here could change under the same pin.
     fn canonical(&self) -> String {
@@ -213,171 +180,6 @@ impl Listed {
             Err(_) => text.to_owned(),
         }
     }
-}
-
-/// Nobody's request: the gateway asks for what it shows to all.
-fn gateway() -> Caller {
-    Caller {
-        namespace: None,
-        principal: None,
-        client: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        request_id: "aggregate".into(),
-        profile: Arc::new(Profile::core()),
-        manager: false,
-        headers: None,
-        visibility: Visibility::All,
-        toolset: None,
-        note: None,
-    }
-}
-
-struct Asked<'a> {
-    namespace: &'a Arc<Namespace>,
-    upstream: &'a dyn Upstream,
-    caller: Caller,
-}
-
-impl Asked<'_> {
-    fn context<'c>(&'c self, body: &'c Bytes) -> CallContext<'c> {
-        CallContext {
-            caller: &self.caller,
-            body,
-            namespace: Arc::clone(self.namespace),
-            upstream: self.upstream,
-            // The richest of the versions whose definitions mean the same in both eras.
-            client: Client::Legacy(ProtocolVersion::V2025_11_25),
-            streams: false,
-        }
-    }
-
-    async fn capabilities(&self) -> Result<Box<RawValue>, String> {
-        let body = Bytes::new();
-        let cx = self.context(&body);
-        let described = self.upstream.discover(&cx, "0", &[]).get().await;
-        let described = described.map_err(|error| self.says(&error))?;
-        let result = result(&described).ok_or("its answer to server/discover is no result")?;
-        let capabilities = spans::member(&result, "capabilities");
-        let capabilities = capabilities.ok_or("it declares no capabilities")?;
-        Ok(capabilities.to_owned())
-    }
-
-    /// All entries of one list, those without a name or without room left out.
-    async fn list(
-        &self,
-        method: &str,
-        key: &str,
-        name: &str,
-        room: &mut Room,
-    ) -> Result<Vec<Listed>, String> {
-        let longest = if name == "name" { NAME_MAX } else { URI_MAX };
-        let mut listed = Vec::new();
-        let mut cursor: Option<Box<RawValue>> = None;
-        for _ in 0..PAGES_MAX {
-            let page = self.page(method, cursor.as_deref()).await?;
-            let entries = spans::member(&page, key);
-            let entries: Vec<Box<RawValue>> = entries
-                .and_then(|entries| serde_json::from_str(entries.get()).ok())
-                .ok_or_else(|| format!("its answer to {method} has no list {key}"))?;
-            for definition in entries {
-                let own = spans::member(&definition, name).and_then(jsonrpc::string);
-                let own = own.filter(|own| room.takes(own, &definition, longest));
-                if let Some(own) = own.map(Arc::from) {
-                    listed.push(Listed { own, definition });
-                }
-            }
-            let next = spans::member(&page, "nextCursor").filter(|next| next.get() != "null");
-            cursor = next.map(ToOwned::to_owned);
-            if cursor.is_none() || listed.len() >= ENTRIES_MAX || room.is_full {
-                break;
-            }
-        }
-        listed.truncate(ENTRIES_MAX);
-        Ok(listed)
-    }
-
-    async fn page(&self, method: &str, cursor: Option<&RawValue>) -> Result<Box<RawValue>, String> {
-        let cursor = cursor.map_or(String::new(), |cursor| format!(r#""cursor":{cursor}"#));
-        let text =
-            format!(r#"{{"jsonrpc":"2.0","id":0,"method":"{method}","params":{{{cursor}}}}}"#);
-        let limit = self.namespace.limits.timeout;
-        let asked = timeout(limit, self.answer(text.into()));
-        let late = || format!("it did not answer {method} within {} s", limit.as_secs());
-        asked.await.map_err(|_| late())?
-    }
-
-    async fn answer(&self, body: Bytes) -> Result<Box<RawValue>, String> {
-        let text = jsonrpc::text(&body).map_err(|error| error.message().into_owned())?;
-        let Ok(Message::Request {
-            id,
-            method,
-            members,
-        }) = jsonrpc::message(text)
-        else {
-            return Err("a request of the gateway is none".into());
-        };
-        let cx = self.context(&body);
-        let request = IncomingRequest {
-            id,
-            method: &method,
-            members: &members,
-        };
-        let no_result = || format!("its answer to {method} is no result");
-        match self.upstream.prepare(&cx, request).get().await {
-            // It has the capability but nothing of the kind now.
-            Err(RequestError::MethodNotFound(_)) => nothing(&method).ok_or_else(no_result),
-            Err(refused) => Err(refused.message().into_owned()),
-            Ok(Prepared::Response(answer)) => result(&answer).ok_or_else(no_result),
-            Ok(Prepared::Call(call)) => {
-                call.admit().map_err(|error| self.says(&error))?;
-                let reply = call.start(Peer::nobody()).await;
-                match reply.map_err(|error| self.says(&error))? {
-                    UpstreamReply::Result(result) => owned(&result).ok_or_else(no_result),
-                    UpstreamReply::Response(response) => match response.outcome() {
-                        ResponseOutcome::Result(result) => owned(&result).ok_or_else(no_result),
-                        // Many servers declare what they have no lists of, templates above all.
-                        ResponseOutcome::Error(error) if is_unknown_method(&error) => {
-                            nothing(&method).ok_or_else(no_result)
-                        }
-                        ResponseOutcome::Error(error) => {
-                            let error = String::from_utf8_lossy(&error);
-                            Err(format!("it refused {method}: {error}"))
-                        }
-                    },
-                    UpstreamReply::Value(_) => Err(no_result()),
-                }
-            }
-        }
-    }
-
-    fn says(&self, error: &CallError) -> String {
-        error.message.clone()
-    }
-}
-
-/// An empty list as the answer of a member that does not know the method.
-fn nothing(method: &str) -> Option<Box<RawValue>> {
-    let key = match method {
-        "tools/list" => "tools",
-        "resources/list" => "resources",
-        "resources/templates/list" => "resourceTemplates",
-        "prompts/list" => "prompts",
-        _ => return None,
-    };
-    RawValue::from_string(format!(r#"{{"{key}":[]}}"#)).ok()
-}
-
-fn is_unknown_method(error: &[u8]) -> bool {
-    let told = spans::raw(error).and_then(|error| spans::member(error, "code"));
-    told.is_some_and(|it| it.get() == code::METHOD_NOT_FOUND.to_string())
-}
-
-fn owned(result: &[u8]) -> Option<Box<RawValue>> {
-    spans::raw(result).map(ToOwned::to_owned)
-}
-
-/// The result of a whole response.
-fn result(response: &[u8]) -> Option<Box<RawValue>> {
-    spans::member(spans::raw(response)?, "result").map(ToOwned::to_owned)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tooldock_workers::aggregate::AggregateOptions;
+use tooldock_workers::error::CallErrorCode;
 
 use super::catalogue::{Catalogue, Entry, Kind};
 use super::toolsets::HANDLE_KEY;
@@ -284,15 +285,34 @@ pub(super) struct Said {
     pub(super) further: Vec<String>,
     /// The handle of the changed set.
     pub(super) handle: Option<String>,
+    /// The stable code of a failure, where there is one.
+    pub(super) code: Option<CallErrorCode>,
 }
 
 impl Said {
+    /// What was done.
+    pub(super) fn result(result: Value) -> Self {
+        Self {
+            outcome: Ok(result),
+            further: Vec::new(),
+            handle: None,
+            code: None,
+        }
+    }
+
     /// An error that tells what to do.
     pub(super) fn error(reason: impl Into<String>) -> Self {
         Self {
             outcome: Err(reason.into()),
-            further: Vec::new(),
-            handle: None,
+            ..Self::result(Value::Null)
+        }
+    }
+
+    /// The same of a failure that has a stable code.
+    pub(super) fn failed(reason: String, code: CallErrorCode) -> Self {
+        Self {
+            code: Some(code),
+            ..Self::error(reason)
         }
     }
 
@@ -305,7 +325,7 @@ impl Said {
     }
 
     /// As the result of a tool.
-    pub(super) fn result(&self, format: &ResultFormat) -> Response {
+    pub(super) fn as_result(&self, format: &ResultFormat) -> Response {
         let object = self.object();
         let mut content = vec![json!({ "type": "text", "text": object.to_string() })];
         let further = self
@@ -322,6 +342,10 @@ impl Said {
         }
         if let Some(handle) = &self.handle {
             result["_meta"] = json!({ HANDLE_KEY: handle });
+        }
+        if let (Some(code), Err(error)) = (self.code, &self.outcome) {
+            let failure = json!({ "code": code.as_str(), "message": error });
+            result["_meta"] = json!({ "tooldock/error": failure });
         }
         if matches!(format, ResultFormat::Modern(_)) {
             result["resultType"] = "complete".into();
@@ -388,7 +412,7 @@ mod tests {
             active: ActivePatterns::default(),
             options: AggregateOptions::default(),
         };
-        let catalogue = Catalogue::new(&spec, &[("".into(), Some(Arc::new(offer)))], &[]);
+        let (catalogue, _) = Catalogue::new(&spec, &[("".into(), Some(Arc::new(offer)))], &[]);
         let shown = Shown {
             catalogue: &catalogue,
             toolset: &Toolset::default(),
@@ -413,7 +437,7 @@ mod tests {
     fn what_the_aggregate_says_has_the_form_of_the_convention() {
         let said = Said::error("Name at least one");
         let format = ResultFormat::Legacy(crate::protocol::ProtocolVersion::V2025_11_25);
-        let result: Value = serde_json::from_slice(said.result(&format).payload()).unwrap();
+        let result: Value = serde_json::from_slice(said.as_result(&format).payload()).unwrap();
         assert_eq!(result["isError"], true);
         let text: Value =
             serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();

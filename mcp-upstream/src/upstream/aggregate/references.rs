@@ -1,11 +1,12 @@
 //! URIs in what members answer, where the protocol defines them as references to resources: as the aggregate publishes
 //! them, so that a client can read what it is pointed to. URIs that the member does not offer stay as they are.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
+use super::budget::Budget;
 use super::catalogue::Catalogue;
 use crate::engine::UpstreamReply;
 use crate::jsonrpc;
@@ -16,6 +17,8 @@ pub(super) struct References {
     catalogue: Arc<Catalogue>,
     member: usize,
     prefix: Arc<str>,
+    /// What comparing URIs may still cost: a result may hold very many.
+    budget: Mutex<Budget>,
 }
 
 impl References {
@@ -29,6 +32,7 @@ impl References {
             catalogue: Arc::clone(catalogue),
             member,
             prefix: Arc::clone(prefix),
+            budget: Mutex::default(),
         })
     }
 
@@ -64,7 +68,7 @@ impl References {
         }
         let object = spans::raw(result)?;
         let (key, list) = match method {
-            "tools/call" => ("content", self.blocks_of(object, "content")),
+            "tools/call" | "tasks/result" => ("content", self.blocks_of(object, "content")),
             "resources/read" => ("contents", self.contents(object)),
             "prompts/get" => ("messages", self.messages(object)),
             _ => return None,
@@ -114,9 +118,12 @@ impl References {
 
     fn with_uri(&self, object: &RawValue) -> Option<String> {
         let own = spans::member(object, "uri").and_then(jsonrpc::string)?;
-        let published = self
-            .catalogue
-            .published_uri(self.member, &self.prefix, &own)?;
+        let published = {
+            let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
+            let (member, prefix) = (self.member, &self.prefix);
+            self.catalogue
+                .published_uri(member, prefix, &own, &mut budget)?
+        };
         let published = serde_json::Value::from(published).to_string();
         let change = MemberEdit::Set("uri", published.into());
         Some(spans::edit(object.get(), &[change]))

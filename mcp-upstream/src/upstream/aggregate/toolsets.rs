@@ -7,13 +7,14 @@
 //! | without both | the start set | as a new handle |
 //!
 //! `activation_scope = "principal"` keeps one set for all clients with the same token, `"process"` one for everybody; a
-//! handle takes precedence over a principal's.
+//! handle takes precedence over a principal's. Clients without a token are no principal: each keeps its own set as with
+//! `"session"`.
 //!
 //! A change is applied to the set of the moment it is kept, under a lock: of two activations at once both count.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
 use tooldock_workers::aggregate::ActivationScope;
@@ -38,6 +39,26 @@ const PRINCIPALS_MAX: usize = 10_000;
 pub(super) struct Active {
     pub(super) toolset: Arc<Toolset>,
     pub(super) keep: Keep,
+    /// Everything is active, for another aggregate that says itself what is.
+    pub(super) is_all: bool,
+}
+
+impl Active {
+    fn of(toolset: Arc<Toolset>, keep: Keep) -> Self {
+        Self {
+            toolset,
+            keep,
+            is_all: false,
+        }
+    }
+
+    /// Everything.
+    pub(super) fn all() -> Self {
+        Self {
+            is_all: true,
+            ..Self::of(Arc::default(), Keep::Handle)
+        }
+    }
 }
 
 /// Where a changed set goes.
@@ -46,7 +67,7 @@ pub(super) enum Keep {
     Session(Arc<Session>),
     /// To the client.
     Handle,
-    Principal(Option<Arc<str>>),
+    Principal(Arc<str>),
     Process,
 }
 
@@ -69,12 +90,16 @@ pub(super) struct SharedSets(Mutex<HashMap<Owner, (Arc<Toolset>, KeptToolset)>>)
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Owner {
     Everybody,
-    Principal(Option<Arc<str>>),
+    Principal(Arc<str>),
 }
 
 /// What an activation turns on and off: entries, whether they are to be on, and whether they are at the start.
 #[derive(Debug)]
-pub(super) struct Switches(pub(super) Vec<(EntryId, bool, bool)>);
+pub(super) struct Switches {
+    pub(super) wanted: Vec<(EntryId, bool, bool)>,
+    /// All there is now. Where a set would grow too large, what is gone is forgotten.
+    pub(super) known: HashSet<EntryId>,
+}
 
 impl Switches {
     /// The set after the change.
@@ -84,8 +109,11 @@ impl Switches {
     /// It differs from the start set by more than is kept.
     pub(super) fn applied(&self, before: &Toolset) -> Result<Toolset, String> {
         let mut after = before.clone();
-        for (entry, on, at_start) in &self.0 {
+        for (entry, on, at_start) in &self.wanted {
             after.set(*entry, *on, *at_start);
+        }
+        if after.len() > DIFFERENCES_MAX {
+            after.retain(|entry| self.known.contains(&entry));
         }
         match after.len() > DIFFERENCES_MAX {
             true => Err(format!(
@@ -100,15 +128,15 @@ impl Switches {
 struct SessionTurn {
     /// Its one permit is held by the activation that changes the set.
     turn: Semaphore,
-    /// Counts the set, from the session's first activation on.
-    counted: OnceLock<KeptToolset>,
+    /// Counts the set while it differs from the start.
+    counted: Mutex<Option<KeptToolset>>,
 }
 
 impl Default for SessionTurn {
     fn default() -> Self {
         Self {
             turn: Semaphore::new(1),
-            counted: OnceLock::new(),
+            counted: Mutex::default(),
         }
     }
 }
@@ -129,9 +157,14 @@ pub(super) async fn keep_in_session(
     // Never closed, so there is always a turn.
     let _turn = own.turn.acquire().await;
     let after = switches.applied(&session.toolset())?;
+    let differs = !after.is_empty();
     let kept = changes.commit(session, SessionPatch::Toolset(after)).await;
     kept.map_err(|error| error.message().into_owned())?;
-    own.counted.get_or_init(|| KeptToolset::new(metrics));
+    let mut counted = own.counted.lock().unwrap_or_else(PoisonError::into_inner);
+    match differs {
+        true => drop(counted.get_or_insert_with(|| KeptToolset::new(metrics))),
+        false => *counted = None,
+    }
     Ok(())
 }
 
@@ -203,15 +236,16 @@ pub(super) fn active(
 ) -> Result<Active, RequestError> {
     if scope == ActivationScope::Process {
         let toolset = shared.get(&Owner::Everybody);
-        let keep = Keep::Process;
-        return Ok(Active { toolset, keep });
+        return Ok(Active::of(toolset, Keep::Process));
     }
     let principal = cx.caller.principal.clone();
-    if let Some(session) = cx.session().filter(|_| scope == ActivationScope::Session) {
-        return Ok(Active {
-            toolset: session.toolset(),
-            keep: Keep::Session(Arc::clone(session)),
-        });
+    // Strangers are not all the same somebody.
+    let of_principal = principal
+        .clone()
+        .filter(|_| scope == ActivationScope::Principal);
+    if let Some(session) = cx.session().filter(|_| of_principal.is_none()) {
+        let keep = Keep::Session(Arc::clone(session));
+        return Ok(Active::of(session.toolset(), keep));
     }
     if cx.session().is_none()
         && let Some(handle) = handle(cx, members)?
@@ -224,20 +258,14 @@ pub(super) fn active(
                 "the toolset handle is not valid here: it was changed, or made for another token or namespace. Leave it out, and call toolman_activate for a new one".into(),
             )
         })?;
-        return Ok(Active {
-            toolset: Arc::new(toolset),
-            keep: Keep::Handle,
-        });
+        return Ok(Active::of(Arc::new(toolset), Keep::Handle));
     }
-    if scope == ActivationScope::Principal {
-        return Ok(Active {
-            toolset: shared.get(&Owner::Principal(principal.clone())),
-            keep: Keep::Principal(principal),
-        });
-    }
-    Ok(Active {
-        toolset: Arc::default(),
-        keep: Keep::Handle,
+    Ok(match of_principal {
+        Some(principal) => {
+            let toolset = shared.get(&Owner::Principal(Arc::clone(&principal)));
+            Active::of(toolset, Keep::Principal(principal))
+        }
+        None => Active::of(Arc::default(), Keep::Handle),
     })
 }
 
@@ -289,16 +317,19 @@ mod tests {
     }
 
     fn switch(name: &str, on: bool) -> Switches {
-        Switches(vec![(EntryId::of(0, name), on, false)])
+        Switches {
+            wanted: vec![(EntryId::of(0, name), on, false)],
+            known: HashSet::new(),
+        }
     }
 
     #[test]
     fn a_principals_set_is_its_own_and_is_counted_while_it_differs() {
         let metrics = &metrics().toolman;
         let shared = SharedSets::default();
-        let ada = Keep::Principal(Some("ada".into()));
+        let ada = Keep::Principal("ada".into());
         shared.keep(&ada, &switch("a", true), metrics).unwrap();
-        let of = |name: &str| shared.get(&Owner::Principal(Some(name.into())));
+        let of = |name: &str| shared.get(&Owner::Principal(name.into()));
         let mut changed = Toolset::default();
         changed.set(EntryId::of(0, "a"), true, false);
         assert_eq!((&*of("ada"), of("bob").len()), (&changed, 0));
@@ -365,5 +396,38 @@ mod tests {
             assert_eq!((says("a"), says("b")), (Some(true), Some(true)));
         }
         assert_eq!(metrics.toolman.toolsets.get(), 1);
+        // Back at the start, it is none of its own any more.
+        let back = [switch("a", false), switch("b", false)];
+        for switches in &back {
+            assert_eq!(keep(switches).await, Ok(()));
+        }
+        assert_eq!(metrics.toolman.toolsets.get(), 0);
+    }
+
+    #[test]
+    fn what_is_gone_counts_only_while_there_is_room() {
+        let mut before = Toolset::default();
+        for number in 0..DIFFERENCES_MAX {
+            before.set(EntryId::of(0, &format!("gone_{number}")), true, false);
+        }
+        let all = (0..DIFFERENCES_MAX).map(|number| EntryId::of(0, &format!("gone_{number}")));
+        let full = Switches {
+            known: all.chain([EntryId::of(0, "a")]).collect(),
+            ..switch("a", true)
+        };
+        assert!(full.applied(&before).is_err(), "all of it is there");
+        let switches = Switches {
+            known: [EntryId::of(0, "a"), EntryId::of(0, "gone_1")].into(),
+            ..switch("a", true)
+        };
+        let after = switches.applied(&before).unwrap();
+        let says = |name| after.says(EntryId::of(0, name));
+        assert_eq!(
+            (after.len(), says("a"), says("gone_1")),
+            (2, Some(true), Some(true))
+        );
+        // Where there is room, what is away may come back as it was.
+        let few = switch("b", true).applied(&Toolset::default()).unwrap();
+        assert_eq!(switches.applied(&few).unwrap().len(), 2);
     }
 }

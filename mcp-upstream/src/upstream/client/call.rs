@@ -9,6 +9,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::json;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::remote::{BackendId, RemoteRetry};
+use tooldock_workers::worker::LogLevel;
 
 use super::connector::{Connection, ConnectionKey, Fate, SentRequest, ServerInfo, Unanswered};
 use super::inbound::{CallListener, InboundHandler};
@@ -183,9 +184,24 @@ impl ServerCall {
             _entered = Some(handler.enter(peer.clone(), inputs));
             self.let_ask(leased, handler).await;
         }
+        self.tell_level(leased).await;
         let answer = self.exchange(leased, peer).await?;
         leased.process.answered();
         Ok(answer)
+    }
+
+    /// A session's own process is told the level that the session asked for before the process was there: behind an
+    /// aggregate nothing is started for that request alone.
+    async fn tell_level(&self, leased: &Leased) {
+        if let (ConnectionKey::Session(_), Client::Session(session)) =
+            (&leased.place.key, &self.client)
+            && session.log_level() != LogLevel::Info
+            && &*self.facts.method != "logging/setLevel"
+            && matches!(leased.process.opening(), ServerInfo::Legacy(_))
+        {
+            // Only where the process was not asked for that much already.
+            self.external.want_level(leased, session.log_level()).await;
+        }
     }
 
     /// A server that was opened for this call alone may ask at once, as one for files does for the roots it serves. Its

@@ -23,8 +23,8 @@ pub(crate) use crate::protocol::{Era, EraSupport, ServerInfo};
 pub(crate) use crate::stdio::link::Inbound;
 use crate::stdio::link::{Canceller, NotificationSink};
 use crate::stdio::metrics::LastGood;
-use crate::stdio::pool::Presence;
 pub(crate) use crate::stdio::pool::{ConnectionKey, OpenAs};
+use crate::stdio::pool::{Presence, ServerCopy};
 use crate::stdio::process::tasks::Tasks;
 use crate::upstream::health::ServerHealth;
 
@@ -136,6 +136,22 @@ pub(crate) trait Connector: Send + Sync {
 
     /// Whether the state that the session of that tag had at its server is lost for good.
     fn has_lost(&self, _: &Namespace, _: &Arc<str>) -> bool {
+        false
+    }
+
+    /// How the copy of the server is that is reached by that key.
+    fn copy(&self, _: &Namespace, _: &ConnectionKey, _: Era) -> ServerCopy {
+        ServerCopy::Running
+    }
+
+    /// Whether a copy of the server runs a principal's task.
+    fn has_task(
+        &self,
+        _: &Namespace,
+        _: (&ConnectionKey, Era),
+        _principal: Option<&Arc<str>>,
+        _task: &str,
+    ) -> bool {
         false
     }
 

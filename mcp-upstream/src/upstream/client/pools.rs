@@ -23,7 +23,7 @@ use crate::jsonrpc::ResponseOutcome;
 use crate::stdio::launch::ServerRef;
 use crate::stdio::link::{Call, NotificationSink};
 use crate::stdio::metrics::LastGood;
-use crate::stdio::pool::{Leased, Pools, Presence, served};
+use crate::stdio::pool::{Leased, Pools, Presence, ServerCopy, served};
 use crate::stdio::process::ListenerGuard;
 use crate::stdio::process::tasks::Tasks;
 use crate::upstream::health::{LastRestart, ProcessCounts, ServerHealth};
@@ -104,6 +104,20 @@ impl Connector for PooledConnector {
             Some(ServerRef::Remote(server)) if server.spec.stateful => self.0.has_lost(server, tag),
             _ => false,
         }
+    }
+
+    fn copy(&self, namespace: &Namespace, key: &ConnectionKey, era: Era) -> ServerCopy {
+        served(namespace).map_or(ServerCopy::Idle, |server| self.0.copy(server, key, era))
+    }
+
+    fn has_task(
+        &self,
+        namespace: &Namespace,
+        at: (&ConnectionKey, Era),
+        principal: Option<&Arc<str>>,
+        task: &str,
+    ) -> bool {
+        served(namespace).is_some_and(|server| self.0.has_task(server, at, principal, task))
     }
 
     fn end_session(&self, tag: &Arc<str>) {

@@ -1,0 +1,362 @@
+//! One request of an aggregate, with all that its answer depends on: what is listed, and the way to a member.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::Value;
+use tooldock_workers::aggregate::AggregateOptions;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::registry::Namespace;
+
+use super::call::{MemberCall, OwnCall};
+use super::catalogue::{Catalogue, Entry, Kind};
+use super::live::Live;
+use super::member::Slot;
+use super::own::{self, Said, Shown};
+use super::references::References;
+use super::state::State;
+use super::toolsets::{self, Active};
+use super::visible::Visible;
+use super::{DEPTH_MAX, Shared, names};
+use crate::caller::Caller;
+use crate::engine::{CallFacts, Talks, UpstreamCall};
+use crate::format::{CacheScope, ResultWriter};
+use crate::jsonrpc::spans::{self, MemberEdit};
+use crate::jsonrpc::{self, Key, Members, Message, RequestError};
+use crate::protocol::Method;
+use crate::upstream::{CallContext, IncomingRequest, Prepared, ServerCopy, Upstream};
+
+/// How long lists may be kept by clients of 2026-07-28: what is active changes with each activation.
+const TTL_MS: u64 = 1_000;
+
+/// One request of an aggregate, with all that its answer depends on.
+pub(super) struct Asked<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) cx: &'a CallContext<'a>,
+    pub(super) live: Arc<Live>,
+    pub(super) catalogue: Arc<Catalogue>,
+    pub(super) active: Active,
+    visible: Visible,
+}
+
+impl<'a> Asked<'a> {
+    pub(super) fn new(
+        shared: &'a Arc<Shared>,
+        cx: &'a CallContext<'a>,
+        members: Option<&Members<'_>>,
+    ) -> Result<Self, RequestError> {
+        if cx.depth >= DEPTH_MAX {
+            let reason = format!("more than {DEPTH_MAX} aggregates stand behind each other");
+            let error = CallError::new(CallErrorCode::WorkerUnavailable, reason);
+            return Err(RequestError::Upstream(error));
+        }
+        let live = shared.of(&cx.namespace).ok_or_else(|| {
+            let reason = "The aggregate is not served any more";
+            RequestError::Upstream(CallError::new(CallErrorCode::WorkerUnavailable, reason))
+        })?;
+        let active = match cx.depth {
+            0 => toolsets::active(cx, members, live.scope(), &live.sets, &shared.key)?,
+            // The outermost aggregate has judged that.
+            _ => Active::all(),
+        };
+        Ok(Self {
+            shared,
+            cx,
+            catalogue: live.catalogue(),
+            visible: Visible::new(live.slots.len()),
+            live,
+            active,
+        })
+    }
+
+    /// The same with what members offer once all have had their time.
+    pub(super) async fn settled(mut self) -> Self {
+        self.live.settled().await;
+        self.catalogue = self.live.catalogue();
+        self.visible = Visible::new(self.live.slots.len());
+        self
+    }
+
+    /// Whether the caller may know of an entry: of a namespace that clients reach otherwise, only what they could use
+    /// there.
+    pub(super) fn is_visible(&self, entry: &Entry) -> bool {
+        self.visible.shows(self, entry)
+    }
+
+    /// Whether an entry can be used: turned on, in the outermost aggregate.
+    pub(super) fn is_active(&self, entry: &Entry) -> bool {
+        self.active.is_all || entry.is_active(&self.active.toolset)
+    }
+
+    /// The names of the aggregate's own tools. Where another aggregate asks, there are none: its own do the same.
+    pub(super) fn own_names(&self) -> Vec<&'static str> {
+        match self.cx.depth {
+            0 => own::names(self.options()),
+            _ => Vec::new(),
+        }
+    }
+
+    pub(super) fn options(&self) -> &AggregateOptions {
+        &self.live.aggregate.spec.options
+    }
+
+    /// One page with all entries of a kind that are active.
+    pub(super) fn list(&self, id: &str, key: &'static str, kind: Kind) -> Vec<u8> {
+        let format = self.cx.result_format();
+        let mut answer =
+            ResultWriter::begin(id, &format, 4096).cached_for(TTL_MS, CacheScope::Private);
+        let definitions = self.definitions(kind);
+        let out = answer.key(key);
+        out.push(b'[');
+        for (at, definition) in definitions.iter().enumerate() {
+            if at > 0 {
+                out.push(b',');
+            }
+            out.extend_from_slice(definition.as_bytes());
+        }
+        out.push(b']');
+        answer.end()
+    }
+
+    /// The definitions of what is active of a kind, the aggregate's own tools first.
+    fn definitions(&self, kind: Kind) -> Vec<Cow<'_, str>> {
+        let visible = |entry: &Entry| self.is_visible(entry);
+        let shown = self.shown(&visible);
+        let mut definitions = Vec::new();
+        if kind == Kind::Tool {
+            let own = self.own_names().into_iter();
+            let own = own.filter(|name| self.cx.view().allows_tool(name));
+            definitions.extend(
+                own.map(|name| {
+                    Cow::Owned(own::definition(name, &shown, self.options()).to_string())
+                }),
+            );
+        }
+        let entries = self.catalogue.of(kind);
+        let entries = entries.filter(|entry| self.is_active(entry) && self.is_visible(entry));
+        definitions.extend(entries.map(|entry| Cow::Borrowed(&*entry.definition)));
+        definitions
+    }
+
+    /// The catalogue as this client sees it.
+    pub(super) fn shown<'s>(&'s self, visible: &'s (dyn Fn(&Entry) -> bool + Sync)) -> Shown<'s> {
+        Shown {
+            catalogue: &self.catalogue,
+            toolset: &self.active.toolset,
+            visible,
+        }
+    }
+
+    /// What the engine goes by for a call of the aggregate.
+    pub(super) fn facts(&self, method: &str, subject: &str, arguments: Bytes) -> CallFacts {
+        CallFacts {
+            namespace: Arc::clone(&self.cx.namespace),
+            method: Method::of(method),
+            subject: subject.into(),
+            arguments,
+            transport: self.cx.transport(),
+            version: self.cx.wire_version(),
+            session: self.cx.session().map(|session| Arc::clone(session.tag())),
+            talks: Talks::No,
+            progress_token: None,
+            asks_singly: false,
+        }
+    }
+
+    /// A call that is answered with what the aggregate says: as a result where it is one of a tool, else as an error.
+    pub(super) fn answered(
+        &self,
+        facts: CallFacts,
+        said: &Said,
+        code: i32,
+    ) -> Arc<dyn UpstreamCall> {
+        let response = match facts.method.is_tool_call() {
+            true => said.as_result(&self.cx.result_format()),
+            false => said.rpc_error(code),
+        };
+        OwnCall::new(facts, Box::pin(std::future::ready(response)))
+    }
+
+    /// What to do about a name that is not there.
+    pub(super) fn unknown(&self, name: &str, resources: bool) -> String {
+        let visible = |entry: &Entry| self.is_visible(entry);
+        let mut reason = self.shown(&visible).unknown(name, resources);
+        for slot in &self.live.slots {
+            let label = slot.label();
+            if names::own(slot.prefix(), name).is_none() || slot.prefix().is_empty() {
+                continue;
+            }
+            // Nothing is told of a namespace that is closed to the caller.
+            let namespace = slot.namespace(&self.shared.home.registry);
+            if namespace
+                .as_ref()
+                .is_some_and(|it| !may_reach(self.cx.caller, slot, it))
+            {
+                continue;
+            }
+            let ended = namespace.is_some_and(|it| self.copy(it) == ServerCopy::Ended);
+            match slot.state() {
+                State::Gone(why) => {
+                    reason = format!(
+                        "{reason}; server {label} offers nothing now: {}",
+                        why.told()
+                    );
+                }
+                State::Starting | State::Late => {
+                    reason = format!("{reason}; server {label} is still starting");
+                }
+                State::Ready(_) if ended => {
+                    reason = format!(
+                        "{reason}; server {label} offers nothing in this session any more: {}",
+                        super::state::ENDED
+                    );
+                }
+                State::Ready(_) => {}
+            }
+        }
+        reason
+    }
+
+    /// How the copy of a server is that a client like this one talks to.
+    pub(super) fn copy(&self, namespace: Arc<Namespace>) -> ServerCopy {
+        let runner = self.shared.runner(&namespace);
+        let upstream = runner.upstream();
+        let child = self.child(self.cx.body, namespace, upstream);
+        upstream.copy(&child)
+    }
+
+    /// A request that goes to a member under its own name, its parameters with these changes.
+    pub(super) async fn to_member(
+        &self,
+        request: IncomingRequest<'_>,
+        entry: &Entry,
+        published: &str,
+        params: String,
+    ) -> Result<Prepared, RequestError> {
+        let slot = &self.live.slots[entry.member];
+        self.to_slot(request, slot, published, params).await
+    }
+
+    /// The same, for what stands in no catalogue.
+    pub(super) async fn to_slot(
+        &self,
+        request: IncomingRequest<'_>,
+        slot: &Slot,
+        published: &str,
+        params: String,
+    ) -> Result<Prepared, RequestError> {
+        let namespace = self.member_namespace(slot)?;
+        let runner = self.shared.runner(&namespace);
+        let upstream = runner.upstream();
+        let message = request.members.message();
+        let change = MemberEdit::Set("params", params.into());
+        let body = Bytes::from(spans::edit(message, &[change]));
+        let text = jsonrpc::text(&body)?;
+        let Ok(Message::Request {
+            id,
+            method,
+            members,
+        }) = jsonrpc::message(text)
+        else {
+            return Err(RequestError::InvalidParams(
+                "the parameters cannot be read, or are nested too deep".into(),
+            ));
+        };
+        let cx = self.child(&body, namespace, upstream);
+        let request = IncomingRequest {
+            id,
+            method: &method,
+            members: &members,
+        };
+        let prepared = upstream.prepare(&cx, request).get().await?;
+        Ok(match prepared {
+            Prepared::Call(call) => Prepared::Call(self.relayed(slot, published, call)),
+            answered @ Prepared::Response(_) => answered,
+        })
+    }
+
+    /// The context of a request to a member.
+    pub(super) fn child<'c>(
+        &'c self,
+        body: &'c Bytes,
+        namespace: Arc<Namespace>,
+        upstream: &'c dyn Upstream,
+    ) -> CallContext<'c> {
+        CallContext {
+            caller: self.cx.caller,
+            body,
+            namespace,
+            upstream,
+            client: self.cx.client.clone(),
+            streams: self.cx.streams,
+            depth: self.cx.depth + 1,
+        }
+    }
+
+    pub(super) fn member_namespace(&self, slot: &Slot) -> Result<Arc<Namespace>, RequestError> {
+        slot.namespace(&self.shared.home.registry).ok_or_else(|| {
+            let reason = format!("server {} is not served any more", slot.label());
+            RequestError::Upstream(CallError::new(CallErrorCode::WorkerUnavailable, reason))
+        })
+    }
+
+    /// A member's call as one of the aggregate.
+    pub(super) fn relayed(
+        &self,
+        slot: &Slot,
+        published: &str,
+        call: Arc<dyn UpstreamCall>,
+    ) -> Arc<dyn UpstreamCall> {
+        let own = call.facts();
+        let mut facts = self.facts(&own.method, published, own.arguments.clone());
+        facts.talks = own.talks;
+        facts.progress_token.clone_from(&own.progress_token);
+        facts.asks_singly = own.asks_singly;
+        let member = self
+            .live
+            .slots
+            .iter()
+            .position(|it| std::ptr::eq(&**it, slot));
+        let session = self.cx.session().map(Arc::clone);
+        Arc::new(MemberCall {
+            facts,
+            via: Arc::clone(slot.label()),
+            references: member.and_then(|at| References::new(&self.catalogue, at, slot.prefix())),
+            format: self.cx.result_format(),
+            told: session.map(|session| (session, Arc::clone(&self.shared.home.audience))),
+            call,
+        })
+    }
+}
+
+/// The object with a text in the place of one of its members.
+pub(super) fn with(object: &str, key: &'static str, text: &str) -> String {
+    let text = Value::from(text).to_string();
+    spans::edit(object, &[MemberEdit::Set(key, text.into())])
+}
+
+pub(super) fn text_of<'a>(
+    members: &Members<'a>,
+    key: Key,
+    what: &'static str,
+) -> Result<Cow<'a, str>, RequestError> {
+    let text = members.get(key).and_then(jsonrpc::string);
+    text.ok_or_else(|| RequestError::InvalidParams(format!("{what} must be a string").into()))
+}
+
+/// A cursor is none of ours: there is never a second page.
+pub(super) fn one_page(members: &Members<'_>) -> Result<(), RequestError> {
+    match members.raw(Key::Cursor) {
+        Some(cursor) if cursor != "null" => Err(RequestError::InvalidParams(
+            "params.cursor is none of this server".into(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether what a caller says to the aggregate may go to a member: to a namespace of its own only where the caller may use
+/// that namespace by itself.
+pub(super) fn may_reach(caller: &Caller, slot: &Slot, namespace: &Namespace) -> bool {
+    !slot.is_served() || caller.is_let_into(namespace)
+}

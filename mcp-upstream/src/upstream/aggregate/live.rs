@@ -1,0 +1,165 @@
+//! One aggregate as it is served: its members, and the catalogue of what they offer now.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use futures_util::future::join_all;
+use tooldock_workers::aggregate::{ActivationScope, Aggregate, AggregateMember};
+use tooldock_workers::names::NamespaceName;
+
+use super::catalogue::{Catalogue, Entry, Kind};
+use super::member::Slot;
+use super::offer::Offer;
+use super::own::{self, Shown};
+use super::toolsets::SharedSets;
+use crate::catalogue::ToolList;
+use crate::session::Toolset;
+
+/// One aggregate, while its configuration stays as it is.
+pub(super) struct Live {
+    pub(super) name: NamespaceName,
+    pub(super) aggregate: Arc<Aggregate>,
+    /// In the order of the file.
+    pub(super) slots: Vec<Arc<Slot>>,
+    /// The last catalogue, and the offers that it was made of.
+    built: Mutex<Option<Built>>,
+    /// What was logged of the last catalogue, so that a change says only what is new.
+    warned: Mutex<HashSet<String>>,
+    /// Kept through reloads.
+    pub(super) sets: Arc<SharedSets>,
+}
+
+/// What each member offers, with what stands before its names.
+type Offers = Vec<(Arc<str>, Option<Arc<Offer>>)>;
+
+#[derive(Clone)]
+struct Built {
+    offers: Offers,
+    catalogue: Arc<Catalogue>,
+    version: u64,
+    /// As those see the tools that do not speak MCP: those of the start set, and all. Made when somebody asks.
+    lists: Arc<[OnceLock<Arc<ToolList>>; 2]>,
+}
+
+impl Live {
+    /// An aggregate with these members. What lasts of the one before goes on.
+    pub(super) fn new(
+        name: NamespaceName,
+        aggregate: Arc<Aggregate>,
+        slots: Vec<Arc<Slot>>,
+        before: Option<&Self>,
+    ) -> Self {
+        let warned = before.map(|before| {
+            let warned = before.warned.lock();
+            warned.unwrap_or_else(PoisonError::into_inner).clone()
+        });
+        Self {
+            name,
+            aggregate,
+            slots,
+            built: Mutex::default(),
+            warned: Mutex::new(warned.unwrap_or_default()),
+            sets: before.map_or_else(Arc::default, |before| Arc::clone(&before.sets)),
+        }
+    }
+
+    /// What members offer now.
+    pub(super) fn catalogue(&self) -> Arc<Catalogue> {
+        self.built().catalogue
+    }
+
+    fn built(&self) -> Built {
+        let offers = self.slots.iter();
+        let offers: Offers = offers
+            .map(|slot| (Arc::clone(slot.prefix()), slot.offer()))
+            .collect();
+        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(built) = &*built
+            && same_offers(&built.offers, &offers)
+        {
+            return built.clone();
+        }
+        let version = built.as_ref().map_or(1, |built| built.version + 1);
+        let spec = &self.aggregate.spec;
+        let (catalogue, warnings) = Catalogue::new(spec, &offers, &own::names(&spec.options));
+        self.warn(warnings);
+        let catalogue = Arc::new(catalogue);
+        let next = Built {
+            offers,
+            catalogue,
+            version,
+            lists: Arc::default(),
+        };
+        *built = Some(next.clone());
+        next
+    }
+
+    /// Logs what is new among what is wrong with the offers.
+    fn warn(&self, warnings: Vec<String>) {
+        let aggregate = &self.name;
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        for warning in warnings.iter().filter(|it| !warned.contains(*it)) {
+            tracing::warn!(%aggregate, "{aggregate}: {warning}");
+        }
+        *warned = warnings.into_iter().collect();
+    }
+
+    /// Waits until each member offers something, does not start, or takes too long.
+    pub(super) async fn settled(&self) {
+        join_all(self.slots.iter().map(|slot| slot.settled())).await;
+    }
+
+    pub(super) fn scope(&self) -> ActivationScope {
+        let options = &self.aggregate.spec.options;
+        options.activation_scope.unwrap_or(ActivationScope::Session)
+    }
+}
+
+fn same_offers(one: &Offers, other: &Offers) -> bool {
+    let same = |(one, other): (&Option<Arc<Offer>>, &Option<Arc<Offer>>)| match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (None, None) => true,
+        _ => false,
+    };
+    let offers = one.iter().zip(other);
+    one.len() == other.len() && offers.map(|(one, other)| (&one.1, &other.1)).all(same)
+}
+
+/// Whether everybody who may use the aggregate may know of an entry. What a namespace of its own offers is shown by lists
+/// that know their caller.
+fn is_for_all(live: &Live, entry: &Entry) -> bool {
+    match &live.aggregate.members[entry.member] {
+        AggregateMember::Own(namespace) => {
+            entry.kind != Kind::Tool || namespace.policy.allows_tool(&entry.own)
+        }
+        AggregateMember::Served(_) => false,
+    }
+}
+
+/// The tools for those that do not speak MCP, and for looking at calls: the start set, or all.
+pub(super) fn tool_list(live: &Live, of_start: bool) -> Arc<ToolList> {
+    let built = live.built();
+    let list =
+        built.lists[usize::from(of_start)].get_or_init(|| written_list(live, &built, of_start));
+    Arc::clone(list)
+}
+
+fn written_list(live: &Live, built: &Built, of_start: bool) -> Arc<ToolList> {
+    let (catalogue, version) = (&built.catalogue, built.version);
+    let start = Toolset::default();
+    let for_all = |entry: &Entry| is_for_all(live, entry);
+    let shown = Shown {
+        catalogue,
+        toolset: &start,
+        visible: &for_all,
+    };
+    let options = &live.aggregate.spec.options;
+    let own = own::names(options).into_iter();
+    let own = own.map(|name| own::definition(name, &shown, options).to_string());
+    let mut page: Vec<String> = own.collect();
+    let tools = catalogue.of(Kind::Tool);
+    let tools = tools.filter(|entry| !of_start || entry.start && is_for_all(live, entry));
+    page.extend(tools.map(|entry| entry.definition.clone()));
+    let page = format!(r#"{{"tools":[{}]}}"#, page.join(","));
+    Arc::new(ToolList::listed(version, &page.into()))
+}

@@ -1,0 +1,144 @@
+//! What an aggregate passes to the member that has it: reading of resources, prompts, completions.
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use super::asked::{Asked, text_of, with};
+use super::catalogue::{Entry, Kind};
+use super::names;
+use super::own::{self, ACTIVATE, Said};
+use crate::engine::shortened;
+use crate::jsonrpc::spans::{self, MemberEdit};
+use crate::jsonrpc::{self, Key, RequestError};
+use crate::protocol::code;
+use crate::upstream::{IncomingRequest, Prepared};
+
+impl Asked<'_> {
+    pub(super) async fn resource_read(
+        &self,
+        request: IncomingRequest<'_>,
+    ) -> Result<Prepared, RequestError> {
+        let uri = text_of(request.members, Key::Uri, "params.uri")?;
+        let params = request.members.params().map_or("{}", RawValue::get);
+        match self.resource(&uri) {
+            Ok((entry, own)) => {
+                let params = with(params, "uri", &own);
+                self.to_member(request, entry, &uri, params).await
+            }
+            Err((said, code)) => {
+                let facts = self.facts(request.method, &uri, Bytes::new());
+                Ok(Prepared::Call(self.answered(facts, &said, code)))
+            }
+        }
+    }
+
+    /// An active resource, or template, by a published URI, and the member's own URI.
+    pub(super) fn resource(&self, uri: &str) -> Result<(&Entry, String), (Said, i32)> {
+        let listed = self.catalogue.resource(uri);
+        let listed = listed.filter(|entry| entry.kind == Kind::Resource && self.is_visible(entry));
+        let of_template = || {
+            let prefix_of = |member: usize| self.live.slots[member].prefix().len();
+            let fits = |entry: &Entry| self.is_visible(entry);
+            let is_active = |entry: &Entry| self.is_active(entry);
+            self.catalogue.template(uri, prefix_of, fits, is_active)
+        };
+        let active_first = listed
+            .filter(|entry| self.is_active(entry))
+            .or_else(|| of_template().filter(|entry| self.is_active(entry)))
+            .or(listed)
+            .or_else(of_template);
+        let Some(entry) = active_first else {
+            let code = match self.cx.client.is_modern() {
+                true => code::INVALID_PARAMS,
+                false => code::RESOURCE_NOT_FOUND,
+            };
+            return Err((Said::error(self.unknown(uri, true)), code));
+        };
+        if !self.is_active(entry) {
+            let name = &entry.published;
+            let reason = format!(
+                "{uri} is not active: call {ACTIVATE} with resources_on: [\"{name}\"] first"
+            );
+            return Err((Said::error(reason), code::INVALID_PARAMS));
+        }
+        let own = match entry.kind {
+            Kind::Resource => entry.own.to_string(),
+            _ => {
+                let prefix = self.live.slots[entry.member].prefix();
+                names::own(prefix, uri).unwrap_or(uri).to_owned()
+            }
+        };
+        Ok((entry, own))
+    }
+
+    pub(super) async fn prompt_get(
+        &self,
+        request: IncomingRequest<'_>,
+    ) -> Result<Prepared, RequestError> {
+        let name = text_of(request.members, Key::Name, "params.name")?;
+        let params = request.members.params().map_or("{}", RawValue::get);
+        match self
+            .catalogue
+            .prompt(&name)
+            .filter(|it| self.is_visible(it))
+        {
+            Some(entry) => {
+                let params = with(params, "name", &entry.own);
+                self.to_member(request, entry, &name, params).await
+            }
+            None => {
+                let near = self.catalogue.of(Kind::Prompt);
+                let near = near.filter(|it| self.is_visible(it));
+                let near = near.filter(|it| own::likeness(&it.published, &name) >= own::ALIKE);
+                let near: Vec<_> = near.map(|it| &*it.published).take(3).collect();
+                let near = match near.is_empty() {
+                    true => "prompts/list shows all there are".to_owned(),
+                    false => format!("did you mean {}?", near.join(", ")),
+                };
+                let said = Said::error(format!("unknown prompt {}: {near}", shortened(&name)));
+                let facts = self.facts(request.method, &name, Bytes::new());
+                Ok(Prepared::Call(self.answered(
+                    facts,
+                    &said,
+                    code::INVALID_PARAMS,
+                )))
+            }
+        }
+    }
+
+    /// `completion/complete`: goes to the member of the prompt or template that it is about.
+    pub(super) async fn complete(
+        &self,
+        request: IncomingRequest<'_>,
+    ) -> Result<Prepared, RequestError> {
+        let invalid = |reason: &'static str| RequestError::InvalidParams(reason.into());
+        let reference = request.members.get(Key::Ref);
+        let reference = reference.ok_or_else(|| invalid("params.ref must be an object"))?;
+        let text = |key| spans::member(reference, key).and_then(jsonrpc::string);
+        let (entry, key, published) = match text("type").as_deref() {
+            Some("ref/prompt") => {
+                let name =
+                    text("name").ok_or_else(|| invalid("params.ref.name must be a string"))?;
+                (self.catalogue.prompt(&name), "name", name)
+            }
+            Some("ref/resource") => {
+                let uri = text("uri").ok_or_else(|| invalid("params.ref.uri must be a string"))?;
+                (self.catalogue.resource(&uri), "uri", uri)
+            }
+            _ => {
+                return Err(invalid(
+                    "params.ref.type must be ref/prompt or ref/resource",
+                ));
+            }
+        };
+        let entry = entry.filter(|it| self.is_visible(it) && self.is_active(it));
+        let entry = entry.ok_or_else(|| {
+            let reason = format!("unknown or inactive reference {published}");
+            RequestError::InvalidParams(reason.into())
+        })?;
+        let params = request.members.params().map_or("{}", RawValue::get);
+        let reference = with(reference.get(), key, &entry.own);
+        let params = spans::edit(params, &[MemberEdit::Set("ref", reference.into())]);
+        self.to_member(request, entry, &published, params).await
+    }
+}

@@ -1,0 +1,75 @@
+//! What a client says to no member alone: its log level, and notifications. Only copies of servers that run hear of it;
+//! nothing is started for it. A copy that starts later gets the level as it starts.
+
+use futures_util::future::join_all;
+use tokio::time::{Duration, timeout};
+use tooldock_workers::worker::LogLevel;
+
+use super::asked::{Asked, may_reach, text_of};
+use super::member::Slot;
+use crate::engine::Peer;
+use crate::format::ResultWriter;
+use crate::jsonrpc::{Key, RequestError};
+use crate::session::SessionPatch;
+use crate::upstream::{IncomingRequest, Prepared, ServerCopy};
+
+/// How long members may take to hear of another log level.
+const LEVEL_WAIT: Duration = Duration::from_secs(5);
+
+impl Asked<'_> {
+    /// `logging/setLevel`: the session remembers the level; members that log are asked for as much.
+    pub(super) async fn set_level(
+        &self,
+        request: IncomingRequest<'_>,
+    ) -> Result<Prepared, RequestError> {
+        let level = text_of(request.members, Key::LogLevel, "params.level")?;
+        let level: LogLevel = level.parse().map_err(|_| {
+            let levels = LogLevel::ALL.map(LogLevel::as_str).join(", ");
+            RequestError::InvalidParams(format!("params.level must be one of {levels}").into())
+        })?;
+        if let Some(session) = self.cx.session() {
+            let wanted = SessionPatch::LogLevel(level);
+            self.shared.changes.commit(session, wanted).await?;
+        }
+        let hearing = self.live.slots.iter().filter(|slot| self.hears(slot));
+        let told = hearing.map(async |slot| {
+            let namespace = self.member_namespace(slot)?;
+            let runner = self.shared.runner(&namespace);
+            let upstream = runner.upstream();
+            let cx = self.child(self.cx.body, namespace, upstream);
+            if let Prepared::Call(call) = upstream.prepare(&cx, request).get().await? {
+                let _ = call.start(Peer::nobody()).await;
+            }
+            Ok::<_, RequestError>(())
+        });
+        // A member that has no log says so; that is no failure.
+        let _ = timeout(LEVEL_WAIT, join_all(told)).await;
+        let format = self.cx.result_format();
+        Ok(Prepared::Response(
+            ResultWriter::begin(request.id, &format, 0).end(),
+        ))
+    }
+
+    /// A notification for whoever it may concern.
+    pub(super) fn notify(&self, method: &str, message: &str) {
+        for slot in self.live.slots.iter().filter(|slot| self.hears(slot)) {
+            let Ok(namespace) = self.member_namespace(slot) else {
+                continue;
+            };
+            let runner = self.shared.runner(&namespace);
+            let upstream = runner.upstream();
+            let child = self.child(self.cx.body, namespace, upstream);
+            upstream.notify(&child, method, message);
+        }
+    }
+
+    /// Whether a copy of the server runs that a client like this one talks to.
+    fn hears(&self, slot: &Slot) -> bool {
+        let namespace = slot.namespace(&self.shared.home.registry);
+        slot.offer().is_some()
+            && namespace.is_some_and(|namespace| {
+                may_reach(self.cx.caller, slot, &namespace)
+                    && self.copy(namespace) == ServerCopy::Running
+            })
+    }
+}

@@ -1,0 +1,47 @@
+//! `tasks/get`, `tasks/result` and `tasks/cancel`: they go to the member that runs the task. Which member that is, the
+//! members know: a task belongs to the principal whose call began it. There is no `tasks/list`, since the members' lists have
+//! cursors of their own.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use super::asked::{Asked, may_reach};
+use super::member::Slot;
+use crate::jsonrpc::{self, RequestError, spans};
+use crate::upstream::{IncomingRequest, Prepared};
+
+impl Asked<'_> {
+    /// A request about one task.
+    pub(super) async fn task(
+        &self,
+        request: IncomingRequest<'_>,
+    ) -> Result<Prepared, RequestError> {
+        let params = request.members.params().map_or("{}", RawValue::get);
+        let task = spans::raw(params.as_bytes()).and_then(|it| spans::member(it, "taskId"));
+        let task = task
+            .and_then(jsonrpc::string)
+            .ok_or_else(|| RequestError::InvalidParams("params.taskId must be a string".into()))?;
+        match self.member_of_task(&task) {
+            Some(slot) => self.to_slot(request, slot, "", params.to_owned()).await,
+            None => Err(RequestError::InvalidParams("Task not found".into())),
+        }
+    }
+
+    /// The member that runs a task of this caller.
+    pub(super) fn member_of_task(&self, task: &str) -> Option<&Arc<Slot>> {
+        let mut slots = self.live.slots.iter();
+        slots.find(|slot| {
+            let namespace = slot.namespace(&self.shared.home.registry);
+            namespace.is_some_and(|namespace| {
+                if !may_reach(self.cx.caller, slot, &namespace) {
+                    return false;
+                }
+                let runner = self.shared.runner(&namespace);
+                let upstream = runner.upstream();
+                let child = self.child(self.cx.body, Arc::clone(&namespace), upstream);
+                upstream.has_task(&child, task)
+            })
+        })
+    }
+}

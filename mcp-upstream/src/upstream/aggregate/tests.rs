@@ -1,0 +1,185 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tooldock_workers::aggregate::{
+    ActivePatterns, AggregateMember, AggregateOptions, AggregateSpec, Member, MemberKind,
+};
+
+use super::state::State;
+use super::*;
+use crate::metrics::UpstreamMetrics;
+use crate::session::config::EventLogConfig;
+use crate::session::table::{SessionTable, TableLimits};
+use crate::stream::{EventLog, Pulse, StreamMetrics};
+
+/// A kind of upstream that panics when it is asked what it offers.
+#[derive(Default)]
+struct Panicking(AtomicUsize);
+
+impl Upstream for Panicking {
+    fn serves(&self, _: &Namespace) -> bool {
+        true
+    }
+
+    fn speaks_mcp(&self) -> bool {
+        true
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        _: &'a CallContext<'a>,
+        _: IncomingRequest<'a>,
+    ) -> Soon<'a, Result<Prepared, RequestError>> {
+        unreachable!("nobody gets so far")
+    }
+
+    fn call_tool(
+        &self,
+        _: &CallContext<'_>,
+        _: &str,
+        _: Bytes,
+    ) -> Result<Arc<dyn UpstreamCall>, CallError> {
+        unreachable!("nobody gets so far")
+    }
+
+    fn initialize<'a>(
+        &'a self,
+        _: &'a CallContext<'a>,
+        _: &'a str,
+        _: &'a Arc<Session>,
+        _: ProtocolVersion,
+    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+        unreachable!("nobody gets so far")
+    }
+
+    fn discover<'a>(
+        &'a self,
+        _: &'a CallContext<'a>,
+        _: &'a str,
+        _: &'a [&'a str],
+    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        panic!("a fault")
+    }
+
+    fn listen<'a>(
+        &'a self,
+        _: &'a CallContext<'a>,
+        _: Filter,
+    ) -> Soon<'a, Result<Listening, RequestError>> {
+        unreachable!("nobody gets so far")
+    }
+
+    fn tools<'a>(
+        &'a self,
+        _: &'a Arc<Namespace>,
+        _: ToolsWait,
+    ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
+        unreachable!("nobody gets so far")
+    }
+
+    fn tools_known(&self, _: &Namespace) -> Option<Arc<ToolList>> {
+        None
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_whose_task_panics_keeps_no_list_waiting_and_is_asked_again() {
+    let faulty = Arc::new(Panicking::default());
+    let kind: Arc<dyn Upstream> = Arc::clone(&faulty) as _;
+    let registry = Arc::new(Registry::default());
+    let name: NamespaceName = "calc".parse().unwrap();
+    registry.swap(Snapshot {
+        generation: 1,
+        namespaces: [(name.clone(), Arc::new(crate::testing::namespace("calc")))].into(),
+    });
+    let (_pulse, _events, audience) = crate::testing::audience();
+    let home = Home {
+        registry,
+        kinds: Arc::new(Kinds {
+            servers: Arc::clone(&kind),
+            workers: kind,
+        }),
+        aggregates: Weak::new(),
+        audience,
+        control: Handle::current(),
+    };
+    let spec = member(&name);
+    let aggregate: NamespaceName = "all".parse().unwrap();
+    let slot = Slot::start(&home, &aggregate, AggregateMember::Served(name), &spec);
+    slot.settled().await;
+    assert!(matches!(slot.state(), State::Gone(_)));
+    while faulty.0.load(Ordering::Relaxed) < 2 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+fn member(name: &NamespaceName) -> Member {
+    Member {
+        prefix: "a".into(),
+        kind: MemberKind::Namespace(name.clone()),
+        connect_timeout: Duration::from_secs(30),
+        pin: None,
+    }
+}
+
+fn aggregates(registry: &Arc<Registry>, audience: Arc<Audience>) -> AggregateUpstream {
+    let metrics = UpstreamMetrics::new(&prometheus::Registry::new());
+    let metrics = Arc::new(metrics.expect("a fresh registry"));
+    let pulse = Pulse::new(Duration::from_secs(15));
+    let config = EventLogConfig::default();
+    let events = EventLog::new(config, pulse, StreamMetrics::unregistered());
+    let limits = TableLimits {
+        ttl: Duration::from_secs(60),
+        unused_ttl: Duration::from_secs(60),
+        max: 100,
+        per_principal: 100,
+        bytes: usize::MAX,
+        bytes_per_principal: usize::MAX,
+    };
+    let key = SessionKey::from_text("a key");
+    let table = SessionTable::new(limits, key.clone(), Arc::new(events), None);
+    let changes = SessionChanges::new(Arc::new(table), Arc::clone(&metrics));
+    let kind: Arc<dyn Upstream> = Arc::new(Panicking::default());
+    AggregateUpstream::new(
+        Arc::clone(registry),
+        (Arc::clone(&kind), kind),
+        audience,
+        changes,
+        key,
+        metrics.toolman.clone(),
+        Handle::current(),
+    )
+}
+
+#[tokio::test]
+async fn an_old_request_does_not_begin_an_aggregate_again_that_was_removed() {
+    let registry = Arc::new(Registry::default());
+    let served: NamespaceName = "calc".parse().unwrap();
+    let spec = AggregateSpec {
+        file: "tools.toml".into(),
+        members: vec![member(&served)],
+        active: ActivePatterns::default(),
+        options: AggregateOptions::default(),
+    };
+    let members = vec![AggregateMember::Served(served)];
+    let aggregate = Arc::new(Aggregate { spec, members });
+    let namespace = Arc::new(Namespace {
+        upstream: UpstreamKind::Aggregate(aggregate),
+        ..crate::testing::namespace("all")
+    });
+    registry.swap(Snapshot {
+        generation: 1,
+        namespaces: [(namespace.name.clone(), Arc::clone(&namespace))].into(),
+    });
+    let (_pulse, _events, audience) = crate::testing::audience();
+    let AggregateUpstream(shared) = aggregates(&registry, audience);
+    assert!(shared.of(&namespace).is_some());
+    registry.swap(Snapshot {
+        generation: 2,
+        namespaces: [].into(),
+    });
+    shared.follow(&registry.snapshot());
+    assert!(shared.of(&namespace).is_none());
+    assert!(shared.live.lock().unwrap().is_empty());
+}

@@ -1,0 +1,217 @@
+//! `tools/call` of an aggregate: a member's tool, or one of its own.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tooldock_workers::error::{CallError, CallErrorCode};
+
+use super::activate::Activation;
+use super::asked::{Asked, text_of, with};
+use super::call::OwnCall;
+use super::catalogue::Entry;
+use super::own::{ACTIVATE, CALL, SEARCH, Said, Shown};
+use crate::engine::{CallFacts, UpstreamCall};
+use crate::jsonrpc::spans::{self, MemberEdit};
+use crate::jsonrpc::{self, Key, RequestError};
+use crate::protocol::code;
+use crate::upstream::{IncomingRequest, Prepared};
+
+impl Asked<'_> {
+    /// A tool by its published name, if it is there for this caller and active.
+    pub(super) fn active_tool(&self, name: &str) -> Result<&Entry, Said> {
+        let found = self.catalogue.tool(name);
+        match found.filter(|entry| self.is_visible(entry)) {
+            Some(entry) if self.is_active(entry) => Ok(entry),
+            Some(_) => Err(Said::error(format!(
+                "{name} is not active: call {ACTIVATE} with tools_on: [\"{name}\"] first"
+            ))),
+            None => Err(Said::error(self.unknown(name, false))),
+        }
+    }
+    /// `tools/call` of anything but a member's tool.
+    pub(super) fn own_tool(
+        &self,
+        name: &str,
+        arguments: &Bytes,
+        facts: CallFacts,
+    ) -> Arc<dyn UpstreamCall> {
+        let format = self.cx.result_format();
+        if name == SEARCH {
+            #[derive(serde::Deserialize)]
+            struct Query {
+                query: String,
+            }
+            let said = match serde_json::from_slice::<Query>(arguments) {
+                Ok(Query { query }) => {
+                    let visible = |entry: &Entry| self.is_visible(entry);
+                    let found = self.shown(&visible).search(&query);
+                    Said::result(Value::from(found))
+                }
+                Err(_) => Said::error("query is missing, or is no string"),
+            };
+            return self.answered(facts, &said, code::INVALID_PARAMS);
+        }
+        let (shared, live) = (Arc::clone(self.shared), Arc::clone(&self.live));
+        let catalogue = Arc::clone(&self.catalogue);
+        let visible: Vec<bool> = {
+            let entries = catalogue.entries().iter();
+            entries.map(|entry| self.is_visible(entry)).collect()
+        };
+        let active = self.active.clone();
+        let principal = self.cx.caller.principal.clone();
+        let arguments = arguments.clone();
+        OwnCall::new(
+            facts,
+            Box::pin(async move {
+                let toolset = Arc::clone(&active.toolset);
+                let visible = |entry: &Entry| visible.get(entry.at).copied().unwrap_or(false);
+                let shown = Shown {
+                    catalogue: &catalogue,
+                    toolset: &toolset,
+                    visible: &visible,
+                };
+                let activation = Activation {
+                    shared,
+                    live,
+                    active,
+                    principal,
+                };
+                activation.run(&shown, &arguments).await.as_result(&format)
+            }),
+        )
+    }
+
+    pub(super) async fn tool_call(
+        &self,
+        request: IncomingRequest<'_>,
+    ) -> Result<Prepared, RequestError> {
+        let members = request.members;
+        let name = text_of(members, Key::Name, "params.name")?;
+        let sent = members.get(Key::Arguments);
+        jsonrpc::object(sent, "params.arguments")?;
+        let arguments = self.cx.own_object(sent);
+        let params = members.params().map_or("{}", RawValue::get);
+        let said = match self.target(&name, &arguments) {
+            Target::Own => {
+                let facts = self.facts(request.method, &name, arguments.clone());
+                return Ok(Prepared::Call(self.own_tool(&name, &arguments, facts)));
+            }
+            Target::Member(entry) => {
+                let params = with(params, "name", &entry.own);
+                return self.to_member(request, entry, &name, params).await;
+            }
+            Target::Inner(entry, inner) => {
+                self.count_call();
+                let named = with(params, "name", &entry.own);
+                let changes = [MemberEdit::Set("arguments", inner.arguments.get().into())];
+                let params = spans::edit(&named, &changes);
+                // What is limited by the name of a tool is so, too, for a call by way of this one.
+                return self.to_member(request, entry, &inner.tool, params).await;
+            }
+            Target::Nothing(said) => said,
+        };
+        let facts = self.facts(request.method, &name, arguments);
+        let call = self.answered(facts, &said, code::INVALID_PARAMS);
+        Ok(Prepared::Call(call))
+    }
+
+    /// A call that did not come as MCP.
+    pub(super) fn call_tool(
+        &self,
+        tool: &str,
+        arguments: Bytes,
+    ) -> Result<Arc<dyn UpstreamCall>, CallError> {
+        let (entry, name, given) = match self.target(tool, &arguments) {
+            Target::Own => {
+                let facts = self.facts("tools/call", tool, arguments.clone());
+                return Ok(self.own_tool(tool, &arguments, facts));
+            }
+            Target::Member(entry) => (entry, tool.to_owned(), arguments),
+            Target::Inner(entry, inner) => {
+                self.count_call();
+                (entry, inner.tool, inner.arguments.get().to_owned().into())
+            }
+            Target::Nothing(said) => {
+                let facts = self.facts("tools/call", tool, arguments);
+                return Ok(self.answered(facts, &said, code::INVALID_PARAMS));
+            }
+        };
+        let failed = |error: RequestError| {
+            let reason = error.message().into_owned();
+            CallError::new(CallErrorCode::WorkerUnavailable, reason)
+        };
+        let slot = &self.live.slots[entry.member];
+        let namespace = self.member_namespace(slot).map_err(failed)?;
+        let runner = self.shared.runner(&namespace);
+        let upstream = runner.upstream();
+        let child = self.child(self.cx.body, namespace, upstream);
+        let call = upstream.call_tool(&child, &entry.own, given)?;
+        Ok(self.relayed(slot, &name, call))
+    }
+
+    /// What a call of that name is for.
+    fn target(&self, name: &str, arguments: &Bytes) -> Target<'_> {
+        if !self.own_names().contains(&name) {
+            return match self.active_tool(name) {
+                Ok(entry) => Target::Member(entry),
+                Err(said) => Target::Nothing(said),
+            };
+        }
+        // The engine refuses what this listener's policy hides, by the name the call has.
+        if name != CALL || !self.cx.view().allows_tool(CALL) {
+            return Target::Own;
+        }
+        let inner = Inner::read(arguments);
+        match inner.and_then(|inner| Ok((self.active_tool(&inner.tool)?, inner))) {
+            Ok((entry, inner)) => Target::Inner(entry, inner),
+            Err(said) => Target::Nothing(said),
+        }
+    }
+
+    fn count_call(&self) {
+        let calls = &self.shared.metrics.calls;
+        calls.with_label_values(&[self.live.name.as_str()]).inc();
+    }
+}
+
+/// What a call of a tool is for.
+enum Target<'a> {
+    /// A tool of the aggregate's own.
+    Own,
+    /// A member's tool.
+    Member(&'a Entry),
+    /// A member's tool, by way of `toolman_call`.
+    Inner(&'a Entry, Inner),
+    /// Nothing that could be called.
+    Nothing(Said),
+}
+
+/// What `toolman_call` is to call.
+struct Inner {
+    tool: String,
+    arguments: Box<RawValue>,
+}
+
+impl Inner {
+    fn read(arguments: &Bytes) -> Result<Self, Said> {
+        #[derive(serde::Deserialize)]
+        struct Sent {
+            tool: String,
+            #[serde(default)]
+            arguments: Option<Box<RawValue>>,
+        }
+        let sent: Sent = serde_json::from_slice(arguments)
+            .map_err(|_| Said::error("tool is missing, or is no string"))?;
+        let empty = || RawValue::from_string("{}".into()).expect("an empty object is JSON");
+        let arguments = sent.arguments.unwrap_or_else(empty);
+        if !arguments.get().starts_with('{') {
+            return Err(Said::error("arguments must be an object"));
+        }
+        Ok(Self {
+            tool: sent.tool,
+            arguments,
+        })
+    }
+}

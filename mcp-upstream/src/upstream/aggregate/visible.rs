@@ -1,0 +1,63 @@
+//! What a client may know of what the members of an aggregate offer.
+//!
+//! | member | what is shown |
+//! |---|---|
+//! | a server of the aggregate alone | all that the file's policy allows |
+//! | a namespace that is served anyway | to whom that namespace is open, what its policy allows |
+//! | another aggregate | the same once more, for the members of that one |
+//!
+//! In a session whose own copy of a server has ended for good, that server offers nothing any more (AGG-35).
+
+use std::sync::{Arc, OnceLock};
+
+use tooldock_workers::registry::Namespace;
+
+use super::asked::{Asked, may_reach};
+use super::catalogue::{Entry, Kind};
+use crate::upstream::ServerCopy;
+
+/// What is known of the members so far, each looked at once in a request.
+pub(super) struct Visible(Box<[OnceLock<Option<Arc<Namespace>>>]>);
+
+impl Visible {
+    /// Of that many members, nothing is known yet.
+    pub(super) fn new(members: usize) -> Self {
+        Self((0..members).map(|_| OnceLock::new()).collect())
+    }
+
+    /// Whether the caller of a request may know of an entry.
+    pub(super) fn shows(&self, asked: &Asked<'_>, entry: &Entry) -> bool {
+        let is_tool = entry.kind == Kind::Tool;
+        if is_tool && !asked.cx.view().allows_tool(&entry.published) {
+            return false;
+        }
+        let Some(namespace) = self.member(asked, entry.member) else {
+            return false;
+        };
+        (!is_tool || namespace.policy.allows_tool(&entry.own))
+            && (!super::is_aggregate(namespace) || shown_inside(asked, namespace, entry))
+    }
+
+    /// A member that the caller may know of.
+    fn member(&self, asked: &Asked<'_>, at: usize) -> Option<&Arc<Namespace>> {
+        let known = self.0.get(at)?.get_or_init(|| {
+            let slot = &asked.live.slots[at];
+            let namespace = slot.namespace(&asked.shared.home.registry)?;
+            let is_open = may_reach(asked.cx.caller, slot, &namespace)
+                && asked.copy(Arc::clone(&namespace)) != ServerCopy::Ended;
+            is_open.then_some(namespace)
+        });
+        known.as_ref()
+    }
+}
+
+/// Whether a member that is an aggregate shows an entry to the caller.
+fn shown_inside(asked: &Asked<'_>, namespace: &Arc<Namespace>, entry: &Entry) -> bool {
+    let runner = asked.shared.runner(namespace);
+    let cx = asked.child(asked.cx.body, Arc::clone(namespace), runner.upstream());
+    let Ok(inner) = Asked::new(asked.shared, &cx, None) else {
+        return false;
+    };
+    let inner_entry = inner.catalogue.find(entry.kind, &entry.own);
+    inner_entry.is_some_and(|entry| inner.is_visible(entry))
+}
