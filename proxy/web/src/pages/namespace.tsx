@@ -114,7 +114,7 @@ function Tools({ namespace, chosen, search }: { namespace: string; chosen?: stri
             class="tools"
             row={(tool, tabIndex) => (
               <a href={link("namespaces", namespace, "tools", tool.name)} tabIndex={tabIndex} aria-current={tool.name === chosen ? "true" : undefined}>
-                <strong>{tool.title ?? tool.name}</strong>
+                <strong>{tool.name}</strong>
                 <span class="clip-line">{tool.description}</span>
               </a>
             )}

@@ -1,6 +1,6 @@
 // A long list of which only the rows in sight exist in the page: 10,000 tools scroll like ten.
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 const AHEAD = 8;
 
@@ -23,7 +23,7 @@ export function Windowed<T>(props: {
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
   const [active, setActive] = useState(0);
-  const focusWanted = useRef(false);
+  const focusWanted = useRef<number | null>(null);
   useEffect(() => {
     const watcher = new ResizeObserver(() => element.current && setHeight(element.current.clientHeight));
     watcher.observe(element.current!);
@@ -35,17 +35,19 @@ export function Windowed<T>(props: {
   useEffect(() => {
     if (last >= items.length && items.length) props.onEnd?.();
   }, [last, items.length]);
-  useEffect(() => {
-    if (!focusWanted.current) return;
-    focusWanted.current = false;
-    element.current!.querySelector<HTMLElement>(`[data-index="${rested}"] a, [data-index="${rested}"] button`)?.focus({ preventScroll: true });
+  // Before the browser does anything else: the row that had the focus may just have left the page.
+  useLayoutEffect(() => {
+    const row = element.current!.querySelector<HTMLElement>(`[data-index="${focusWanted.current}"] a, [data-index="${focusWanted.current}"] button`);
+    if (focusWanted.current === null || !row) return;
+    focusWanted.current = null;
+    row.focus({ preventScroll: true });
   });
   const move = (to: number) => {
     const index = Math.max(0, Math.min(items.length - 1, to));
     const box = element.current!;
     if (index * rowHeight < box.scrollTop) box.scrollTop = index * rowHeight;
     if ((index + 1) * rowHeight > box.scrollTop + box.clientHeight) box.scrollTop = (index + 1) * rowHeight - box.clientHeight;
-    focusWanted.current = true;
+    focusWanted.current = index;
     setTop(box.scrollTop);
     setActive(index);
   };
