@@ -272,7 +272,8 @@ mod tests {
         let mut gathered = Gathered::new(8, taker);
         for data in ["1", "1234", "12345678"] {
             let parts = ["4\r\n", data, "\r\n"].map(|part| IoSlice::new(part.as_bytes()));
-            gathered.write_vectored(&parts).await.expect("taken");
+            let taken = gathered.write_vectored(&parts).await.expect("taken");
+            assert_eq!(taken, data.len() + 5);
         }
         gathered.flush().await.expect("taken");
         let all = ["4\r\n1\r\n4\r\n1234\r\n", "4\r\n12345678\r\n"];
