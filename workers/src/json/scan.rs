@@ -127,6 +127,7 @@ impl<'a> Scan<'a> {
     /// Passes over a string whose first quote has been passed over.
     fn string(&mut self) -> Result<(), Unread> {
         let mut at = self.at;
+        let mut plain_steps = 0;
         loop {
             let rest = self.bytes.get(at..).ok_or(Unread)?;
             let words = match rest.first_chunk() {
@@ -141,10 +142,13 @@ impl<'a> Scan<'a> {
             let (first, mut word) = match words {
                 [0, 0, 0, 0] => {
                     at += STEP;
-                    // Where nothing was so far, nothing may come for long.
-                    let plain = |at: usize| self.bytes.get(at..)?.first_chunk::<STRIDE>();
-                    while plain(at).is_some_and(is_plain) {
-                        at += STRIDE;
+                    plain_steps += 1;
+                    // Where nothing was for long, nothing may come for long. Lines of text are shorter.
+                    if plain_steps * STEP >= STRIDE {
+                        let stride = |at: usize| self.bytes.get(at..)?.first_chunk::<STRIDE>();
+                        while stride(at).is_some_and(is_plain) {
+                            at += STRIDE;
+                        }
                     }
                     continue;
                 }
@@ -153,6 +157,7 @@ impl<'a> Scan<'a> {
                 [0, word, ..] => (1, word),
                 [word, ..] => (0, word),
             };
+            plain_steps = 0;
             // A word at a time: many escapes may stand close together.
             let begin = at + first * WORD;
             at = begin + WORD;
