@@ -8,10 +8,12 @@
 
 mod file_name;
 mod folder;
+mod history;
 mod inspect;
 mod leftovers;
 mod package;
 mod requirements;
+mod servers;
 mod tool_file;
 
 use std::io;
@@ -29,9 +31,11 @@ use crate::metrics::WorkerMetrics;
 
 pub use file_name::{InvalidToolFileName, ToolFileName};
 pub use folder::NamespaceFolder;
+pub use history::{KeptVersion, ListedFile, ToolFiles};
 pub use inspect::{Fault, FoundTool, Inspected};
 pub use package::{InvalidPackageSpec, PackageSpec};
 pub use requirements::NotInstalled;
+pub use servers::{ManagedServer, ServerRefused};
 pub use tool_file::{Changed, TOOL_FILE_BYTES_MAX};
 
 /// Why something was not done, in one line for whoever asked. Nothing was changed then.

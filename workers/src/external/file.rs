@@ -111,6 +111,15 @@ impl ServersFile {
     }
 }
 
+/// Checks an entry as it would stand in the file.
+///
+/// # Errors
+///
+/// Which key is wrong, and how.
+pub(crate) fn check_entry(entry: Value) -> Result<(), InvalidServer> {
+    server(entry, &RegistryCache::new()).map(drop)
+}
+
 /// One entry.
 fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, InvalidServer> {
     let Value::Mapping(mut keys) = entry else {

@@ -161,6 +161,21 @@ impl Folder {
         }
     }
 
+    /// Opens a folder in it; `None` if there is nothing of that name. A symlink in its place is not followed.
+    pub(super) fn subfolder(&self, name: &str) -> Result<Option<Self>, NotDone> {
+        let path = self.shown(name);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match openat(&self.descriptor, name, flags, Mode::empty()) {
+            Ok(descriptor) => Ok(Some(Self { descriptor, path })),
+            Err(rustix::io::Errno::NOENT) => Ok(None),
+            Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => Err(NotDone(format!(
+                "{} is no folder of its own (a symlink or a file), and is not managed",
+                path.display()
+            ))),
+            Err(error) => Err(NotDone::io("open", &path, &error.into())),
+        }
+    }
+
     /// The path of an entry below the open folder.
     pub(super) fn entry(&self, name: &str) -> PathBuf {
         PathBuf::from(format!(

@@ -16,13 +16,13 @@ use crate::names::NamespaceName;
 /// The largest tool file.
 pub const TOOL_FILE_BYTES_MAX: usize = 1024 * 1024;
 /// The largest file of others that is read, or kept before it is replaced.
-const KEPT_BYTES_MAX: usize = 4 * TOOL_FILE_BYTES_MAX;
+pub(super) const KEPT_BYTES_MAX: usize = 4 * TOOL_FILE_BYTES_MAX;
 /// Where earlier versions are; the scan passes the name over.
 pub(super) const HISTORY: &str = ".history";
 /// Earlier versions that are kept of one file.
 const VERSIONS_MAX: usize = 10;
 /// Tool files of one namespace that are listed.
-const FILES_MAX: usize = 1000;
+pub(super) const FILES_MAX: usize = 1000;
 /// What the listed files may hold together.
 const LISTED_BYTES_MAX: usize = 16 * 1024 * 1024;
 
@@ -183,7 +183,7 @@ fn no_file(namespace: &NamespaceName, file: &ToolFileName) -> NotDone {
 
 /// The bytes of a regular file of the folder; `None` if there is nothing of that name. No symlink is followed, and nothing
 /// is waited for.
-fn bytes(folder: &Folder, name: &str, bound: usize) -> Result<Option<Vec<u8>>, NotDone> {
+pub(super) fn bytes(folder: &Folder, name: &str, bound: usize) -> Result<Option<Vec<u8>>, NotDone> {
     let shown = folder.shown(name);
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -263,7 +263,7 @@ fn keep(folder: &Folder, file: &ToolFileName) -> Result<Option<String>, NotDone>
 }
 
 /// `math_tools.py.7`: no name of a tool file.
-fn version_name(file: &ToolFileName, number: u64) -> String {
+pub(super) fn version_name(file: &ToolFileName, number: u64) -> String {
     format!("{file}.{number}")
 }
 

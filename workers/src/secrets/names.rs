@@ -1,4 +1,4 @@
-//! The store for those who must never see a value: which secrets there are, and asking for one.
+//! The store for those who must never see a value: which secrets there are, asking for one, and giving one.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -8,11 +8,11 @@ use serde::Serialize;
 
 use super::meta::{Meta, Status};
 use super::store::SecretStore;
-use super::{Scope, SecretsError, check_key};
+use super::{Scope, Secret, SecretsError, check_key};
 use crate::manifest::DeclaredSecret;
 use crate::names::NamespaceName;
 
-/// Names and statuses of secrets. No method takes or gives a value. All of them read files and may wait for the lock: call
+/// Names and statuses of secrets. No method gives a value. All of them read files and may wait for the lock: call
 /// them where blocking is allowed.
 #[derive(Debug, Clone)]
 pub struct SecretNames(Arc<SecretStore>);
@@ -83,6 +83,16 @@ impl SecretNames {
         meta.insert(key, scope, Status::Placeholder);
         self.0.write_meta(&meta)?;
         Ok(Status::Placeholder)
+    }
+
+    /// Gives a secret a value, which is not told to anybody here again.
+    ///
+    /// # Errors
+    ///
+    /// When the key or value cannot be an environment variable, or the store cannot be read or written. Nothing is changed
+    /// then.
+    pub fn set(&self, key: &str, scope: &Scope, value: Secret) -> Result<(), SecretsError> {
+        self.0.set(key, scope, value)
     }
 
     /// Takes a secret away, with its value if it has one.

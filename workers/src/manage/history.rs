@@ -1,0 +1,186 @@
+//! Tool files as a folder holds them: which there are, how large, and the earlier versions of each.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::SystemTime;
+
+use super::folder::Folder;
+use super::tool_file::{FILES_MAX, HISTORY, KEPT_BYTES_MAX, bytes, version_name};
+use super::{NotDone, ToolFileName, Workspace, blocking};
+use crate::names::NamespaceName;
+
+/// The files of a namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ToolFiles {
+    /// Those that are there, by name; at most 1000.
+    pub files: Vec<ListedFile>,
+    /// Those that are gone and have versions, each with their number.
+    pub deleted: Vec<(ToolFileName, usize)>,
+}
+
+/// A tool file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedFile {
+    /// Its name.
+    pub name: ToolFileName,
+    /// Bytes.
+    pub size: u64,
+    /// When it was written.
+    pub modified: SystemTime,
+    /// How many earlier versions are kept.
+    pub versions: usize,
+}
+
+/// An earlier version of a tool file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptVersion {
+    /// Its number; a higher one is newer.
+    pub number: u64,
+    /// Bytes.
+    pub size: u64,
+    /// When it was put aside.
+    pub kept: SystemTime,
+}
+
+impl Workspace {
+    /// The tool files of a namespace, without a look into them.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such namespace, or its folder cannot be read.
+    pub async fn files(&self, namespace: &NamespaceName) -> Result<ToolFiles, NotDone> {
+        self.in_folder(namespace, |folder| {
+            let mut kept: BTreeMap<ToolFileName, usize> = BTreeMap::new();
+            if let Some(history) = folder.subfolder(HISTORY)? {
+                for entry in entries(&history)? {
+                    if let Some((file, _)) = version_of(&entry.name) {
+                        *kept.entry(file).or_default() += 1;
+                    }
+                }
+            }
+            let mut files: Vec<_> = entries(folder)?
+                .into_iter()
+                .filter_map(|entry| {
+                    let name: ToolFileName = entry.name.parse().ok()?;
+                    Some(ListedFile {
+                        versions: kept.remove(&name).unwrap_or_default(),
+                        name,
+                        size: entry.size,
+                        modified: entry.modified,
+                    })
+                })
+                .take(FILES_MAX)
+                .collect();
+            files.sort_by(|a, b| a.name.cmp(&b.name));
+            Ok(ToolFiles {
+                files,
+                deleted: kept.into_iter().collect(),
+            })
+        })
+        .await
+    }
+
+    /// The versions that are kept of a tool file, the newest first.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such namespace, or its folder cannot be read.
+    pub async fn versions(
+        &self,
+        namespace: &NamespaceName,
+        file: &ToolFileName,
+    ) -> Result<Vec<KeptVersion>, NotDone> {
+        let file = file.clone();
+        self.in_folder(namespace, move |folder| {
+            let Some(history) = folder.subfolder(HISTORY)? else {
+                return Ok(Vec::new());
+            };
+            let mut versions: Vec<_> = entries(&history)?
+                .into_iter()
+                .filter_map(|entry| {
+                    let (of, number) = version_of(&entry.name)?;
+                    (of == file).then_some(KeptVersion {
+                        number,
+                        size: entry.size,
+                        kept: entry.modified,
+                    })
+                })
+                .collect();
+            versions.sort_by_key(|version| std::cmp::Reverse(version.number));
+            Ok(versions)
+        })
+        .await
+    }
+
+    /// What a tool file held before, or holds now without a number; `None` if there is no such version or file.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such namespace, or the file is no text.
+    pub async fn source_of(
+        &self,
+        namespace: &NamespaceName,
+        file: &ToolFileName,
+        version: Option<u64>,
+    ) -> Result<Option<String>, NotDone> {
+        let file = file.clone();
+        self.in_folder(namespace, move |folder| {
+            let (place, name) = match version {
+                None => (None, file.to_string()),
+                Some(number) => match folder.subfolder(HISTORY)? {
+                    None => return Ok(None),
+                    history => (history, version_name(&file, number)),
+                },
+            };
+            let folder = place.as_ref().unwrap_or(folder);
+            let Some(held) = bytes(folder, &name, KEPT_BYTES_MAX)? else {
+                return Ok(None);
+            };
+            let text = String::from_utf8(held)
+                .map_err(|_| NotDone(format!("{} is not UTF-8", folder.shown(&name).display())));
+            text.map(Some)
+        })
+        .await
+    }
+
+    async fn in_folder<T: Send + 'static>(
+        &self,
+        namespace: &NamespaceName,
+        look: impl FnOnce(&Folder) -> Result<T, NotDone> + Send + 'static,
+    ) -> Result<T, NotDone> {
+        let (tools, namespace) = (self.data.tools_dir(), namespace.clone());
+        blocking(move || look(&Folder::open(&tools, &namespace)?)).await
+    }
+}
+
+/// A regular file of a folder.
+struct Entry {
+    name: String,
+    size: u64,
+    modified: SystemTime,
+}
+
+/// The regular files of a folder, in no order. The look ends at some thousands of entries.
+fn entries(folder: &Folder) -> Result<Vec<Entry>, NotDone> {
+    const ENTRIES_MAX: usize = 20_000;
+    let read = fs::read_dir(folder.entry("."));
+    let read = read.map_err(|error| NotDone::io("read", &folder.path, &error))?;
+    let entry = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        // Of the entry itself: a symlink is no regular file.
+        let found = entry.metadata().ok()?;
+        found.is_file().then(|| Entry {
+            name,
+            size: found.len(),
+            modified: found.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+        })
+    };
+    Ok(read.flatten().take(ENTRIES_MAX).filter_map(entry).collect())
+}
+
+/// Whose version an entry of the history is, and which.
+fn version_of(name: &str) -> Option<(ToolFileName, u64)> {
+    let (file, number) = name.rsplit_once('.')?;
+    let parsed: u64 = number.parse().ok()?;
+    (parsed.to_string() == number).then_some((file.parse().ok()?, parsed))
+}

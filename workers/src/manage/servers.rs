@@ -1,0 +1,317 @@
+//! The servers of `$DATA/external/config.yaml`, as a manager changes them. What their keys mean stands in `external`.
+//!
+//! The file is read and written as YAML, so comments in it are lost with the first change; what the file held before is
+//! beside it as `config.yaml.previous`.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{NotDone, Workspace, blocking};
+use crate::data_dir::write_atomically;
+use crate::external::{EXTERNAL_FILE, Template, check_entry};
+use crate::names::NamespaceName;
+use crate::tree_file;
+use crate::yaml::{self, Mapping, Value};
+
+/// The largest file that is read.
+const BYTES_MAX: u64 = 1024 * 1024;
+/// The most servers that a manager adds to.
+const SERVERS_MAX: usize = 1_000;
+
+/// A server of the file, as it is safe to show.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ManagedServer {
+    /// Its namespace.
+    pub name: NamespaceName,
+    /// Whether there is such a namespace at all.
+    pub enabled: bool,
+    /// Its keys. Values of variables are hidden unless they are nothing but a reference.
+    pub config: serde_json::Value,
+}
+
+/// Why the file was not changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ServerRefused {
+    /// There is a server of that name.
+    #[error("there is a server {0} in external/config.yaml already; remove that one first")]
+    Exists(NamespaceName),
+    /// There is none.
+    #[error(
+        "external/config.yaml has no server {0}; servers of the gateway's own configuration are changed there"
+    )]
+    Unknown(NamespaceName),
+    /// A key is wrong.
+    #[error("{key}: {message}")]
+    Invalid {
+        /// Which.
+        key: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// The file could not be read or written.
+    #[error(transparent)]
+    NotDone(#[from] NotDone),
+}
+
+impl Workspace {
+    /// The servers of the file, by name. Entries whose name cannot be a namespace's are left out.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read.
+    pub async fn servers(&self) -> Result<Vec<ManagedServer>, NotDone> {
+        let path = self.servers_file();
+        blocking(move || {
+            let servers = servers_of(&read(&path)?);
+            let shown = servers.iter().filter_map(|(name, entry)| {
+                Some(ManagedServer {
+                    name: name.as_str()?.parse().ok()?,
+                    enabled: entry
+                        .get("enabled")
+                        .and_then(Value::as_bool)
+                        .unwrap_or(true),
+                    config: shown(entry),
+                })
+            });
+            let mut shown: Vec<_> = shown.collect();
+            shown.sort_by(|a, b| a.name.cmp(&b.name));
+            Ok(shown)
+        })
+        .await
+    }
+
+    /// Adds a server. Its entry is checked as a reload checks it.
+    ///
+    /// # Errors
+    ///
+    /// When there is one of that name, the entry is wrong, or the file cannot be changed. The file is as it was then.
+    pub async fn add_server(
+        &self,
+        name: &NamespaceName,
+        entry: serde_json::Value,
+    ) -> Result<(), ServerRefused> {
+        let entry = yaml::to_value(entry).map_err(|error| ServerRefused::Invalid {
+            key: "config".to_owned(),
+            message: error.to_string(),
+        })?;
+        check_entry(entry.clone()).map_err(|error| ServerRefused::Invalid {
+            key: error.key,
+            message: error.message,
+        })?;
+        let added = name.clone();
+        self.change_servers(move |servers| {
+            let key = Value::from(added.as_str());
+            if servers.contains_key(&key) {
+                return Err(ServerRefused::Exists(added));
+            }
+            if servers.len() >= SERVERS_MAX {
+                let message = format!("external/config.yaml has {SERVERS_MAX} servers already");
+                return Err(NotDone(message).into());
+            }
+            servers.insert(key, entry);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Removes a server.
+    ///
+    /// # Errors
+    ///
+    /// When the file has no such server or cannot be changed.
+    pub async fn remove_server(&self, name: &NamespaceName) -> Result<(), ServerRefused> {
+        let removed = name.clone();
+        self.change_servers(move |servers| {
+            let gone = servers.shift_remove(Value::from(removed.as_str()));
+            gone.map(drop).ok_or(ServerRefused::Unknown(removed))
+        })
+        .await
+    }
+
+    /// Says whether there is such a namespace at all.
+    ///
+    /// # Errors
+    ///
+    /// When the file has no such server or cannot be changed.
+    pub async fn enable_server(
+        &self,
+        name: &NamespaceName,
+        enabled: bool,
+    ) -> Result<(), ServerRefused> {
+        let changed = name.clone();
+        self.change_servers(move |servers| {
+            let entry = servers.get_mut(Value::from(changed.as_str()));
+            let Some(Value::Mapping(entry)) = entry else {
+                return Err(ServerRefused::Unknown(changed));
+            };
+            entry.insert("enabled".into(), enabled.into());
+            Ok(())
+        })
+        .await
+    }
+
+    fn servers_file(&self) -> PathBuf {
+        self.data.root().join(EXTERNAL_FILE)
+    }
+
+    async fn change_servers(
+        &self,
+        change: impl FnOnce(&mut Mapping) -> Result<(), ServerRefused> + Send + 'static,
+    ) -> Result<(), ServerRefused> {
+        let lock = self.lock().await?;
+        let path = self.servers_file();
+        let changed = blocking(move || {
+            let _lock = lock;
+            let mut tree = read(&path)?;
+            let mut servers = servers_of(&tree);
+            if let Err(refused) = change(&mut servers) {
+                return Ok(Err(refused));
+            }
+            tree.insert("servers".into(), Value::Mapping(servers));
+            write(&path, tree)?;
+            Ok(Ok(()))
+        });
+        changed.await?
+    }
+}
+
+/// What the file says; nothing where there is none.
+fn read(path: &Path) -> Result<Mapping, NotDone> {
+    let folder = path.parent().unwrap_or(path);
+    let tree = match folder.canonicalize() {
+        Ok(tree) => tree,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Mapping::new()),
+        Err(error) => return Err(NotDone::io("read", folder, &error)),
+    };
+    let unreadable = |reason: String| {
+        NotDone(format!(
+            "{EXTERNAL_FILE} cannot be used: {reason}; mend the file"
+        ))
+    };
+    let text = tree_file::read(path, &tree, BYTES_MAX);
+    let Some(text) = text.map_err(|refused| unreadable(refused.to_string()))? else {
+        return Ok(Mapping::new());
+    };
+    if !yaml::readable_in_time(&text) {
+        return Err(unreadable(yaml::UNREADABLE.to_owned()));
+    }
+    match yaml::from_slice(&text).map_err(|error| unreadable(error.to_string()))? {
+        Value::Null => Ok(Mapping::new()),
+        Value::Mapping(tree) => Ok(tree),
+        _ => Err(unreadable("no mapping".to_owned())),
+    }
+}
+
+fn servers_of(tree: &Mapping) -> Mapping {
+    match tree.get("servers") {
+        Some(Value::Mapping(servers)) => servers.clone(),
+        _ => Mapping::new(),
+    }
+}
+
+fn write(path: &Path, tree: Mapping) -> Result<(), NotDone> {
+    let folder = path.parent().unwrap_or(path);
+    let text = yaml::to_string(&Value::Mapping(tree));
+    let text = text.map_err(|error| NotDone(format!("cannot write {EXTERNAL_FILE}: {error}")))?;
+    if text.len() as u64 > BYTES_MAX {
+        return Err(NotDone(format!(
+            "{EXTERNAL_FILE} would have more than {BYTES_MAX} bytes"
+        )));
+    }
+    let failed = |error: io::Error| NotDone::io("write", path, &error);
+    fs::create_dir_all(folder).map_err(failed)?;
+    if let Ok(held) = fs::read(path) {
+        write_atomically(&path.with_extension("yaml.previous"), &held, 0o600).map_err(failed)?;
+    }
+    // Values may have been written down in it.
+    write_atomically(path, text.as_bytes(), 0o600).map_err(failed)
+}
+
+/// An entry without what may be secret.
+fn shown(entry: &Value) -> serde_json::Value {
+    let mut shown = serde_json::to_value(entry).unwrap_or_default();
+    if let Some(env) = shown.get_mut("env").and_then(|env| env.as_object_mut()) {
+        for value in env.values_mut() {
+            let text = value.as_str().map(str::to_owned);
+            let text = text.unwrap_or_else(|| value.to_string());
+            *value = Template::new(text).masked().into();
+        }
+    }
+    if let Some(args) = shown.get_mut("args").and_then(|args| args.as_array_mut()) {
+        let mut hide_next = false;
+        for value in args {
+            let Some(text) = value.as_str() else { continue };
+            let (name, said) = match text.split_once('=') {
+                Some((name, said)) => (name, Some(said)),
+                None => (text, None),
+            };
+            let names_secret = name.starts_with('-') && is_secret(name);
+            let replaced = match said {
+                Some(said) if names_secret => Some(format!("{name}={}", masked(said))),
+                _ if hide_next => Some(masked(text)),
+                _ => Some(crate::environment::redact_credentials(text)),
+            };
+            hide_next = names_secret && said.is_none();
+            *value = replaced.into();
+        }
+    }
+    shown
+}
+
+fn masked(text: &str) -> String {
+    Template::new(text).masked().to_owned()
+}
+
+/// Whether an option's name says that a secret follows.
+fn is_secret(name: &str) -> bool {
+    const WORDS: [&str; 8] = [
+        "password",
+        "passwd",
+        "secret",
+        "token",
+        "apikey",
+        "credential",
+        "connectionstring",
+        "authorization",
+    ];
+    let letters: String = name
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .map(|letter| letter.to_ascii_lowercase())
+        .collect();
+    WORDS.iter().any(|word| letters.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_down_is_hidden_and_references_stay() {
+        let entry: Value = yaml::from_str(
+            "{ command: npx, args: [-y, pkg, --token=abc, --api-key, k3y, --port=1, '--token=${T}', 'https://u:pw@h/x'], \
+             env: { A: literal, B: '${B}', C: 'x ${C}', N: 12 } }",
+        )
+        .expect("YAML");
+        let shown = shown(&entry);
+        assert_eq!(
+            shown["args"],
+            serde_json::json!([
+                "-y",
+                "pkg",
+                "--token=***MASKED***",
+                "--api-key",
+                "***MASKED***",
+                "--port=1",
+                "--token=${T}",
+                crate::environment::redact_credentials("https://u:pw@h/x")
+            ])
+        );
+        assert!(!shown.to_string().contains("pw@"));
+        assert_eq!(
+            shown["env"],
+            serde_json::json!({"A": "***MASKED***", "B": "${B}", "C": "***MASKED***", "N": "***MASKED***"})
+        );
+    }
+}
