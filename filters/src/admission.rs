@@ -30,7 +30,7 @@ use crate::rate::RetryAfter;
 use crate::rejection::{ErrorShape, Rejection};
 use crate::route::{RouteAccess, RouteGroups, RouteNamespace, RouteSpec};
 use crate::token::SecretToken;
-use crate::{head, host, media, namespace, network, origin, route};
+use crate::{basic, csrf, head, host, media, namespace, network, origin, route};
 
 /// Everything admission decides by, compiled once per configuration. Shared by all listeners, so that a limit is one limit.
 #[derive(Debug)]
@@ -62,13 +62,17 @@ pub struct ListenerRules {
     pub certificates: Option<Arc<str>>,
     /// Whether MCP 2026-07-28, which has no streams by GET, is served.
     pub modern: bool,
+    /// Where a browser may say who its user is by `Basic`: the user's name. The password is a token.
+    pub basic: Option<Arc<str>>,
 }
 
 impl ListenerRules {
     /// Whether tools can be called here without credentials that a page has to hold itself: with none, or with a client
     /// certificate, which a browser shows on its own.
     fn openness(&self) -> Openness {
-        if !self.routes.call_tools() {
+        if self.basic.is_some() {
+            Openness::ToCertificates
+        } else if !self.routes.call_tools() {
             Openness::Closed
         } else if self.certificates.is_some() {
             Openness::ToCertificates
@@ -218,6 +222,9 @@ impl<C: Clock> Admission<C> {
         let mut known = Known::default();
         self.checks(request, &mut known)
             .unwrap_or_else(|mut rejection| {
+                if request.listener.basic.is_some() && basic::is_navigation(request, known.route) {
+                    basic::ask(&mut rejection);
+                }
                 match known.route {
                     Some(route) => {
                         rejection.route = route.label;
@@ -261,7 +268,10 @@ impl<C: Clock> Admission<C> {
             self.flood.check(client)?;
         }
 
-        known.cors = origin::check(fields, &self.config.origins, listener.openness())?;
+        let own_page = listener.basic.is_some() && origin::is_own(parts, fields);
+        if !own_page {
+            known.cors = origin::check(fields, &self.config.origins, listener.openness())?;
+        }
         if let Some(route) = known.route
             && let Some(answer) = origin::preflight(parts, route, known.cors.as_ref())
         {
@@ -305,6 +315,10 @@ impl<C: Clock> Admission<C> {
         }
         if parts.method == Method::OPTIONS {
             return Ok(Verdict::Answered(origin::options(route)));
+        }
+
+        if listener.basic.is_some() {
+            csrf::check(&parts.method, fields)?;
         }
 
         let mut subject = Subject {
@@ -363,7 +377,10 @@ impl<C: Clock> Admission<C> {
     fn principal(&self, request: &Request<'_>) -> Result<&Arc<Principal>, Rejection> {
         let (auth, fields) = (request.listener.auth, request.fields);
         if auth != Auth::None && !fields.authorization.is_absent() {
-            return self.tokens.authenticate(fields);
+            return match &request.listener.basic {
+                Some(user) => self.tokens.authenticate_browser(user, fields),
+                None => self.tokens.authenticate(fields),
+            };
         }
         let listener = request.listener.certificates.as_deref();
         let principal = match (listener, request.certificate) {

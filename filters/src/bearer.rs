@@ -10,6 +10,7 @@ use std::sync::Arc;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use tooldock_workers::names::NamespaceName;
 
+use crate::basic;
 use crate::config::TokenConfig;
 use crate::fields::{Field, Fields};
 use crate::fingerprint::Fingerprints;
@@ -171,10 +172,36 @@ impl Tokens {
                 "Unsupported credentials: send `Authorization: Bearer <token>`.",
             ));
         };
+        self.owner(token)
+            .ok_or_else(|| Rejection::unauthorized("The bearer token is not valid."))
+    }
+
+    /// The same where a browser may say it by `Basic`, too: this user, and a token in place of a password.
+    pub(crate) fn authenticate_browser(
+        &self,
+        user: &str,
+        fields: &Fields<'_>,
+    ) -> Result<&Arc<Principal>, Rejection> {
+        let Field::Once(value) = fields.authorization else {
+            return self.authenticate(fields);
+        };
+        let Some(credentials) = basic::credentials(value.as_bytes()) else {
+            return self.authenticate(fields);
+        };
+        let found = credentials.and_then(|it| self.owner(&it.token).filter(|_| it.user == user));
+        found.ok_or_else(|| {
+            Rejection::unauthorized(
+                "The user name or the token is not valid: send ADMIN_USERNAME and, as the password, a token.",
+            )
+        })
+    }
+
+    /// Whose token it is.
+    fn owner(&self, token: &[u8]) -> Option<&Arc<Principal>> {
         let digest = TokenDigest::of(token);
         match self.by_digest.get_key_value(&digest) {
-            Some((stored, principal)) if stored.matches(&digest) => Ok(principal),
-            _ => Err(Rejection::unauthorized("The bearer token is not valid.")),
+            Some((stored, principal)) if stored.matches(&digest) => Some(principal),
+            _ => None,
         }
     }
 }

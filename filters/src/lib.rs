@@ -13,8 +13,9 @@
 //! | flood guard per address | `flood` | 429 |
 //! | Origin; preflights are answered here | [`origin`] | 403, 400 |
 //! | public paths leave here | [`route`] | 405 |
-//! | credentials: a token, or a client certificate | [`bearer`], [`certificate`] | 401 |
+//! | credentials: a token, which a browser may send as a password, or a client certificate | [`bearer`], `basic`, [`certificate`] | 401 |
 //! | path and method | [`route`] | 404, 405 |
+//! | where browsers add credentials: that the listener's own page sends it | `csrf` | 403 |
 //! | limits per principal and address; requests at once | `limits`, `concurrency` | 429 |
 //! | namespace: named, existing, open to the principal | [`namespace`] | 400, 404, 403 |
 //! | limits per namespace | `limits` | 429 |
@@ -26,10 +27,12 @@
 //! [`rejection`] is where a refusal gets its status, stable code, JSON-RPC code, headers and body.
 
 pub mod admission;
+mod basic;
 pub mod bearer;
 pub mod certificate;
 mod concurrency;
 pub mod config;
+mod csrf;
 pub mod fields;
 mod fingerprint;
 mod flood;

@@ -205,7 +205,7 @@ pub(crate) fn check_content_type(
         RouteBody::Json => true,
         // Nothing at all has no type to be wrong.
         RouteBody::JsonOrNothing => body_announced(fields),
-        RouteBody::None => return Ok(()),
+        RouteBody::None | RouteBody::Any => return Ok(()),
     };
     let unsupported = |message| Err(Rejection::new(Reason::UnsupportedMediaType, message));
     match fields.content_type {

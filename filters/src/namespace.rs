@@ -60,7 +60,7 @@ pub(crate) fn admitted(
     principal: &Principal,
     directory: &dyn Directory,
 ) -> Result<NamespaceName, Rejection> {
-    if *rule == NamespaceRule::System {
+    if *rule == NamespaceRule::System || found.spec.namespace == RouteNamespace::Management {
         return system(found, principal);
     }
     let Some(name) = named(rule, parts, fields, found, directory)? else {

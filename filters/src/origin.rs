@@ -171,6 +171,23 @@ impl<'a> Origin<'a> {
         Some(Self { scheme, host, port })
     }
 
+    /// A page that was loaded from the server which the request names. Whether that name is this server's has been checked
+    /// by then.
+    fn is_of(&self, parts: &Parts, fields: &Fields<'_>) -> bool {
+        let named = match (parts.uri.authority(), fields.host) {
+            (Some(authority), _) => Some(authority.as_str()),
+            (None, Field::Once(host)) => host.to_str().ok(),
+            (None, _) => None,
+        };
+        let Some(named) = named.and_then(|named| {
+            let text = format!("{}://{named}", self.scheme);
+            Origin::parse(&text).map(|it| (it.host.to_ascii_lowercase(), it.port))
+        }) else {
+            return false;
+        };
+        named == (self.host.to_ascii_lowercase(), self.port)
+    }
+
     /// A page that was loaded from this machine.
     fn is_loopback(&self) -> bool {
         let web = ["http", "https"].map(|scheme| self.scheme.eq_ignore_ascii_case(scheme));
@@ -204,7 +221,7 @@ impl CorsHeaders {
 pub(crate) enum Openness {
     /// A page has to hold a token.
     Closed,
-    /// The browser may add its user's client certificate on its own.
+    /// The browser may add its user's client certificate on its own, or its user's name and token.
     ToCertificates,
     /// Requests without credentials are served.
     ToEverybody,
@@ -250,6 +267,15 @@ pub(crate) fn check(
             "Pages of this Origin may not use this server. The operator lists the allowed ones in admission.origins (CORS_ORIGINS).",
         ))
     }
+}
+
+/// Whether a page of this very server asks, which reads the answers without being told that it may.
+pub(crate) fn is_own(parts: &Parts, fields: &Fields<'_>) -> bool {
+    let Field::Once(origin) = fields.origin else {
+        return false;
+    };
+    let origin = origin.to_str().ok().and_then(Origin::parse);
+    origin.is_some_and(|origin| origin.is_of(parts, fields))
 }
 
 /// A complete answer without a body.

@@ -28,6 +28,8 @@ pub enum Reason {
     RateLimited,
     /// The page's origin may not use this server.
     OriginNotAllowed,
+    /// Nothing proves that the listener's own page sends this, and not another one by its user's browser.
+    Csrf,
     /// No credentials, or wrong ones.
     Unauthorized,
     /// Nothing is served at this path.
@@ -64,7 +66,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, for whoever registers counters ahead of the first refusal.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::BadRequest,
         Self::HeadersTooLarge,
         Self::UriTooLong,
@@ -72,6 +74,7 @@ impl Reason {
         Self::AddressNotAllowed,
         Self::RateLimited,
         Self::OriginNotAllowed,
+        Self::Csrf,
         Self::Unauthorized,
         Self::NotFound,
         Self::MethodNotAllowed,
@@ -104,6 +107,7 @@ impl Reason {
             Self::AddressNotAllowed => ("address_not_allowed", StatusCode::FORBIDDEN, -32011),
             Self::RateLimited => ("rate_limited", StatusCode::TOO_MANY_REQUESTS, -32013),
             Self::OriginNotAllowed => ("origin_not_allowed", StatusCode::FORBIDDEN, -32011),
+            Self::Csrf => ("csrf", StatusCode::FORBIDDEN, -32011),
             Self::Unauthorized => ("unauthorized", StatusCode::UNAUTHORIZED, -32010),
             Self::NotFound => ("not_found", StatusCode::NOT_FOUND, -32012),
             Self::MethodNotAllowed => {

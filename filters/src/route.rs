@@ -80,6 +80,9 @@ static ROUTES: &[RouteSpec] = table! {
     Probes    | Ready      | GET_HEAD | "/ready"                                | Probe     | None      | None          | "/ready"
     Discovery | WellKnown  | GET_HEAD | "/.well-known/{rest}"                   | Public    | None      | None          | "/.well-known"
     Metrics   | Metrics    | GET_HEAD | "/metrics"                              | Public    | None      | None          | "/metrics"
+    Web       | Api        | API     | "/api/{rest}"                            | Principal | Management | Any          | "/api"
+    Web       | WebAsset   | GET_HEAD | "/assets/{rest}"                        | Public    | None      | None          | "/assets"
+    Web       | WebPage    | GET_HEAD | "/"                                     | Principal | None      | None          | "/"
 };
 
 /// Paths that a listener serves together or not at all.
@@ -99,6 +102,8 @@ pub enum RouteGroup {
     Discovery,
     /// The counters.
     Metrics,
+    /// The web UI: its page, and what the page asks.
+    Web,
 }
 
 /// The groups a listener serves.
@@ -197,9 +202,11 @@ pub enum RouteNamespace {
     OrQuery,
     /// By the session that the query names.
     OrSession,
+    /// The route belongs to that of the management tools, and is for those who may use them.
+    Management,
 }
 
-/// What the body of a POST is.
+/// What the body of a POST or PUT is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteBody {
     /// Nothing. It is never read.
@@ -208,6 +215,8 @@ pub enum RouteBody {
     Json,
     /// JSON, or nothing at all.
     JsonOrNothing,
+    /// What the handler says; it refuses other types itself.
+    Any,
 }
 
 /// The methods a route knows.
@@ -236,6 +245,15 @@ impl Methods {
         allow: "GET, HEAD, OPTIONS",
         know: |method| matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS),
     };
+    const API: Self = Self {
+        allow: "GET, POST, PUT, DELETE, OPTIONS",
+        know: |method| {
+            matches!(
+                *method,
+                Method::GET | Method::POST | Method::PUT | Method::DELETE | Method::OPTIONS
+            )
+        },
+    };
     const POST: Self = Self {
         allow: "POST, OPTIONS",
         know: |method| matches!(*method, Method::POST | Method::OPTIONS),
@@ -263,7 +281,7 @@ impl RouteSpec {
 
     /// Whether a request to the route has a body that means something. Any other is never read.
     pub fn takes_body(&self, method: &Method) -> bool {
-        *method == Method::POST && self.body != RouteBody::None
+        matches!(*method, Method::POST | Method::PUT) && self.body != RouteBody::None
     }
 
     /// How a client names the namespace here, as a sentence tells it.

@@ -46,6 +46,7 @@ const LAYERS: &[&str] = &[
     "mcp",
     "legacy",
     "rest",
+    "web",
     "surface",
     "service",
 ];

@@ -40,8 +40,10 @@ pub mod stream;
 mod supervise;
 mod surface;
 mod upstream;
+pub mod web;
 
 pub use jsonrpc::subject::Subject;
+pub use mcp::WebFacts;
 pub use mcp::head::{AcceptFlags, Carrier, McpHead, MirroredHeaders};
 pub use reload::ReloadControl;
 pub use service::{OwnCore, Service, ServiceParts};

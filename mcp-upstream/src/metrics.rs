@@ -8,6 +8,7 @@ use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
 use tooldock_workers::metric_table;
 use tooldock_workers::names::NamespaceName;
 
+pub(crate) mod figures;
 pub(crate) mod toolman;
 
 use crate::stdio::metrics::StdioMetrics;

@@ -111,6 +111,15 @@ impl Profile {
         }
     }
 
+    /// The web UI: the rules of the core port for what its page calls.
+    pub fn web() -> Self {
+        Self {
+            name: "v1-web",
+            session: SessionRule::Optional,
+            ..Self::core()
+        }
+    }
+
     /// This process's own pipes: every revision that has a transport of lines, and nobody to keep apart.
     pub fn stdio(namespace: NamespaceName) -> Self {
         Self {

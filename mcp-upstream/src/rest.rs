@@ -13,7 +13,7 @@ use crate::reply::Reply;
 
 mod answer;
 mod arguments;
-mod failing;
+pub(crate) mod failing;
 pub(crate) mod namespaces;
 pub(crate) mod openapi;
 pub(crate) mod public;
@@ -49,7 +49,7 @@ impl InNamespace {
                 "The request names no namespace: send the header X-Namespace, or use a path below /namespaces/<name>/tools",
             ));
         };
-        match core.registry.namespace(name.as_str()) {
+        match core.registry.admitted(&name) {
             Some(namespace) => Ok(Self { caller, namespace }),
             None => Err(Refused(Box::new(unknown_namespace(name.as_str())))),
         }
@@ -62,7 +62,7 @@ impl InNamespace {
 }
 
 /// How many tools of a namespace the caller may see. Of a server that was not asked yet none are known.
-fn tool_count(core: &Core, caller: &Caller, namespace: &Namespace) -> usize {
+pub(crate) fn tool_count(core: &Core, caller: &Caller, namespace: &Namespace) -> usize {
     let known = core.upstreams.of(namespace).tools_known(namespace);
     let view = View::of(caller, namespace);
     known.map_or(0, |tools| view.tools(&tools).count())

@@ -10,7 +10,7 @@ use bytesize::ByteSize;
 use http::Method;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Registry, Snapshot};
@@ -24,8 +24,9 @@ use crate::health::Health;
 use crate::mcp::head::McpHead;
 use crate::mcp::modern::SuspendedCalls;
 use crate::mcp::pass_through::PassThrough;
-use crate::mcp::{self, Core};
+use crate::mcp::{self, Core, WebFacts};
 use crate::metrics::UpstreamMetrics;
+use crate::metrics::figures::{self, FigureNotes};
 use crate::metrics::toolman::ToolmanMetrics;
 use crate::protocol::ProtocolVersion;
 use crate::reload::ReloadControl;
@@ -49,6 +50,7 @@ use crate::upstream::http::port::HttpClient;
 use crate::upstream::system::{Management, SystemPort};
 use crate::upstream::worker::{WorkerPort, WorkerPorts, WorkerUpstream, Workers};
 use crate::upstream::{SessionChanges, Upstream, Upstreams, gauge};
+use crate::web::{self, WebRequest};
 use crate::{legacy, rest};
 
 mod own_core;
@@ -79,6 +81,8 @@ pub struct ServiceParts {
     pub audit: AuditSender,
     /// The management tools, where this process has them.
     pub management: Option<Arc<Management>>,
+    /// What the web UI is told, where this process serves one.
+    pub web: Option<WebFacts>,
     /// Reaches remote servers; without one, calls of such a namespace fail.
     pub http_client: Option<Arc<dyn HttpClient>>,
     /// Counters.
@@ -115,6 +119,8 @@ pub struct AdmittedRequest {
     pub query: Option<String>,
     /// The body, empty on a route that takes none.
     pub body: Bytes,
+    /// What the API of the web UI reads of the request, on its route.
+    pub web: Option<Box<WebRequest>>,
 }
 
 /// What upstreams share with the surfaces.
@@ -281,6 +287,9 @@ impl Service {
             poll_after: parts.sessions.poll_after,
             passing,
             suspended: SuspendedCalls::new(parts.session_key),
+            management: parts.management,
+            web: parts.web.map(Arc::new),
+            figures: FigureNotes::default(),
         });
         Self {
             core,
@@ -330,8 +339,19 @@ impl Service {
             RouteId::Reload => Box::pin(rest::reload::reload(core)),
             RouteId::Health => at_once(rest::public::health(core, &caller)),
             RouteId::Ready => at_once(rest::public::ready(core, &caller)),
-            // There is no OAuth yet, and the edge writes the counters.
-            RouteId::WellKnown | RouteId::Metrics => at_once(rest::not_found()),
+            RouteId::Api => match request.web {
+                Some(web) => {
+                    let method = request.method;
+                    Box::pin(
+                        async move { web::handle(core, caller, method, query, body, *web).await },
+                    )
+                }
+                None => at_once(rest::not_found()),
+            },
+            // There is no OAuth yet, and the edge writes the counters and the page.
+            RouteId::WellKnown | RouteId::Metrics | RouteId::WebPage | RouteId::WebAsset => {
+                at_once(rest::not_found())
+            }
         }
     }
 
@@ -345,6 +365,16 @@ impl Service {
         stop: impl Future<Output = ()>,
     ) -> Ended {
         stdio::serve(Arc::clone(&self.core), caller, input, output, stop).await
+    }
+
+    /// Notes the counters of calls every few seconds, for the figures of the web UI. Never ends.
+    pub async fn note_figures(&self) {
+        let mut tick = tokio::time::interval(figures::EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            self.core.figures.note(&self.core.metrics);
+        }
     }
 
     /// What the handlers work on, for tests of one of them.

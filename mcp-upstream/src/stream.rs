@@ -207,6 +207,11 @@ impl Stream {
         Self::passing(pulse, Role::Answer)
     }
 
+    /// A passing stream that one of its two sides ends, without a session.
+    pub(crate) fn listening(pulse: &Arc<Pulse>) -> Arc<Self> {
+        Self::passing(pulse, Role::Listen)
+    }
+
     /// A passing stream of that role, without a session.
     pub(crate) fn passing(pulse: &Arc<Pulse>, role: Role) -> Arc<Self> {
         Arc::new(Self::new(pulse, role, 0, None, None, 0))

@@ -291,6 +291,7 @@ impl Wanted {
             tool_call_limiter: self.limiter,
             audit: self.audit,
             management: None,
+            web: None,
             http_client: self.http_client,
             metrics: Arc::clone(&metrics),
             health: Arc::clone(&health),
@@ -407,6 +408,7 @@ pub(crate) fn asked(path: &str, body: &[u8]) -> AdmittedRequest {
         namespace_in_path: below.is_some(),
         query,
         body: Bytes::copy_from_slice(body),
+        web: None,
     }
 }
 

@@ -31,6 +31,7 @@ mod tokens;
 mod unsupported;
 mod validate;
 mod watcher;
+mod web;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -63,6 +64,7 @@ pub(crate) use self::secrets::SecretsSettings;
 pub(crate) use self::tls::{ClientAuth, KeyPairFiles, TlsConfig, TlsVersion};
 pub(crate) use self::tokens::{Generated, GeneratedTokens};
 pub(crate) use self::watcher::WatcherConfig;
+pub(crate) use self::web::WebSettings;
 pub(crate) use crate::cli::Role;
 
 /// The file read when none is named, if it exists.
@@ -199,6 +201,8 @@ pub(crate) struct Effective {
     pub(crate) secrets: SecretsSettings,
     /// Where a manager in a process of its own reaches the core.
     pub(crate) core_url: CoreUrl,
+    /// What only the web UI is told.
+    pub(crate) web: WebSettings,
     /// Whether the transport of MCP 2024-11-05 is served.
     pub(crate) legacy_sse: bool,
     /// Whether tools wait for `notifications/initialized`, where that is said for all listeners.
@@ -284,7 +288,15 @@ impl Effective {
     /// Whether this process serves the management tools.
     pub(crate) fn serves_management(&self) -> bool {
         let mut listeners = self.served_listeners();
-        listeners.any(|(_, listener)| listener.profile == ProfileName::Manager)
+        listeners.any(|(_, listener)| {
+            matches!(listener.profile, ProfileName::Manager | ProfileName::V1Web)
+        })
+    }
+
+    /// Whether this process serves the web UI.
+    pub(crate) fn serves_web(&self) -> bool {
+        let mut listeners = self.served_listeners();
+        listeners.any(|(_, listener)| listener.profile == ProfileName::V1Web)
     }
 
     /// Reads every certificate with `check` and names the listener of the first that cannot be used.
@@ -326,6 +338,7 @@ struct Settings {
     session_key: Option<Secret>,
     secrets: SecretsSettings,
     core_url: CoreUrl,
+    web: WebSettings,
     legacy_sse: bool,
     require_initialized: Option<bool>,
     said_by: SaidBy,
@@ -343,6 +356,7 @@ impl Settings {
             session_key: None,
             secrets: SecretsSettings::default(),
             core_url: CoreUrl::default(),
+            web: WebSettings::default(),
             legacy_sse: true,
             require_initialized: None,
             said_by: SaidBy::new(),
@@ -407,6 +421,7 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
         session_key: settings.session_key,
         secrets: settings.secrets,
         core_url: settings.core_url,
+        web: settings.web,
         legacy_sse: settings.legacy_sse,
         require_initialized: settings.require_initialized,
         generated: tokens.generated,

@@ -24,8 +24,8 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use prometheus::{Encoder, TextEncoder};
 use tooldock_filters::{
-    Admission, Admitted, ErrorShape, Fields, ListenerRules, Permit, RouteId, Verdict,
-    lists_any_type,
+    Admission, Admitted, ErrorShape, Fields, ListenerRules, Permit, Reason, Rejection, RouteId,
+    Verdict, lists_any_type,
 };
 use tooldock_upstream::profile::Profile;
 use tooldock_upstream::reply::{Head, Reply};
@@ -44,6 +44,7 @@ use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
 use crate::respond::{self, ClientGone, Envelope};
 use crate::tls::TlsConnection;
+use crate::web;
 
 /// What Pingora is told when a client left: nothing is written to it any more, and the connection is dropped.
 const CLIENT_GONE: ErrorType = ErrorType::Custom("ClientGone");
@@ -285,10 +286,13 @@ impl ProxyHttp for Gateway {
             newline: passage.newline,
             edits: headers.as_deref().map(|headers| &headers.response),
         };
-        let outcome = if admitted.route.id == RouteId::Metrics {
-            Ok(Some(self.exposition()))
-        } else {
-            self.hand_over(session, passage, admitted).await
+        let outcome = match admitted.route.id {
+            RouteId::Metrics => Ok(Some(self.exposition())),
+            RouteId::WebPage => Ok(Some(web::page(session.req_header()))),
+            RouteId::WebAsset => web::asset(session.req_header())
+                .map(Some)
+                .ok_or_else(|| Rejection::new(Reason::NotFound, "The web UI has no such file.")),
+            _ => self.hand_over(session, passage, admitted).await,
         };
         let written = match outcome {
             Ok(Some(reply)) => self.write(session, passage, reply, &envelope).await,

@@ -33,6 +33,7 @@ mod timeout;
 mod tls;
 mod toolman;
 mod watcher;
+mod web;
 
 use std::io::Write;
 use std::process::ExitCode;

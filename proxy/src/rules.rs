@@ -117,6 +117,9 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
                     && listener.asks_for_certificates())
                 .then(|| listener.name.as_str().into()),
                 modern: answers.modern,
+                basic: listener
+                    .takes_basic(spec)
+                    .then(|| effective.web.user.as_str().into()),
             },
             profile: Arc::new(answers),
         }

@@ -285,12 +285,19 @@ impl Parts {
             tool_call_limiter: Arc::new(ToolCalls(Arc::clone(rules))),
             audit: audit_sender,
             management: management.clone(),
+            web: effective
+                .serves_web()
+                .then(|| management::web_facts(effective, &data)),
             http_client: Some(remote),
             metrics: upstream_metrics,
             health: Arc::clone(&health),
         };
         let service = Service::with_servers(service_parts, servers);
         own_core.bind(&service);
+        if effective.serves_web() {
+            let noted = service.clone();
+            control.spawn(async move { noted.note_figures().await });
+        }
         if let Some(watched) = Watched::of(effective) {
             control.spawn(watcher::run(watched, core));
         }

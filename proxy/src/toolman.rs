@@ -205,6 +205,7 @@ fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyho
         tool_call_limiter: Arc::new(Unlimited),
         audit: Audit::off(),
         management: None,
+        web: None,
         http_client: Some(remote),
         metrics: Arc::new(UpstreamMetrics::new(&exported)?),
         health,

@@ -30,4 +30,10 @@ pub enum RouteId {
     WellKnown,
     /// The counters, which the edge itself writes.
     Metrics,
+    /// The page of the web UI, which the edge itself has.
+    WebPage,
+    /// A file that the page needs, which the edge itself has.
+    WebAsset,
+    /// What the page, and programs like it, do: everything below `/api/`.
+    Api,
 }

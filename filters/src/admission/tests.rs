@@ -49,6 +49,7 @@ const CORE: ListenerRules = ListenerRules {
     auth: Auth::Required,
     certificates: None,
     modern: true,
+    basic: None,
 };
 
 const METRICS: ListenerRules = ListenerRules {

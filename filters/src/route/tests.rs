@@ -1,6 +1,6 @@
 use super::*;
 
-const CORE: RouteGroups = ALL.without(RouteGroup::Metrics);
+const CORE: RouteGroups = ALL.without(RouteGroup::Metrics).without(RouteGroup::Web);
 
 /// What a path is: route, namespace, tool.
 fn core(path: &str) -> Option<(RouteId, Option<String>, Option<String>)> {

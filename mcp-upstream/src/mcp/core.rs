@@ -1,5 +1,6 @@
 //! What all requests of a service share.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tooldock_workers::registry::Registry;
@@ -10,11 +11,13 @@ use crate::health::Health;
 use crate::mcp::modern::SuspendedCalls;
 use crate::mcp::pass_through::PassThrough;
 use crate::metrics::UpstreamMetrics;
+use crate::metrics::figures::FigureNotes;
 use crate::reload::ReloadControl;
 use crate::session::SessionTable;
 use crate::session::config::PollAfter;
 use crate::stream::{EventLog, Pulse, StreamLimiter};
 use crate::upstream::http::port::HttpClient;
+use crate::upstream::system::Management;
 use crate::upstream::{SessionChanges, Upstreams};
 
 /// Everything behind the functions the edge calls; one per process.
@@ -45,4 +48,21 @@ pub(crate) struct Core {
     pub(crate) passing: PassThrough,
     /// Modern calls that wait for their client's next request.
     pub(crate) suspended: SuspendedCalls,
+    /// The management tools, where this process has them.
+    pub(crate) management: Option<Arc<Management>>,
+    /// What the web UI is told, where this process serves one.
+    pub(crate) web: Option<Arc<WebFacts>>,
+    /// The calls of the last minute, for the web UI.
+    pub(crate) figures: FigureNotes,
+}
+
+/// What the web UI is told of the process and its files.
+#[derive(Debug, Clone)]
+pub struct WebFacts {
+    /// The data directory.
+    pub data_dir: PathBuf,
+    /// The same as the host has it; shown, and never opened.
+    pub host_data_dir: String,
+    /// Where the audit log is.
+    pub logs: PathBuf,
 }

@@ -8,15 +8,15 @@ use crate::mcp::Core;
 
 /// What is wrong with a namespace as a whole.
 #[derive(Debug, Serialize)]
-pub(super) struct Failing {
+pub(crate) struct Failing {
     /// The stable code.
-    pub(super) code: &'static str,
+    pub(crate) code: &'static str,
     /// What is wrong. Without secrets.
-    pub(super) message: String,
+    pub(crate) message: String,
 }
 
 /// What keeps a namespace from being served: its configuration or its dependencies, or the end of its server.
-pub(super) fn of(core: &Core, namespace: &Namespace) -> Option<Failing> {
+pub(crate) fn of(core: &Core, namespace: &Namespace) -> Option<Failing> {
     match &namespace.upstream {
         UpstreamKind::Failed(error) => Some(Failing {
             code: error.code.as_str(),
@@ -31,7 +31,7 @@ pub(super) fn of(core: &Core, namespace: &Namespace) -> Option<Failing> {
 }
 
 /// The same of an external server that cannot be started, or ends again and again.
-pub(super) fn server(core: &Core, namespace: &Namespace) -> Option<Failing> {
+pub(crate) fn server(core: &Core, namespace: &Namespace) -> Option<Failing> {
     let health = core.upstreams.of(namespace).health(namespace)?;
     (health.state == "failed").then(|| Failing {
         code: health

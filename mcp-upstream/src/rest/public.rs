@@ -224,21 +224,30 @@ fn backends(core: &Core, namespace: &Namespace) -> Vec<BackendDetail> {
     details.collect()
 }
 
-fn detail<'a>(core: &Core, namespace: &'a Namespace) -> Detail<'a> {
+/// What a namespace is doing, in a word.
+pub(crate) fn state(core: &Core, namespace: &Namespace) -> &'static str {
     let server = core.upstreams.of(namespace).health(namespace);
-    let state = match (&namespace.upstream, namespace.worker_state()) {
+    state_of(namespace, server.as_ref())
+}
+
+fn state_of(namespace: &Namespace, server: Option<&ServerHealth>) -> &'static str {
+    match (&namespace.upstream, namespace.worker_state()) {
         (UpstreamKind::Empty | UpstreamKind::System, _) => "empty",
         (UpstreamKind::Aggregate(_), _) => "ready",
         (UpstreamKind::External(_) | UpstreamKind::Remote(_), _) => {
-            server.as_ref().map_or("idle", |server| server.state)
+            server.map_or("idle", |server| server.state)
         }
         (UpstreamKind::Worker(_), Some(state)) => state.as_str(),
         (_, Some(CRASH_LOOP)) => CRASH_LOOP.as_str(),
         _ => "failed",
-    };
+    }
+}
+
+fn detail<'a>(core: &Core, namespace: &'a Namespace) -> Detail<'a> {
+    let server = core.upstreams.of(namespace).health(namespace);
     Detail {
         name: namespace.name.as_str(),
-        state,
+        state: state_of(namespace, server.as_ref()),
         server,
         backends: backends(core, namespace),
         processes: processes(namespace),

@@ -593,6 +593,7 @@ async fn each_route_of_mcp_has_its_function() {
             namespace_in_path: false,
             query: None,
             body: Bytes::from_static(body.as_bytes()),
+            web: None,
         };
         parts(&harness.service.handle(caller(), request).await)
     };

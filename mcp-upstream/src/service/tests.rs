@@ -81,6 +81,7 @@ impl House {
             tool_call_limiter: Arc::new(Unlimited),
             audit: Audit::off(),
             management: None,
+            web: None,
             http_client: None,
             metrics: Arc::new(metrics),
             health: Arc::new(Health::new()),

@@ -239,6 +239,14 @@ impl SessionTable {
         evicted
     }
 
+    /// The sessions alive in this process, in no order.
+    pub fn all(&self) -> Vec<Arc<Session>> {
+        self.sessions
+            .iter()
+            .map(|it| Arc::clone(it.value()))
+            .collect()
+    }
+
     /// Sessions alive in this process.
     pub fn count(&self) -> usize {
         self.sessions.len()

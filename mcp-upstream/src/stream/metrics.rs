@@ -32,6 +32,11 @@ impl StreamMetrics {
         )
     }
 
+    /// Streams with a reader, of all roles.
+    pub(crate) fn open_now(&self) -> i64 {
+        self.open.iter().map(IntGauge::get).sum()
+    }
+
     /// The gauge of open streams of a role.
     pub(crate) fn open(&self, role: Role) -> &IntGauge {
         &self.open[role as usize]

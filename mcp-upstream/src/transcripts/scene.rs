@@ -270,6 +270,7 @@ impl Scene {
             namespace_in_path: false,
             query: None,
             body: message.into(),
+            web: None,
         };
         self.begin(request)
     }

@@ -105,6 +105,21 @@ impl Management {
         *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(facts);
     }
 
+    /// Runs what may start child processes where those belong. `None`: it was interrupted. Dropping the future ends it.
+    pub(crate) async fn on_control<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        let mut task = JoinSet::new();
+        task.spawn_on(work, &self.control);
+        task.join_next().await?.ok()
+    }
+
+    /// The secrets store without a way to its values.
+    pub(crate) fn secret_names(&self) -> SecretNames {
+        self.secrets.names.clone()
+    }
+
     fn facts(&self) -> Arc<ServerFacts> {
         Arc::clone(&self.facts.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -21,7 +21,7 @@ use tooldock_workers::secrets::Secret;
 
 use self::parse::{
     boolean, bytes, choice, container, git_schemes, hours, list, log_level, milliseconds,
-    milliseconds_or_off, only_default, port, seconds, session_key, token, versions, whole,
+    milliseconds_or_off, only_default, port, seconds, session_key, token, user, versions, whole,
 };
 pub(super) use self::ports::variable_of as port_variable_of;
 use super::{ConfigError, ListenerConfig, ProfileName, ReplicasConfig, Role, Settings};
@@ -93,6 +93,12 @@ const VARIABLES: &[Variable] = &[
         => |s, text| move_listener(s, ProfileName::Core, port(text)?, "CORE_PORT")),
     variable!("MANAGER_PORT", "listeners[].address"
         => |s, text| move_listener(s, ProfileName::Manager, port(text)?, "MANAGER_PORT")),
+    variable!("WEB_PORT", "listeners[].address"
+        => |s, text| move_listener(s, ProfileName::V1Web, port(text)?, "WEB_PORT")),
+    variable!("ADMIN_USERNAME", "the user name that browsers send to a listener of the profile `v1-web`, in place of `admin`; the password is a bearer token"
+        => |s, text| s.web.user = user(text)?),
+    variable!("HOST_DATA_DIR", "what the web UI shows as the data directory's place on the host, in place of `./tooldock_data`"
+        => |s, text| s.web.host_data_dir = text.to_owned()),
     variable!("CORE_URL", "where a process with `--role manager` reaches the core; without it, `http://172.30.0.11:8000`"
         => |s, text| s.core_url = text.parse()?),
     variable!("PORT", "listeners[].address" => |s, text| {
@@ -379,6 +385,8 @@ mod tests {
             ("ENABLE_FS_WATCHER", "perhaps"),
             ("FS_WATCHER_DEBOUNCE_MS", "1500ms"),
             ("FS_WATCHER_POLL_MS", "often"),
+            ("WEB_PORT", "0"),
+            ("ADMIN_USERNAME", "a:b"),
         ];
         for (name, value) in wrong {
             let error = apply(Role::All, &[(name, value)])
@@ -395,6 +403,7 @@ mod tests {
             "DATA_DIR",
             "SECRETS_KEY",
             "SECRETS_KEY_NEW",
+            "HOST_DATA_DIR",
         ];
         for variable in VARIABLES {
             assert!(

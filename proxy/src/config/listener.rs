@@ -140,6 +140,12 @@ impl ListenerConfig {
         }
     }
 
+    /// Whether browsers may send their user's name and token.
+    pub(crate) fn takes_basic(&self, spec: &ProfileSpec) -> bool {
+        let schemes = self.auth.as_deref().unwrap_or(spec.auth);
+        schemes.contains(&AuthScheme::Basic)
+    }
+
     /// Whether clients may show a certificate.
     pub(crate) fn asks_for_certificates(&self) -> bool {
         let tls = self.tls.as_ref();

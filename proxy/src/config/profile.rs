@@ -52,6 +52,13 @@ const METRICS: ProfileSpec = ProfileSpec {
     paths: "/metrics, /health, /ready",
 };
 
+const WEB: ProfileSpec = ProfileSpec {
+    routes: RouteGroups::of(&[RouteGroup::Mcp, RouteGroup::Web, RouteGroup::Probes]),
+    auth: &[AuthScheme::Bearer, AuthScheme::Basic],
+    answers: Profile::web,
+    paths: "/, /assets, /api, /mcp, /mcp/{namespace}, /health, /ready",
+};
+
 impl ProfileName {
     /// The profile's row; `None` for one that this version does not serve.
     pub(crate) fn spec(self) -> Option<&'static ProfileSpec> {
@@ -59,7 +66,8 @@ impl ProfileName {
             Self::Core => Some(&CORE),
             Self::Manager => Some(&MANAGER),
             Self::Metrics => Some(&METRICS),
-            Self::V1Rest | Self::V1Mcp | Self::V1Web | Self::Vault => None,
+            Self::V1Web => Some(&WEB),
+            Self::V1Rest | Self::V1Mcp | Self::Vault => None,
         }
     }
 }

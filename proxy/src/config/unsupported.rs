@@ -4,7 +4,7 @@
 
 use tooldock_upstream::audit::{AuditArguments, AuditConfig};
 
-use super::listener::{AuthScheme, ListenerConfig, NamespaceRule, RestShape};
+use super::listener::{AuthScheme, ListenerConfig, NamespaceRule, ProfileName, RestShape};
 use super::{Config, ConfigError};
 
 /// A key and whether its value can be served.
@@ -41,9 +41,9 @@ const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[
         l.rest_shape.is_none_or(|shape| shape == RestShape::V2)
     }),
     ("auth", |l| {
-        l.auth
-            .as_ref()
-            .is_none_or(|schemes| !schemes.contains(&AuthScheme::Basic))
+        l.auth.as_ref().is_none_or(|schemes| {
+            l.profile == ProfileName::V1Web || !schemes.contains(&AuthScheme::Basic)
+        })
     }),
 ];
 

@@ -179,6 +179,21 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
                 "the management tools write code that the gateway runs: none is not for the profile manager",
             );
         }
+        if listener.profile == ProfileName::V1Web
+            && (listener.namespace.is_some() || listener.is_open())
+        {
+            let (key, reason) = match listener.namespace {
+                Some(_) => (
+                    "namespace",
+                    "the profile v1-web serves all namespaces; leave the key out",
+                ),
+                None => (
+                    "auth",
+                    "the web UI writes code that the gateway runs: none is not for the profile v1-web",
+                ),
+            };
+            return wrong(key, reason);
+        }
         if listener.auth.as_ref().is_some_and(Vec::is_empty) {
             return wrong("auth", "is empty; none says that no credentials are needed");
         }

@@ -4,20 +4,22 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Method};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tooldock_filters::route::RouteNamespace;
-use tooldock_filters::{Admitted, Fields, Reason, Rejection, namespace};
+use tooldock_filters::{Admitted, Fields, Reason, Rejection, RouteId, namespace, network};
 use tooldock_upstream::caller::{Caller, Visibility};
 use tooldock_upstream::profile::Profile;
 use tooldock_upstream::reply::Reply;
 use tooldock_upstream::service::{AdmittedRequest, PendingReply};
+use tooldock_upstream::web::WebRequest;
 use tooldock_upstream::{AcceptFlags, Carrier, McpHead, MirroredHeaders};
 
-use super::admit::{LeadsTo, tls_of};
+use super::admit::{LeadsTo, peer_of, tls_of};
 use super::{Gateway, Passage};
 use crate::access_log::Pending as Logged;
 use crate::body::{self, Body, BodyError};
@@ -124,6 +126,7 @@ impl Gateway {
                 .filter(|_| !route.is_mcp())
                 .map(str::to_owned),
             body,
+            web: (route.id == RouteId::Api).then(|| Box::new(web_request(session))),
         };
         let call = self.service.handle(caller, request);
         let reply = while_client_stays(session, call).await;
@@ -193,6 +196,22 @@ impl Gateway {
             }
         }
         Ok(Written::Whole)
+    }
+}
+
+/// What the web UI's handlers read of a request.
+fn web_request(session: &Session) -> WebRequest {
+    let header = session.req_header();
+    let text = |name| header.headers.get(name).and_then(|it| it.to_str().ok());
+    let peer = peer_of(session);
+    WebRequest {
+        path: header.uri.path().to_owned(),
+        content_type: text(CONTENT_TYPE).unwrap_or_default().to_owned(),
+        wants_events: text(ACCEPT).is_some_and(|accept| accept.contains("text/event-stream")),
+        is_tls: tls_of(session).is_some(),
+        // A balancer that should name its clients and does not speaks for others.
+        is_local: (peer.address.is_loopback() || peer.address == network::UNIX)
+            && !peer.names_no_client,
     }
 }
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use tooldock_filters::origin::OriginPattern;
 
+use tooldock_upstream::WebFacts;
 use tooldock_upstream::management::{ManagedSecrets, ServerFacts};
+use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::manage::Workspace;
 use tooldock_workers::secrets::{SecretNames, SecretStore};
 
@@ -46,6 +48,15 @@ pub(crate) fn facts(effective: &Effective) -> ServerFacts {
             .unwrap_or_default(),
         cors_origins: origins.collect::<Vec<_>>().join(","),
         mcp_session_ttl_hours: config.sessions.ttl.as_secs() / 3600,
+    }
+}
+
+/// What the web UI shows of the process and its files.
+pub(crate) fn web_facts(effective: &Effective, data: &DataDir) -> WebFacts {
+    WebFacts {
+        data_dir: effective.data_dir.clone(),
+        host_data_dir: effective.web.host_data_dir.clone(),
+        logs: data.logs_dir(),
     }
 }
 

@@ -34,6 +34,18 @@ pub(super) fn session_key(text: &str) -> Result<Secret, String> {
     }
 }
 
+/// A user name as `Authorization: Basic` carries one: it ends at the first colon.
+pub(super) fn user(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_graphic() && c != ':';
+    match text.chars().all(plain) && text.len() <= 64 {
+        true => Ok(text.to_owned()),
+        false => Err(
+            "is no user name: use up to 64 ASCII letters, digits and signs, no colon and no space"
+                .to_owned(),
+        ),
+    }
+}
+
 /// A port to listen on.
 pub(super) fn port(text: &str) -> Result<u16, String> {
     text.parse()

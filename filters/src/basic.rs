@@ -1,0 +1,110 @@
+//! `Authorization: Basic`, which a browser asks its user for and then adds to every request on its own: a user name, and a
+//! token in place of a password.
+//!
+//! Only a navigation is answered with the challenge that makes a browser ask. What a page fetches gets the plain one, so
+//! that an expired login is the page's to handle and no prompt comes up over it.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::header::WWW_AUTHENTICATE;
+use http::{HeaderValue, Method};
+use tooldock_workers::route::RouteId;
+
+use crate::admission::Request;
+use crate::rejection::{Reason, Rejection};
+use crate::route::RouteSpec;
+
+const CHALLENGE: HeaderValue =
+    HeaderValue::from_static(r#"Basic realm="ToolDock", charset="UTF-8""#);
+
+/// The longest credentials that are looked at, encoded. A token has at most a fraction of that.
+const ENCODED_MAX: usize = 8 * 1024;
+
+/// A user's name and token. Not `Debug`.
+pub(crate) struct Credentials {
+    pub(crate) user: String,
+    pub(crate) token: Vec<u8>,
+}
+
+/// The credentials of `Basic <base64>`; the scheme's case does not matter. The outer `None` is another scheme, the inner one
+/// credentials that cannot be read.
+pub(crate) fn credentials(value: &[u8]) -> Option<Option<Credentials>> {
+    let (scheme, rest) = value.trim_ascii().split_at_checked(5)?;
+    let encoded = rest.trim_ascii_start();
+    if !scheme.eq_ignore_ascii_case(b"basic") || encoded.len() == rest.len() {
+        return None;
+    }
+    Some(read(encoded))
+}
+
+fn read(encoded: &[u8]) -> Option<Credentials> {
+    if encoded.len() > ENCODED_MAX {
+        return None;
+    }
+    let text = STANDARD.decode(encoded).ok()?;
+    let colon = text.iter().position(|byte| *byte == b':')?;
+    let (user, token) = text.split_at(colon);
+    Some(Credentials {
+        user: std::str::from_utf8(user).ok()?.to_owned(),
+        token: token[1..].to_vec(),
+    })
+}
+
+/// Whether somebody looks at a page, as far as is known: browsers say so, and whatever else asks for the page means it.
+pub(crate) fn is_navigation(request: &Request<'_>, route: Option<&RouteSpec>) -> bool {
+    if !matches!(request.parts.method, Method::GET | Method::HEAD) {
+        return false;
+    }
+    match request.parts.headers.get("sec-fetch-mode") {
+        Some(mode) => mode == "navigate",
+        None => route.is_some_and(|route| route.id == RouteId::WebPage),
+    }
+}
+
+/// Makes a refusal for want of credentials one that a browser asks its user about.
+pub(crate) fn ask(rejection: &mut Rejection) {
+    if rejection.reason != Reason::Unauthorized {
+        return;
+    }
+    let headers = rejection.headers.iter_mut();
+    for (_, value) in headers.filter(|(name, _)| *name == WWW_AUTHENTICATE) {
+        *value = CHALLENGE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(value: &str) -> Option<Option<(String, String)>> {
+        let read = credentials(value.as_bytes())?;
+        let text = |token: Vec<u8>| String::from_utf8(token).expect("text");
+        Some(read.map(|it| (it.user, text(it.token))))
+    }
+
+    #[test]
+    fn the_scheme_name_and_token_are_read_as_browsers_write_them() {
+        let expected = Some(Some(("admin".to_owned(), "change_me".to_owned())));
+        for value in [
+            "Basic YWRtaW46Y2hhbmdlX21l",
+            "basic  YWRtaW46Y2hhbmdlX21l ",
+            "BASIC YWRtaW46Y2hhbmdlX21l",
+        ] {
+            assert_eq!(said(value), expected, "{value}");
+        }
+        // A token may have colons.
+        let several = Some(Some(("a".to_owned(), "b:c".to_owned())));
+        assert_eq!(said("Basic YTpiOmM="), several);
+    }
+
+    #[test]
+    fn other_schemes_are_not_looked_at_and_broken_credentials_are_nobodys() {
+        for value in ["Bearer x", "Basic", "BasicYTpi", "", "Basi YTpi"] {
+            assert_eq!(said(value), None, "{value}");
+        }
+        let long = format!("Basic {}", "YTpi".repeat(ENCODED_MAX));
+        for value in ["Basic YWRtaW4=", "Basic !", "Basic YTpi%", long.as_str()] {
+            assert_eq!(said(value), Some(None), "{value:.20}");
+        }
+    }
+}

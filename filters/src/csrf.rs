@@ -1,0 +1,85 @@
+//! Where a browser adds its user's credentials on its own, a request that changes something has to prove that the listener's
+//! own page sends it.
+//!
+//! The proof is a header that no form and no simple request of another page can carry: with it a browser asks the server
+//! first, by a preflight, which is not answered for strangers. What browsers say about a request on their own
+//! (`Sec-Fetch-Site`) has to agree; the `Origin` has been judged by then. A bearer token is proof enough: a page has to hold
+//! it itself.
+
+use http::Method;
+
+use crate::fields::{Field, Fields};
+use crate::rejection::{Reason, Rejection};
+
+/// The header, in lower case.
+const PROOF: &str = "x-tooldock-request";
+
+/// Refuses a request that changes something and may come from another page.
+pub(crate) fn check(method: &Method, fields: &Fields<'_>) -> Result<(), Rejection> {
+    if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) || has_bearer(fields) {
+        return Ok(());
+    }
+    if fields.map.get(PROOF).is_none_or(|value| value != "1") {
+        return Err(Rejection::new(
+            Reason::Csrf,
+            "Requests that change something need the header `X-ToolDock-Request: 1` here, or `Authorization: Bearer <token>`.",
+        ));
+    }
+    let mut sites = fields.map.get_all("sec-fetch-site").iter();
+    if sites.any(|site| site != "same-origin") {
+        return Err(Rejection::new(
+            Reason::Csrf,
+            "Another page sent this by its user's browser; only the page of this server may.",
+        )
+        .because("Sec-Fetch-Site is not same-origin"));
+    }
+    Ok(())
+}
+
+fn has_bearer(fields: &Fields<'_>) -> bool {
+    let Field::Once(value) = fields.authorization else {
+        return false;
+    };
+    let scheme = value.as_bytes().trim_ascii_start().get(..7);
+    scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"bearer "))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn refused(method: Method, headers: &[(&'static str, &'static str)]) -> bool {
+        let map: HeaderMap = headers
+            .iter()
+            .map(|(name, value)| {
+                let name = HeaderName::from_static(name);
+                (name, HeaderValue::from_static(value))
+            })
+            .collect();
+        check(&method, &Fields::of(&map)).is_err()
+    }
+
+    #[test]
+    fn what_changes_something_needs_the_proof_of_the_own_page() {
+        const BASIC: (&str, &str) = ("authorization", "Basic YTpi");
+        const OWN: (&str, &str) = ("sec-fetch-site", "same-origin");
+        const PROVEN: (&str, &str) = (PROOF, "1");
+        for method in [Method::POST, Method::PUT, Method::DELETE] {
+            assert!(refused(method.clone(), &[BASIC]));
+            assert!(refused(method.clone(), &[BASIC, OWN]));
+            assert!(refused(method.clone(), &[BASIC, (PROOF, "0")]));
+            for site in ["cross-site", "same-site", "none"] {
+                assert!(refused(
+                    method.clone(),
+                    &[BASIC, PROVEN, ("sec-fetch-site", site)]
+                ));
+            }
+            assert!(!refused(method.clone(), &[BASIC, PROVEN]));
+            assert!(!refused(method.clone(), &[BASIC, PROVEN, OWN]));
+            assert!(!refused(method, &[("authorization", "bearer t")]));
+        }
+        assert!(!refused(Method::GET, &[BASIC]));
+    }
+}

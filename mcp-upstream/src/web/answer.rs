@@ -1,0 +1,172 @@
+//! Answers of the API: JSON that no cache keeps, or an error with its code.
+
+use http::header::{ALLOW, CACHE_CONTROL, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderName, HeaderValue, StatusCode};
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::json;
+use serde_json::value::to_raw_value;
+use tooldock_workers::manage::NotDone;
+
+use crate::error;
+use crate::reply::{Head, Reply};
+
+/// What a handler gives.
+pub(super) type Answer = Result<Reply, Failure>;
+
+/// Why a request was not answered as it wanted.
+#[derive(Debug)]
+pub(super) struct Failure {
+    status: StatusCode,
+    code: String,
+    message: String,
+    details: Value,
+    header: Option<(HeaderName, HeaderValue)>,
+}
+
+impl Failure {
+    pub(super) fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            code: code.to_owned(),
+            message: message.into(),
+            details: json!({}),
+            header: None,
+        }
+    }
+
+    /// 400 for a field, parameter or name that is wrong.
+    pub(super) fn invalid(field: &str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request", message)
+            .with(json!({ "field": field }))
+    }
+
+    /// 400 for what could not be done.
+    pub(super) fn refused(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "refused", message)
+    }
+
+    pub(super) fn not_found(code: &str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, code, message)
+    }
+
+    pub(super) fn exists(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "exists", message)
+    }
+
+    pub(super) fn method(message: String, allow: &'static str) -> Self {
+        let mut failure = Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method_not_allowed",
+            message,
+        );
+        failure.header = Some((ALLOW, HeaderValue::from_static(allow)));
+        failure
+    }
+
+    /// A failed call of a management tool, as REST answers it.
+    pub(super) fn of_tool(status: StatusCode, body: &[u8], retry: Option<HeaderValue>) -> Self {
+        let body: Value = serde_json::from_slice(body).unwrap_or_default();
+        let error = &body["error"];
+        let code = error["code"].as_str().unwrap_or("internal_error");
+        let message = error["message"]
+            .as_str()
+            .unwrap_or("The management tool failed.");
+        let (status, code) = match code {
+            "tool_error" => (StatusCode::BAD_REQUEST, "refused"),
+            "invalid_arguments" => (StatusCode::BAD_REQUEST, "invalid_request"),
+            "namespace_not_found" => return Self::without_management(),
+            other => (status, other),
+        };
+        let mut failure = Self::new(status, code, message);
+        failure.header = retry.map(|value| (RETRY_AFTER, value));
+        failure
+    }
+
+    /// 503 where nothing can be managed.
+    pub(super) fn without_management() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "management_unavailable",
+            "This process has no management tools; use the listener of one that has.",
+        )
+    }
+
+    #[must_use]
+    pub(super) fn with(mut self, details: Value) -> Self {
+        self.details = details;
+        self
+    }
+
+    pub(super) fn code(&self) -> &str {
+        &self.code
+    }
+
+    /// The body, for an event.
+    pub(super) fn body(&self) -> Value {
+        json!({"detail": self.message, "error": {"code": self.code, "message": self.message, "details": self.details}})
+    }
+
+    fn reply(self) -> Reply {
+        let details = to_raw_value(&self.details);
+        let details = details.expect("a value serializes into memory");
+        let mut reply = error::rest(self.status, &self.code, &self.message, &details);
+        if let (Some(header), Reply::Full { head, .. }) = (self.header, &mut reply) {
+            head.headers.push(header);
+        }
+        reply
+    }
+}
+
+impl From<NotDone> for Failure {
+    fn from(error: NotDone) -> Self {
+        Self::refused(capitalised(error.to_string()))
+    }
+}
+
+/// A sentence begins with a capital letter.
+pub(super) fn capitalised(mut text: String) -> String {
+    if let Some(first) = text.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    text
+}
+
+/// 200 with JSON.
+pub(super) fn json_of(value: &impl Serialize) -> Answer {
+    with_status(StatusCode::OK, value)
+}
+
+/// JSON with a status.
+pub(super) fn with_status(status: StatusCode, value: &impl Serialize) -> Answer {
+    let body = serde_json::to_vec(value).map_err(|error| {
+        Failure::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal_error",
+            error.to_string(),
+        )
+    })?;
+    Ok(Reply::json(status, body))
+}
+
+/// The reply with what every answer of the API says: it is for one person at one moment, and is what its type says.
+pub(super) fn sealed(answer: Answer) -> Reply {
+    let mut reply = answer.unwrap_or_else(Failure::reply);
+    let add = |head: &mut Head| {
+        head.headers.retain(|(name, _)| *name != CACHE_CONTROL);
+        head.headers.extend([
+            (
+                CACHE_CONTROL,
+                HeaderValue::from_static("no-store, no-transform"),
+            ),
+            (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        ]);
+    };
+    match &mut reply {
+        Reply::Full { head, .. }
+        | Reply::Opening { head, .. }
+        | Reply::Body { head, .. }
+        | Reply::Events { head, .. } => add(head),
+    }
+    reply
+}

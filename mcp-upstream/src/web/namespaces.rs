@@ -1,0 +1,210 @@
+//! `/api/namespaces`: what is served, how each namespace is, and its tools.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tooldock_workers::registry::{Issue, Namespace, UpstreamKind};
+
+use super::answer::{Answer, Failure, json_of};
+use super::request::Request;
+use crate::caller::Caller;
+use crate::catalogue::{ToolEntry, View};
+use crate::error;
+use crate::mcp::Core;
+use crate::metrics::figures::{Figures, Rates};
+use crate::rest;
+use crate::upstream::ToolsWait;
+
+pub(super) fn list(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
+    let wanted = request.wanted();
+    let snapshot = core.registry.snapshot();
+    let figures = core.figures.now(&core.metrics);
+    let all = snapshot.namespaces.values();
+    let all = all.filter(|it| it.name.as_str().contains(&wanted) && caller.may_use(it));
+    let all = all.map(|namespace| shown(core, caller, namespace, &figures));
+    request.page("namespaces", all.collect(), json!({}))
+}
+
+pub(super) fn one(core: &Arc<Core>, caller: &Caller, name: &str) -> Answer {
+    let namespace = found(core, caller, name)?;
+    let figures = core.figures.now(&core.metrics);
+    json_of(&shown(core, caller, &namespace, &figures))
+}
+
+/// A namespace that is served to the caller.
+fn found(core: &Core, caller: &Caller, name: &str) -> Result<Arc<Namespace>, Failure> {
+    let name = super::request::namespace(name)?;
+    let found = core.registry.namespace(name.as_str());
+    let found = found.filter(|namespace| caller.may_use(namespace));
+    found.ok_or_else(|| {
+        let message = format!("No namespace {name} is served; a new one is served after a reload");
+        Failure::not_found("namespace_not_found", message)
+    })
+}
+
+/// A namespace as the overview shows it.
+pub(super) fn shown(
+    core: &Core,
+    caller: &Caller,
+    namespace: &Namespace,
+    figures: &Figures,
+) -> Value {
+    let name = &namespace.name;
+    let failing = rest::failing::of(core, namespace);
+    let state = match &failing {
+        Some(failing) if !namespace.is_server() => match failing.code {
+            "crash_loop" => "crash_loop",
+            _ => rest::public::state(core, namespace),
+        },
+        _ => rest::public::state(core, namespace),
+    };
+    let Rates {
+        calls,
+        error_rate,
+        p95_ms,
+    } = figures.of(name);
+    let issues: Vec<_> = namespace.issues.iter().map(issue).collect();
+    json!({
+        "name": name,
+        "kind": kind(namespace),
+        "state": state,
+        "description": namespace.description,
+        "endpoint": format!("{}/mcp/{name}", caller.profile.path_prefix),
+        "tool_count": rest::tool_count(core, caller, namespace),
+        "folder": !namespace.is_server(),
+        "has_requirements": namespace.has_requirements,
+        "secrets_status": namespace.secrets_status.as_str(),
+        "calls_per_minute": calls,
+        "error_rate": error_rate,
+        "p95_ms": p95_ms,
+        "in_flight": core.metrics.namespace(name).in_flight.get(),
+        "error": failing.map(|it| json!({"code": it.code, "message": it.message, "hint": hint(it.code)})),
+        "issues": issues,
+    })
+}
+
+fn kind(namespace: &Namespace) -> &'static str {
+    match &namespace.upstream {
+        UpstreamKind::Worker(_) => "python",
+        UpstreamKind::External(_) => "stdio",
+        UpstreamKind::Remote(_) => "remote",
+        UpstreamKind::Aggregate(_) => "aggregate",
+        UpstreamKind::Empty | UpstreamKind::System => "empty",
+        UpstreamKind::Failed(_) => "failed",
+    }
+}
+
+fn issue(issue: &Issue) -> Value {
+    json!({"code": issue.code, "subject": issue.subject, "message": issue.message, "hint": hint(issue.code)})
+}
+
+/// What to do about a failure or an issue.
+pub(super) fn hint(code: &str) -> &'static str {
+    match code {
+        "syntax_error" => {
+            "Open the file in Sources, mend the line that the message names, and save it."
+        }
+        "import_error" => {
+            "Open the file in Sources. If a package is missing, add it under Requirements; else mend the import."
+        }
+        "dependency_error" => {
+            "Look at Requirements: correct the package that could not be installed, and install again."
+        }
+        "duplicate_tool" => "Two files declare the same tool: rename one of them or delete it.",
+        "missing_variable" => "Set the secret that the message names, under Secrets.",
+        "limit_clamped" => {
+            "The operator's configuration allows no more; ask the operator, or lower the limit."
+        }
+        "invalid_config" => {
+            "Mend the key that the message names, in the configuration or under Servers."
+        }
+        "worker_unavailable" | "crash_loop" => {
+            "The process ended. The message and the gateway's log say why; after mending it, reload."
+        }
+        "files_changed" | "functions_changed" => {
+            "Nothing is to be done: the namespace has reloaded itself."
+        }
+        "secrets_unavailable" => "Give the gateway the key of the secrets store (SECRETS_KEY).",
+        _ => "Mend what the message says, and reload. The gateway's log says more.",
+    }
+}
+
+pub(super) async fn tools(
+    core: &Arc<Core>,
+    caller: &Caller,
+    request: &Request,
+    name: &str,
+) -> Answer {
+    let namespace = found(core, caller, name)?;
+    let wanted = request.wanted();
+    let list = core
+        .upstreams
+        .of(&namespace)
+        .tools(&namespace, ToolsWait::Long);
+    let list = match list.get().await {
+        Ok(list) => list,
+        Err(failed) => return Ok(error::rest_call(&failed, caller)),
+    };
+    let tools = View::of(caller, &namespace);
+    let tools = tools.tools(&list).filter(|tool| {
+        wanted.is_empty()
+            || tool.name().to_lowercase().contains(&wanted)
+            || tool.description().to_lowercase().contains(&wanted)
+    });
+    let tools = tools.map(|tool| told(tool, false));
+    request.page(
+        "tools",
+        tools.collect(),
+        json!({ "namespace": namespace.name }),
+    )
+}
+
+pub(super) async fn tool(
+    core: &Arc<Core>,
+    caller: &Caller,
+    request: &Request,
+    name: &str,
+) -> Answer {
+    let namespace = found(core, caller, name)?;
+    let wanted = request
+        .parameter("name")
+        .ok_or_else(|| Failure::invalid("name", "Name the tool: ?name=<tool>"))?;
+    let list = core
+        .upstreams
+        .of(&namespace)
+        .tools(&namespace, ToolsWait::Long);
+    let list = match list.get().await {
+        Ok(list) => list,
+        Err(failed) => return Ok(error::rest_call(&failed, caller)),
+    };
+    match View::of(caller, &namespace).tool(&list, wanted) {
+        Some(tool) => json_of(&told(tool, true)),
+        None => Err(Failure::not_found(
+            "tool_not_found",
+            format!("The namespace {} has no tool of that name", namespace.name),
+        )),
+    }
+}
+
+/// A tool; what its author did not say is left out.
+fn told(tool: &ToolEntry, schemas: bool) -> Value {
+    let mut told = json!({
+        "name": tool.name(),
+        "description": tool.description(),
+        "filename": tool.filename(),
+    });
+    if let Some(title) = tool.title() {
+        told["title"] = title.into();
+    }
+    let raw = [
+        ("annotations", tool.annotations()),
+        ("inputSchema", tool.input_schema().filter(|_| schemas)),
+        ("outputSchema", tool.output_schema().filter(|_| schemas)),
+    ];
+    for (key, value) in raw {
+        if let Some(value) = value.and_then(|it| serde_json::from_str::<Value>(it.get()).ok()) {
+            told[key] = value;
+        }
+    }
+    told
+}

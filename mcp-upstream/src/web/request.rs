@@ -1,0 +1,172 @@
+//! A request as the API's handlers read it: segments, parameters, a body, a page of a list.
+
+use bytes::Bytes;
+use http::Method;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use tooldock_workers::manage::ToolFileName;
+use tooldock_workers::names::NamespaceName;
+
+use super::WebRequest;
+use super::answer::{Answer, Failure, json_of};
+use crate::caller::Caller;
+
+/// Entries of a page: the default and the most.
+const PAGE: usize = 100;
+const PAGE_MAX: usize = 500;
+/// Parameters of a query that are looked at.
+const PARAMETERS_MAX: usize = 32;
+
+/// An admitted request of the API.
+pub(super) struct Request {
+    pub(super) method: Method,
+    /// What follows `/api/`, decoded.
+    pub(super) segments: Vec<String>,
+    parameters: Vec<(String, String)>,
+    pub(super) body: Bytes,
+    pub(super) content_type: String,
+    pub(super) wants_events: bool,
+    /// Whether nobody on the way can read what is sent.
+    pub(super) is_private: bool,
+}
+
+impl Request {
+    pub(super) fn new(
+        caller: &Caller,
+        method: Method,
+        query: Option<String>,
+        body: Bytes,
+        web: WebRequest,
+    ) -> Result<Self, Failure> {
+        let path = web.path.strip_prefix("/api/").unwrap_or_default();
+        let segments = path.split('/').map(decoded).collect();
+        let parameters = serde_urlencoded::from_str(query.as_deref().unwrap_or_default());
+        let mut parameters: Vec<(String, String)> = parameters.map_err(|error| {
+            Failure::invalid("query", format!("The query cannot be read: {error}"))
+        })?;
+        parameters.truncate(PARAMETERS_MAX);
+        // A proxy on this machine that speaks for others says whom, or the public address is one of TLS.
+        let speaks_for_itself = caller.client.is_loopback()
+            || caller.client.is_unspecified()
+            || caller.profile.public_url.starts_with("https://");
+        Ok(Self {
+            method,
+            segments,
+            parameters,
+            body,
+            content_type: web.content_type,
+            wants_events: web.wants_events,
+            is_private: web.is_tls || (web.is_local && speaks_for_itself),
+        })
+    }
+
+    /// A parameter of the query; one without a value is not there.
+    pub(super) fn parameter(&self, name: &str) -> Option<&str> {
+        let mut found = self.parameters.iter().filter(|(key, _)| key == name);
+        found
+            .next()
+            .map(|(_, value)| &**value)
+            .filter(|value| !value.is_empty())
+    }
+
+    /// What a list is filtered by, in lower case.
+    pub(super) fn wanted(&self) -> String {
+        self.parameter("q").unwrap_or_default().to_lowercase()
+    }
+
+    /// How many entries a page has.
+    pub(super) fn limit(&self) -> Result<usize, Failure> {
+        let Some(text) = self.parameter("limit") else {
+            return Ok(PAGE);
+        };
+        let limit = text
+            .parse()
+            .ok()
+            .filter(|limit| (1..=PAGE_MAX).contains(limit));
+        limit.ok_or_else(|| {
+            Failure::invalid(
+                "limit",
+                format!("limit must be a number from 1 to {PAGE_MAX}"),
+            )
+        })
+    }
+
+    /// A page of a list as the answer's member `name`, with the total and the next cursor. `rest` are its other members.
+    pub(super) fn page(&self, name: &str, all: Vec<Value>, rest: Value) -> Answer {
+        let limit = self.limit()?;
+        let from = match self.parameter("cursor") {
+            None => 0,
+            Some(text) => text.parse::<usize>().map_err(|_| {
+                Failure::invalid("cursor", "cursor must be next_cursor of the page before")
+            })?,
+        };
+        let total = all.len();
+        let page: Vec<_> = all.into_iter().skip(from).take(limit).collect();
+        let end = from.saturating_add(page.len());
+        let mut body = match rest {
+            Value::Object(members) => members,
+            _ => Map::new(),
+        };
+        body.insert(name.to_owned(), page.into());
+        body.insert("total".to_owned(), total.into());
+        if end < total {
+            body.insert("next_cursor".to_owned(), end.to_string().into());
+        }
+        json_of(&body)
+    }
+
+    /// The body as JSON.
+    pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+        let kind = self
+            .content_type
+            .split(';')
+            .next()
+            .unwrap_or_default()
+            .trim();
+        if !kind.eq_ignore_ascii_case("application/json") {
+            return Err(Failure::new(
+                http::StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "unsupported_media_type",
+                "The body has to be JSON; send `Content-Type: application/json`.",
+            ));
+        }
+        let mut reader = serde_json::Deserializer::from_slice(&self.body);
+        serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+            let field = error.path().to_string();
+            Failure::invalid(&field, format!("The body is not as it has to be: {error}"))
+        })
+    }
+}
+
+/// A segment of a path. The edge has refused those that cannot be decoded.
+fn decoded(segment: &str) -> String {
+    let mut bytes = Vec::with_capacity(segment.len());
+    let mut rest = segment.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        let digits = tail.get(..2).and_then(|it| std::str::from_utf8(it).ok());
+        let octet = digits.and_then(|it| u8::from_str_radix(it, 16).ok());
+        match (byte, octet) {
+            (b'%', Some(octet)) => {
+                bytes.push(octet);
+                rest = &tail[2..];
+            }
+            _ => {
+                bytes.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A namespace's name.
+pub(super) fn namespace(text: &str) -> Result<NamespaceName, Failure> {
+    text.parse()
+        .map_err(|error| Failure::invalid("namespace", format!("{error}")))
+}
+
+/// A tool file's name.
+pub(super) fn file(text: &str) -> Result<ToolFileName, Failure> {
+    text.parse()
+        .map_err(|error| Failure::invalid("filename", format!("{error}")))
+}

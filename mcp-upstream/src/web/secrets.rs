@@ -1,0 +1,147 @@
+//! `/api/secrets`: which secrets there are and who wants them, and a way in for values. There is none out.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::json;
+use tooldock_workers::secrets::{Scope, Secret, SecretNames, SecretsError, Status};
+
+use super::answer::{Answer, Failure, capitalised, json_of};
+use super::request::Request;
+use super::tools::{call, management, reload_soon};
+use super::trail;
+use crate::caller::Caller;
+use crate::mcp::Core;
+
+/// Asks the store, where blocking is allowed.
+async fn ask<T: Send + 'static>(
+    core: &Core,
+    ask: impl FnOnce(&SecretNames) -> Result<T, SecretsError> + Send + 'static,
+) -> Result<T, Failure> {
+    let names = management(core)?.secret_names();
+    let asked = tokio::task::spawn_blocking(move || ask(&names)).await;
+    let asked =
+        asked.map_err(|_| Failure::refused("The secrets store was interrupted; try again"))?;
+    asked.map_err(|error| Failure::refused(capitalised(error.to_string())))
+}
+
+pub(super) async fn list(core: &Arc<Core>, request: &Request) -> Answer {
+    let wanted = request.wanted();
+    let folders = management(core)?.workspace.namespaces().await?;
+    let entries = ask(core, |names| names.list(None)).await?;
+    let word = |status| match status {
+        Status::Set => "set",
+        Status::Placeholder => "placeholder",
+    };
+    // By scope and key: the status, and which namespaces use it.
+    let mut all: BTreeMap<(String, String), (&str, Vec<String>)> = entries
+        .into_iter()
+        .map(|it| ((it.scope, it.key), (word(it.status), Vec::new())))
+        .collect();
+    let global = Scope::Global.to_string();
+    for folder in folders {
+        for secret in folder.secrets {
+            let own = (folder.name.to_string(), secret.key.clone());
+            let shared = (global.clone(), secret.key);
+            let place = match all.contains_key(&own) || !all.contains_key(&shared) {
+                true => own,
+                false => shared,
+            };
+            let entry = all.entry(place).or_insert_with(|| ("missing", Vec::new()));
+            entry.1.push(folder.name.to_string());
+        }
+    }
+    // Servers name the variables they want by `${NAME}`.
+    for server in management(core)?.workspace.servers().await? {
+        let env = server.config["env"]
+            .as_object()
+            .cloned()
+            .unwrap_or_default();
+        for text in env.values().filter_map(|it| it.as_str()) {
+            let name = text.strip_prefix("${").and_then(|it| it.strip_suffix('}'));
+            let Some(name) = name else { continue };
+            let own = (server.name.to_string(), name.to_owned());
+            let shared = (global.clone(), name.to_owned());
+            // One that is in neither may be a variable of the gateway.
+            let place = [own, shared].into_iter().find(|it| all.contains_key(it));
+            if let Some(entry) = place.and_then(|place| all.get_mut(&place)) {
+                entry.1.push(server.name.to_string());
+            }
+        }
+    }
+    let shown = all
+        .into_iter()
+        .filter(|((_, key), _)| key.to_lowercase().contains(&wanted));
+    let shown = shown.map(|((scope, key), (status, used_by))| {
+        json!({"key": key, "scope": scope, "status": status, "used_by": used_by})
+    });
+    request.page("secrets", shown.collect(), json!({}))
+}
+
+/// A value on its way in. Its `Debug` shows nothing.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct New {
+    key: String,
+    scope: String,
+    value: String,
+}
+
+impl fmt::Debug for New {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("New").finish_non_exhaustive()
+    }
+}
+
+fn scope(text: &str) -> Result<Scope, Failure> {
+    text.parse().map_err(|error| {
+        Failure::invalid("scope", format!("scope is global or a namespace: {error}"))
+    })
+}
+
+pub(super) async fn set(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
+    if !request.is_private {
+        return Err(Failure::new(
+            http::StatusCode::FORBIDDEN,
+            "insecure_connection",
+            "A value may be sent over TLS or from this machine only: use https, or `tooldock secrets set` on the server.",
+        ));
+    }
+    // Of a body that cannot be read nothing is told: the error would quote it.
+    let New { key, scope: whose, value } = serde_json::from_slice(&request.body).map_err(|_| {
+        Failure::invalid("body", r#"The body has to be JSON with the texts "key", "scope" and "value", and nothing else"#)
+    })?;
+    let whose = scope(&whose)?;
+    let value = Secret::new(value);
+    let (name, place) = (key.clone(), whose.clone());
+    let set = ask(core, move |names| names.set(&name, &place, value)).await;
+    trail::note(core, caller, "set_secret", &set);
+    set?;
+    reload_soon(core);
+    json_of(&json!({"set": true, "key": key, "scope": whose}))
+}
+
+pub(super) async fn remove(
+    core: &Arc<Core>,
+    caller: &Caller,
+    scope_text: &str,
+    key: &str,
+) -> Answer {
+    let whose = scope(scope_text)?;
+    let listed = whose.clone();
+    let known = ask(core, move |names| names.list(Some(&listed))).await?;
+    if !known.iter().any(|it| it.key == key) {
+        return Err(Failure::not_found(
+            "secret_not_found",
+            "There is no such secret; the list shows those there are",
+        ));
+    }
+    let arguments = match &whose {
+        Scope::Global => json!({ "key": key }),
+        Scope::Namespace(name) => json!({"key": key, "namespace": name}),
+    };
+    call(core, caller, "remove_secret", &arguments).await?;
+    json_of(&json!({"removed": true, "key": key, "scope": whose}))
+}

@@ -1,0 +1,54 @@
+//! `/api/sessions`: who has a session with which namespace, and its end.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::answer::{Answer, Failure, json_of};
+use super::request::Request;
+use super::trail;
+use crate::caller::Caller;
+use crate::mcp::{Core, forget_session};
+use crate::session::Session;
+
+pub(super) fn list(core: &Arc<Core>, request: &Request) -> Answer {
+    let now = Instant::now();
+    let mut sessions = core.sessions.all();
+    sessions.sort_by_cached_key(|session| std::cmp::Reverse(session.used_at(now)));
+    let all = sessions.iter().map(|session| shown(session, now));
+    request.page("sessions", all.collect(), json!({}))
+}
+
+fn shown(session: &Session, now: Instant) -> Value {
+    let binding = session.binding();
+    let used = session.used_at(now);
+    let info = session.client().info.as_ref();
+    let info: Option<Value> = info.and_then(|info| serde_json::from_str(info.get()).ok());
+    json!({
+        "id": &**session.tag(),
+        "namespace": binding.namespace,
+        "principal": binding.principal.as_deref(),
+        "protocol_version": session.version().as_str(),
+        "client": info.map(|info| json!({"name": info["name"], "version": info["version"]})),
+        "last_used_seconds": now.saturating_duration_since(used).as_secs(),
+        "streams": session.streams().len(),
+        "bytes": session.weight(),
+    })
+}
+
+pub(super) async fn end(core: &Arc<Core>, caller: &Caller, id: &str) -> Answer {
+    let mut all = core.sessions.all().into_iter();
+    let found = all.find(|session| &**session.tag() == id).ok_or_else(|| {
+        Failure::not_found(
+            "session_not_found",
+            "There is no such session; it may have ended",
+        )
+    })?;
+    let ended = forget_session(core, &found).await;
+    let ended = ended
+        .map_err(|_| Failure::refused("The session store cannot be written; the session goes on"));
+    trail::note(core, caller, "end_session", &ended);
+    ended?;
+    json_of(&json!({ "success": true }))
+}

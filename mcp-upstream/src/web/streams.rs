@@ -1,0 +1,62 @@
+//! Streams of the API: a task feeds each, which ends with its reader; what a reader does not take ends the stream.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+use super::answer::{Answer, Failure};
+use crate::caller::Caller;
+use crate::mcp::exchange::events_head;
+use crate::mcp::{Core, stream_place};
+use crate::reply::{Guards, Reply};
+use crate::stream::{Stream, frame};
+
+/// Where a task puts its events.
+pub(super) struct Events(Arc<Stream>);
+
+impl Events {
+    /// Puts an event on the stream. `false`: nobody reads any more.
+    pub(super) fn event(&self, name: &'static str, data: &Value) -> bool {
+        self.0.push(frame::named(name, &data.to_string()))
+    }
+}
+
+/// Ends a task with the stream it feeds.
+struct Feeding(JoinHandle<()>);
+
+impl Drop for Feeding {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Opens a stream that `feed` writes. It takes one of the places for long streams of its principal.
+pub(super) fn open<F: Future<Output = ()> + Send + 'static>(
+    core: &Arc<Core>,
+    caller: &Caller,
+    feed: impl FnOnce(Events) -> F,
+) -> Answer {
+    let place = stream_place(core, caller, 0).map_err(|_| {
+        Failure::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "stream_limit",
+            "You have as many streams open as are allowed; close one, and try again in a moment.",
+        )
+    })?;
+    let stream = Stream::listening(&core.pulse);
+    let finishing = stream.finish_on_drop();
+    let events = Events(Arc::clone(&stream));
+    let feeding = feed(events);
+    let task = tokio::spawn(async move {
+        let _finishing = finishing;
+        feeding.await;
+    });
+    let guards: Guards = vec![Box::new(place), Box::new(Feeding(task))];
+    Ok(Reply::Events {
+        head: events_head(),
+        events: stream.read(),
+        guards,
+    })
+}

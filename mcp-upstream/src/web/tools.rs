@@ -1,0 +1,60 @@
+//! Calls of management tools, and the reload that follows a change.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, StatusCode};
+use serde_json::Value;
+use tooldock_workers::names::NamespaceName;
+
+use super::answer::{Answer, Failure};
+use crate::caller::Caller;
+use crate::mcp::Core;
+use crate::reply::Reply;
+use crate::rest;
+use crate::upstream::system::Management;
+
+/// Calls a management tool as this caller and gives its value.
+pub(super) async fn call(
+    core: &Core,
+    caller: &Caller,
+    tool: &str,
+    arguments: &Value,
+) -> Result<Value, Failure> {
+    let caller = Caller {
+        namespace: Some(NamespaceName::system()),
+        ..caller.clone()
+    };
+    let arguments = Bytes::from(arguments.to_string());
+    let reply = rest::tools::call(core, caller, tool, arguments).await;
+    let Reply::Full { head, body } = reply else {
+        return Err(Failure::without_management());
+    };
+    if head.status != StatusCode::OK {
+        let mut headers = head.headers.into_iter();
+        let retry: Option<HeaderValue> = headers
+            .find(|(name, _)| *name == RETRY_AFTER)
+            .map(|(_, value)| value);
+        return Err(Failure::of_tool(head.status, &body, retry));
+    }
+    Ok(serde_json::from_slice(&body).unwrap_or_default())
+}
+
+/// The management of this process.
+pub(super) fn management(core: &Core) -> Result<&Arc<Management>, Failure> {
+    core.management
+        .as_ref()
+        .ok_or_else(Failure::without_management)
+}
+
+/// Reloads, and says what came of it.
+pub(super) async fn reload(core: &Core) -> Answer {
+    Ok(rest::reload::reload(core).await)
+}
+
+/// Brings a change into service without waiting for it: the overview shows what comes of it, `POST /api/reload` tells.
+pub(super) fn reload_soon(core: &Arc<Core>) {
+    let core = Arc::clone(core);
+    tokio::spawn(async move { rest::reload::reload(&core).await });
+}

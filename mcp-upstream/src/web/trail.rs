@@ -1,0 +1,36 @@
+//! The audit line of a change that no management tool makes. Arguments are not written: some are secret.
+
+use std::time::{Duration, SystemTime};
+
+use tooldock_workers::names::NamespaceName;
+
+use super::answer::Failure;
+use crate::audit::{AuditRecord, Transport};
+use crate::caller::Caller;
+use crate::mcp::Core;
+use crate::protocol::method::TOOLS_CALL;
+
+/// Writes that a caller did something, or that it was refused.
+pub(super) fn note<T>(core: &Core, caller: &Caller, operation: &str, outcome: &Result<T, Failure>) {
+    let (status, http_status) = match outcome {
+        Ok(_) => ("ok", 200),
+        Err(_) => ("tool_error", 400),
+    };
+    core.engine.audit.send(AuditRecord {
+        at: SystemTime::now(),
+        request_id: caller.request_id.clone(),
+        transport: Transport::Rest,
+        namespace: NamespaceName::system(),
+        via: None,
+        method: TOOLS_CALL,
+        subject: operation.into(),
+        status,
+        http_status,
+        latency: Duration::ZERO,
+        protocol_version: None,
+        session: None,
+        client: caller.client,
+        principal: caller.principal.clone(),
+        arguments: bytes::Bytes::new(),
+    });
+}

@@ -1,0 +1,44 @@
+//! The file of an upload: in JSON, or the field `file` of a form as browsers send it.
+
+use futures_util::stream;
+use multer::{Constraints, Multipart, SizeLimit};
+use serde::Deserialize;
+use tooldock_workers::manage::TOOL_FILE_BYTES_MAX;
+
+use super::answer::Failure;
+use super::request::Request;
+
+/// A file that somebody sends.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Upload {
+    pub(super) filename: String,
+    pub(super) content: String,
+}
+
+/// Reads it.
+pub(super) async fn read(request: &Request) -> Result<Upload, Failure> {
+    let Ok(boundary) = multer::parse_boundary(&request.content_type) else {
+        return request.json();
+    };
+    let body = stream::iter([Ok::<_, std::convert::Infallible>(request.body.clone())]);
+    // One byte more, so that a file that is too large is told by its size.
+    let limit = TOOL_FILE_BYTES_MAX as u64 + 1;
+    let limits = SizeLimit::new().per_field(limit);
+    let constraints = Constraints::new().size_limit(limits);
+    let mut form = Multipart::with_constraints(body, boundary, constraints);
+    let broken = |error: multer::Error| {
+        Failure::invalid("body", format!("The form cannot be read: {error}"))
+    };
+    while let Some(field) = form.next_field().await.map_err(broken)? {
+        if field.name() != Some("file") {
+            continue;
+        }
+        let filename = field.file_name().unwrap_or_default().to_owned();
+        let bytes = field.bytes().await.map_err(broken)?;
+        let content = String::from_utf8(bytes.to_vec())
+            .map_err(|_| Failure::invalid("file", format!("{filename:?} is not UTF-8 text")))?;
+        return Ok(Upload { filename, content });
+    }
+    Err(Failure::invalid("file", "The form has no field `file`"))
+}

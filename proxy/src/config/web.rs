@@ -1,0 +1,19 @@
+//! What the web UI is told by variables alone: the user name of browsers, and where the data directory is on the host.
+
+/// The settings of the web UI that have no key in the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WebSettings {
+    /// The user name of `Authorization: Basic`.
+    pub(crate) user: String,
+    /// The data directory as the host has it; shown, and never opened.
+    pub(crate) host_data_dir: String,
+}
+
+impl Default for WebSettings {
+    fn default() -> Self {
+        Self {
+            user: "admin".to_owned(),
+            host_data_dir: "./tooldock_data".to_owned(),
+        }
+    }
+}
