@@ -61,5 +61,6 @@ mod toolman;
 mod toolman_stdio;
 mod torture;
 mod unix_sockets;
+mod web_api;
 mod web_page;
 mod workers;
