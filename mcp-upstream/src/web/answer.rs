@@ -15,8 +15,13 @@ use crate::reply::{Head, Reply};
 pub(super) type Answer = Result<Reply, Failure>;
 
 /// Why a request was not answered as it wanted.
+///
+/// Boxed: failures are rare, and every handler's result would be as large.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct Failure(Box<Told>);
+
+#[derive(Debug)]
+struct Told {
     status: StatusCode,
     code: String,
     message: String,
@@ -26,13 +31,13 @@ pub(super) struct Failure {
 
 impl Failure {
     pub(super) fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
-        Self {
+        Self(Box::new(Told {
             status,
             code: code.to_owned(),
             message: message.into(),
             details: json!({}),
             header: None,
-        }
+        }))
     }
 
     /// 400 for a field, parameter or name that is wrong.
@@ -60,7 +65,7 @@ impl Failure {
             "method_not_allowed",
             message,
         );
-        failure.header = Some((ALLOW, HeaderValue::from_static(allow)));
+        failure.0.header = Some((ALLOW, HeaderValue::from_static(allow)));
         failure
     }
 
@@ -79,7 +84,7 @@ impl Failure {
             other => (status, other),
         };
         let mut failure = Self::new(status, code, message);
-        failure.header = retry.map(|value| (RETRY_AFTER, value));
+        failure.0.header = retry.map(|value| (RETRY_AFTER, value));
         failure
     }
 
@@ -94,24 +99,31 @@ impl Failure {
 
     #[must_use]
     pub(super) fn with(mut self, details: Value) -> Self {
-        self.details = details;
+        self.0.details = details;
         self
     }
 
     pub(super) fn code(&self) -> &str {
-        &self.code
+        &self.0.code
     }
 
     /// The body, for an event.
     pub(super) fn body(&self) -> Value {
-        json!({"detail": self.message, "error": {"code": self.code, "message": self.message, "details": self.details}})
+        let Told {
+            code,
+            message,
+            details,
+            ..
+        } = &*self.0;
+        json!({"detail": message, "error": {"code": code, "message": message, "details": details}})
     }
 
     fn reply(self) -> Reply {
-        let details = to_raw_value(&self.details);
+        let told = *self.0;
+        let details = to_raw_value(&told.details);
         let details = details.expect("a value serializes into memory");
-        let mut reply = error::rest(self.status, &self.code, &self.message, &details);
-        if let (Some(header), Reply::Full { head, .. }) = (self.header, &mut reply) {
+        let mut reply = error::rest(told.status, &told.code, &told.message, &details);
+        if let (Some(header), Reply::Full { head, .. }) = (told.header, &mut reply) {
             head.headers.push(header);
         }
         reply
