@@ -33,6 +33,7 @@ mod manager_transports;
 mod mcp;
 mod modern;
 mod observability;
+mod older_surfaces;
 mod openapi;
 mod pass_through;
 mod profiles;

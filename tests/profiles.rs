@@ -156,14 +156,13 @@ async fn variables_set_the_policies_of_all_listeners_that_speak_mcp() {
 #[tokio::test]
 async fn a_variable_that_this_version_does_not_act_on_is_named_at_the_start() {
     let gateway = tools()
-        .env("SERVER_MODE", "all")
+        .env("OUBLIETTE_SOCKET", "/run/relay.sock")
         .env("TOOLDOCK_SERVICE_HOST", "10.0.0.1")
         .env("TOOLDOCK_CORE_PROT", "8000")
         .start()
         .await;
     let log = gateway.log();
-    let warning =
-        "SERVER_MODE, TOOLDOCK_CORE_PROT are set, and this version does not act on these variables";
+    let warning = "OUBLIETTE_SOCKET, TOOLDOCK_CORE_PROT are set, and this version does not act on these variables";
     assert!(log.contains(warning), "{log}");
     assert!(!log.contains("TOOLDOCK_SERVICE_HOST"), "{log}");
 }

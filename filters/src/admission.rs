@@ -28,7 +28,7 @@ use crate::network::Peer;
 use crate::origin::{Answer, CorsHeaders, Openness};
 use crate::rate::RetryAfter;
 use crate::rejection::{ErrorShape, Rejection};
-use crate::route::{RouteAccess, RouteGroups, RouteNamespace, RouteSpec};
+use crate::route::{Found, RouteAccess, RouteGroups, RouteNamespace, RouteSpec};
 use crate::token::SecretToken;
 use crate::{basic, csrf, head, host, media, namespace, network, origin, route};
 
@@ -133,6 +133,8 @@ pub struct Admitted {
     pub route: &'static RouteSpec,
     /// The tool that the path names.
     pub tool: Option<String>,
+    /// What the path has behind the route's own part, decoded, where the route takes any path below it.
+    pub rest: Option<String>,
     /// The path names the namespace.
     pub namespace_in_path: bool,
     /// Who sends it; `None` for a stranger on a public path.
@@ -149,6 +151,14 @@ pub struct Admitted {
     pub accept: AcceptFlags,
     /// Its place among the requests that run at once, to be held until it is answered.
     pub permit: Option<Arc<Permit>>,
+}
+
+impl Admitted {
+    /// Whether it is for all namespaces at once.
+    pub fn is_for_all_namespaces(&self) -> bool {
+        let namespace = self.namespace.as_ref();
+        namespace.is_some_and(NamespaceName::is_global)
+    }
 }
 
 /// What was found out before a refusal, to be told with it.
@@ -292,6 +302,7 @@ impl<C: Clock> Admission<C> {
                 Verdict::Admitted(Admitted {
                     route,
                     tool: None,
+                    rest: found.as_ref().map(Found::rest).transpose()?.flatten(),
                     namespace_in_path: false,
                     principal: principal.map(Arc::clone),
                     namespace: None,
@@ -361,6 +372,7 @@ impl<C: Clock> Admission<C> {
         Ok(Verdict::Admitted(Admitted {
             route,
             tool: found.name()?.map(Cow::into_owned),
+            rest: found.rest()?,
             namespace_in_path: found.names_namespace(),
             principal: Some(Arc::clone(principal)),
             namespace,

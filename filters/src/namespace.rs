@@ -22,6 +22,10 @@ pub enum NamespaceRule {
     /// `X-Namespace`, or the path of `/mcp/{namespace}` and of what is below `/namespaces/{namespace}`; one of them is
     /// required.
     Header,
+    /// The path alone. `X-Namespace` may repeat what the path says.
+    Path,
+    /// As [`NamespaceRule::Header`]; a request that names none is for all namespaces at once.
+    Global,
     /// Always this one. A request need not name it, and may name no other.
     Fixed(NamespaceName),
     /// Always that of the management tools. `X-Namespace` is not read.
@@ -64,6 +68,9 @@ pub(crate) fn admitted(
         return system(found, principal);
     }
     let Some(name) = named(rule, parts, fields, found, directory)? else {
+        if *rule == NamespaceRule::Global {
+            return Ok(NamespaceName::global());
+        }
         return Err(Rejection::new(
             Reason::NamespaceRequired,
             format!(
@@ -72,6 +79,11 @@ pub(crate) fn admitted(
             ),
         ));
     };
+    // A session that sees all namespaces at once.
+    let global = NamespaceName::global();
+    if *rule == NamespaceRule::Global && name == global.as_str() {
+        return Ok(global);
+    }
     match directory.namespace(&name, &principal.name) {
         Access::Granted(namespace) if principal.namespaces.contains(namespace.as_str()) => {
             Ok(namespace)
@@ -128,6 +140,9 @@ fn named<'a>(
     directory: &dyn Directory,
 ) -> Result<Option<Cow<'a, str>>, Rejection> {
     let mut name: Option<Cow<'a, str>> = found.namespace()?;
+    if *rule == NamespaceRule::Path && name.is_none() {
+        return Ok(None);
+    }
     let mut fixed = false;
     if let NamespaceRule::Fixed(namespace) = rule {
         agree(&mut name, namespace.as_str().into())?;

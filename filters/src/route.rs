@@ -61,11 +61,17 @@ macro_rules! table {
 static ROUTES: &[RouteSpec] = table! {
 //  group     | id         | methods | pattern                                  | access    | namespace | body          | label
     Mcp       | Mcp        | MCP     | "/mcp"                                   | Principal | Required  | Json          | "/mcp"
+    McpInfo   | McpNamespaces | GET  | "/mcp/namespaces"                        | Principal | None      | None          | "/mcp/namespaces"
+    McpInfo   | McpInfo    | GET     | "/mcp/info"                              | Principal | None      | None          | "/mcp/info"
+    McpInfo   | McpInfo    | GET     | "/mcp/{namespace}/info"                  | Principal | Required  | None          | "/mcp/info"
     Mcp       | Mcp        | MCP     | "/mcp/{namespace}"                       | Principal | Required  | Json          | "/mcp"
     Mcp       | Mcp        | MCP     | "/mcp/"                                  | Principal | Required  | Json          | "/mcp"
     Mcp       | Mcp        | MCP     | "/mcp/{namespace}/"                      | Principal | Required  | Json          | "/mcp"
     Sse       | Messages   | POST    | "/messages"                              | Principal | OrSession | Json          | "/messages"
     Sse       | Sse        | GET     | "/sse"                                   | Principal | Required  | None          | "/sse"
+    Vault     | ToolIndex  | GET     | "/tools/list"                            | Principal | Required  | None          | "/tools/list"
+    Vault     | VaultCall  | POST    | "/tools/call"                            | Principal | Required  | Json          | "/tools/call"
+    Rest      | ToolIndex  | GET_POST | "/tools/list"                           | Principal | Required  | JsonOrNothing | "/tools/list"
     Rest      | Tool       | POST    | "/tools/{name}"                          | Principal | Required  | JsonOrNothing | "/tools/{name}"
     Rest      | Tools      | GET     | "/tools"                                 | Principal | Required  | None          | "/tools"
     Rest      | ToolSchema | GET     | "/tools/{name}/schema"                   | Principal | Required  | None          | "/tools/{name}/schema"
@@ -79,6 +85,8 @@ static ROUTES: &[RouteSpec] = table! {
     Probes    | Health     | GET_HEAD | "/health"                               | Probe     | None      | None          | "/health"
     Probes    | Ready      | GET_HEAD | "/ready"                                | Probe     | None      | None          | "/ready"
     Discovery | WellKnown  | GET_HEAD | "/.well-known/{rest}"                   | Public    | None      | None          | "/.well-known"
+    Ui        | Ui         | GET_HEAD | "/ui"                                   | Public    | None      | None          | "/ui"
+    Ui        | Ui         | GET_HEAD | "/ui/{rest}"                            | Public    | None      | None          | "/ui"
     Metrics   | Metrics    | GET_HEAD | "/metrics"                              | Public    | None      | None          | "/metrics"
     Web       | Api        | API     | "/api/{rest}"                            | Principal | Management | Any          | "/api"
     Web       | WebAsset   | GET_HEAD | "/assets/{rest}"                        | Public    | None      | None          | "/assets"
@@ -94,6 +102,12 @@ pub enum RouteGroup {
     Sse,
     /// Tools over plain HTTP, and the namespaces.
     Rest,
+    /// What ToolDock v1 says of its MCP endpoints.
+    McpInfo,
+    /// Tools over plain HTTP, as Tool Vault serves them.
+    Vault,
+    /// Tool Vault's single-page app.
+    Ui,
     /// Reading the namespaces again.
     Reload,
     /// Health checks.
@@ -137,6 +151,7 @@ impl RouteGroups {
         self.contains(RouteGroup::Mcp)
             || self.contains(RouteGroup::Sse)
             || self.contains(RouteGroup::Rest)
+            || self.contains(RouteGroup::Vault)
     }
 
     /// What is served at a path, if anything. The path has passed [`well_formed`](crate::path::well_formed).
@@ -170,6 +185,17 @@ impl<'a> Found<'a> {
     /// The tool that the path names, decoded.
     pub(crate) fn name(&self) -> Result<Option<Cow<'a, str>>, Rejection> {
         self.segments.name.map(decoded).transpose()
+    }
+}
+
+impl Found<'_> {
+    /// What the path has behind the pattern, each segment decoded.
+    pub(crate) fn rest(&self) -> Result<Option<String>, Rejection> {
+        let Some(rest) = self.segments.rest else {
+            return Ok(None);
+        };
+        let segments: Result<Vec<_>, _> = rest.split('/').map(decoded).collect();
+        Ok(Some(segments?.join("/")))
     }
 }
 
@@ -241,6 +267,10 @@ impl Methods {
         allow: "GET, OPTIONS",
         know: |method| matches!(*method, Method::GET | Method::OPTIONS),
     };
+    const GET_POST: Self = Self {
+        allow: "GET, POST, OPTIONS",
+        know: |method| matches!(*method, Method::GET | Method::POST | Method::OPTIONS),
+    };
     const GET_HEAD: Self = Self {
         allow: "GET, HEAD, OPTIONS",
         know: |method| matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS),
@@ -273,7 +303,7 @@ impl RouteSpec {
 
     /// The errors that its clients read.
     pub fn error_shape(&self) -> ErrorShape {
-        match self.is_mcp() {
+        match self.is_mcp() || self.group == RouteGroup::McpInfo {
             true => ErrorShape::Mcp,
             false => ErrorShape::Rest,
         }

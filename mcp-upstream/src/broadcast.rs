@@ -125,8 +125,29 @@ impl Audience {
         ListenGuard::new(members, key)
     }
 
-    /// Tells whoever listens to a namespace. Does not wait; the delivery runs in the runtime this is called in.
+    /// Lets a stream that belongs to no session hear of all lists of a namespace, until the guard is dropped.
+    pub(crate) fn join_alone(
+        &self,
+        namespace: &NamespaceName,
+        stream: &Arc<Stream>,
+    ) -> ListenGuard {
+        let members = self.members(namespace);
+        let key = members
+            .listeners()
+            .insert(Arc::new(Listener::alone(stream)));
+        ListenGuard::new(members, key)
+    }
+
+    /// Tells whoever listens to a namespace, and of changed tools whoever listens to all namespaces at once. Does not wait;
+    /// the delivery runs in the runtime this is called in.
     pub(crate) fn announce(self: &Arc<Self>, namespace: &NamespaceName, change: Change) {
+        if change == Change::Tools {
+            self.announce_to(&NamespaceName::global(), change.clone());
+        }
+        self.announce_to(namespace, change);
+    }
+
+    fn announce_to(self: &Arc<Self>, namespace: &NamespaceName, change: Change) {
         if !matches!(change, Change::Updated(_))
             && let Some(overheard) = self.overheard.get(namespace)
         {
@@ -249,9 +270,9 @@ async fn tell_listeners(members: &Members, changes: &Changes) {
     let mut listeners = members.all_listeners();
     // Clients count their requests from the same number, so most listeners share an id and with it the frame. One id
     // after the other, so that only the frames of one are here at a time.
-    listeners.sort_by(|one, other| one.subscription_id().cmp(other.subscription_id()));
+    listeners.sort_by(|one, other| one.subscription_id().cmp(&other.subscription_id()));
     let mut framed = HashMap::new();
-    let mut framed_for = "";
+    let mut framed_for = None;
     for some in listeners.chunks(STEP) {
         for listener in some {
             let id = listener.subscription_id();
@@ -260,7 +281,7 @@ async fn tell_listeners(members: &Members, changes: &Changes) {
                 framed_for = id;
             }
             for change in listener.among(changes) {
-                let message = || frame::message(None, &change.message(Some(id)));
+                let message = || frame::message(None, &change.message(id));
                 let frame = framed.entry(change.clone()).or_insert_with(message);
                 listener.push(frame.clone());
             }

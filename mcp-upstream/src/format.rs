@@ -6,7 +6,7 @@ mod writer;
 
 pub(crate) use crate::protocol::CacheScope;
 pub(crate) use era::{ModernFormat, ResultFormat, server_info};
-pub(crate) use tool::{failure, success};
+pub(crate) use tool::{failure, success, value};
 pub(crate) use writer::ResultWriter;
 
 /// Opens a response; the caller closes the outer object.

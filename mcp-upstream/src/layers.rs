@@ -40,9 +40,11 @@ const LAYERS: &[&str] = &[
     "upstream/system",
     "upstream/client",
     "upstream/http",
+    "upstream/global",
     // Surfaces.
     "reply",
     "error",
+    "pages",
     "mcp",
     "legacy",
     "rest",

@@ -244,7 +244,7 @@ async fn open<'a>(
     let namespace = namespace(core, caller)?;
     let header = header_version(caller, head)?;
     let session = session(core, caller, head, &namespace).await?;
-    let version = agree(header, session.as_ref())?;
+    let version = agree(caller, header, session.as_ref())?;
     if let Some(session) = &session {
         sessions::not_lost(core, &namespace, session).await?;
     }
@@ -353,8 +353,9 @@ pub(crate) async fn find_session(
 }
 
 /// The version in force: the session's, which the header must repeat if it is there; else the header's; else the
-/// oldest (MCP-10 to MCP-12).
+/// listener's, which is the oldest one on most (MCP-10 to MCP-12, MCP-44).
 fn agree(
+    caller: &Caller,
     header: Option<ProtocolVersion>,
     session: Option<&Arc<Session>>,
 ) -> Result<ProtocolVersion, RequestError> {
@@ -363,7 +364,7 @@ fn agree(
             session: own.as_str(),
         }),
         (Some(own), _) => Ok(own),
-        (None, header) => Ok(header.unwrap_or(ProtocolVersion::FALLBACK)),
+        (None, header) => Ok(header.unwrap_or(caller.profile.unnamed)),
     }
 }
 

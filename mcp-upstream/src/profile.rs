@@ -23,6 +23,10 @@ pub struct Profile {
     pub accept: AcceptRule,
     /// Whether `tools/*` in a session waits for `notifications/initialized` (versions from 2025-06-18 on).
     pub require_initialized: bool,
+    /// The version of a request that names none and has no session.
+    pub unnamed: ProtocolVersion,
+    /// Whether a function's value is the whole result of `tools/call`, without content blocks (K-33).
+    pub raw_result: bool,
     /// The shapes of REST answers.
     pub rest_shape: RestShape,
     /// Whether requests of 2026-07-28 are taken.
@@ -76,6 +80,20 @@ pub enum AcceptRule {
 pub enum RestShape {
     /// Bare values and arrays.
     V2,
+    /// `{"tool", "result"}`, as ToolDock v1 answers.
+    V1,
+    /// `{"result", "isError"}`, as Tool Vault answers.
+    Vault,
+}
+
+impl RestShape {
+    /// How `/health` says that the process is up.
+    pub(crate) fn healthy(self) -> &'static str {
+        match self {
+            Self::V2 => "ok",
+            Self::V1 | Self::Vault => "healthy",
+        }
+    }
 }
 
 impl Profile {
@@ -93,12 +111,58 @@ impl Profile {
             session: SessionRule::RequiredSince2025_06_18,
             accept: AcceptRule::Strict,
             require_initialized: true,
+            unnamed: ProtocolVersion::FALLBACK,
+            raw_result: false,
             rest_shape: RestShape::V2,
             modern: true,
             scoped_tokens: false,
             open_probes: false,
             public_url: String::new(),
             path_prefix: String::new(),
+        }
+    }
+
+    /// The REST port of ToolDock v1: all namespaces at once, or the one that a header names.
+    pub fn v1_rest() -> Self {
+        Self {
+            name: "v1-rest",
+            rest_shape: RestShape::V1,
+            ..Self::core()
+        }
+    }
+
+    /// The MCP port of ToolDock v1: namespaces by path, or all at once; no session is needed.
+    pub fn v1_mcp() -> Self {
+        Self {
+            name: "v1-mcp",
+            versions: vec![ProtocolVersion::V2025_11_25, ProtocolVersion::V2025_03_26],
+            batch: BatchRule::Reject,
+            session: SessionRule::Optional,
+            accept: AcceptRule::Lenient,
+            require_initialized: false,
+            unnamed: ProtocolVersion::V2025_11_25,
+            rest_shape: RestShape::V1,
+            ..Self::core()
+        }
+    }
+
+    /// The port of Tool Vault: one namespace, for clients that send one request and read one answer.
+    ///
+    /// # Panics
+    ///
+    /// Never: the name is a valid one.
+    pub fn vault() -> Self {
+        Self {
+            name: "vault",
+            namespace: Some("vault".parse().expect("a valid name")),
+            versions: vec![
+                ProtocolVersion::V2025_11_25,
+                ProtocolVersion::V2025_06_18,
+                ProtocolVersion::V2025_03_26,
+                ProtocolVersion::V2024_11_05,
+            ],
+            rest_shape: RestShape::Vault,
+            ..Self::v1_mcp()
         }
     }
 

@@ -7,18 +7,23 @@ use tooldock_workers::registry::Namespace;
 
 use crate::caller::Caller;
 use crate::catalogue::View;
+use crate::engine::unknown_tool;
 use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
+use crate::upstream::global;
 
 mod answer;
 mod arguments;
 pub(crate) mod failing;
+pub(crate) mod info;
 pub(crate) mod namespaces;
 pub(crate) mod openapi;
 pub(crate) mod public;
 pub(crate) mod reload;
+mod shape;
 pub(crate) mod tools;
+pub(crate) mod vault;
 
 /// A request that is answered before its handler gets to work. Boxed: it travels in the error side of results.
 struct Refused(Box<Reply>);
@@ -53,6 +58,27 @@ impl InNamespace {
             Some(namespace) => Ok(Self { caller, namespace }),
             None => Err(Refused(Box::new(unknown_namespace(name.as_str())))),
         }
+    }
+
+    /// Whether the request is for all namespaces at once.
+    fn is_global(&self) -> bool {
+        self.namespace.name.is_global()
+    }
+
+    /// The namespace that has a tool of this name, and the name there: of all namespaces, where the request is for all.
+    async fn of_tool(mut self, core: &Core, name: &str) -> Result<(Self, Box<str>), Refused> {
+        if !self.is_global() {
+            return Ok((self, name.into()));
+        }
+        let snapshot = core.registry.snapshot();
+        let found = global::find(&core.upstreams, &snapshot, &self.caller, name).await;
+        let Some((namespace, own)) = found else {
+            let unknown = error::rest_call(&unknown_tool(name), &self.caller);
+            return Err(Refused(Box::new(unknown)));
+        };
+        self.caller.namespace = Some(namespace.name.clone());
+        self.namespace = namespace;
+        Ok((self, own))
     }
 
     /// What the caller may see of it.

@@ -28,10 +28,12 @@ use crate::mcp::{self, Core, WebFacts};
 use crate::metrics::UpstreamMetrics;
 use crate::metrics::figures::{self, FigureNotes};
 use crate::metrics::toolman::ToolmanMetrics;
+use crate::pages::Pages;
+use crate::profile::RestShape;
 use crate::protocol::ProtocolVersion;
 use crate::reload::ReloadControl;
 use crate::reply::Reply;
-use crate::rest::openapi::Addresses;
+use crate::rest::openapi::{Addresses, Asked};
 use crate::seal::SessionKey;
 use crate::session::SessionTable;
 use crate::session::config::SessionsConfig;
@@ -45,6 +47,7 @@ use crate::upstream::aggregate::AggregateUpstream;
 use crate::upstream::client::connector::Connector;
 use crate::upstream::client::pools::PooledConnector;
 use crate::upstream::client::{ClientUpstream, ExternalServers};
+use crate::upstream::global::GlobalUpstream;
 use crate::upstream::http::launch::AllLaunchers;
 use crate::upstream::http::port::HttpClient;
 use crate::upstream::system::{Management, SystemPort};
@@ -85,6 +88,8 @@ pub struct ServiceParts {
     pub web: Option<WebFacts>,
     /// Reaches remote servers; without one, calls of such a namespace fail.
     pub http_client: Option<Arc<dyn HttpClient>>,
+    /// The single-page app of `/ui/`.
+    pub pages: Option<Arc<Pages>>,
     /// Counters.
     pub metrics: Arc<UpstreamMetrics>,
     /// What `/health` and `/ready` answer from.
@@ -113,8 +118,14 @@ pub struct AdmittedRequest {
     pub session: Option<String>,
     /// The tool that the path names.
     pub tool: Option<String>,
+    /// What the path has behind the route's own part, decoded.
+    pub rest: Option<String>,
+    /// The tags of what the client has already (`If-None-Match`), where files are served.
+    pub known: Option<String>,
     /// Whether the path names the namespace.
     pub namespace_in_path: bool,
+    /// Whether the client asks for the shapes of version 1.
+    pub accepts_v1: bool,
     /// The query, outside MCP.
     pub query: Option<String>,
     /// The body, empty on a route that takes none.
@@ -261,6 +272,12 @@ impl Service {
             key: parts.session_key.clone(),
         };
         let upstreams = upstreams(&shared);
+        let global = GlobalUpstream::new(
+            Arc::clone(&parts.registry),
+            upstreams.clone(),
+            shared.changes.clone(),
+        );
+        let upstreams = upstreams.with(Arc::new(global));
         let passing = PassThrough::new(parts.http_client.clone(), Arc::clone(&parts.metrics));
         let core = Arc::new(Core {
             registry: parts.registry,
@@ -275,6 +292,7 @@ impl Service {
             },
             upstreams,
             http_client: parts.http_client,
+            pages: parts.pages,
             metrics: parts.metrics,
             health: parts.health,
             events,
@@ -308,6 +326,10 @@ impl Service {
             head, body, query, ..
         } = request;
         let tool = request.tool.unwrap_or_default();
+        let shape = match request.accepts_v1 {
+            true => RestShape::V1,
+            false => caller.profile.rest_shape,
+        };
         match request.route {
             RouteId::Mcp => match request.method {
                 Method::GET => Box::pin(async move { mcp::get(core, &caller, &head).await }),
@@ -320,9 +342,16 @@ impl Service {
                 legacy::post(core, &caller, session, &head, &body).await
             }),
             RouteId::Tool => {
-                Box::pin(async move { rest::tools::call(core, caller, &tool, body).await })
+                Box::pin(async move { rest::tools::call(core, caller, &tool, body, shape).await })
             }
-            RouteId::Tools => Box::pin(rest::tools::list(core, caller)),
+            RouteId::Tools => Box::pin(rest::tools::list_as(core, caller, shape)),
+            RouteId::ToolIndex if request.method == Method::POST => {
+                Box::pin(async move { rest::tools::call(core, caller, "list", body, shape).await })
+            }
+            RouteId::ToolIndex => Box::pin(rest::vault::index(core, caller)),
+            RouteId::VaultCall => Box::pin(rest::vault::call(core, caller, body)),
+            RouteId::McpNamespaces => at_once(rest::info::namespaces(core, &caller)),
+            RouteId::McpInfo => Box::pin(rest::info::endpoint(core, caller)),
             RouteId::ToolSchema => {
                 Box::pin(async move { rest::tools::schema(core, caller, &tool).await })
             }
@@ -332,7 +361,12 @@ impl Service {
                     false => Addresses::Header,
                 };
                 Box::pin(async move {
-                    rest::openapi::document(core, &caller, query.as_deref(), addresses).await
+                    let asked = Asked {
+                        query: query.as_deref(),
+                        addresses,
+                        shape,
+                    };
+                    rest::openapi::document(core, &caller, asked).await
                 })
             }
             RouteId::Namespaces => at_once(rest::namespaces::list(core, &caller)),
@@ -348,6 +382,14 @@ impl Service {
                 }
                 None => at_once(rest::not_found()),
             },
+            RouteId::Ui => at_once(match &core.pages {
+                Some(pages) => pages.get(
+                    request.rest.as_deref(),
+                    &caller.profile.path_prefix,
+                    request.known.as_deref(),
+                ),
+                None => rest::not_found(),
+            }),
             // There is no OAuth yet, and the edge writes the counters and the page.
             RouteId::WellKnown | RouteId::Metrics | RouteId::WebPage | RouteId::WebAsset => {
                 at_once(rest::not_found())

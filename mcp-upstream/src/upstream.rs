@@ -14,6 +14,7 @@
 //! | functions | [`worker`] | Python workers; for the management tools this program ([`system`]) |
 //! | a server that speaks MCP | [`client`] | a stdio server's processes, or a remote server's backends ([`http`]) |
 //! | several namespaces | [`aggregate`] | their own upstreams, by the engine once more |
+//! | all namespaces at once | [`global`] | the upstream of the namespace that has the tool |
 //!
 //! A new kind is a folder here, an implementation of [`Upstream`], and a place in the list that [`Upstreams`] is made of.
 
@@ -40,6 +41,7 @@ pub(crate) use crate::stdio::pool::ServerCopy;
 pub(crate) mod aggregate;
 pub(crate) mod client;
 mod context;
+pub(crate) mod global;
 pub(crate) mod health;
 pub(crate) mod http;
 mod sessions;
@@ -235,6 +237,7 @@ pub(crate) trait Upstream: Send + Sync + 'static {
 }
 
 /// All kinds. The first that serves a namespace runs it; the last one serves any.
+#[derive(Clone)]
 pub(crate) struct Upstreams {
     kinds: Vec<Arc<dyn Upstream>>,
     last: Arc<dyn Upstream>,
@@ -244,6 +247,12 @@ impl Upstreams {
     /// These kinds, in their order, and the one for all other namespaces.
     pub(crate) fn new(kinds: Vec<Arc<dyn Upstream>>, last: Arc<dyn Upstream>) -> Self {
         Self { kinds, last }
+    }
+
+    /// The same with another kind before the last.
+    pub(crate) fn with(mut self, kind: Arc<dyn Upstream>) -> Self {
+        self.kinds.push(kind);
+        self
     }
 
     /// What runs a namespace.

@@ -257,11 +257,10 @@ fn mask_remote(tree: &mut Value, server: &RemoteServerConfig) {
 }
 
 fn describe(listener: &ListenerConfig, legacy_sse: bool) -> String {
-    let serves = match listener.profile.spec() {
-        Some(spec) if legacy_sse => spec.paths.to_owned(),
-        Some(spec) => spec.paths.replace("/sse, /messages, ", ""),
-        None => String::new(),
-    };
+    let mut serves = listener.profile.spec().paths.to_owned();
+    if !legacy_sse {
+        serves = serves.replace("/sse, /messages, ", "");
+    }
     let alone = match &listener.namespace {
         Some(NamespaceRule::Fixed(name)) => format!(", the namespace {name} alone"),
         _ => String::new(),

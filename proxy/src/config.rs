@@ -30,6 +30,7 @@ mod tls;
 mod tokens;
 mod unsupported;
 mod validate;
+mod vault;
 mod watcher;
 mod web;
 
@@ -63,6 +64,7 @@ pub(crate) use self::profile::ProfileSpec;
 pub(crate) use self::secrets::SecretsSettings;
 pub(crate) use self::tls::{ClientAuth, KeyPairFiles, TlsConfig, TlsVersion};
 pub(crate) use self::tokens::{Generated, GeneratedTokens};
+use self::vault::VaultConfig;
 pub(crate) use self::watcher::WatcherConfig;
 pub(crate) use self::web::WebSettings;
 pub(crate) use crate::cli::Role;
@@ -98,6 +100,8 @@ pub(crate) struct Config {
     pub(crate) watcher: WatcherConfig,
     /// Aggregated servers.
     pub(crate) toolman: AggregatesConfig,
+    /// What Tool Vault's port serves.
+    pub(crate) vault: VaultConfig,
     /// The relay to a host.
     pub(crate) relay: RelayConfig,
     /// Other replicas of this gateway.
@@ -127,6 +131,7 @@ impl Default for Config {
             upstreams: ServersConfig::default(),
             watcher: WatcherConfig::default(),
             toolman: AggregatesConfig::default(),
+            vault: VaultConfig::default(),
             relay: RelayConfig::default(),
             replicas: ReplicasConfig::default(),
             observability: ObservabilityConfig::default(),
@@ -285,6 +290,12 @@ impl Effective {
         self.config.served_listeners(self.role)
     }
 
+    /// Whether this process serves Tool Vault.
+    pub(crate) fn serves_vault(&self) -> bool {
+        let mut listeners = self.served_listeners();
+        listeners.any(|(_, listener)| listener.profile == ProfileName::Vault)
+    }
+
     /// Whether this process serves the management tools.
     pub(crate) fn serves_management(&self) -> bool {
         let mut listeners = self.served_listeners();
@@ -371,6 +382,10 @@ impl Settings {
 ///
 /// The first thing found wrong, naming its file, key or variable.
 pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
+    let options = &LoadOptions {
+        role: options.environment.role(options.role)?,
+        ..options.clone()
+    };
     let source = match &options.file {
         Some(file) => Some(file.clone()),
         None => Some(PathBuf::from(DEFAULT_FILE)).filter(|file| file.exists()),

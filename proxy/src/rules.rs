@@ -10,7 +10,7 @@ use tooldock_upstream::profile;
 use tooldock_workers::secrets::Secret;
 
 use crate::body::BodyLimits;
-use crate::config::{Effective, ListenerConfig, ProfileSpec};
+use crate::config::{self, Effective, ListenerConfig, ProfileName, ProfileSpec};
 use crate::edge::Limits;
 use crate::gateway::{Listener, Rules};
 use crate::header_edits::HeaderEdits;
@@ -85,6 +85,23 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
     let public_url = effective.config.admission.public_url.origin();
     let made = |listener: &ListenerConfig, spec: &ProfileSpec| {
         let mut answers = listener.answers(spec);
+        let mut routes = spec.routes;
+        if listener.profile == ProfileName::Vault {
+            let vault = &effective.config.vault;
+            if listener.namespace.is_none() {
+                answers.namespace = Some(vault.namespace.clone());
+            }
+            answers.raw_result = vault.raw_result;
+            if vault.ui().is_none() {
+                routes = routes.without(RouteGroup::Ui);
+            }
+            if !vault.rest {
+                routes = routes.without(RouteGroup::Vault);
+            }
+        }
+        if !effective.legacy_sse {
+            routes = routes.without(RouteGroup::Sse);
+        }
         answers.scoped_tokens = scoped_tokens;
         answers.public_url = public_url.unwrap_or_default().to_owned();
         answers.require_initialized = effective
@@ -99,14 +116,13 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
             address: listener.address.clone(),
             rules: ListenerRules {
                 loopback: listener.address.is_loopback(),
-                routes: match effective.legacy_sse {
-                    true => spec.routes,
-                    false => spec.routes.without(RouteGroup::Sse),
-                },
-                namespace: match &answers.namespace {
-                    Some(name) if name.is_system() => NamespaceRule::System,
-                    Some(name) => NamespaceRule::Fixed(name.clone()),
-                    None => NamespaceRule::Header,
+                routes,
+                namespace: match (&answers.namespace, listener.namespace_source(spec)) {
+                    (Some(name), _) if name.is_system() => NamespaceRule::System,
+                    (Some(name), _) => NamespaceRule::Fixed(name.clone()),
+                    (None, config::NamespaceRule::Path) => NamespaceRule::Path,
+                    (None, config::NamespaceRule::Global) => NamespaceRule::Global,
+                    (None, _) => NamespaceRule::Header,
                 },
                 accept: match answers.accept {
                     profile::AcceptRule::Strict => AcceptRule::Auto,
@@ -126,6 +142,6 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
     };
     let served = effective.served_listeners();
     served
-        .filter_map(|(_, listener)| Some(made(listener, listener.profile.spec()?)))
+        .map(|(_, listener)| made(listener, listener.profile.spec()))
         .collect()
 }

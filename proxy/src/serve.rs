@@ -21,7 +21,7 @@ use tooldock_upstream::health::Health;
 use tooldock_upstream::management::Management;
 use tooldock_upstream::management::core::CoreLink;
 use tooldock_upstream::metrics::UpstreamMetrics;
-use tooldock_upstream::{OwnCore, Service, ServiceParts};
+use tooldock_upstream::{OwnCore, Pages, Service, ServiceParts};
 use tooldock_workers::builder::{Builder, BuilderHost};
 use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::external::ProcessHost;
@@ -29,7 +29,7 @@ use tooldock_workers::manage::Workspace;
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::process::GatewayProcess;
 use tooldock_workers::registry::Registry;
-use tooldock_workers::reload::{ReloadMetrics, Reloader};
+use tooldock_workers::reload::{ReloadMetrics, Reloader, VaultFolder};
 use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::secrets::{SecretSource as _, SecretStore};
 use tooldock_workers::worker::WorkerHost;
@@ -231,6 +231,16 @@ impl Parts {
         );
         reloader.set_servers(config.upstreams.clone());
         reloader.set_aggregates(config.toolman.clone());
+        let mut pages = None;
+        if effective.serves_vault() {
+            let folder = config.vault.folder(&data.tools_dir())?;
+            announce_vault(effective, &folder, &data);
+            reloader.set_vault(folder);
+            if let Some(ui) = config.vault.ui() {
+                let read = Pages::read(ui).map_err(|reason| anyhow!("vault.ui_dir: {reason}"))?;
+                pages = Some(Arc::new(read));
+            }
+        }
         reloader.bind_runtime(control.handle().clone());
         let health = Arc::new(Health::new());
         let remote = RemoteClient::new(
@@ -275,7 +285,10 @@ impl Parts {
         });
         let service_parts = ServiceParts {
             registry: Arc::clone(&registry),
-            reloader: Some(Arc::new(Reload(Arc::clone(&reloader)))),
+            reloader: Some(Arc::new(Reload {
+                reloader: Arc::clone(&reloader),
+                pages: pages.clone(),
+            })),
             sessions: config.sessions.clone(),
             session_key,
             stores: None,
@@ -289,6 +302,7 @@ impl Parts {
                 .serves_web()
                 .then(|| management::web_facts(effective, &data)),
             http_client: Some(remote),
+            pages,
             metrics: upstream_metrics,
             health: Arc::clone(&health),
         };
@@ -313,6 +327,24 @@ impl Parts {
             audit,
             secrets,
         })
+    }
+}
+
+/// Says where Tool Vault is served (RST-25), and what with.
+fn announce_vault(effective: &Effective, folder: &VaultFolder, data: &DataDir) {
+    for (_, listener) in effective.served_listeners() {
+        if listener.profile == ProfileName::Vault {
+            tracing::info!("MCP endpoint available: {}/mcp", listener.url());
+        }
+    }
+    let own = data.tools_dir().join(folder.name.as_str());
+    match &folder.dir {
+        Some(dir) => tracing::info!("Tool Vault's tools: {}", dir.display()),
+        None if own.is_dir() => {}
+        None => tracing::warn!(
+            "Tool Vault has no tools: make {}, or set VAULT_TOOLS_DIR",
+            own.display()
+        ),
     }
 }
 

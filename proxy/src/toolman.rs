@@ -207,6 +207,7 @@ fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyho
         management: None,
         web: None,
         http_client: Some(remote),
+        pages: None,
         metrics: Arc::new(UpstreamMetrics::new(&exported)?),
         health,
     };

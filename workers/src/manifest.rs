@@ -43,6 +43,8 @@ pub struct Manifest {
     pub env: BTreeMap<String, Template>,
     /// The limits it asks for.
     pub limits: LimitsPatch,
+    /// Whether a function that is named like its file is a tool (`style: vault`).
+    pub vault_style: bool,
     /// Keys nobody knows, variables that may not be set.
     pub issues: Vec<Issue>,
 }
@@ -114,8 +116,7 @@ impl Manifest {
                 "author" => manifest.author = scalar(&key, value)?,
                 "secrets" => manifest.secrets = secrets(value)?,
                 "env" => manifest.set_env(value)?,
-                // Which loader reads the tool files; there is one so far.
-                "style" => drop(scalar(&key, value)?),
+                "style" => manifest.set_style(&scalar(&key, value)?),
                 _ if LimitsPatch::KEYS.contains(&key.as_str()) => {
                     check_limit(&key, &value)?;
                     limits.insert(key.into(), value);
@@ -142,6 +143,18 @@ impl Manifest {
             }),
         });
         declared.collect()
+    }
+
+    /// The other styles need no saying: they are told by what a file holds.
+    fn set_style(&mut self, style: &str) {
+        self.vault_style = style == "vault";
+        if !matches!(style, "vault" | "v1" | "fastmcp") {
+            self.issues.push(Issue {
+                code: "unknown_key",
+                subject: format!("{MANIFEST_FILE}: style"),
+                message: format!("unknown style {style:?}; the only one to say is vault, and this one has no effect"),
+            });
+        }
     }
 
     fn set_env(&mut self, value: Value) -> Result<(), InvalidManifest> {

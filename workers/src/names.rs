@@ -16,6 +16,9 @@ pub const NAMESPACE_NAME_MAX: usize = 63;
 /// The name of the namespace that the management tools have. No text parses as this name.
 const SYSTEM: &str = "_system";
 
+/// The name under which all namespaces are seen at once. No text parses as this name.
+const GLOBAL: &str = "_global";
+
 /// A valid namespace name. Cheap to clone; equal names compare by value.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
@@ -38,6 +41,17 @@ impl NamespaceName {
     /// Whether it is the name of the management tools' namespace.
     pub fn is_system(&self) -> bool {
         &*self.0 == SYSTEM
+    }
+
+    /// The name under which all namespaces are seen at once, `_global`: only this program can make it.
+    pub fn global() -> Self {
+        static NAME: LazyLock<NamespaceName> = LazyLock::new(|| NamespaceName(Arc::from(GLOBAL)));
+        NAME.clone()
+    }
+
+    /// Whether it is the name under which all namespaces are seen at once.
+    pub fn is_global(&self) -> bool {
+        &*self.0 == GLOBAL
     }
 
     /// The name of a server that is a member of this aggregate alone, `AGGREGATE.PREFIX`. No text parses as such a name,
@@ -121,6 +135,8 @@ mod tests {
         assert_eq!(system.as_str(), "_system");
         assert!(system.is_system() && system.as_str().parse::<NamespaceName>().is_err());
         assert!(!"system".parse::<NamespaceName>().unwrap().is_system());
+        let global = NamespaceName::global();
+        assert!(global.is_global() && global.as_str().parse::<NamespaceName>().is_err());
     }
 
     #[test]

@@ -66,6 +66,8 @@ pub struct Namespace {
     pub prompts: Vec<Arc<Prompt>>,
     /// Whether some argument can be completed.
     pub completions: bool,
+    /// What each of its Python files was taken for.
+    pub files: Vec<SourceFile>,
     /// What is wrong with it without stopping it: skipped files, clamped limits, a failed update.
     pub issues: Vec<Issue>,
     /// Who runs its tools.
@@ -106,6 +108,21 @@ pub enum UpstreamKind {
     System,
     /// The namespace could not be brought up; every list and call fails with this.
     Failed(CallError),
+}
+
+/// A Python file of a namespace, as its worker saw it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct SourceFile {
+    /// Its name in the folder.
+    pub file: String,
+    /// `decorators`, `register_tools`, `function` or `skipped`.
+    #[serde(alias = "takenFor")]
+    pub taken_for: String,
+    /// How many tools it gave.
+    pub tools: usize,
+    /// Why it was skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// Something worth showing about a namespace that keeps serving.
@@ -269,6 +286,8 @@ pub struct Registry {
     /// The namespace of the management tools, where this process serves them. It stands in no snapshot: no list shows it,
     /// and no name that a client sends leads to it.
     system: OnceLock<Arc<Namespace>>,
+    /// What stands for all namespaces seen at once. It stands in no snapshot either.
+    global: OnceLock<Arc<Namespace>>,
 }
 
 impl Registry {
@@ -293,18 +312,29 @@ impl Registry {
         self.current.load().find(name).cloned()
     }
 
-    /// A namespace by the name under which a request was admitted: of the current snapshot, or the management tools'.
+    /// A namespace by the name under which a request was admitted: of the current snapshot, the management tools', or what
+    /// stands for all namespaces at once.
     pub fn admitted(&self, name: &NamespaceName) -> Option<Arc<Namespace>> {
         let served = self.namespace(name.as_str());
-        served.or_else(|| match name.is_system() {
-            true => self.system.get().cloned(),
-            false => None,
+        served.or_else(|| {
+            if name.is_system() {
+                self.system.get().cloned()
+            } else if name.is_global() {
+                self.global.get().cloned()
+            } else {
+                None
+            }
         })
     }
 
     /// Serves the management tools from now on. The first ones stay.
     pub fn set_system(&self, system: Arc<Namespace>) {
         let _ = self.system.set(system);
+    }
+
+    /// Serves all namespaces at once by this one from now on. The first one stays.
+    pub fn set_global(&self, global: Arc<Namespace>) {
+        let _ = self.global.set(global);
     }
 
     /// Makes the next snapshot the current one, tells the subscribers, and gives back the one before.

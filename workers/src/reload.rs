@@ -21,6 +21,7 @@ mod itself;
 mod metrics;
 mod run;
 mod secrets;
+mod vault;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,6 +65,7 @@ pub struct Reloader {
     namespaces: Mutex<Arc<NamespacesConfig>>,
     servers: Mutex<Arc<ServersConfig>>,
     aggregates: Mutex<Arc<AggregatesConfig>>,
+    vault: Mutex<Option<VaultFolder>>,
     /// What the file of external servers said when it could be used last.
     servers_file: Mutex<Arc<ServersFile>>,
     secrets: SecretsOf,
@@ -84,6 +86,15 @@ pub struct Reloader {
     next_generation: AtomicU64,
     boots: Semaphore,
     closing: CancellationToken,
+}
+
+/// The namespace whose folder holds one function per file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VaultFolder {
+    /// Its name.
+    pub name: NamespaceName,
+    /// Its folder, absolute and real, where that is not the one of its name in the data directory.
+    pub dir: Option<PathBuf>,
 }
 
 #[derive(Clone)]
@@ -202,6 +213,7 @@ impl Reloader {
             namespaces: Mutex::new(Arc::new(namespaces)),
             servers: Mutex::default(),
             aggregates: Mutex::default(),
+            vault: Mutex::new(None),
             servers_file: Mutex::default(),
             secrets: SecretsOf(secrets),
             last_secrets: Mutex::default(),
@@ -238,6 +250,11 @@ impl Reloader {
     /// The aggregates of the configuration from the next reload on; there are none before.
     pub fn set_aggregates(&self, aggregates: AggregatesConfig) {
         *lock(&self.aggregates) = Arc::new(aggregates);
+    }
+
+    /// The namespace of Tool Vault from the next reload on; there is none before.
+    pub fn set_vault(&self, vault: VaultFolder) {
+        *lock(&self.vault) = Some(vault);
     }
 
     /// Notes how the configuration's part of the next reload went: the reload is counted by the worst of its parts.

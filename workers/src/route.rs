@@ -16,6 +16,16 @@ pub enum RouteId {
     Tool,
     /// The input schema of one tool.
     ToolSchema,
+    /// The tools as Tool Vault lists them.
+    ToolIndex,
+    /// A call of the tool that the body names, as Tool Vault makes it.
+    VaultCall,
+    /// The names of the namespaces, as ToolDock v1 lists them.
+    McpNamespaces,
+    /// What an MCP endpoint of ToolDock v1 is.
+    McpInfo,
+    /// A file of Tool Vault's single-page app.
+    Ui,
     /// The namespaces that are open to the caller.
     Namespaces,
     /// A namespace as an OpenAPI document.

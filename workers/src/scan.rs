@@ -135,10 +135,29 @@ pub(crate) fn scan_one(
     Ok(namespace_at(&path, &tree).map(|(name, folder)| look_at(name, path, &folder, &tree)))
 }
 
+/// Looks at a folder that is the namespace of this name, wherever it is; `None` if there is no folder.
+///
+/// # Errors
+///
+/// When the folder that it is in cannot be read.
+pub(crate) fn scan_folder(name: &NamespaceName, dir: &Path) -> io::Result<Option<NamespaceSource>> {
+    let (Some(parent), Some(own)) = (dir.parent(), dir.file_name()) else {
+        return Ok(None);
+    };
+    let tree = parent.canonicalize()?;
+    let path = tree.join(own);
+    match resolve(&path, &tree) {
+        Ok(Some(folder)) if folder.is_dir() => {
+            Ok(Some(look_at(name.clone(), path, &folder, &tree)))
+        }
+        _ => Ok(None),
+    }
+}
+
 /// What [`NamespaceSource::files_hash`] of a namespace folder is now; `None` if no namespace is there. Blocking.
 pub fn files_hash(dir: &Path) -> Option<[u8; 32]> {
-    let name = dir.file_name()?.to_str()?.parse().ok()?;
-    let source = scan_one(dir.parent()?, &name).ok()??;
+    // The hash does not depend on the name.
+    let source = scan_folder(&NamespaceName::global(), dir).ok()??;
     Some(source.files_hash)
 }
 

@@ -50,7 +50,7 @@ use crate::metrics::WorkerMetrics;
 use crate::names::NamespaceName;
 use crate::process::output::{self, OutputLimit, Redactor};
 use crate::prompt::Prompt;
-use crate::registry::Issue;
+use crate::registry::{Issue, SourceFile};
 use crate::resource::{Resource, ResourceTemplate};
 use crate::runtimes::Runtimes;
 use crate::secrets::Secret;
@@ -80,6 +80,8 @@ pub struct WorkerSpec {
     pub venv: PathBuf,
     /// The folder of the tool files, and the process's working directory.
     pub tools_dir: PathBuf,
+    /// Whether a function that is named like its file is a tool.
+    pub vault_style: bool,
     /// What [`crate::scan::NamespaceSource::files_hash`] was when the worker was started. A later process is started from
     /// the same files only. `None`: not compared.
     pub files_hash: Option<[u8; 32]>,
@@ -130,6 +132,8 @@ pub struct Declared {
     pub completions: bool,
     /// What it skipped, and why.
     pub issues: Vec<Issue>,
+    /// What each file was taken for.
+    pub files: Vec<SourceFile>,
 }
 
 impl Declared {
@@ -497,6 +501,7 @@ mod tests {
             python: "/usr/bin/python3".into(),
             venv: "/nowhere".into(),
             tools_dir: "/".into(),
+            vault_style: false,
             files_hash: None,
             socket: "/nowhere/demo.sock".into(),
             processes: 1,

@@ -143,6 +143,7 @@ impl House {
             processes: 1,
             max_frame: MAX_FRAME,
             drain: Duration::from_secs(600),
+            vault_style: false,
             silence: Duration::from_secs(60),
         }
     }

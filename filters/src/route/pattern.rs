@@ -14,6 +14,8 @@ pub(super) struct Pattern {
 pub(super) struct Segments<'a> {
     pub(super) namespace: Option<&'a str>,
     pub(super) name: Option<&'a str>,
+    /// Everything after, of several segments perhaps.
+    pub(super) rest: Option<&'a str>,
 }
 
 impl Pattern {
@@ -37,7 +39,8 @@ impl Pattern {
         let mut segments = Segments::default();
         while let Some((variable, after)) = split_variable(variables) {
             if variable == "rest" {
-                return Some(Segments::default());
+                segments.rest = Some(rest);
+                return Some(segments);
             }
             let (segment, tail) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
             if segment.is_empty() {

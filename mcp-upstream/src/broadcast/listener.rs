@@ -38,7 +38,8 @@ pub(super) struct Listener {
     prompts: bool,
     resources: bool,
     updates: BTreeSet<String>,
-    subscription_id: Box<str>,
+    /// The request's id, where the stream answers one.
+    subscription_id: Option<Box<str>>,
     stream: Arc<Stream>,
 }
 
@@ -84,7 +85,19 @@ impl Listener {
                 .take(URIS_MAX)
                 .take_while(within)
                 .collect(),
-            subscription_id: subscription_id.into(),
+            subscription_id: Some(subscription_id.into()),
+            stream: Arc::clone(stream),
+        }
+    }
+
+    /// A stream that answers no request, and hears of all lists.
+    pub(super) fn alone(stream: &Arc<Stream>) -> Self {
+        Self {
+            tools: true,
+            prompts: true,
+            resources: true,
+            updates: BTreeSet::new(),
+            subscription_id: None,
             stream: Arc::clone(stream),
         }
     }
@@ -103,8 +116,8 @@ impl Listener {
         lists.map(|(_, change)| change).chain(updated).collect()
     }
 
-    pub(super) fn subscription_id(&self) -> &str {
-        &self.subscription_id
+    pub(super) fn subscription_id(&self) -> Option<&str> {
+        self.subscription_id.as_deref()
     }
 
     pub(super) fn push(&self, frame: Bytes) {

@@ -228,6 +228,14 @@ impl ToolEntry {
         }
     }
 
+    /// A server's definition, a JSON object; empty for a tool of the namespace's files.
+    pub(crate) fn definition(&self) -> &[u8] {
+        match &self.source {
+            Source::Declared(_) => b"",
+            Source::Listed(definition) => definition,
+        }
+    }
+
     /// Whether calling it twice is as good as calling it once.
     pub(super) fn is_repeatable(&self) -> bool {
         let says = |annotations: &RawValue, hint| {

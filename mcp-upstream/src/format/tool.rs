@@ -7,15 +7,20 @@ use super::{ResultFormat, ResultWriter, escape};
 use crate::call_error;
 use crate::caller::Caller;
 
+/// What a function returned, as JSON.
+pub(crate) fn value(reply: &ToolReply) -> &[u8] {
+    match reply.value.trim_ascii() {
+        [] => b"null",
+        value => value,
+    }
+}
+
 /// The response to a call that succeeded. `id` is raw JSON.
 ///
 /// The value becomes one text block: a string as it is, anything else as its JSON text. Content blocks the worker made
 /// itself (images, links) are passed on instead, and then a `null` value is no structured content.
 pub(crate) fn success(id: &str, reply: &ToolReply, format: &ResultFormat) -> Vec<u8> {
-    let value = match reply.value.trim_ascii() {
-        [] => b"null",
-        value => value,
-    };
+    let value = value(reply);
     let blocks = reply.content.as_ref().map(|content| content.trim_ascii());
     let size = 2 * value.len() + value.len() / 8 + blocks.map_or(0, <[u8]>::len) + 160;
     let mut answer = ResultWriter::begin(id, format, size);

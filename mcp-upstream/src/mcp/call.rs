@@ -94,6 +94,9 @@ pub(crate) fn response(
             Err(RequestError::forwarded(answer))
         }
         Ok(UpstreamReply::Response(answer)) => Ok(answer.with_id(id)),
+        Ok(UpstreamReply::Value(reply)) if caller.profile.raw_result && !modern => {
+            Ok(format::raw_result(id, format::value(&reply)))
+        }
         Ok(UpstreamReply::Value(reply)) => Ok(format::success(id, &reply, format)),
         Ok(UpstreamReply::Result(result)) => result_of(facts, id, format, &result),
         Err(error) => {

@@ -12,6 +12,7 @@ use crate::mcp::modern::SuspendedCalls;
 use crate::mcp::pass_through::PassThrough;
 use crate::metrics::UpstreamMetrics;
 use crate::metrics::figures::FigureNotes;
+use crate::pages::Pages;
 use crate::reload::ReloadControl;
 use crate::session::SessionTable;
 use crate::session::config::PollAfter;
@@ -32,6 +33,8 @@ pub(crate) struct Core {
     pub(crate) upstreams: Upstreams,
     /// Knows how the backends of remote servers are.
     pub(crate) http_client: Option<Arc<dyn HttpClient>>,
+    /// The single-page app of `/ui/`.
+    pub(crate) pages: Option<Arc<Pages>>,
     pub(crate) metrics: Arc<UpstreamMetrics>,
     pub(crate) health: Arc<Health>,
     /// What streams of sessions keep, and how they are opened and fed.

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::caller::Caller;
 use crate::jsonrpc::RequestError;
+use crate::profile::SessionRule;
 use crate::reply::Reply;
 use crate::session::table::Created;
 use crate::session::{Binding, ClientFacts, EndSession, Session, SessionPatch};
@@ -41,8 +42,10 @@ async fn opened(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Result<Rep
     let namespace = namespace(core, caller)?;
     let header = header_version(caller, head)?;
     let session = session(core, caller, head, &namespace).await?;
-    let version = agree(header, session.as_ref())?;
-    let session = session.ok_or(RequestError::SessionRequired)?;
+    let version = agree(caller, header, session.as_ref())?;
+    let Some(session) = session else {
+        return alone(core, caller, head, &namespace);
+    };
     if session.affinity().is_some() {
         return Box::pin(pass_through::stream(
             core, caller, &namespace, head, &session,
@@ -80,6 +83,33 @@ async fn opened(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Result<Rep
     })
 }
 
+/// A stream of what changes in a namespace, for a client without a session where none is needed (NSR-10). It cannot be
+/// resumed.
+fn alone(
+    core: &Arc<Core>,
+    caller: &Caller,
+    head: &McpHead,
+    namespace: &Namespace,
+) -> Result<Reply, RequestError> {
+    if caller.profile.session != SessionRule::Optional {
+        return Err(RequestError::SessionRequired);
+    }
+    if !head.accept.sse_named {
+        return Err(RequestError::NotAcceptable("text/event-stream"));
+    }
+    if head.last_event_id.is_some() {
+        return Err(RequestError::UnknownEventId);
+    }
+    let place = stream_place(core, caller, 0)?;
+    let stream = Stream::detached(&core.pulse);
+    let listening = core.audience.join_alone(&namespace.name, &stream);
+    Ok(Reply::Events {
+        head: events_head(),
+        events: stream.read(),
+        guards: vec![Box::new(place), Box::new(listening)],
+    })
+}
+
 async fn end_session(
     core: &Arc<Core>,
     caller: &Caller,
@@ -90,7 +120,7 @@ async fn end_session(
     let header = header_version(caller, head)?;
     let session = session(core, caller, head, &namespace).await?;
     let session = session.ok_or(RequestError::SessionRequired)?;
-    agree(header, Some(&session))?;
+    agree(caller, header, Some(&session))?;
     if session.affinity().is_some() {
         pass_through::end(core, caller, &namespace, &session);
     }

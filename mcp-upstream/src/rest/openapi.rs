@@ -12,14 +12,20 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tooldock_workers::registry::Namespace;
 
+use sha2::{Digest as _, Sha256};
+use tooldock_workers::names::NamespaceName;
+
 use super::{arguments, unknown_namespace};
 use crate::caller::Caller;
 use crate::catalogue::{self, ToolEntry};
 use crate::error;
 use crate::mcp::Core;
+use crate::profile::RestShape;
 use crate::reply::Reply;
 use crate::upstream::ToolsWait;
+use crate::upstream::global::GlobalTools;
 
+mod example;
 mod inline;
 mod responses;
 mod schema;
@@ -52,14 +58,17 @@ pub(crate) enum Addresses {
     Path,
 }
 
+/// How a document is asked for.
+pub(crate) struct Asked<'a> {
+    pub(crate) query: Option<&'a str>,
+    pub(crate) addresses: Addresses,
+    pub(crate) shape: RestShape,
+}
+
 /// The namespace is the request's, or the query's for clients that cannot send the header (RST-17).
-pub(crate) async fn document(
-    core: &Core,
-    caller: &Caller,
-    query: Option<&str>,
-    addresses: Addresses,
-) -> Reply {
-    let Ok(scope) = serde_urlencoded::from_str::<Scope>(query.unwrap_or_default()) else {
+pub(crate) async fn document(core: &Core, caller: &Caller, asked: Asked<'_>) -> Reply {
+    let query = asked.query.unwrap_or_default();
+    let Ok(scope) = serde_urlencoded::from_str::<Scope>(query) else {
         return error::rest_plain(
             StatusCode::BAD_REQUEST,
             "invalid_request",
@@ -74,29 +83,54 @@ pub(crate) async fn document(
             "The request names no namespace: send X-Namespace or ?namespace=, or use /namespaces/<name>/openapi.json",
         );
     };
+    if NamespaceName::global().as_str() == name {
+        let snapshot = core.registry.snapshot();
+        return match GlobalTools::of(&core.upstreams, &snapshot, caller).await {
+            Ok(tools) => {
+                let tools = tools.iter().map(|tool| Described {
+                    name: tool.name,
+                    entry: tool.entry,
+                    sent: Sent::by(core.upstreams.of(tool.namespace)),
+                });
+                let layout = Layout::new(caller, None, &asked, scope.view);
+                super::json(&describe(None, &layout, tools.collect()))
+            }
+            Err(failed) => error::rest_call(&failed, caller),
+        };
+    }
     let found = core.registry.namespace(name);
     // Closed to the caller looks like absent: the query is not checked at the edge.
     let Some(namespace) = found.filter(|namespace| caller.may_use(namespace)) else {
         return unknown_namespace(name);
     };
-    let layout = Layout::new(caller, &namespace, addresses, scope.view);
+    let layout = Layout::new(caller, Some(&namespace), &asked, scope.view);
     let upstream = core.upstreams.of(&namespace);
-    let sent = match upstream.speaks_mcp() {
-        true => Sent::Structured,
-        false => Sent::Bare,
-    };
     match upstream.tools(&namespace, ToolsWait::Long).get().await {
         Ok(list) => {
             let tools = catalogue::View::of(caller, &namespace).tools(&list);
-            super::json(&describe(&namespace, &layout, sent, tools))
+            let tools = tools.map(|entry| Described {
+                name: entry.name(),
+                entry,
+                sent: Sent::by(upstream),
+            });
+            super::json(&describe(Some(&namespace), &layout, tools.collect()))
         }
         Err(failed) => error::rest_call(&failed, caller),
     }
 }
 
+/// A tool of the document.
+struct Described<'a> {
+    /// Its name in the paths.
+    name: &'a str,
+    entry: &'a ToolEntry,
+    sent: Sent,
+}
+
 /// What of the document depends on how it was asked for.
 struct Layout {
     view: View,
+    shape: RestShape,
     /// The URL before the paths of the namespace.
     server: String,
     /// The URL before all other paths, where it is another one.
@@ -106,10 +140,11 @@ struct Layout {
 }
 
 impl Layout {
+    /// Of a namespace, or of all at once.
     fn new(
         caller: &Caller,
-        namespace: &Namespace,
-        addresses: Addresses,
+        namespace: Option<&Namespace>,
+        asked: &Asked<'_>,
         view: Option<View>,
     ) -> Self {
         let profile = &caller.profile;
@@ -119,56 +154,58 @@ impl Layout {
             true => "/".to_owned(),
             false => base.clone(),
         };
-        match addresses {
-            Addresses::Header => Self {
-                view: view.unwrap_or(View::All),
-                server: root,
-                root: None,
-                parameters: match profile.namespace {
-                    None => vec![namespace_parameter(namespace)],
-                    Some(_) => Vec::new(),
-                },
-            },
-            Addresses::Path => Self {
+        // Version 1 had the tools alone in its document, and its clients make a tool of every operation.
+        let usual = match asked.shape {
+            RestShape::V1 => View::Tools,
+            RestShape::V2 | RestShape::Vault => View::All,
+        };
+        match (asked.addresses, namespace) {
+            (Addresses::Path, Some(namespace)) => Self {
                 view: view.unwrap_or(View::Tools),
+                shape: asked.shape,
                 server: format!("{base}/namespaces/{}", namespace.name),
                 root: Some(root),
                 parameters: Vec::new(),
+            },
+            (_, namespace) => Self {
+                view: view.unwrap_or(usual),
+                shape: asked.shape,
+                server: root,
+                root: None,
+                parameters: match (namespace, &profile.namespace) {
+                    (Some(namespace), None) => vec![namespace_parameter(namespace)],
+                    _ => Vec::new(),
+                },
             },
         }
     }
 }
 
-fn describe<'a>(
-    namespace: &Namespace,
-    layout: &Layout,
-    sent: Sent,
-    tools: impl Iterator<Item = &'a ToolEntry>,
-) -> Value {
+fn describe(namespace: Option<&Namespace>, layout: &Layout, tools: Vec<Described<'_>>) -> Value {
     let mut paths = match layout.view {
         View::Tools => Map::new(),
         View::All => fixed_paths(layout),
     };
     let mut schemas = Map::new();
     schemas.insert("Error".into(), responses::error_schema());
-    let mut operations: BTreeSet<String> = FIXED_OPERATIONS.map(str::to_owned).into();
-    for tool in tools {
-        let operation = unique(identifier(tool.name()), &mut operations);
-        let path = format!("/tools/{}", path_segment(tool.name()));
-        let operation = tool_operation(tool, &operation, &path, layout, sent, &mut schemas);
+    let operations = operation_ids(tools.iter().map(|tool| tool.name));
+    for (tool, operation) in tools.iter().zip(&operations) {
+        let path = format!("/tools/{}", path_segment(tool.name));
+        let operation = tool_operation(tool, operation, &path, layout, &mut schemas);
         let item = json!({ "post": operation });
         paths.insert(path, item);
     }
-    let version = match namespace.version.as_str() {
-        "" => env!("CARGO_PKG_VERSION"),
-        version => version,
-    };
+    let version = namespace.map(|namespace| namespace.version.as_str());
+    let version = version.filter(|version| !version.is_empty());
+    let title = namespace.map_or("ToolDock".to_owned(), |namespace| {
+        format!("ToolDock: {}", namespace.name)
+    });
     json!({
         "openapi": "3.1.0",
         "info": {
-            "title": format!("ToolDock: {}", namespace.name),
-            "version": version,
-            "description": namespace.description,
+            "title": title,
+            "version": version.unwrap_or(env!("CARGO_PKG_VERSION")),
+            "description": namespace.map_or("The tools of all namespaces", |it| &it.description),
         },
         "servers": [{ "url": layout.server }],
         "security": [{ "BearerAuth": [] }],
@@ -182,17 +219,22 @@ fn describe<'a>(
 }
 
 fn tool_operation(
-    tool: &ToolEntry,
+    tool: &Described<'_>,
     operation: &str,
     path: &str,
     layout: &Layout,
-    sent: Sent,
     schemas: &mut Map<String, Value>,
 ) -> Value {
+    let Described { name, entry, sent } = *tool;
+    // In version 1 the value stands inside of the answer.
+    let (answer, within) = match layout.shape {
+        RestShape::V1 => ("responses/200", "/properties/result"),
+        RestShape::V2 | RestShape::Vault => ("responses/200", ""),
+    };
     // A schema inside a document: what its references mean changes with where it stands, so they are rewritten.
-    let hoist = |schemas: &mut Map<String, Value>, raw: &str, part: &str, kind: &str| {
+    let hoist = |schemas: &mut Map<String, Value>, raw: &str, (part, within), kind: &str| {
         let pointer = format!(
-            "#/paths/{}/post/{part}/content/application~1json/schema",
+            "#/paths/{}/post/{part}/content/application~1json/schema{within}",
             pointer(path)
         );
         let Hoisted {
@@ -202,23 +244,35 @@ fn tool_operation(
         schemas.extend(definitions);
         schema
     };
-    let input_schema = tool.input_schema();
+    let input_schema = entry.input_schema();
     let input = input_schema.map_or("{}", RawValue::get);
-    let input = hoist(schemas, input, "requestBody", "input");
-    let output = responses::value_schema(tool.output_schema(), sent);
-    let output = hoist(schemas, &output, "responses/200", "output");
+    let input = hoist(schemas, input, ("requestBody", ""), "input");
+    let output = responses::value_schema(entry.output_schema(), sent);
+    let output = hoist(schemas, &output, (answer, within), "output");
+    let output = match layout.shape {
+        RestShape::V1 => json!({
+            "type": "object",
+            "required": ["tool", "result"],
+            "properties": { "tool": { "type": "string" }, "result": output },
+        }),
+        RestShape::V2 | RestShape::Vault => output,
+    };
+    let mut body = json!({ "schema": input });
+    if let Some(example) = example::of(&body["schema"]) {
+        body["example"] = example;
+    }
     let mut responses = json!({
         "200": { "description": "The tool's value", "content": { "application/json": { "schema": output } } },
     });
     Fails::Call.add(&mut responses);
     json!({
         "operationId": operation,
-        "summary": tool.title().as_deref().unwrap_or(tool.name()),
-        "description": tool.description(),
+        "summary": entry.title().as_deref().unwrap_or(name),
+        "description": entry.description(),
         "parameters": layout.parameters,
         "requestBody": {
             "required": input_schema.is_some_and(arguments::are_required),
-            "content": { "application/json": { "schema": input } },
+            "content": { "application/json": body },
         },
         "responses": responses,
     })
@@ -255,6 +309,10 @@ fn fixed_paths(layout: &Layout) -> Map<String, Value> {
     };
     let objects = json!({ "type": "array", "items": { "type": "object" } });
     let object = json!({ "type": "object" });
+    let tools = match layout.shape {
+        RestShape::V1 => &object,
+        RestShape::V2 | RestShape::Vault => &objects,
+    };
     // A caller with a token is told more.
     let optional = json!([{}, { "BearerAuth": [] }]);
     let mut paths = json!({
@@ -262,7 +320,7 @@ fn fixed_paths(layout: &Layout) -> Map<String, Value> {
             "operationId": "list_tools",
             "summary": "Tools of the namespace",
             "parameters": layout.parameters,
-            "responses": answers(Fails::Tools, "The tools", &objects),
+            "responses": answers(Fails::Tools, "The tools", tools),
         } },
         "/tools/{name}/schema": { "get": {
             "operationId": "get_tool_schema",
@@ -323,6 +381,35 @@ fn identifier(name: &str) -> String {
     out
 }
 
+/// An identifier for each name, each once. A name that is an identifier is its own; another one that comes to the same
+/// has a mark that depends on the name alone, so that it stays what it is when tools come and go.
+fn operation_ids<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
+    let mut taken: BTreeSet<String> = FIXED_OPERATIONS.map(str::to_owned).into();
+    let is_plain = |name: &str| identifier(name) == name && !FIXED_OPERATIONS.contains(&name);
+    taken.extend(
+        names
+            .clone()
+            .filter(|name| is_plain(name))
+            .map(str::to_owned),
+    );
+    let named = |name: &str| {
+        if is_plain(name) {
+            return name.to_owned();
+        }
+        let plain = identifier(name);
+        if taken.insert(plain.clone()) {
+            return plain;
+        }
+        let digest = Sha256::digest(name);
+        let mark: String = digest[..4]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        unique(format!("{plain}_{mark}"), &mut taken)
+    };
+    names.map(named).collect()
+}
+
 /// The name, or the name with the first number that makes it new.
 fn unique(name: String, taken: &mut BTreeSet<String>) -> String {
     if taken.insert(name.clone()) {
@@ -359,14 +446,17 @@ mod tests {
 
     #[test]
     fn identifiers_are_plain_and_unique() {
-        let mut taken = BTreeSet::new();
-        assert_eq!(unique(identifier("get-weather"), &mut taken), "get_weather");
+        let ids = |names: &[&str]| operation_ids(names.iter().copied());
+        assert_eq!(ids(&["get-weather", "2fast"]), ["get_weather", "_2fast"]);
         assert_eq!(
-            unique(identifier("get.weather"), &mut taken),
-            "get_weather_2"
+            ids(&["größe", "list_tools"]),
+            ["gr__e", "list_tools_6fdebc90"]
         );
-        assert_eq!(unique(identifier("2fast"), &mut taken), "_2fast");
-        assert_eq!(unique(identifier("größe"), &mut taken), "gr__e");
+        let both = ids(&["get-weather", "get.weather", "get_weather"]);
+        assert_eq!(both[2], "get_weather");
+        assert!(both[0].starts_with("get_weather_") && both[0] != both[1]);
+        // Whoever comes before or goes away, a name keeps its identifier.
+        assert_eq!(ids(&["get_weather", "get.weather"])[1], both[1]);
     }
 
     #[test]

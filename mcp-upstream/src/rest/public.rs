@@ -108,11 +108,12 @@ impl<'a> Told<'a> {
 /// The process is up (EX-131), whatever its namespaces and its drain.
 pub(crate) fn health(core: &Core, caller: &Caller) -> Reply {
     let snapshot = core.registry.snapshot();
+    let healthy = caller.profile.rest_shape.healthy();
     let Some(namespaces) = Told::to(caller).of(&snapshot) else {
-        return super::json(&json!({ "status": "ok" }));
+        return super::json(&json!({ "status": healthy }));
     };
     super::json(&json!({
-        "status": "ok",
+        "status": healthy,
         "version": env!("CARGO_PKG_VERSION"),
         "namespaces": namespaces.len(),
         "tools": tools(core, caller, &namespaces),

@@ -62,6 +62,17 @@ fn body(core: &Core, report: &ReloadReport, snapshot: &Snapshot) -> serde_json::
             })
         })
         .collect();
+    let files: Vec<_> = snapshot
+        .namespaces
+        .values()
+        .flat_map(|namespace| {
+            namespace.files.iter().map(|file| {
+                let mut file = json!(file);
+                file["namespace"] = namespace.name.as_str().into();
+                file
+            })
+        })
+        .collect();
     let told = |namespace: &Namespace| {
         let mut failed = report.failed.iter();
         failed.any(|failure| failure.namespace == namespace.name.as_str())
@@ -96,6 +107,7 @@ fn body(core: &Core, report: &ReloadReport, snapshot: &Snapshot) -> serde_json::
         "removed": report.removed,
         "failed": failed,
         "issues": issues,
+        "files": files,
         "coalesced": report.coalesced,
     })
 }

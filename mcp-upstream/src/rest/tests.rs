@@ -291,7 +291,7 @@ async fn reload_reports_what_it_did() {
         (
             StatusCode::OK,
             json!({ "reloaded": true, "namespaces": ["shared", "github"], "workers_restarted": ["github"],
-                    "deps_synced": ["github"], "removed": [], "failed": [], "issues": [], "coalesced": true })
+                    "deps_synced": ["github"], "removed": [], "failed": [], "files": [], "issues": [], "coalesced": true })
         )
     );
     let (status, answer) = post(&service(Err("the folder is gone".into())), "/reload", "").await;
@@ -331,16 +331,16 @@ async fn the_openapi_document_describes_the_namespace() {
         json!({ "type": "http", "scheme": "bearer" })
     );
     let post = &document["paths"]["/tools/make.item"]["post"];
-    assert_eq!(post["operationId"], "make_item");
+    assert_eq!(post["operationId"], "make_item_49a33e84");
     assert_eq!(
         document["paths"]["/tools/make_item"]["post"]["operationId"],
-        "make_item_2"
+        "make_item"
     );
     assert_eq!(post["requestBody"]["required"], true);
     let schema = &post["requestBody"]["content"]["application/json"]["schema"];
     assert_eq!(
         schema["properties"]["item"]["$ref"],
-        "#/components/schemas/make_item_input_Item"
+        "#/components/schemas/make_item_49a33e84_input_Item"
     );
     assert!(document["paths"].get("/tools/secret_tool").is_none());
     // Every local reference leads somewhere, every operation has a name of its own.
@@ -591,6 +591,9 @@ async fn each_route_of_mcp_has_its_function() {
             session: None,
             tool: None,
             namespace_in_path: false,
+            accepts_v1: false,
+            rest: None,
+            known: None,
             query: None,
             body: Bytes::from_static(body.as_bytes()),
             web: None,

@@ -1,66 +1,62 @@
-//! `/tools`: list, call, schema (EX-20 to EX-22).
+//! `/tools`: list, call, schema (EX-20 to EX-22), in the shape that the listener or the request asks for.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
-use serde::Serialize;
 use serde_json::value::RawValue;
 use tooldock_workers::error::CallError;
 
-use super::{InNamespace, Refused, answer, arguments, json};
+use super::shape::{self, Listed};
+use super::{InNamespace, Refused, answer, arguments, vault};
 use crate::caller::Caller;
-use crate::catalogue::ToolEntry;
 use crate::engine::unknown_tool;
 use crate::error;
 use crate::mcp::Core;
+use crate::profile::RestShape;
 use crate::reply::Reply;
+use crate::upstream::global::GlobalTools;
 use crate::upstream::{CallContext, Client, ToolsWait, Upstream};
 
-/// A tool; what its author did not say is left out.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Tool<'a> {
-    name: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    title: Option<Cow<'a, str>>,
-    description: Cow<'a, str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    input_schema: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    output_schema: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    annotations: Option<&'a RawValue>,
-    filename: &'a str,
-}
+/// The name under which Tool Vault's call hides a tool's path.
+const VAULT_CALL: &str = "call";
 
-impl<'a> From<&'a ToolEntry> for Tool<'a> {
-    fn from(tool: &'a ToolEntry) -> Self {
-        Self {
-            name: tool.name(),
-            title: tool.title(),
-            description: tool.description(),
-            input_schema: tool.input_schema(),
-            output_schema: tool.output_schema(),
-            annotations: tool.annotations(),
-            filename: tool.filename(),
-        }
-    }
-}
-
-/// The tools of the caller's namespace.
-pub(crate) async fn list(core: &Core, caller: Caller) -> Reply {
+/// The tools of the caller's namespace, or of all that it may use.
+pub(crate) async fn list_as(core: &Core, caller: Caller, shape: RestShape) -> Reply {
     let scope = match InNamespace::of(core, caller) {
         Ok(scope) => scope,
         Err(Refused(reply)) => return *reply,
     };
+    if scope.is_global() {
+        let snapshot = core.registry.snapshot();
+        return match GlobalTools::of(&core.upstreams, &snapshot, &scope.caller).await {
+            Ok(tools) => {
+                let tools: Vec<_> = tools
+                    .iter()
+                    .map(|tool| Listed {
+                        name: tool.name,
+                        namespace: tool.namespace,
+                        entry: tool.entry,
+                    })
+                    .collect();
+                shape::list(shape, None, &tools)
+            }
+            Err(failed) => error::rest_call(&failed, &scope.caller),
+        };
+    }
     let namespace = &scope.namespace;
     let upstream = core.upstreams.of(namespace);
     match upstream.tools(namespace, ToolsWait::Long).get().await {
         Ok(list) => {
             let tools = scope.view().tools(&list);
-            json(&tools.map(Tool::from).collect::<Vec<_>>())
+            let tools: Vec<_> = tools
+                .map(|entry| Listed {
+                    name: entry.name(),
+                    namespace,
+                    entry,
+                })
+                .collect();
+            shape::list(shape, Some(namespace.name.as_str()), &tools)
         }
         Err(failed) => error::rest_call(&failed, &scope.caller),
     }
@@ -72,8 +68,12 @@ pub(crate) async fn schema(core: &Core, caller: Caller, name: &str) -> Reply {
         Ok(scope) => scope,
         Err(Refused(reply)) => return *reply,
     };
+    let (scope, name) = match scope.of_tool(core, name).await {
+        Ok(found) => found,
+        Err(Refused(reply)) => return *reply,
+    };
     let namespace = &scope.namespace;
-    match input_schema(core.upstreams.of(namespace), &scope, name).await {
+    match input_schema(core.upstreams.of(namespace), &scope, &name).await {
         Ok(schema) => Reply::json(StatusCode::OK, schema),
         Err(failed) => error::rest_call(&failed, &scope.caller),
     }
@@ -97,18 +97,45 @@ async fn input_schema(
     Ok(schema.to_owned())
 }
 
-/// The body is the arguments object; the answer is the tool's bare value.
-pub(crate) async fn call(core: &Core, caller: Caller, name: &str, body: Bytes) -> Reply {
+/// The body is the arguments object; the answer is the tool's value in that shape.
+pub(crate) async fn call(
+    core: &Core,
+    caller: Caller,
+    name: &str,
+    body: Bytes,
+    shape: RestShape,
+) -> Reply {
     let scope = match InNamespace::of(core, caller) {
         Ok(scope) => scope,
         Err(Refused(reply)) => return *reply,
     };
+    // A tool of that name goes before Tool Vault's way to call any (K-22).
+    if name == VAULT_CALL && !is_there(core, &scope, name).await {
+        return vault::call(core, scope.caller, body).await;
+    }
+    let (scope, own) = match scope.of_tool(core, name).await {
+        Ok(found) => found,
+        Err(Refused(reply)) => return *reply,
+    };
     let upstream = core.upstreams.of(&scope.namespace);
-    let arguments = match read(upstream, &scope, name, body).await {
+    let arguments = match read(upstream, &scope, &own, body).await {
         Ok(arguments) => arguments,
         Err(Refused(reply)) => return *reply,
     };
+    run(core, scope, &own, name, arguments, shape).await
+}
+
+/// Calls a tool by its own name in the namespace of `scope`; `name` is how the client called it.
+async fn run(
+    core: &Core,
+    scope: InNamespace,
+    own: &str,
+    name: &str,
+    arguments: Bytes,
+    shape: RestShape,
+) -> Reply {
     let InNamespace { caller, namespace } = scope;
+    let upstream = core.upstreams.of(&namespace);
     core.passing.took_client_mode(&caller, &namespace);
     let cx = CallContext {
         caller: &caller,
@@ -120,14 +147,44 @@ pub(crate) async fn call(core: &Core, caller: Caller, name: &str, body: Bytes) -
         depth: 0,
     };
     let answered = async {
-        let call = upstream.call_tool(&cx, name, arguments.clone())?;
+        let call = upstream.call_tool(&cx, own, arguments.clone())?;
         let reply = core.engine.run(&caller, &call, None).await?;
-        answer::value_of(upstream, &namespace, name, reply).await
+        answer::value_of(upstream, &namespace, own, reply).await
     };
     match answered.await {
-        Ok(value) => Reply::json(StatusCode::OK, value),
+        Ok(value) => Reply::json(StatusCode::OK, shape::value(shape, name, value)),
         Err(failed) => error::rest_call(&failed, &caller),
     }
+}
+
+/// Calls a tool that a body names, in the shape of Tool Vault.
+pub(super) async fn run_named(
+    core: &Core,
+    scope: InNamespace,
+    name: &str,
+    arguments: Bytes,
+) -> Reply {
+    let (scope, own) = match scope.of_tool(core, name).await {
+        Ok(found) => found,
+        Err(Refused(reply)) => return *reply,
+    };
+    run(core, scope, &own, name, arguments, RestShape::Vault).await
+}
+
+/// Whether the caller may see a tool of that name.
+async fn is_there(core: &Core, scope: &InNamespace, name: &str) -> bool {
+    if scope.is_global() {
+        let snapshot = core.registry.snapshot();
+        let kinds = &core.upstreams;
+        let found = crate::upstream::global::find(kinds, &snapshot, &scope.caller, name);
+        return found.await.is_some();
+    }
+    let upstream = core.upstreams.of(&scope.namespace);
+    let tools = upstream.tools(&scope.namespace, ToolsWait::Long).get();
+    // What is not known may be there.
+    tools
+        .await
+        .map_or(true, |tools| scope.view().tool(&tools, name).is_some())
 }
 
 /// The arguments of a call.

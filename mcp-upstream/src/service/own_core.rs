@@ -10,7 +10,7 @@ use tooldock_workers::names::NamespaceName;
 use super::Service;
 use crate::caller::{Caller, Visibility};
 use crate::mcp::Core;
-use crate::profile::Profile;
+use crate::profile::{Profile, RestShape};
 use crate::reply::Reply;
 use crate::rest;
 use crate::upstream::system::core::{CoreAnswer, CoreLink, CoreRequest, Unreachable};
@@ -59,7 +59,10 @@ impl CoreLink for OwnCore {
                 namespace,
                 tool,
                 input,
-            } => rest::tools::call(&core, caller(Some(namespace)), &tool, input).await,
+            } => {
+                let shape = RestShape::V2;
+                rest::tools::call(&core, caller(Some(namespace)), &tool, input, shape).await
+            }
         };
         Ok(match reply {
             Reply::Full { head, body } => CoreAnswer {

@@ -83,6 +83,7 @@ impl House {
             management: None,
             web: None,
             http_client: None,
+            pages: None,
             metrics: Arc::new(metrics),
             health: Arc::new(Health::new()),
         };

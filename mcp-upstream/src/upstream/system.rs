@@ -163,6 +163,7 @@ impl Management {
             resource_templates: Vec::new(),
             prompts: Vec::new(),
             completions: false,
+            files: Vec::new(),
             issues: Vec::new(),
             upstream: UpstreamKind::System,
             content_hash: [0; 32],

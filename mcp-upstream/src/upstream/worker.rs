@@ -31,6 +31,7 @@ pub(super) mod uri_template;
 
 use call::FunctionCall;
 pub(crate) use call::{WorkerPort, WorkerPorts, Workers};
+pub(crate) use lists::describe;
 
 #[cfg(test)]
 pub(crate) use call::{FunctionCall as PreparedCall, reply_of};

@@ -11,6 +11,7 @@ use tooldock_workers::names::NamespaceName;
 use super::answer::{Answer, Failure};
 use crate::caller::Caller;
 use crate::mcp::Core;
+use crate::profile::RestShape;
 use crate::reply::Reply;
 use crate::rest;
 use crate::upstream::system::Management;
@@ -27,7 +28,7 @@ pub(super) async fn call(
         ..caller.clone()
     };
     let arguments = Bytes::from(arguments.to_string());
-    let reply = rest::tools::call(core, caller, tool, arguments).await;
+    let reply = rest::tools::call(core, caller, tool, arguments, RestShape::V2).await;
     let Reply::Full { head, body } = reply else {
         return Err(Failure::without_management());
     };

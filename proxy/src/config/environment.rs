@@ -5,6 +5,7 @@
 //! exceptions: a secret may come from a file (`secret_file`), every listener has a variable for its port (`ports`), and
 //! those that are ours and change nothing are named in a warning (`unserved`).
 
+mod mode;
 mod parse;
 mod ports;
 mod secret_file;
@@ -17,6 +18,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use tooldock_upstream::profile::{AcceptRule, BatchRule, SessionRule};
+use tooldock_upstream::protocol::ProtocolVersion;
+use tooldock_workers::names::InvalidNamespaceName;
 use tooldock_workers::secrets::Secret;
 
 use self::parse::{
@@ -24,7 +27,10 @@ use self::parse::{
     milliseconds_or_off, only_default, port, seconds, session_key, token, user, versions, whole,
 };
 pub(super) use self::ports::variable_of as port_variable_of;
-use super::{ConfigError, ListenerConfig, ProfileName, ReplicasConfig, Role, Settings};
+use super::listener::AuthScheme;
+use super::{
+    ConfigError, ListenerConfig, NamespaceRule, ProfileName, ReplicasConfig, Role, Settings,
+};
 
 /// Which variable a key has its value from. A complaint about the key names the variable.
 pub(crate) type SaidBy = BTreeMap<String, String>;
@@ -89,6 +95,24 @@ const VARIABLES: &[Variable] = &[
         => |s, text| s.secrets.allow_insecure = boolean(text)?),
     variable!("DOCKER_CONTAINER_NAME", "the container that `prepare_secret` names in its instructions, in place of `tooldock-manager`"
         => |s, text| s.secrets.container = Some(container(text)?)),
+    // Before the ports: it says which listeners there are.
+    variable!("SERVER_MODE", "which listeners there are, in place of those of the file: `openapi`, `mcp-http`, `both`, `web-gui`, `all`, `core`, `manager` or `tool-vault`"
+        => |s, text| mode::apply(s, text)?),
+    variable!("OPENAPI_PORT", "listeners[].address"
+        => |s, text| move_listener(s, ProfileName::V1Rest, port(text)?, "OPENAPI_PORT")),
+    variable!("MCP_PORT", "listeners[].address"
+        => |s, text| move_listener(s, ProfileName::V1Mcp, port(text)?, "MCP_PORT")),
+    variable!("TOOL_VAULT_PORT", "listeners[].address"
+        => |s, text| move_listener(s, ProfileName::Vault, port(text)?, "TOOL_VAULT_PORT")),
+    variable!("GLOBAL_VIEW", "whether listeners of the profiles `v1-rest` and `v1-mcp` serve all namespaces at once to requests that name none"
+        => |s, text| if !boolean(text)? { without_global_view(s) }),
+    variable!("VAULT_AUTH", "whether listeners of the profile `vault` ask for a token; `off` only on loopback, or with `admission.cidrs.allow`"
+        => |s, text| if !boolean(text)? { open_vault(s) }),
+    variable!("VAULT_NAMESPACE" => vault.namespace = |text: &str| text.parse().map_err(|error: InvalidNamespaceName| error.to_string())),
+    variable!("VAULT_TOOLS_DIR" => vault.tools_dir = |text: &str| Ok::<_, String>(text.into())),
+    variable!("VAULT_UI_DIR" => vault.ui_dir = |text: &str| Ok::<_, String>(text.into())),
+    variable!("VAULT_REST" => vault.rest = boolean),
+    variable!("VAULT_RAW_RESULT" => vault.raw_result = boolean),
     variable!("CORE_PORT", "listeners[].address"
         => |s, text| move_listener(s, ProfileName::Core, port(text)?, "CORE_PORT")),
     variable!("MANAGER_PORT", "listeners[].address"
@@ -108,9 +132,19 @@ const VARIABLES: &[Variable] = &[
         };
         move_listener(s, profile, port(text)?, "PORT")
     }),
-    // The name of an older listener's variable; it governs every listener, unless the next one is set, too.
-    variable!("MCP_PROTOCOL_VERSIONS" => listeners[].versions = |text| Some(versions(text)?)),
-    variable!("MCP_SUPPORTED_VERSIONS" => listeners[].versions = |text| Some(versions(text)?)),
+    // Each governs its own profiles; one that is set alone governs those of the other, too (K-10).
+    variable!("MCP_PROTOCOL_VERSIONS", "listeners[].versions"
+        => |s, text| set_versions(s, &[ProfileName::V1Mcp], "MCP_PROTOCOL_VERSIONS", versions(text)?)),
+    variable!("MCP_SUPPORTED_VERSIONS", "listeners[].versions"
+        => |s, text| set_versions(s, &[ProfileName::Core, ProfileName::Manager], "MCP_SUPPORTED_VERSIONS", versions(text)?)),
+    variable!("MCP_PROTOCOL_VERSION", "listeners[].default_version" => |s, text| {
+        let offered = parse::version(text)?;
+        for listener in &mut s.config.listeners {
+            if listener.profile == ProfileName::V1Mcp {
+                listener.default_version = Some(offered);
+            }
+        }
+    }),
     variable!("MCP_BATCH" => listeners[].batch = |text| choice(text, &[
         ("auto", None),
         ("accept", Some(BatchRule::Accept2025_03_26)),
@@ -192,6 +226,11 @@ impl Environment {
     pub(crate) fn with_data_dir(mut self, data_dir: &Path) -> Self {
         self.0.insert("DATA_DIR".to_owned(), data_dir.into());
         self
+    }
+
+    /// The half of the gateway that the process is: what the command line says, or `SERVER_MODE`.
+    pub(super) fn role(&self, said: Role) -> Result<Role, ConfigError> {
+        mode::role(self, said)
     }
 
     /// The data directory, which is needed before the rest.
@@ -307,6 +346,52 @@ fn move_listener(settings: &mut Settings, profile: ProfileName, port: u16, varia
     }
 }
 
+/// Whether MCP is what a listener of the profile is for.
+fn speaks_mcp(profile: ProfileName) -> bool {
+    use ProfileName::{Core, Manager, V1Mcp, Vault};
+    matches!(profile, Core | Manager | V1Mcp | Vault)
+}
+
+/// The listeners that see all namespaces at once want to be told one.
+fn without_global_view(settings: &mut Settings) {
+    for listener in &mut settings.config.listeners {
+        let spec = listener.profile.spec();
+        if listener.namespace_source(spec) == NamespaceRule::Global {
+            listener.namespace = Some(NamespaceRule::Header);
+        }
+    }
+}
+
+/// Tool Vault's listeners ask for nothing. Validation says where that is allowed.
+fn open_vault(settings: &mut Settings) {
+    let listeners = settings.config.listeners.iter_mut().enumerate();
+    for (index, listener) in listeners.filter(|(_, it)| it.profile == ProfileName::Vault) {
+        listener.auth = Some(vec![AuthScheme::None]);
+        let key = format!("listeners[{index}].auth");
+        settings.said_by.insert(key, "VAULT_AUTH".to_owned());
+    }
+}
+
+/// Sets the versions of the listeners of these profiles, and of the others that have variables of their own but were not
+/// set by one.
+fn set_versions(
+    settings: &mut Settings,
+    own: &[ProfileName],
+    variable: &'static str,
+    versions: Vec<ProtocolVersion>,
+) {
+    use ProfileName::{Core, Manager, V1Mcp};
+    for (index, listener) in settings.config.listeners.iter_mut().enumerate() {
+        let key = format!("listeners[{index}].versions");
+        let is_set = settings.said_by.contains_key(&key);
+        let is_other = matches!(listener.profile, Core | Manager | V1Mcp) && !is_set;
+        if own.contains(&listener.profile) || is_other {
+            listener.versions = Some(versions.clone());
+            settings.said_by.insert(key, variable.to_owned());
+        }
+    }
+}
+
 /// Sets a key of every listener that speaks MCP, unless a variable leaves it to them.
 fn set_where_mcp_is_served<T: Clone>(
     settings: &mut Settings,
@@ -319,7 +404,7 @@ fn set_where_mcp_is_served<T: Clone>(
         return;
     }
     for (index, listener) in settings.config.listeners.iter_mut().enumerate() {
-        if matches!(listener.profile, ProfileName::Core | ProfileName::Manager) {
+        if speaks_mcp(listener.profile) {
             of(listener).clone_from(&value);
             let key = format!("listeners[{index}].{key}");
             settings.said_by.insert(key, variable.to_owned());
@@ -353,6 +438,16 @@ mod tests {
     #[test]
     fn a_wrong_value_names_its_variable() {
         let wrong = [
+            ("SERVER_MODE", "everything"),
+            ("OPENAPI_PORT", "0"),
+            ("MCP_PORT", "x"),
+            ("TOOL_VAULT_PORT", "70000"),
+            ("GLOBAL_VIEW", "perhaps"),
+            ("VAULT_AUTH", "none"),
+            ("VAULT_NAMESPACE", "Bad Name"),
+            ("VAULT_REST", "2"),
+            ("VAULT_RAW_RESULT", "2"),
+            ("MCP_PROTOCOL_VERSION", "1.0"),
             ("BEARER_TOKEN", "two words"),
             ("MANAGER_INTERNAL_TOKEN", "tökén"),
             ("SESSION_KEY", "thirty-one characters, one less"),
@@ -398,6 +493,8 @@ mod tests {
         let tested = wrong.map(|(name, _)| name);
         let any_text = [
             "GIT_PRIVATE_HOSTS",
+            "VAULT_TOOLS_DIR",
+            "VAULT_UI_DIR",
             "MCP_REGISTRY_URL",
             "CORS_ORIGINS",
             "DATA_DIR",
@@ -709,7 +806,7 @@ mod tests {
                 }
             });
             // A listener says its switches only where they are not its profile's.
-            let switches = ["versions", "batch", "accept", "session"];
+            let switches = ["versions", "default_version", "batch", "accept", "session"];
             let switch = variable.sets.strip_prefix("listeners[].");
             let found = found.or(switch.filter(|it| switches.contains(it)).and(Some(&tree)));
             assert!(found.is_some(), "{}: {}", variable.name, variable.sets);

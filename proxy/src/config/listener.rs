@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tooldock_filters::Auth;
-use tooldock_upstream::profile::{AcceptRule, BatchRule, Profile, SessionRule};
+use tooldock_upstream::profile::{AcceptRule, BatchRule, Profile, RestShape, SessionRule};
 use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_workers::names::{InvalidNamespaceName, NamespaceName};
 
@@ -56,6 +56,10 @@ pub(crate) struct ListenerConfig {
     /// The protocol versions `initialize` negotiates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) versions: Option<Vec<ProtocolVersion>>,
+    /// The version that a client is offered which asks for another one; on the profiles of version 1, also that of a
+    /// request that names none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) default_version: Option<ProtocolVersion>,
     /// Where the namespace of a request comes from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) namespace: Option<NamespaceRule>,
@@ -88,6 +92,7 @@ impl ListenerConfig {
             batch: None,
             session: None,
             versions: None,
+            default_version: None,
             namespace: None,
             rest_shape: None,
             auth: None,
@@ -99,9 +104,12 @@ impl ListenerConfig {
         let mut rules = (spec.answers)();
         rules.modern = self.modern;
         rules.path_prefix.clone_from(&self.path_prefix);
-        if let Some(NamespaceRule::Fixed(name)) = &self.namespace {
-            rules.namespace = Some(name.clone());
-        }
+        rules.namespace = match &self.namespace {
+            None => rules.namespace,
+            Some(NamespaceRule::Fixed(name)) => Some(name.clone()),
+            Some(_) => None,
+        };
+        rules.rest_shape = self.rest_shape.unwrap_or(rules.rest_shape);
         if let Some(versions) = &self.versions {
             rules.versions = versions.clone();
             // The version offered to a client that asks for an unknown one comes first; 2025-11-25 stays it where it is served.
@@ -109,10 +117,25 @@ impl ListenerConfig {
                 .versions
                 .sort_by_key(|version| *version != ProtocolVersion::V2025_11_25);
         }
+        if let Some(offered) = self.default_version {
+            rules.versions.sort_by_key(|version| *version != offered);
+            if rules.unnamed != ProtocolVersion::FALLBACK {
+                rules.unnamed = offered;
+            }
+        }
         rules.accept = self.accept.unwrap_or(rules.accept);
         rules.batch = self.batch.unwrap_or(rules.batch);
         rules.session = self.session.unwrap_or(rules.session);
         rules
+    }
+
+    /// Where the namespace of a request comes from, unless the listener has one of its own.
+    pub(crate) fn namespace_source(&self, spec: &ProfileSpec) -> NamespaceRule {
+        match (&self.namespace, spec.global) {
+            (Some(rule), _) => rule.clone(),
+            (None, true) => NamespaceRule::Global,
+            (None, false) => NamespaceRule::Header,
+        }
     }
 
     /// Whether requests without credentials are let in.
@@ -197,6 +220,39 @@ pub(crate) enum NamespaceRule {
     Fixed(NamespaceName),
 }
 
+impl ProfileName {
+    /// As it is spelled.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Core => "core",
+            Self::Manager => "manager",
+            Self::Metrics => "metrics",
+            Self::V1Rest => "v1-rest",
+            Self::V1Mcp => "v1-mcp",
+            Self::V1Web => "v1-web",
+            Self::Vault => "vault",
+        }
+    }
+
+    /// The port that its clients expect.
+    pub(crate) fn usual_port(self) -> u16 {
+        match self {
+            Self::Core => 8000,
+            Self::Manager => 8001,
+            Self::Metrics => 9090,
+            Self::V1Rest => 18006,
+            Self::V1Mcp => 18007,
+            Self::V1Web => 18080,
+            Self::Vault => 60124,
+        }
+    }
+
+    /// Whether tools are called here.
+    pub(crate) fn serves_tools(self) -> bool {
+        !matches!(self, Self::Manager | Self::Metrics)
+    }
+}
+
 impl TryFrom<String> for NamespaceRule {
     type Error = InvalidNamespaceName;
 
@@ -225,18 +281,6 @@ impl fmt::Display for NamespaceRule {
             Self::Fixed(name) => name.as_str(),
         })
     }
-}
-
-/// `listeners[].rest_shape`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum RestShape {
-    /// The bare value.
-    V2,
-    /// `{"tool", "result"}`.
-    V1,
-    /// `{"result", "isError"}`.
-    Vault,
 }
 
 /// One entry of `listeners[].auth`.
@@ -275,7 +319,7 @@ mod tests {
         let offered = |versions: &[ProtocolVersion]| {
             let mut listener = ListenerConfig::new("core", address(), ProfileName::Core);
             listener.versions = Some(versions.to_vec());
-            let spec = listener.profile.spec().expect("a profile of this version");
+            let spec = listener.profile.spec();
             listener.answers(spec).default_version()
         };
         let (new, middle, old) = (

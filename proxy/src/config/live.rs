@@ -42,6 +42,7 @@ const FIXED: &[Rule] = &[
     fixed!(admission.limits.session_bytes_per_principal),
     fixed!(admission.limits.streams_per_principal),
     fixed!(sessions),
+    fixed!(vault),
     fixed!(watcher),
     fixed!(replicas.grace),
     fixed!(observability.access_log),

@@ -11,6 +11,8 @@ use super::listener::{AuthScheme, ProfileName};
 pub(crate) struct ProfileSpec {
     /// Which routes it serves.
     pub(crate) routes: RouteGroups,
+    /// Whether a request that names no namespace is for all of them at once.
+    pub(crate) global: bool,
     /// How a caller says who it is.
     pub(crate) auth: &'static [AuthScheme],
     /// How requests are answered: versions, batches, sessions, Accept, shapes.
@@ -28,6 +30,7 @@ const CORE: ProfileSpec = ProfileSpec {
         RouteGroup::Probes,
         RouteGroup::Discovery,
     ]),
+    global: false,
     auth: &[AuthScheme::Bearer],
     answers: Profile::core,
     paths: "/mcp, /mcp/{namespace}, /sse, /messages, /tools, /namespaces, /openapi.json, /reload, /health, /ready",
@@ -40,6 +43,7 @@ const MANAGER: ProfileSpec = ProfileSpec {
         RouteGroup::Probes,
         RouteGroup::Discovery,
     ]),
+    global: false,
     auth: &[AuthScheme::Bearer],
     answers: Profile::manager,
     paths: "/mcp, /sse, /messages, /health, /ready",
@@ -47,27 +51,66 @@ const MANAGER: ProfileSpec = ProfileSpec {
 
 const METRICS: ProfileSpec = ProfileSpec {
     routes: RouteGroups::of(&[RouteGroup::Metrics, RouteGroup::Probes]),
+    global: false,
     auth: &[AuthScheme::Bearer],
     answers: Profile::metrics,
     paths: "/metrics, /health, /ready",
 };
 
-const WEB: ProfileSpec = ProfileSpec {
+const V1_WEB: ProfileSpec = ProfileSpec {
     routes: RouteGroups::of(&[RouteGroup::Mcp, RouteGroup::Web, RouteGroup::Probes]),
+    global: false,
     auth: &[AuthScheme::Bearer, AuthScheme::Basic],
     answers: Profile::web,
     paths: "/, /assets, /api, /mcp, /mcp/{namespace}, /health, /ready",
 };
 
+const V1_REST: ProfileSpec = ProfileSpec {
+    routes: RouteGroups::of(&[RouteGroup::Rest, RouteGroup::Probes, RouteGroup::Discovery]),
+    global: true,
+    auth: &[AuthScheme::Bearer],
+    answers: Profile::v1_rest,
+    paths: "/tools, /tools/{name}, /openapi.json, /namespaces, /health, /ready",
+};
+
+const V1_MCP: ProfileSpec = ProfileSpec {
+    routes: RouteGroups::of(&[
+        RouteGroup::Mcp,
+        RouteGroup::McpInfo,
+        RouteGroup::Probes,
+        RouteGroup::Discovery,
+    ]),
+    global: true,
+    auth: &[AuthScheme::Bearer],
+    answers: Profile::v1_mcp,
+    paths: "/mcp, /mcp/{namespace}, /mcp/namespaces, /mcp/info, /mcp/{namespace}/info, /health, /ready",
+};
+
+const VAULT: ProfileSpec = ProfileSpec {
+    routes: RouteGroups::of(&[
+        RouteGroup::Mcp,
+        RouteGroup::Vault,
+        RouteGroup::Ui,
+        RouteGroup::Probes,
+        RouteGroup::Discovery,
+    ]),
+    global: false,
+    auth: &[AuthScheme::Bearer],
+    answers: Profile::vault,
+    paths: "/mcp, /tools/list, /tools/call, /ui/, /health, /ready",
+};
+
 impl ProfileName {
-    /// The profile's row; `None` for one that this version does not serve.
-    pub(crate) fn spec(self) -> Option<&'static ProfileSpec> {
+    /// The profile's row.
+    pub(crate) fn spec(self) -> &'static ProfileSpec {
         match self {
-            Self::Core => Some(&CORE),
-            Self::Manager => Some(&MANAGER),
-            Self::Metrics => Some(&METRICS),
-            Self::V1Web => Some(&WEB),
-            Self::V1Rest | Self::V1Mcp | Self::Vault => None,
+            Self::Core => &CORE,
+            Self::Manager => &MANAGER,
+            Self::Metrics => &METRICS,
+            Self::V1Rest => &V1_REST,
+            Self::V1Mcp => &V1_MCP,
+            Self::V1Web => &V1_WEB,
+            Self::Vault => &VAULT,
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use tooldock_upstream::audit::{AuditArguments, AuditConfig};
 
-use super::listener::{AuthScheme, ListenerConfig, NamespaceRule, ProfileName, RestShape};
+use super::listener::{AuthScheme, ListenerConfig, ProfileName};
 use super::{Config, ConfigError};
 
 /// A key and whether its value can be served.
@@ -29,23 +29,11 @@ const KEYS: &[Rule<Config>] = at_default![
     observability.otlp,
 ];
 
-const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[
-    ("profile", |l| l.profile.spec().is_some()),
-    ("namespace", |l| {
-        !matches!(
-            l.namespace,
-            Some(NamespaceRule::Path | NamespaceRule::Global)
-        )
-    }),
-    ("rest_shape", |l| {
-        l.rest_shape.is_none_or(|shape| shape == RestShape::V2)
-    }),
-    ("auth", |l| {
-        l.auth.as_ref().is_none_or(|schemes| {
-            l.profile == ProfileName::V1Web || !schemes.contains(&AuthScheme::Basic)
-        })
-    }),
-];
+const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[("auth", |l| {
+    l.auth.as_ref().is_none_or(|schemes| {
+        l.profile == ProfileName::V1Web || !schemes.contains(&AuthScheme::Basic)
+    })
+})];
 
 const AUDIT_KEYS: &[Rule<AuditConfig>] =
     &[("arguments", |audit| audit.arguments != AuditArguments::Full)];
@@ -95,12 +83,6 @@ mod tests {
             format!("listeners: [{{ name: a, address: '127.0.0.1:1', profile: core, {keys} }}]")
         };
         let cases = [
-            (
-                "listeners[0].profile",
-                "listeners: [{ name: a, address: '127.0.0.1:1', profile: v1-rest }]".to_owned(),
-            ),
-            ("listeners[0].namespace", listener("namespace: global")),
-            ("listeners[0].rest_shape", listener("rest_shape: vault")),
             ("listeners[0].auth", listener("auth: [bearer, basic]")),
             (
                 "sessions.store",

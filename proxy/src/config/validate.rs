@@ -47,6 +47,10 @@ pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), Config
     let builder = config.builder.validate();
     builder.map_err(|(key, reason)| ConfigError::key(format!("builder.{key}"), reason))?;
     remote_servers(config)?;
+    let mut served = config.served_listeners(role);
+    if served.any(|(_, listener)| listener.profile == ProfileName::Vault) {
+        config.vault.check()?;
+    }
     patterns(config)
 }
 
@@ -84,6 +88,12 @@ pub(super) fn warnings(config: &Config, role: Role) -> Vec<String> {
     let mut warnings = Vec::new();
     let any_origin = config.admission.origins.contains(&OriginPattern::ANY);
     for (index, listener) in config.served_listeners(role) {
+        if listener.is_open() && listener.profile.serves_tools() {
+            warnings.push(format!(
+                "listeners[{index}] asks for no credentials: whoever reaches {} can call its tools",
+                listener.address
+            ));
+        }
         if listener.is_for_this_machine() || listener.profile == ProfileName::Metrics {
             continue;
         }
@@ -145,6 +155,11 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
                 "versions",
                 "2024-11-05 is served on /sse, by ENABLE_LEGACY_MCP",
             );
+        }
+        if let Some(offered) = listener.default_version
+            && !listener.answers(listener.profile.spec()).supports(offered)
+        {
+            return wrong("default_version", "is none of the listener's versions");
         }
         if !is_path_prefix(&listener.path_prefix) {
             return wrong(
@@ -286,14 +301,16 @@ fn addresses(config: &Config, role: Role, dev: bool) -> Result<(), ConfigError> 
         }
         taken.push((index, address));
     }
-    let core = |listener: &ListenerConfig| listener.profile == ProfileName::Core;
+    let tools = |listener: &ListenerConfig| listener.profile.serves_tools();
     let manager = |listener: &ListenerConfig| listener.profile == ProfileName::Manager;
     if role == Role::Manager && !config.listeners.iter().any(manager) {
         let reason = "none has the profile manager";
         return Err(ConfigError::key("listeners", reason));
     }
-    if role != Role::Manager && !config.listeners.iter().any(core) {
-        return Err(ConfigError::key("listeners", "none has the profile core"));
+    if role != Role::Manager && !config.listeners.iter().any(tools) {
+        let reason =
+            "none serves tools: one has to have the profile core, v1-rest, v1-mcp, v1-web or vault";
+        return Err(ConfigError::key("listeners", reason));
     }
     Ok(())
 }

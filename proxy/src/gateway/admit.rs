@@ -25,7 +25,7 @@ pub(super) enum LeadsTo {
     Processes,
     /// A remote server, which may be sent headers of the client.
     RemoteServer,
-    /// An aggregate: other namespaces, each of which asks who the client is and may be a remote server.
+    /// All namespaces at once, or an aggregate: other namespaces, each of which asks who the client is and may be a remote server.
     OtherNamespaces,
 }
 
@@ -103,7 +103,12 @@ impl Gateway {
             listener: &listener.rules,
             directory: &live,
         });
-        passage.leads_to = live.leads_to.get();
+        passage.leads_to = match &verdict {
+            Verdict::Admitted(admitted) if admitted.is_for_all_namespaces() => {
+                LeadsTo::OtherNamespaces
+            }
+            _ => live.leads_to.get(),
+        };
         Ok(verdict)
     }
 

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderValue, Method};
+use http::header::{ACCEPT, CONTENT_TYPE, IF_NONE_MATCH};
+use http::{HeaderMap, HeaderValue, Method};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use serde::Deserialize;
@@ -119,7 +119,10 @@ impl Gateway {
             head: std::mem::take(&mut passage.head),
             session: session_id,
             tool: admitted.tool,
+            rest: admitted.rest,
+            known: known(&header.headers).filter(|_| route.id == RouteId::Ui),
             namespace_in_path: admitted.namespace_in_path,
+            accepts_v1: !route.is_mcp() && accepts_v1(&header.headers),
             query: header
                 .uri
                 .query()
@@ -213,6 +216,23 @@ fn web_request(session: &Session) -> WebRequest {
         is_local: (peer.address.is_loopback() || peer.address == network::UNIX)
             && !peer.names_no_client,
     }
+}
+
+/// What the client has already, as it says.
+fn known(headers: &HeaderMap) -> Option<String> {
+    let known = headers.get(IF_NONE_MATCH)?.to_str().ok()?;
+    Some(known.to_owned())
+}
+
+/// Whether a client asks for the shapes of version 1 (K-21).
+fn accepts_v1(headers: &HeaderMap) -> bool {
+    const V1: &str = "application/vnd.tooldock.v1+json";
+    let names = |value: &HeaderValue| {
+        let ranges = value.to_str().unwrap_or_default().split(',');
+        let mut types = ranges.map(|range| range.split(';').next().unwrap_or_default().trim());
+        types.any(|name| name.eq_ignore_ascii_case(V1))
+    };
+    headers.get_all(ACCEPT).iter().any(names)
 }
 
 /// The handle of a toolset that an address names: `/mcp/toolman?toolset=…`. It is plain text in an address.

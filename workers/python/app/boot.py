@@ -70,7 +70,7 @@ def _serve(options: command_line.Options, announcement: stdio.Announcement, star
 
     from . import frames, listener, loader, whole_pydantic
 
-    loaded = loader.load(options.tools, options.import_timeout)
+    loaded = loader.load(options.tools, options.import_timeout, options.style)
     if whole_pydantic.failure is not None:
         raise _no_pydantic(whole_pydantic.failure)
     ready = frames.notice(
@@ -84,6 +84,7 @@ def _serve(options: command_line.Options, announcement: stdio.Announcement, star
         prompts=[prompt.public for prompt in loaded.prompts.values()],
         completions=loaded.completions,
         issues=[issue.public() for issue in loaded.issues],
+        files=[file.public() for file in loaded.files],
     )
     if len(ready) > options.max_frame:
         raise BootFailure(

@@ -22,6 +22,7 @@ Serves one folder of tools.
   --sync-concurrency N     threads for sync tools; default: 1
   --max-frame BYTES        bytes in a line, both ways; default: 10 MiB
   --import-timeout SECONDS for importing one tool file; default: 10
+  --style STYLE            `vault`: a function named like its file is a tool; default: decorators alone
   --no-greeting            do not send the ready line to every client
   --addressed-log          begin each line of output with its level and request
 """
@@ -41,6 +42,7 @@ class Options:
         self.sync_concurrency: int = given.get("sync_concurrency", 1)
         self.max_frame: int = given.get("max_frame", MAX_FRAME)
         self.import_timeout: float = given.get("import_timeout", 10.0)
+        self.style: str | None = given.get("style")
         self.addressed_log: bool = given.get("addressed_log", False)
         self.greets: bool = not given.get("no_greeting", False)
 
@@ -93,6 +95,12 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _style(text: str) -> str:
+    if text != "vault":
+        raise ValueError("the only style is vault")
+    return text
+
+
 _READERS: dict[str, Callable[[str], Any]] = {
     "--namespace": str,
     "--socket": os.path.abspath,
@@ -102,4 +110,5 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "--sync-concurrency": _at_least(1),
     "--max-frame": _at_least(1024),
     "--import-timeout": _seconds,
+    "--style": _style,
 }

@@ -12,12 +12,12 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from . import forks, server_objects, shim, stdio, whole_pydantic
+from . import forks, registry, server_objects, shim, stdio, styles, whole_pydantic
 from .decorator import Registration
 from .modules import ToolModules
 from .prompts import Prompt, make_prompt
@@ -25,6 +25,7 @@ from .recognise import registrations_in
 from .resources import Resource, make_resource
 from .results import plain, text
 from .schema import Invalid, author_function, one_line
+from .styles import SourceFile
 from .tools import Tool, make_tool
 
 MAX_SOURCE = 5 * 1024 * 1024
@@ -32,8 +33,6 @@ MAX_SOURCE = 5 * 1024 * 1024
 
 MAX_MESSAGE = 1024
 """Characters of an issue's message; exceptions may say much more."""
-
-_KINDS = ("tool", "resource", "prompt")
 
 _Made = TypeVar("_Made", Tool, Resource, Prompt)
 
@@ -67,6 +66,8 @@ class Loaded:
     templates: dict[str, Resource] = field(default_factory=dict)
     prompts: dict[str, Prompt] = field(default_factory=dict)
     issues: list[Issue] = field(default_factory=list)
+    files: list[SourceFile] = field(default_factory=list)
+    """What each Python file was taken for."""
 
     @property
     def completions(self) -> bool:
@@ -87,24 +88,30 @@ class Loaded:
         stdio.log(f"{subject}: {code}: {message}", "warning")
 
 
-def load(folder: str, import_timeout: float) -> Loaded:
-    """Loads every tool file of the folder."""
+def load(folder: str, import_timeout: float, style: str | None = None) -> Loaded:
+    """Loads every tool file of the folder, whose style is `vault` or none in particular."""
     loaded = Loaded()
     modules = ToolModules(folder)
-    files = list(_tool_files(folder, modules, loaded))
+    files = list(_tool_files(folder, modules, style, loaded))
     shim.install()
     if any(shim.needs_real(tree) for _, tree in files):
         started = time.monotonic()
         if shim.use_real():
             stdio.log(f"imported fastmcp in {time.monotonic() - started:.1f} s, since a tool file asks for more of it")
     modules.install()
-    for filename, tree in files:
-        _load_file(folder, filename, tree, modules, import_timeout, loaded)
+    if any(registry.is_wanted(tree) for _, tree in files):
+        registry.install()
+    for file, tree in files:
+        before = len(loaded.tools)
+        _load_file(folder, file, tree, modules, import_timeout, loaded)
+        file.tools = len(loaded.tools) - before
     return loaded
 
 
-def _tool_files(folder: str, modules: ToolModules, loaded: Loaded) -> Iterator[tuple[str, ast.Module]]:
-    """Name and syntax tree of the files to execute, sorted."""
+def _tool_files(
+    folder: str, modules: ToolModules, style: str | None, loaded: Loaded
+) -> Iterator[tuple[SourceFile, ast.Module]]:
+    """The files to execute, sorted, with their syntax trees."""
     for filename in sorted(os.listdir(folder)):
         if not filename.endswith(".py") or filename.startswith(("_", ".")):
             continue
@@ -115,10 +122,14 @@ def _tool_files(folder: str, modules: ToolModules, loaded: Loaded) -> Iterator[t
                 continue
             tree = ast.parse(source, filename)
         except Exception as error:  # syntax, encoding, NUL bytes, nesting, permissions, links
-            loaded.report("import_error", filename, _explain(error, folder))
+            reason = _explain(error, folder)
+            loaded.report("import_error", filename, reason)
+            loaded.files.append(SourceFile(filename, styles.SKIPPED, reason=reason))
             continue
-        if _may_declare(tree):
-            yield filename, tree
+        file = styles.of(tree, filename, style)
+        loaded.files.append(file)
+        if file.taken_for != styles.SKIPPED:
+            yield file, tree
 
 
 def _read(path: str, modules: ToolModules) -> bytes | None:
@@ -137,50 +148,42 @@ def _read(path: str, modules: ToolModules) -> bytes | None:
         return file.read(MAX_SOURCE)
 
 
-def _may_declare(tree: ast.Module) -> bool:
-    """Whether the file decorates with something called like one of the decorators, or calls one of them."""
-    aliases = set(_KINDS)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            aliases.update(alias.asname for alias in node.names if alias.name in _KINDS and alias.asname)
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            for decorator in node.decorator_list:
-                name = _last_name(decorator)
-                if name in aliases or any(kind in name.lower() for kind in _KINDS):
-                    return True
-        elif isinstance(node, ast.Call) and (_last_name(node) in aliases or server_objects.is_addition(node)):
-            return True
-    return False
-
-
-def _last_name(node: ast.expr) -> str:
-    if isinstance(node, ast.Call):
-        return _last_name(node.func)
-    if isinstance(node, ast.Attribute):
-        # `@tools.register` counts as well as `@registry.tool`.
-        owner = node.value.id if isinstance(node.value, ast.Name) else ""
-        return node.attr if node.attr in _KINDS else f"{owner}.{node.attr}"
-    return node.id if isinstance(node, ast.Name) else ""
-
-
 def _load_file(
-    folder: str, filename: str, tree: ast.Module, modules: ToolModules, limit: float, loaded: Loaded
+    folder: str, file: SourceFile, tree: ast.Module, modules: ToolModules, limit: float, loaded: Loaded
 ) -> None:
+    filename = file.file
+    contracts: Iterable[registry.ToolDefinition] = ()
+
+    def skipped(code: str, reason: str) -> None:
+        loaded.report(code, filename, reason)
+        file.taken_for, file.reason = styles.SKIPPED, loaded.issues[-1].message
+
+    what = "the import"
     try:
         with _time_limit(limit):
             module, own = modules.load(filename)
+            path = os.path.join(os.path.realpath(folder), filename)
+            registrations = registrations_in(module, path, own)
+            if not registrations and (register_tools := getattr(module, registry.FUNCTION, None)) is not None:
+                file.taken_for, what = styles.REGISTER_TOOLS, registry.FUNCTION
+                contracts = registry.collected(register_tools)
         forks.leave_if_child()
     except ImportTimeout:
         forks.leave_if_child()
-        loaded.report("import_timeout", filename, f"the import took longer than {limit:g} s")
+        skipped("import_timeout", f"{what} took longer than {limit:g} s")
         return
     except BaseException as error:
         forks.leave_if_child()
-        loaded.report(_code(error), filename, _explain(error, folder) + server_objects.hint(error, tree))
+        reason = _explain(error, folder) + server_objects.hint(error, tree)
+        skipped(_code(error), f"{what} raised {reason}" if what == registry.FUNCTION else reason)
         return
-    path = os.path.join(os.path.realpath(folder), filename)
-    registrations = registrations_in(module, path, own)
+    for definition in contracts:
+        _add_contract(definition, filename, loaded)
+    if file.taken_for == styles.FUNCTION:
+        try:
+            _add(Registration(styles.function_of(module, filename)), filename, loaded)
+        except Invalid as error:
+            skipped("invalid_tool", f"{error}{_at(getattr(module, filename.removesuffix('.py'), None))}")
     for registration in registrations:
         _add(registration, filename, loaded)
     served = {getattr(author_function(it.function), "__name__", None) for it in registrations}
@@ -205,6 +208,21 @@ def _add(registration: Registration, filename: str, loaded: Loaded) -> None:
         return
     if owner is not None:
         loaded.report(f"duplicate_{kind}", filename, f"{name} is already defined in {owner}{_at(function)}")
+
+
+def _add_contract(definition: registry.ToolDefinition, filename: str, loaded: Loaded) -> None:
+    name, handler = definition.name, definition.handler
+    try:
+        tool = registry.make_contract_tool(definition, filename)
+        owner = _enter(loaded.tools, tool.name, tool)
+    except Invalid as error:
+        loaded.report("invalid_tool", filename, f"{name}: {error}{_at(handler)}")
+        return
+    except Exception as error:
+        loaded.report("invalid_tool", filename, f"{name}: {type(error).__name__}: {one_line(error)}{_at(handler)}")
+        return
+    if owner is not None:
+        loaded.report("duplicate_tool", filename, f"{name} is already defined in {owner}{_at(handler)}")
 
 
 def _declare(kind: str, function: object, options: dict[str, Any], filename: str, loaded: Loaded) -> str | None:

@@ -147,6 +147,7 @@ pub fn namespace(
         resource_templates: Vec::new(),
         prompts: Vec::new(),
         completions: false,
+        files: Vec::new(),
         issues,
         gate: gate(current, &limits),
         parked: parking(current, &limits),

@@ -168,6 +168,7 @@ pub(crate) fn namespace(
         resource_templates: Vec::new(),
         prompts: Vec::new(),
         completions: false,
+        files: Vec::new(),
         issues,
         upstream,
         gate: gate(current, &limits),

@@ -17,6 +17,7 @@ use super::aggregate;
 use super::external;
 use super::itself::{FILES_CHANGED, Scope};
 use super::metrics::ReloadOutcome;
+use super::vault;
 use super::wanted::{UPDATE, Wanted, build_of};
 use super::{Answer, ReloadError, ReloadFailure, ReloadReport, Reloader, lock};
 use crate::aggregate::Surroundings;
@@ -25,7 +26,7 @@ use crate::error::CallError;
 use crate::external::COLLISION;
 use crate::names::NamespaceName;
 use crate::registry::{Issue, Namespace, Snapshot, UpstreamKind};
-use crate::scan::{NamespaceSource, scan, scan_one};
+use crate::scan::NamespaceSource;
 use crate::secrets::Secrets;
 use crate::worker::Worker;
 
@@ -232,19 +233,13 @@ impl Run {
             source: Arc::new(source),
         };
         let (tools, scope) = (path.clone(), self.scope.clone());
-        let scan = move || match scope {
-            Scope::All => scan(&tools),
-            // That a folder is gone, or not all there yet, is for a reload that somebody asks for.
-            Scope::Only(names) => names
-                .iter()
-                .map(|name| match scan_one(&tools, name)? {
-                    Some(source) if source.has_python || source.failure.is_some() => Ok(source),
-                    _ => Ok(NamespaceSource::unreadable(
-                        name.clone(),
-                        tools.join(name.as_str()),
-                    )),
-                })
-                .collect(),
+        let folder = lock(&self.reloader.vault).clone();
+        let scan = move || {
+            let mut sources = vault::scan_for(&tools, scope, folder.as_ref())?;
+            if let Some(folder) = &folder {
+                vault::mark(&mut sources, folder);
+            }
+            Ok(sources)
         };
         tokio::task::spawn_blocking(scan)
             .await

@@ -168,6 +168,7 @@ impl Wanted {
             resource_templates: declared.resource_templates.clone(),
             prompts: declared.prompts.clone(),
             completions: declared.completions,
+            files: declared.files.clone(),
             issues: self.with(issues),
             upstream,
             gate: gate(current, &self.limits),
@@ -343,6 +344,7 @@ pub(super) fn declared_by(current: &Namespace) -> Declared {
         prompts: current.prompts.clone(),
         completions: current.completions,
         issues: Vec::new(),
+        files: current.files.clone(),
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::{Declared, WorkerSpec};
 use crate::error::{CallError, CallErrorCode};
 use crate::prompt::Prompt;
-use crate::registry::Issue;
+use crate::registry::{Issue, SourceFile};
 use crate::resource::{Resource, ResourceTemplate};
 use crate::tool::Tool;
 
@@ -49,6 +49,8 @@ struct Line {
     completions: bool,
     #[serde(default)]
     issues: Vec<IssueLine>,
+    #[serde(default)]
+    files: Vec<SourceFile>,
     #[serde(default)]
     code: String,
     #[serde(default)]
@@ -116,6 +118,7 @@ pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
                     prompts: line.prompts,
                     completions: line.completions,
                     issues: line.issues.into_iter().map(issue).collect(),
+                    files: line.files,
                 },
             }
         }

@@ -171,6 +171,9 @@ impl Instance {
             spec.sync_concurrency.to_string().into(),
         );
         option("--max-frame", spec.max_frame.to_string().into());
+        if spec.vault_style {
+            option("--style", "vault".into());
+        }
         args.push("--addressed-log".into());
         ProcessSpec {
             program: spec.python.clone(),

@@ -6,6 +6,8 @@
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use crate::upstream::Upstream;
+
 /// Which statuses an operation can answer with beside its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fails {
@@ -111,6 +113,16 @@ pub(super) enum Sent {
     Bare,
     /// The structured content, as a server put it together.
     Structured,
+}
+
+impl Sent {
+    /// How the values of an upstream's tools are sent.
+    pub(super) fn by(upstream: &dyn Upstream) -> Self {
+        match upstream.speaks_mcp() {
+            true => Self::Structured,
+            false => Self::Bare,
+        }
+    }
 }
 
 /// What a function's value is wrapped in where it is no object: MCP knows no other structured content.

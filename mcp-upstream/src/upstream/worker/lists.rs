@@ -27,7 +27,7 @@ pub(super) fn tools(
     let mut answer = begin(cx, id, &format, namespace.tools.len());
     let tools = view.tools(&declared).filter_map(ToolEntry::declaration);
     join(answer.key("tools"), tools, |out, tool| {
-        describe(out, tool, &format);
+        describe(out, &tool.name, tool, &format);
     });
     let response = answer.end();
     let mut before = Vec::new();
@@ -126,9 +126,9 @@ fn join<T>(out: &mut Vec<u8>, items: impl Iterator<Item = T>, write: impl Fn(&mu
     out.push(b']');
 }
 
-/// One tool as MCP describes it. An output schema describes `structuredContent`, so it goes only where that does; a
+/// One tool as MCP describes it, under that name. An output schema describes `structuredContent`, so it goes only where that does; a
 /// title and icons are harmless to clients that do not know them.
-fn describe(out: &mut Vec<u8>, tool: &Tool, format: &ResultFormat) {
+pub(crate) fn describe(out: &mut Vec<u8>, name: &str, tool: &Tool, format: &ResultFormat) {
     let text = |out: &mut Vec<u8>, key: &[u8], text: &str| {
         out.extend_from_slice(key);
         format::escape(out, text.as_bytes());
@@ -139,7 +139,7 @@ fn describe(out: &mut Vec<u8>, tool: &Tool, format: &ResultFormat) {
             out.extend_from_slice(value.get().as_bytes());
         }
     };
-    text(out, b"{\"name\":", &tool.name);
+    text(out, b"{\"name\":", name);
     if let Some(title) = tool.title.as_deref() {
         text(out, b",\"title\":", title);
     }

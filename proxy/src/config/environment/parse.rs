@@ -154,6 +154,11 @@ pub(super) fn list<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<Vec<T>, 
         .collect()
 }
 
+/// A protocol version.
+pub(super) fn version(text: &str) -> Result<ProtocolVersion, String> {
+    text.parse().map_err(|error| format!("{text:?}: {error}"))
+}
+
 /// At least one protocol version.
 pub(super) fn versions(text: &str) -> Result<Vec<ProtocolVersion>, String> {
     let versions: Vec<ProtocolVersion> = list(text)?;

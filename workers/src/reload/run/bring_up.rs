@@ -105,6 +105,7 @@ async fn boot(
         python: prepared.python,
         venv: prepared.venv,
         tools_dir: wanted.source.dir.clone(),
+        vault_style: wanted.source.manifest.vault_style,
         files_hash: Some(wanted.source.files_hash),
         socket,
         environment,

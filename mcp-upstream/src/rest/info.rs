@@ -1,0 +1,96 @@
+//! What ToolDock v1 says of its MCP endpoints: `/mcp/namespaces`, `/mcp/info` and `/mcp/{namespace}/info` (EX-29).
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use tooldock_workers::registry::Namespace;
+
+use super::{InNamespace, Refused, json as reply, tool_count};
+use crate::caller::Caller;
+use crate::error;
+use crate::mcp::Core;
+use crate::protocol::ProtocolVersion;
+use crate::reply::Reply;
+use crate::upstream::{ToolsWait, global};
+
+/// The names of the namespaces, and how many tools each has as far as that is known.
+pub(crate) fn namespaces(core: &Core, caller: &Caller) -> Reply {
+    let namespaces = open_to(core, caller);
+    let names: Vec<_> = namespaces.iter().map(|it| it.name.as_str()).collect();
+    let breakdown: Map<String, Value> = namespaces
+        .iter()
+        .map(|it| (it.name.to_string(), tool_count(core, caller, it).into()))
+        .collect();
+    reply(&json!({ "namespaces": names, "breakdown": breakdown, "total": names.len() }))
+}
+
+/// What the endpoint of a namespace is, or that of all.
+pub(crate) async fn endpoint(core: &Core, caller: Caller) -> Reply {
+    if caller.namespace.is_none() {
+        let mut info = about(core, &caller);
+        info["endpoint"] = path(&caller, "").into();
+        return reply(&info);
+    }
+    let scope = match InNamespace::of(core, caller) {
+        Ok(scope) => scope,
+        Err(Refused(refused)) => return *refused,
+    };
+    let (caller, namespace) = (&scope.caller, &scope.namespace);
+    let upstream = core.upstreams.of(namespace);
+    let tools = match upstream.tools(namespace, ToolsWait::Long).get().await {
+        Ok(tools) => tools,
+        Err(failed) => return error::rest_call(&failed, caller),
+    };
+    let tools: Vec<_> = scope
+        .view()
+        .tools(&tools)
+        .map(|tool| json!({ "name": tool.name(), "description": tool.description() }))
+        .collect();
+    let mut info = about(core, caller);
+    info["namespace"] = namespace.name.as_str().into();
+    info["description"] = namespace.description.as_str().into();
+    info["endpoint"] = path(caller, namespace.name.as_str()).into();
+    info["tools"] = tools.into();
+    reply(&info)
+}
+
+fn about(core: &Core, caller: &Caller) -> Value {
+    let profile = &caller.profile;
+    let versions: Vec<_> = profile.versions.iter().map(|it| it.as_str()).collect();
+    let namespaces = open_to(core, caller);
+    let names: Vec<_> = namespaces.iter().map(|it| it.name.as_str()).collect();
+    let endpoints: Map<String, Value> = names
+        .iter()
+        .map(|name| ((*name).to_owned(), path(caller, name).into()))
+        .collect();
+    json!({
+        "server": "tooldock",
+        "version": env!("CARGO_PKG_VERSION"),
+        "protocol": "MCP",
+        "protocolVersion": ProtocolVersion::as_str(profile.default_version()),
+        "supportedProtocolVersions": versions,
+        "transport": "streamable-http",
+        "namespaces": names,
+        "namespace_endpoints": endpoints,
+    })
+}
+
+/// The path of an endpoint as clients reach it.
+fn path(caller: &Caller, namespace: &str) -> String {
+    let slash = if namespace.is_empty() { "" } else { "/" };
+    format!("{}/mcp{slash}{namespace}", caller.profile.path_prefix)
+}
+
+/// Everything the caller may use, in the order in which v1 lists namespaces.
+fn open_to(core: &Core, caller: &Caller) -> Vec<Arc<Namespace>> {
+    let snapshot = core.registry.snapshot();
+    let mut open = global::members(&snapshot, caller);
+    let aggregates = snapshot.namespaces.values();
+    let aggregates = aggregates.filter(|it| caller.may_use(it));
+    let others: Vec<_> = aggregates
+        .filter(|it| !open.iter().any(|known| Arc::ptr_eq(known, it)))
+        .map(Arc::clone)
+        .collect();
+    open.extend(others);
+    open
+}

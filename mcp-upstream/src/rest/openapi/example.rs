@@ -1,0 +1,75 @@
+//! An example of a tool's arguments, made of what their schema says itself: nothing is invented.
+
+use serde_json::{Map, Value};
+
+/// An object with what the schema gives as examples, constants, choices and defaults. `None` where it gives none, or none
+/// for an argument that is required.
+pub(super) fn of(schema: &Value) -> Option<Value> {
+    if let Some(example) = given(schema, &["examples", "example"]) {
+        return Some(example);
+    }
+    let properties = schema.get("properties")?.as_object()?;
+    let required: Vec<&str> = match schema.get("required").and_then(Value::as_array) {
+        Some(required) => required.iter().filter_map(Value::as_str).collect(),
+        None => Vec::new(),
+    };
+    let mut example = Map::new();
+    for (name, property) in properties {
+        let is_required = required.contains(&name.as_str());
+        let value = match is_required {
+            true => Some(given(
+                property,
+                &["examples", "example", "const", "enum", "default"],
+            )?),
+            false => given(property, &["examples", "example", "default"]),
+        };
+        example.extend(value.map(|value| (name.clone(), value)));
+    }
+    let is_whole = required.iter().all(|name| example.contains_key(*name));
+    (is_whole && !example.is_empty()).then_some(Value::Object(example))
+}
+
+/// The first of these keywords' values; of a list of values the first one.
+fn given(schema: &Value, keywords: &[&str]) -> Option<Value> {
+    let mut all = keywords.iter();
+    all.find_map(|keyword| {
+        let value = schema.get(keyword)?;
+        match (*keyword, value) {
+            ("examples" | "enum", Value::Array(values)) => values.first().cloned(),
+            ("examples" | "enum", _) => None,
+            _ => Some(value.clone()),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_example_is_what_the_schema_gives_and_whole() {
+        let property = json!({ "type": "string", "default": "open" });
+        for (schema, example) in [
+            (json!({ "examples": [{ "a": 1 }] }), Some(json!({ "a": 1 }))),
+            (
+                json!({ "properties": { "a": { "enum": ["x", "y"] }, "b": property }, "required": ["a"] }),
+                Some(json!({ "a": "x", "b": "open" })),
+            ),
+            (
+                json!({ "properties": { "a": { "type": "string" }, "b": property }, "required": ["a"] }),
+                None,
+            ),
+            (
+                json!({ "properties": { "a": { "type": "string" }, "b": property } }),
+                Some(json!({ "b": "open" })),
+            ),
+            (json!({ "properties": { "a": {} } }), None),
+            (json!({ "properties": {}, "required": ["a"] }), None),
+            (json!({}), None),
+        ] {
+            assert_eq!(of(&schema), example, "{schema}");
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! All namespaces at once: the tools of those that the caller may use, under one name each.
+//!
+//! ```text
+//!   tools/list ──▶ view::GlobalTools ──▶ the definitions, under their published names
+//!   tools/call ──▶ view::find ──▶ (namespace, own name) ──▶ that namespace's own Upstream ──▶ its call
+//! ```
+//!
+//! It stands for a namespace that is in no snapshot ([`NamespaceName::global`]). A call is made as a call of the namespace
+//! that has the tool: policy, limits, clock, metrics and audit are that namespace's. There are tools here and nothing else:
+//! a URI or a prompt does not say whose it is.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tooldock_workers::config::Limits;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::gate::Gate;
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::parking::Parking;
+use tooldock_workers::policy::ToolPolicy;
+use tooldock_workers::registry::{Attached, Namespace, Registry, SecretsStatus, UpstreamKind};
+use tooldock_workers::worker::LogLevel;
+
+use super::worker::describe;
+use super::{
+    CallContext, IncomingRequest, Listening, Prepared, SessionChanges, Soon, ToolsWait, Upstream,
+    Upstreams,
+};
+use crate::broadcast::Filter;
+use crate::catalogue::{ToolEntry, ToolList};
+use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, Work, unknown_tool};
+use crate::format::{self, CacheScope, ResultFormat, ResultWriter};
+use crate::jsonrpc::spans::{self, MemberEdit};
+use crate::jsonrpc::{self, Key, Message, RequestError};
+use crate::protocol::{Method, ProtocolVersion};
+use crate::session::{CancelNotice, Session, SessionPatch};
+
+mod view;
+
+pub(crate) use view::{GlobalTools, find, members};
+
+/// How long clients of 2026-07-28 may keep the list: any namespace may change it.
+const TTL_MS: u64 = 1_000;
+/// What the endpoint says of itself at the beginning of a conversation.
+const INSTRUCTIONS: &str = "The tools of all namespaces. Where several namespaces have a tool of the same name, the later ones show theirs as <namespace>_<tool>.";
+
+/// See the module.
+pub(crate) struct GlobalUpstream {
+    registry: Arc<Registry>,
+    /// What runs the namespaces.
+    kinds: Upstreams,
+    changes: SessionChanges,
+}
+
+impl GlobalUpstream {
+    /// All namespaces of a registry, which these kinds run.
+    pub(crate) fn new(registry: Arc<Registry>, kinds: Upstreams, changes: SessionChanges) -> Self {
+        registry.set_global(Arc::new(namespace()));
+        Self {
+            registry,
+            kinds,
+            changes,
+        }
+    }
+
+    /// The one page there is.
+    async fn list(&self, cx: &CallContext<'_>, id: &str) -> Result<Vec<u8>, RequestError> {
+        let snapshot = self.registry.snapshot();
+        let tools = GlobalTools::of(&self.kinds, &snapshot, cx.caller).await;
+        let tools = tools.map_err(RequestError::Upstream)?;
+        let format = cx.result_format();
+        let mut answer =
+            ResultWriter::begin(id, &format, 4096).cached_for(TTL_MS, CacheScope::Private);
+        let out = answer.key("tools");
+        out.push(b'[');
+        for (at, tool) in tools.iter().enumerate() {
+            if at > 0 {
+                out.push(b',');
+            }
+            define(out, tool.name, tool.entry, &format);
+        }
+        out.push(b']');
+        Ok(answer.end())
+    }
+
+    async fn call(
+        &self,
+        cx: &CallContext<'_>,
+        request: IncomingRequest<'_>,
+    ) -> Result<Prepared, RequestError> {
+        let members = request.members;
+        let name = members.get(Key::Name).and_then(jsonrpc::string);
+        let name =
+            name.ok_or_else(|| RequestError::InvalidParams("params.name must be a string".into()))?;
+        let snapshot = self.registry.snapshot();
+        let Some((namespace, own)) = find(&self.kinds, &snapshot, cx.caller, &name).await else {
+            let sent = members.get(Key::Arguments);
+            jsonrpc::object(sent, "params.arguments")?;
+            return Ok(Prepared::Call(unknown(cx, &name, cx.own_object(sent))));
+        };
+        let upstream = self.kinds.of(&namespace);
+        if *own == *name {
+            let cx = child(cx, cx.body, namespace, upstream);
+            return upstream.prepare(&cx, request).get().await;
+        }
+        // The request as one to that namespace: the same but for the name.
+        let params = members.params().map_or("{}", RawValue::get);
+        let own = Value::from(&*own).to_string();
+        let params = spans::edit(params, &[MemberEdit::Set("name", own.into())]);
+        let change = MemberEdit::Set("params", params.into());
+        let body = Bytes::from(spans::edit(members.message(), &[change]));
+        let Ok(Message::Request {
+            id,
+            method,
+            members,
+        }) = jsonrpc::message(jsonrpc::text(&body)?)
+        else {
+            return Err(RequestError::InvalidParams(
+                "the parameters cannot be read, or are nested too deep".into(),
+            ));
+        };
+        let request = IncomingRequest {
+            id,
+            method: &method,
+            members: &members,
+        };
+        let cx = child(cx, &body, namespace, upstream);
+        upstream.prepare(&cx, request).get().await
+    }
+
+    /// `logging/setLevel`: the session remembers the level, which functions go by.
+    async fn set_level(
+        &self,
+        cx: &CallContext<'_>,
+        request: IncomingRequest<'_>,
+    ) -> Result<Vec<u8>, RequestError> {
+        let level = request.members.get(Key::LogLevel).and_then(jsonrpc::string);
+        let level: Option<LogLevel> = level.and_then(|level| level.parse().ok());
+        let level = level.ok_or_else(|| {
+            let levels = LogLevel::ALL.map(LogLevel::as_str).join(", ");
+            RequestError::InvalidParams(format!("params.level must be one of {levels}").into())
+        })?;
+        if let Some(session) = cx.session() {
+            let wanted = SessionPatch::LogLevel(level);
+            self.changes.commit(session, wanted).await?;
+        }
+        Ok(ResultWriter::begin(request.id, &cx.result_format(), 0).end())
+    }
+}
+
+/// What stands for all namespaces. Nothing of it limits a call: that is for the namespaces.
+fn namespace() -> Namespace {
+    let limits = Limits::default();
+    Namespace {
+        name: NamespaceName::global(),
+        description: INSTRUCTIONS.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        secrets: Vec::new(),
+        secrets_status: SecretsStatus::NoSecretsNeeded,
+        has_requirements: false,
+        policy: ToolPolicy::new(&limits).expect("the default lists have valid patterns"),
+        tool_limits: std::collections::BTreeMap::new(),
+        gate: Arc::new(Gate::new(limits.max_concurrency, limits.queue)),
+        parked: Arc::new(Parking::new(limits.max_parked)),
+        limits,
+        tools: Vec::new(),
+        resources: Vec::new(),
+        resource_templates: Vec::new(),
+        prompts: Vec::new(),
+        completions: false,
+        files: Vec::new(),
+        issues: Vec::new(),
+        upstream: UpstreamKind::Empty,
+        content_hash: [0; 32],
+        attached: Attached::default(),
+        recovering: std::sync::Weak::new(),
+    }
+}
+
+/// The context of a request to one of the namespaces.
+fn child<'c>(
+    cx: &'c CallContext<'_>,
+    body: &'c Bytes,
+    namespace: Arc<Namespace>,
+    upstream: &'c dyn Upstream,
+) -> CallContext<'c> {
+    CallContext {
+        caller: cx.caller,
+        body,
+        namespace,
+        upstream,
+        client: cx.client.clone(),
+        streams: cx.streams,
+        depth: cx.depth,
+    }
+}
+
+/// One tool under its published name, as MCP describes it.
+fn define(out: &mut Vec<u8>, name: &str, entry: &ToolEntry, format: &ResultFormat) {
+    match (entry.declaration(), entry.definition()) {
+        (Some(tool), _) => describe(out, name, tool, format),
+        (None, definition) => {
+            let name = Value::from(name).to_string();
+            let definition = std::str::from_utf8(definition).unwrap_or("{}");
+            let named = spans::edit(definition, &[MemberEdit::Set("name", name.into())]);
+            out.extend_from_slice(named.as_bytes());
+        }
+    }
+}
+
+/// A call of a tool that no namespace has: it is recorded as any other, and fails.
+fn unknown(cx: &CallContext<'_>, name: &str, arguments: Bytes) -> Arc<dyn UpstreamCall> {
+    Arc::new(UnknownCall(CallFacts {
+        namespace: Arc::clone(&cx.namespace),
+        method: Method::of("tools/call"),
+        subject: name.into(),
+        arguments,
+        transport: cx.transport(),
+        version: cx.wire_version(),
+        session: cx.session().map(|session| Arc::clone(session.tag())),
+        talks: Talks::No,
+        progress_token: None,
+        asks_singly: false,
+    }))
+}
+
+struct UnknownCall(CallFacts);
+
+impl CancelNotice for UnknownCall {
+    fn cancelled(&self, _: &str) {}
+}
+
+impl UpstreamCall for UnknownCall {
+    fn facts(&self) -> &CallFacts {
+        &self.0
+    }
+
+    fn admit(&self) -> Result<(), CallError> {
+        Err(unknown_tool(&self.0.subject))
+    }
+
+    fn start(self: Arc<Self>, _: Peer) -> Work {
+        Box::pin(async move { Err(unknown_tool(&self.0.subject)) })
+    }
+}
+
+/// A cursor is none of ours: there is never a second page.
+fn one_page(request: IncomingRequest<'_>) -> Result<(), RequestError> {
+    match request.members.raw(Key::Cursor) {
+        Some(cursor) if cursor != "null" => Err(RequestError::InvalidParams(
+            "unknown cursor: the list has one page".into(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn describe_self(answer: &mut ResultWriter<'_>) {
+    let out = answer.key("capabilities");
+    out.extend_from_slice(br#"{"tools":{"listChanged":true},"logging":{}}"#);
+    let out = answer.key("instructions");
+    format::escape(out, INSTRUCTIONS.as_bytes());
+}
+
+impl Upstream for GlobalUpstream {
+    fn serves(&self, namespace: &Namespace) -> bool {
+        namespace.name.is_global()
+    }
+
+    /// Some of the namespaces' servers do.
+    fn speaks_mcp(&self) -> bool {
+        true
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        request: IncomingRequest<'a>,
+    ) -> Soon<'a, Result<Prepared, RequestError>> {
+        Soon::Later(Box::pin(async move {
+            request.members.unambiguous()?;
+            request.members.progress_token()?;
+            match request.method {
+                "tools/list" => {
+                    one_page(request)?;
+                    Ok(Prepared::Response(self.list(cx, request.id).await?))
+                }
+                "tools/call" => self.call(cx, request).await,
+                "logging/setLevel" if cx.client.is_legacy() => {
+                    let answer = self.set_level(cx, request).await?;
+                    Ok(Prepared::Response(answer))
+                }
+                other => Err(RequestError::MethodNotFound(other.to_owned())),
+            }
+        }))
+    }
+
+    /// REST finds the namespace of a tool first ([`find`]) and calls the tool there.
+    fn call_tool(
+        &self,
+        cx: &CallContext<'_>,
+        tool: &str,
+        arguments: Bytes,
+    ) -> Result<Arc<dyn UpstreamCall>, CallError> {
+        Ok(unknown(cx, tool, arguments))
+    }
+
+    fn initialize<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        id: &'a str,
+        _session: &'a Arc<Session>,
+        version: ProtocolVersion,
+    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+        let format = ResultFormat::Legacy(version);
+        let mut answer = ResultWriter::begin(id, &format, 512);
+        let out = answer.key("protocolVersion");
+        format::escape(out, version.as_str().as_bytes());
+        describe_self(&mut answer);
+        format::server_info(answer.key("serverInfo"), &cx.namespace.name);
+        Soon::Now(Ok(answer.end()))
+    }
+
+    fn discover<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        id: &'a str,
+        versions: &'a [&'a str],
+    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+        let format = cx.result_format();
+        let mut answer = ResultWriter::begin(id, &format, 512).cached(cx.view().cache_scope());
+        let out = answer.key("supportedVersions");
+        serde_json::to_writer(out, versions).expect("strings serialize into memory");
+        describe_self(&mut answer);
+        Soon::Now(Ok(answer.end()))
+    }
+
+    fn listen<'a>(
+        &'a self,
+        _: &'a CallContext<'a>,
+        wanted: Filter,
+    ) -> Soon<'a, Result<Listening, RequestError>> {
+        let granted = Filter {
+            tools: wanted.tools,
+            ..Filter::default()
+        };
+        Soon::Now(Ok(Listening {
+            granted,
+            guard: None,
+        }))
+    }
+
+    /// None of its own: what is asked for is asked of the namespaces, which know their caller.
+    fn tools<'a>(
+        &'a self,
+        _: &'a Arc<Namespace>,
+        _: ToolsWait,
+    ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
+        let reason = "Tools of all namespaces at once are looked up in the namespaces";
+        Soon::Now(Err(CallError::new(CallErrorCode::InternalError, reason)))
+    }
+
+    fn tools_known(&self, _: &Namespace) -> Option<Arc<ToolList>> {
+        None
+    }
+}
+
+/// A published name, of a namespace's tool whose own name is taken by a namespace before.
+fn prefixed<'a>(namespace: &NamespaceName, own: &str) -> Cow<'a, str> {
+    format!("{namespace}_{own}").into()
+}
+
+#[cfg(test)]
+mod tests;

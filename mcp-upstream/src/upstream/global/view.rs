@@ -1,0 +1,197 @@
+//! Which tools there are in all namespaces together, and whose each one is (K-06).
+//!
+//! `shared` comes first, then the others by their names. A bare name belongs to the first namespace that has it; of later
+//! ones the tool is shown as `NAMESPACE_TOOL`, by which any tool can be called. Each tool is listed once. Where even that
+//! name is an earlier tool's own, the tool is not shown: it can be called in its namespace.
+//!
+//! A caller sees the namespaces it may use, and no trace of others: names do not depend on them. Aggregates are left out:
+//! they have their own way of naming, and are of one session each.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{Instant, timeout_at};
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::registry::{Namespace, Snapshot, UpstreamKind};
+
+use super::prefixed;
+use crate::caller::Caller;
+use crate::catalogue::{ToolEntry, ToolList, View};
+use crate::upstream::{Soon, ToolsWait, Upstreams};
+
+/// How long one request waits for the lists of servers. What is not there by then is what was known before, or nothing.
+const WAIT: Duration = Duration::from_secs(5);
+/// The namespace whose tools come first.
+const FIRST: &str = "shared";
+
+/// All tools that a caller may see at one moment.
+pub(crate) struct GlobalTools {
+    lists: Vec<(Arc<Namespace>, Arc<ToolList>)>,
+    tools: Vec<Place>,
+}
+
+/// Where a tool is, and its published name.
+struct Place {
+    name: Box<str>,
+    list: usize,
+    own: Box<str>,
+}
+
+/// One tool of all namespaces.
+pub(crate) struct GlobalTool<'a> {
+    /// Its published name.
+    pub(crate) name: &'a str,
+    pub(crate) namespace: &'a Arc<Namespace>,
+    /// As the namespace describes it, under its own name.
+    pub(crate) entry: &'a ToolEntry,
+}
+
+impl GlobalTools {
+    /// The tools of all namespaces that a caller may use. Those of a namespace that is not up are left out.
+    ///
+    /// # Errors
+    ///
+    /// There are namespaces, and of none the tools are known.
+    pub(crate) async fn of(
+        kinds: &Upstreams,
+        snapshot: &Snapshot,
+        caller: &Caller,
+    ) -> Result<Self, CallError> {
+        let deadline = Instant::now() + WAIT;
+        let members = members(snapshot, caller);
+        let read = members
+            .iter()
+            .map(|namespace| list(kinds, namespace, ToolsWait::Long, deadline));
+        let read = join_all(read).await;
+        let (mut lists, mut missing) = (Vec::new(), Vec::new());
+        for (namespace, list) in members.into_iter().zip(read) {
+            match list {
+                Some(list) => lists.push((namespace, list)),
+                None => missing.push(namespace.name.to_string()),
+            }
+        }
+        if !missing.is_empty() {
+            let missing = missing.join(", ");
+            tracing::debug!(missing, "tools that are not known are left out");
+            if lists.is_empty() {
+                let reason =
+                    format!("None of the namespaces can say which tools it has: {missing}");
+                return Err(CallError::new(CallErrorCode::WorkerUnavailable, reason));
+            }
+        }
+        let tools = named(&lists, caller);
+        Ok(Self { lists, tools })
+    }
+
+    /// Each tool once.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = GlobalTool<'_>> {
+        self.tools.iter().filter_map(|tool| {
+            let (namespace, list) = &self.lists[tool.list];
+            Some(GlobalTool {
+                name: &tool.name,
+                namespace,
+                entry: list.tool(&tool.own)?,
+            })
+        })
+    }
+}
+
+/// The namespaces that a caller may use, aggregates left out, in the order in which their names count.
+pub(crate) fn members(snapshot: &Snapshot, caller: &Caller) -> Vec<Arc<Namespace>> {
+    let all = snapshot.namespaces.values();
+    let mut members: Vec<_> = all
+        .filter(|it| !matches!(it.upstream, UpstreamKind::Aggregate(_)) && caller.may_use(it))
+        .map(Arc::clone)
+        .collect();
+    // The snapshot is in the order of names, and the sort keeps it.
+    members.sort_by_key(|namespace| namespace.name.as_str() != FIRST);
+    members
+}
+
+/// The namespace that has a tool of this published name, and the tool's own name there.
+pub(crate) async fn find(
+    kinds: &Upstreams,
+    snapshot: &Snapshot,
+    caller: &Caller,
+    name: &str,
+) -> Option<(Arc<Namespace>, Box<str>)> {
+    let deadline = Instant::now() + WAIT;
+    let members = members(snapshot, caller);
+    for namespace in &members {
+        let list = list(kinds, namespace, ToolsWait::Short, deadline).await;
+        if list.is_some_and(|list| View::of(caller, namespace).tool(&list, name).is_some()) {
+            return Some((Arc::clone(namespace), name.into()));
+        }
+    }
+    for namespace in &members {
+        let own = name.strip_prefix(namespace.name.as_str());
+        let Some(own) = own.and_then(|rest| rest.strip_prefix('_')) else {
+            continue;
+        };
+        let list = list(kinds, namespace, ToolsWait::Short, deadline).await;
+        if list.is_some_and(|list| View::of(caller, namespace).tool(&list, own).is_some()) {
+            return Some((Arc::clone(namespace), own.into()));
+        }
+    }
+    None
+}
+
+/// The tools of a namespace, as far as they are known by the deadline.
+async fn list(
+    kinds: &Upstreams,
+    namespace: &Arc<Namespace>,
+    wait: ToolsWait,
+    deadline: Instant,
+) -> Option<Arc<ToolList>> {
+    let upstream = kinds.of(namespace);
+    let read = match upstream.tools(namespace, wait) {
+        Soon::Now(list) => list.ok(),
+        Soon::Later(list) => timeout_at(deadline, list).await.ok().and_then(Result::ok),
+    };
+    read.or_else(|| upstream.tools_known(namespace))
+}
+
+/// The names of all tools, by the rule that [`find`] goes by.
+fn named(lists: &[(Arc<Namespace>, Arc<ToolList>)], caller: &Caller) -> Vec<Place> {
+    let mut bare: HashMap<&str, usize> = HashMap::new();
+    let mut all = Vec::new();
+    for (at, (namespace, list)) in lists.iter().enumerate() {
+        let mut own: HashMap<&str, ()> = HashMap::new();
+        for tool in View::of(caller, namespace).tools(list) {
+            // Of two tools of one name a namespace serves the first.
+            if own.insert(tool.name(), ()).is_none() {
+                bare.entry(tool.name()).or_insert(at);
+                all.push((at, tool.name()));
+            }
+        }
+    }
+    // Whose a name is that no tool has for its own.
+    let by_prefix = |name: &str| {
+        let mut lists = lists.iter().enumerate();
+        lists.find_map(|(at, (namespace, list))| {
+            let own = name.strip_prefix(namespace.name.as_str())?;
+            let own = own.strip_prefix('_')?;
+            let tool = View::of(caller, namespace).tool(list, own)?;
+            Some((at, tool.name()))
+        })
+    };
+    let place = |(at, own): (usize, &str)| {
+        if bare.get(own) == Some(&at) {
+            return Some(Place {
+                name: own.into(),
+                list: at,
+                own: own.into(),
+            });
+        }
+        let name = prefixed(&lists[at].0.name, own);
+        let is_its_own = !bare.contains_key(&*name) && by_prefix(&name) == Some((at, own));
+        is_its_own.then(|| Place {
+            name: name.into(),
+            list: at,
+            own: own.into(),
+        })
+    };
+    all.into_iter().filter_map(place).collect()
+}

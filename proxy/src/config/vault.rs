@@ -1,0 +1,120 @@
+//! The key `vault:` — what the listeners of the profile `vault` serve.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::reload::VaultFolder;
+
+use super::ConfigError;
+use super::later::OFF;
+
+const AUTO: &str = "auto";
+/// Where Tool Vault had its tools, from its working directory on.
+const OWN_TOOLS: &str = "tools";
+
+/// What Tool Vault's port serves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct VaultConfig {
+    /// The namespace behind it.
+    pub(crate) namespace: NamespaceName,
+    /// The folder of its tool files: `auto` is the namespace's own in the data directory, else `./tools`.
+    pub(crate) tools_dir: PathBuf,
+    /// The directory of the single-page app of `/ui/`, or `off`.
+    pub(crate) ui_dir: PathBuf,
+    /// Whether `/tools/list` and `/tools/call` are served beside `/mcp`.
+    pub(crate) rest: bool,
+    /// Whether a function's value is the whole result of `tools/call`.
+    pub(crate) raw_result: bool,
+}
+
+impl Default for VaultConfig {
+    fn default() -> Self {
+        Self {
+            namespace: "vault".parse().expect("a valid name"),
+            tools_dir: AUTO.into(),
+            ui_dir: OFF.into(),
+            rest: true,
+            raw_result: false,
+        }
+    }
+}
+
+impl VaultConfig {
+    /// The folder of the namespace's tools (K-44).
+    ///
+    /// # Errors
+    ///
+    /// The folder that is named is not there.
+    pub(crate) fn folder(&self, data_tools: &Path) -> Result<VaultFolder, ConfigError> {
+        let elsewhere = |dir: &Path| real(dir, "vault.tools_dir");
+        let dir = if self.tools_dir != Path::new(AUTO) {
+            Some(elsewhere(&self.tools_dir)?)
+        } else if data_tools.join(self.namespace.as_str()).is_dir() || !holds_python(OWN_TOOLS) {
+            None
+        } else {
+            Some(elsewhere(Path::new(OWN_TOOLS))?)
+        };
+        Ok(VaultFolder {
+            name: self.namespace.clone(),
+            dir,
+        })
+    }
+
+    /// The directory of the app, if there is one.
+    pub(crate) fn ui(&self) -> Option<&Path> {
+        (self.ui_dir != Path::new(OFF)).then_some(&self.ui_dir)
+    }
+
+    /// Checks that the directories are there.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        if let Some(ui) = self.ui() {
+            real(ui, "vault.ui_dir")?;
+        }
+        self.folder(Path::new("")).map(drop)
+    }
+}
+
+fn real(dir: &Path, key: &str) -> Result<PathBuf, ConfigError> {
+    let wrong = |reason: String| ConfigError::key(key, format!("{}: {reason}", dir.display()));
+    let real = dir
+        .canonicalize()
+        .map_err(|error| wrong(error.to_string()))?;
+    match real.is_dir() {
+        true => Ok(real),
+        false => Err(wrong("is no directory".to_owned())),
+    }
+}
+
+fn holds_python(dir: &str) -> bool {
+    let files = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names = files.map(|file| file.file_name());
+    names.any(|name| Path::new(&name).extension().is_some_and(|end| end == "py"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_is_not_there_is_named() {
+        let missing = |tools: &str, ui: &str| {
+            let config = VaultConfig {
+                tools_dir: tools.into(),
+                ui_dir: ui.into(),
+                ..VaultConfig::default()
+            };
+            config.check().expect_err("missing").to_string()
+        };
+        let error = missing("/not/there", OFF);
+        assert!(
+            error.starts_with("vault.tools_dir: /not/there: "),
+            "{error}"
+        );
+        let error = missing(AUTO, "/etc/passwd");
+        assert_eq!(error, "vault.ui_dir: /etc/passwd: is no directory");
+        assert_eq!(VaultConfig::default().check(), Ok(()));
+    }
+}

@@ -1,0 +1,111 @@
+//! The folders of a reload, that of Tool Vault's namespace among them, which may be elsewhere.
+
+use std::io;
+use std::path::Path;
+
+use super::{Scope, VaultFolder};
+use crate::names::NamespaceName;
+use crate::registry::Issue;
+use crate::scan::{NamespaceSource, scan, scan_folder, scan_one};
+
+/// What the folders that a reload is about want to be.
+pub(super) fn scan_for(
+    tools: &Path,
+    scope: Scope,
+    vault: Option<&VaultFolder>,
+) -> io::Result<Vec<NamespaceSource>> {
+    match scope {
+        Scope::All => {
+            let mut sources = scan(tools)?;
+            if let Some((name, dir)) = elsewhere(vault) {
+                let shadowed = sources.iter().any(|source| source.name == *name);
+                sources.retain(|source| source.name != *name);
+                if let Some(mut source) = scan_folder(name, dir)? {
+                    if shadowed {
+                        source.issues.push(shadow(tools, name));
+                    }
+                    sources.push(source);
+                    sources.sort_by(|one, other| one.name.cmp(&other.name));
+                }
+            }
+            Ok(sources)
+        }
+        // That a folder is gone, or not all there yet, is for a reload that somebody asks for.
+        Scope::Only(names) => names
+            .iter()
+            .map(|name| {
+                let (dir, found) = match elsewhere(vault).filter(|(own, _)| *own == name) {
+                    Some((_, dir)) => (dir.to_owned(), scan_folder(name, dir)?),
+                    None => (tools.join(name.as_str()), scan_one(tools, name)?),
+                };
+                Ok(match found {
+                    Some(source) if source.has_python || source.failure.is_some() => source,
+                    _ => NamespaceSource::unreadable(name.clone(), dir),
+                })
+            })
+            .collect(),
+    }
+}
+
+/// Says of Tool Vault's namespace what its files are.
+pub(super) fn mark(sources: &mut [NamespaceSource], vault: &VaultFolder) {
+    let mut all = sources.iter_mut();
+    if let Some(source) = all.find(|source| source.name == vault.name) {
+        source.manifest.vault_style = true;
+    }
+}
+
+fn elsewhere(vault: Option<&VaultFolder>) -> Option<(&NamespaceName, &Path)> {
+    let vault = vault?;
+    Some((&vault.name, vault.dir.as_deref()?))
+}
+
+fn shadow(tools: &Path, name: &NamespaceName) -> Issue {
+    Issue {
+        code: "shadowed_folder",
+        subject: tools.join(name.as_str()).display().to_string(),
+        message: "is not served: vault.tools_dir (VAULT_TOOLS_DIR) has this namespace elsewhere"
+            .into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn tool_vaults_folder_may_be_elsewhere_and_goes_before_one_of_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        let (tools, own) = (root.path().join("tools"), root.path().join("My Tools"));
+        for (folder, file) in [("a", "x.py"), ("vault", "old.py")] {
+            fs::create_dir_all(tools.join(folder)).unwrap();
+            fs::write(tools.join(folder).join(file), "").unwrap();
+        }
+        fs::create_dir(&own).unwrap();
+        fs::write(own.join("word_count.py"), "").unwrap();
+        let vault = VaultFolder {
+            name: "vault".parse().unwrap(),
+            dir: Some(own.canonicalize().unwrap()),
+        };
+        let mut sources = scan_for(&tools, Scope::All, Some(&vault)).unwrap();
+        mark(&mut sources, &vault);
+        let told: Vec<_> = sources
+            .iter()
+            .map(|it| (it.name.as_str(), it.manifest.vault_style, it.issues.len()))
+            .collect();
+        assert_eq!(told, [("a", false, 0), ("vault", true, 1)]);
+        assert!(sources[1].dir.ends_with("My Tools"));
+        let hash = crate::scan::files_hash(&own);
+        assert_eq!(hash, Some(sources[1].files_hash));
+        let one = scan_for(
+            &tools,
+            Scope::Only([vault.name.clone()].into()),
+            Some(&vault),
+        );
+        assert_eq!(one.unwrap()[0].files_hash, sources[1].files_hash);
+        let without = scan_for(&tools, Scope::All, None).unwrap();
+        assert!(without[1].dir.ends_with("vault"));
+    }
+}
