@@ -64,4 +64,5 @@ mod torture;
 mod unix_sockets;
 mod web_api;
 mod web_page;
+mod web_ui;
 mod workers;

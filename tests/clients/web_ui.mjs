@@ -1,0 +1,284 @@
+// A person with a browser: Chromium drives the web interface of a real gateway, from an empty namespace to the call in
+// Activity. Prints what it saw as JSON; an error ends it with what was shown at that moment.
+//
+//   node web_ui.mjs URL TOKEN FOLDER [SCREENSHOTS]
+//
+// FOLDER holds what the steps need: the command of a server in server.json, and a file that the steps make, `go`.
+import { readFileSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { chromium } from "playwright-core";
+
+const [base, token, folder, screenshots] = process.argv.slice(2);
+// With --preserve-symlinks the packages stand beside the link that this script was reached by.
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+// A busy machine may be slow; nothing here measures time.
+const PATIENCE_MS = Number(process.env.PATIENCE ?? 60_000);
+
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ["--no-sandbox", "--disable-dev-shm-usage"] });
+const context = await browser.newContext({
+  viewport: { width: 1280, height: 800 },
+  colorScheme: "light",
+  reducedMotion: "reduce",
+  httpCredentials: { username: "admin", password: token },
+});
+context.setDefaultTimeout(PATIENCE_MS);
+
+const seen = { axe: {}, wide: [], strangers: [], complaints: [] };
+context.on("request", (request) => {
+  const url = request.url();
+  if (!url.startsWith(base) && !/^(data|blob):/.test(url)) seen.strangers.push(url);
+  if (url.includes(token)) seen.strangers.push("a token in an address");
+});
+const page = await context.newPage();
+page.on("pageerror", (error) => seen.complaints.push(error.message));
+page.on("console", (message) => {
+  // A refused request is told in the page, too; whatever else the browser complains of is a mistake.
+  if (message.type() === "error" && !message.text().startsWith("Failed to load resource")) seen.complaints.push(message.text());
+});
+
+const button = (name) => page.getByRole("button", { name, exact: true });
+const heading = (name) => page.getByRole("heading", { name, exact: true });
+const goTo = async (place, title) => {
+  await page.goto(`${base}/#/${place}`);
+  await page.getByRole("heading", { level: 1, name: title, exact: true }).waitFor();
+};
+
+/** What axe finds in what is shown, in light and in dark colours, and whether 360 pixels hold it. */
+async function looksWell(name) {
+  const cdp = await context.newCDPSession(page);
+  // The page's policy forbids foreign scripts; the debugger is not bound by it.
+  await cdp.send("Runtime.evaluate", { expression: axe });
+  const findings = async (options) => {
+    const { violations } = await page.evaluate((given) => window.axe.run(document, given), options);
+    return violations.flatMap((one) => one.nodes.map((node) => `${one.id}: ${node.target} ${node.failureSummary}`));
+  };
+  const found = await findings({ resultTypes: ["violations"] });
+  await page.emulateMedia({ colorScheme: "dark" });
+  found.push(...(await findings({ runOnly: ["color-contrast"], resultTypes: ["violations"] })));
+  if (screenshots && name === "overview") await page.screenshot({ path: join(screenshots, "overview-dark.png") });
+  await page.emulateMedia({ colorScheme: "light" });
+  seen.axe[name] = found;
+  await page.setViewportSize({ width: 360, height: 740 });
+  const surplus = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  if (surplus > 0) seen.wide.push(`${name}: ${surplus}px`);
+  if (screenshots && name === "tool") await page.screenshot({ path: join(screenshots, "tool-narrow.png") });
+  await page.setViewportSize({ width: 1280, height: 800 });
+  await cdp.detach();
+}
+
+const SCRIPT = '<img src=x onerror=window.hurt=1>';
+const code = (greeting, mistake = "") => `import asyncio
+import os
+
+from fastmcp import Context
+from fastmcp.tools import tool
+
+
+@tool
+async def count(steps: int, wait_for: str, ctx: Context, style: str = "plain") -> dict:
+    """Count up, and tell of each step. ${SCRIPT}"""
+    for step in range(1, steps + 1):
+        await ctx.report_progress(step, steps, f"step {step}")
+        await ctx.info(f"${SCRIPT} at {step}")
+        while step == 1 and not os.path.exists(wait_for):
+            await asyncio.sleep(0.05)
+    return {"${greeting}": steps, "style": style}${mistake}
+`;
+
+const steps = {
+  async overview() {
+    await page.goto(base);
+    await heading("Overview").waitFor();
+    await page.getByText("live", { exact: true }).waitFor();
+    await page.getByText("Calls per minute").first().waitFor();
+    await looksWell("overview");
+  },
+
+  async a_namespace_and_a_tool_with_a_mistake() {
+    await page.getByRole("link", { name: "Sources", exact: true }).click();
+    await button("New namespace").click();
+    await page.getByLabel("Name", { exact: true }).fill("Team");
+    await page.getByText("1 to 63 lowercase letters").waitFor();
+    await page.getByLabel("Name", { exact: true }).fill("team");
+    await button("Create").click();
+    await page.getByRole("heading", { level: 1, name: "team" }).waitFor();
+    await looksWell("folder");
+    await button("New file").click();
+    await page.getByLabel("Name of the file").fill("counting");
+    await button("Write it").click();
+    const editor = page.getByLabel("Code of counting.py");
+    await editor.fill(code("counted", " +"));
+    const line = code("counted").split("\n").length - 1;
+    await page.getByText(`Line ${line}:`).waitFor();
+    await button("Save").click();
+    await page.getByText("Has a mistake").waitFor();
+    await looksWell("editor");
+    if (screenshots) await page.screenshot({ path: join(screenshots, "editor.png") });
+    await editor.fill(code("counted"));
+    await page.getByText("Checked: count").waitFor();
+    await button("Save").click();
+    await page.getByText("In service.").waitFor();
+  },
+
+  async a_call_by_its_form() {
+    await page.getByRole("link", { name: "Try the tools" }).click();
+    await page.getByRole("list", { name: "Tools" }).getByRole("link", { name: /^count/ }).click();
+    await button("Call").click();
+    await page.getByText("Required.").first().waitFor();
+    await page.getByLabel(/^steps/).fill("2");
+    const gate = join(folder, "go");
+    await page.getByLabel(/^wait_for/).fill(gate);
+    await button("Call").click();
+    await page.getByText("step 1 · 1 of 2").waitFor();
+    await page.getByRole("log").getByText(`${SCRIPT} at 1`).waitFor();
+    await looksWell("tool");
+    if (screenshots) await page.screenshot({ path: join(screenshots, "tool.png") });
+    writeFileSync(gate, "");
+    await heading("Result").waitFor();
+    seen.result = JSON.parse(await page.getByRole("region", { name: "Result" }).last().innerText());
+    await page.getByRole("link", { name: "in Activity" }).waitFor();
+    await page.getByLabel("Raw JSON").check();
+    const raw = page.getByLabel("Arguments as JSON");
+    await raw.fill("{");
+    await button("Call").click();
+    await page.locator(".complaint").waitFor();
+    await raw.fill(JSON.stringify({ steps: "many", wait_for: gate }));
+    await button("Call").click();
+    await heading("The tool failed").or(page.getByText("The call failed.")).waitFor();
+  },
+
+  async back_to_an_earlier_version() {
+    await goTo("sources/team/counting.py", "counting.py");
+    const editor = page.getByLabel("Code of counting.py");
+    await editor.fill(code("newer"));
+    await editor.press("Control+s");
+    await page.getByText("In service.").waitFor();
+    await button("Version 1").click();
+    await page.getByRole("region", { name: "From version 1" }).getByText('+    return {"newer"').waitFor();
+    await button("Go back to version 1").click();
+    await button("Go back").click();
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+    await page.waitForFunction((text) => document.querySelector(".editor textarea").value === text, code("counted"));
+    await page.getByText("In service.").waitFor();
+  },
+
+  async an_expired_login_keeps_what_was_typed() {
+    const editor = page.getByLabel("Code of counting.py");
+    const kept = `${code("counted")}# kept over the login\n`;
+    await editor.fill(kept);
+    await page.getByText("Checked: count").waitFor();
+    // Until the login, the gateway is asked with a token that it does not know.
+    await page.route("**/api/**", async (route) => {
+      const headers = await route.request().allHeaders();
+      await route.continue({ headers: headers.authorization?.startsWith("Bearer") ? headers : { ...headers, authorization: "Bearer old" } });
+    });
+    await button("Save").click();
+    await heading("Your login has expired").waitFor();
+    await looksWell("login");
+    await page.getByLabel("Token", { exact: true }).fill(token);
+    await button("Log in").click();
+    await page.getByText("In service.").waitFor();
+    if ((await editor.inputValue()) !== kept) throw new Error("what was typed is gone");
+    await page.unroute("**/api/**");
+    seen.kept = await page.evaluate(() => Object.keys(localStorage));
+  },
+
+  async a_server_with_10_000_tools_and_bad_intentions() {
+    await goTo("servers", "Servers");
+    await button("Add a server").click();
+    await page.getByLabel("Name", { exact: true }).fill("many");
+    const { command, args } = JSON.parse(readFileSync(join(folder, "server.json"), "utf8"));
+    await page.getByRole("textbox", { name: "Command" }).fill([command, ...args].map((word) => `"${word}"`).join(" "));
+    await page.getByLabel("Environment (optional)").fill("API_PASSWORD=hunter2-canary");
+    await looksWell("add a server");
+    await button("Add").click();
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+    await page.getByText(/API_PASSWORD=\*+MASKED/).waitFor();
+    if ((await page.content()).includes("hunter2-canary")) throw new Error("the value of a variable is shown");
+    await looksWell("servers");
+    await page.getByText("10,000 tools").waitFor();
+    await goTo("namespaces/many", "many");
+    const list = page.getByRole("list", { name: "Tools" });
+    await page.getByRole("status").getByText("10,000 tools").waitFor();
+    await list.getByRole("link").first().focus();
+    // Each End loads what comes after; only what is in sight is in the page.
+    const focused = () => page.evaluate(() => document.activeElement.textContent);
+    for (const end = Date.now() + PATIENCE_MS; !(await focused()).includes("tool_9997") && Date.now() < end; ) {
+      await page.keyboard.press("End");
+      await page.waitForTimeout(20);
+    }
+    seen.last = await focused();
+    seen.elements = await page.evaluate(() => document.querySelectorAll("*").length);
+    await looksWell("10,000 tools");
+    await page.getByLabel("Find a tool").fill("tool_777");
+    await page.getByRole("status").getByText("11 tools").waitFor();
+    await goTo("namespaces/many/tools/huge", "many");
+    await button("Call").click();
+    await heading("Result").waitFor();
+    seen.elements_of_5_mb = await page.evaluate(() => document.querySelectorAll("*").length);
+    await page.getByRole("region", { name: "Part 1" }).press("End");
+    await goTo("namespaces/many/tools/hostile", "many");
+    await button("Call").click();
+    await heading("The tool failed").waitFor();
+    await page.getByRole("region", { name: "Part 1" }).getByText("window.hurt=\"result\"").waitFor();
+    await looksWell("hostile");
+  },
+
+  async secrets_are_written_and_never_read() {
+    await goTo("secrets", "Secrets");
+    await button("Set a secret").click();
+    await page.getByLabel("Name", { exact: true }).fill("WEATHER_KEY");
+    await page.getByLabel("Value").fill("canary-of-the-page");
+    await button("Set").click();
+    await page.getByRole("row", { name: /WEATHER_KEY/ }).getByText("set", { exact: true }).waitFor();
+    if ((await page.content()).includes("canary-of-the-page")) throw new Error("the value of a secret is shown");
+    await looksWell("secrets");
+    await button("Remove WEATHER_KEY").click();
+    await button("Remove").click();
+    await page.getByRole("row", { name: /WEATHER_KEY/ }).waitFor({ state: "detached" });
+  },
+
+  async the_call_in_activity() {
+    await goTo("activity", "Activity");
+    await page.getByLabel("Namespace").fill("team");
+    await page.getByLabel("Outcome").selectOption("ok");
+    const calls = page.getByRole("list", { name: "Calls, newest first" });
+    await calls.getByRole("button", { name: /team count ok/ }).first().waitFor();
+    await looksWell("activity");
+    if (screenshots) await page.screenshot({ path: join(screenshots, "activity.png") });
+    await calls.getByRole("button", { name: /team count ok/ }).first().click();
+    await heading("count: ok").waitFor();
+    await looksWell("one call");
+    await page.keyboard.press("Escape");
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+  },
+
+  async the_other_pages() {
+    for (const [place, title] of [["namespaces", "Namespaces"], ["namespaces/team/resources", "team"], ["namespaces/team/prompts", "team"], ["namespaces/team/connect", "team"], ["sources", "Sources"]]) {
+      await goTo(place, title);
+      await page.getByText("Loading").waitFor({ state: "detached" });
+      await looksWell(place);
+    }
+    await page.keyboard.press("Tab");
+    await page.getByLabel("Colours").selectOption("dark");
+    seen.theme = await page.evaluate(() => document.documentElement.dataset.theme);
+    seen.hurt = await page.evaluate(() => window.hurt ?? null);
+  },
+};
+
+for (const [name, step] of Object.entries(steps)) {
+  try {
+    await step();
+    const hurt = await page.evaluate(() => window.hurt ?? null);
+    if (hurt) throw new Error(`a script of the server ran: ${hurt}`);
+  } catch (error) {
+    const shown = await page.locator("body").innerText().catch(() => "nothing");
+    console.error(`${name}: ${error.message}\n--- shown at ${page.url()}\n${shown.slice(0, 4000)}\n--- ${JSON.stringify(seen.complaints)}`);
+    if (process.env.SHOT) await page.screenshot({ path: process.env.SHOT });
+    await browser.close();
+    process.exit(1);
+  }
+}
+await browser.close();
+console.log(JSON.stringify(seen));
