@@ -96,6 +96,8 @@ struct Process {
     info: ServerInfo,
     listener: Arc<Listener>,
     tasks: Tasks,
+    /// The level that its one client asked for.
+    level: Mutex<Option<LogLevel>>,
 }
 
 /// Who hears what belongs to no call.
@@ -226,6 +228,7 @@ impl Server {
             info: self.info(open.era),
             listener,
             tasks: Tasks::default(),
+            level: Mutex::default(),
         });
         let mut processes = self.processes.lock().expect("not poisoned");
         processes.push((key.clone(), Arc::clone(&process)));
@@ -383,8 +386,22 @@ impl Connection for Leased {
     }
 
     async fn set_log_level(&self, level: LogLevel) -> Result<ResponseOutcome, CallError> {
+        if *self.0.level.lock().expect("not poisoned") == Some(level) {
+            return Ok(ResponseOutcome::Result("{}".into()));
+        }
         let params = json!({ "level": level.as_str() });
         self.ask("logging/setLevel", &params).await
+    }
+
+    fn granted(&self, method: &str, params: Option<&RawValue>) {
+        #[derive(Deserialize)]
+        struct Params {
+            level: String,
+        }
+        let params = params.and_then(|params| serde_json::from_str(params.get()).ok());
+        if let ("logging/setLevel", Some(Params { level })) = (method, params) {
+            *self.0.level.lock().expect("not poisoned") = level.parse().ok();
+        }
     }
 
     fn answered(&self) {}

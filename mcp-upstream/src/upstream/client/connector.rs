@@ -246,7 +246,8 @@ pub(crate) trait Connection: Send + Sync {
     /// When the server cannot be asked, or is asked for too much already.
     async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError>;
 
-    /// Asks for log messages from that level on, now and after a restart.
+    /// Asks for log messages from that level on, now and after a restart. What was asked for that much already is not asked
+    /// again.
     async fn set_log_level(&self, level: LogLevel) -> Result<ResponseOutcome, CallError>;
 
     /// The server answered a request of its one client with a result.
