@@ -71,7 +71,8 @@ function Edit({ folder, file, source, versions, changed }: { folder: string; fil
   const [saved, setSaved] = useState(source.content);
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<Error>();
-  const [refused, setRefused] = useState<Validity>();
+  // Of the text that was sent: what was typed meanwhile is judged by itself.
+  const [refused, setRefused] = useState<{ text: string; why: Validity }>();
   const [served, setServed] = useState<Reloaded | "waiting">();
   const dirty = text !== saved || source.fresh;
   const settled = useSettled(text, 500);
@@ -110,19 +111,19 @@ function Edit({ folder, file, source, versions, changed }: { folder: string; fil
       changed();
       intoService();
     } catch (cause) {
-      if (cause instanceof ApiError && cause.code === "invalid_tool" && isObject(cause.details)) setRefused({ valid: false, ...cause.details } as Validity);
+      if (cause instanceof ApiError && cause.code === "invalid_tool" && isObject(cause.details)) setRefused({ text, why: { valid: false, ...cause.details } as Validity });
       else setError(cause as Error);
     } finally {
       setBusy(false);
     }
   };
-  const wrong = refused ?? (settled === text && checked.data && !checked.data.valid ? checked.data : undefined);
+  const wrong = refused?.text === text ? refused.why : (settled === text && checked.data && !checked.data.valid ? checked.data : undefined);
   const mistake = wrong && { line: wrong.line ?? null, message: [wrong.error, wrong.details].filter(Boolean).join(": ") };
   const fine = !wrong && settled === text && checked.data?.valid;
   return (
     <div class="edit">
       <div class="edit-main">
-        <Editor value={text} onInput={(value) => (setText(value), setRefused(undefined))} language={languageOf(file)} label={`Code of ${file}`} mistake={mistake} onSave={save} />
+        <Editor value={text} onInput={setText} language={languageOf(file)} label={`Code of ${file}`} mistake={mistake} onSave={save} />
         <div class="actions">
           <Button kind="primary" busy={busy} disabled={!dirty} onClick={save}>Save</Button>
           {text !== saved && !source.fresh && <Button onClick={() => setText(saved)}>Discard changes</Button>}
