@@ -87,7 +87,7 @@ async fn sessions_hold_under_each_policy_and_survive_a_backend_that_is_killed() 
         // The copy of the first session, whichever it is.
         let killed = sessions[0].1.clone();
         let at = ["a", "b", "c"].iter().position(|name| **name == *killed);
-        drop(backends.remove(at.expect("one of them")));
+        backends.remove(at.expect("one of them")).end().await;
         for (session, first) in &sessions {
             let now = who(session, 4).await;
             assert_ne!(now, killed, "{balance}");
@@ -119,7 +119,7 @@ async fn streams_come_through_break_off_with_their_server_and_end_with_their_cli
     let mut call = session.post(&waiting).await;
     let mut stream: Answering = session.get(None).await;
     assert_eq!((stream.status, stream.is_events()), (200, true));
-    drop(backends.remove(at));
+    backends.remove(at).end().await;
     let told = call.message().await;
     assert_eq!(told["id"], 2);
     assert_eq!(told["error"]["data"]["code"], "upstream_error");

@@ -9,7 +9,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-/// A running copy. Dropping it ends it with all its connections.
+use crate::support::eventually;
+
+/// A running copy. Dropping it ends it with all its connections, soon; [`Backend::end`] waits for that.
 pub struct Backend {
     pub address: SocketAddr,
     state: Arc<State>,
@@ -47,6 +49,15 @@ impl Backend {
             state,
             task,
         }
+    }
+
+    /// Ends it. Every connection is closed afterwards: what is sent from then on meets nobody.
+    pub async fn end(mut self) {
+        self.task.abort();
+        let _ = (&mut self.task).await;
+        // Each connection holds the state.
+        let closed = || async { (Arc::strong_count(&self.state) == 1).then_some(()) };
+        eventually("all connections are closed", closed).await;
     }
 
     pub fn url(&self) -> String {

@@ -71,7 +71,7 @@ def client(served):
 
 
 def test_ready_line_is_announced_once_and_greets_every_client(served):
-    lists = ["tools", "resources", "resourceTemplates", "prompts", "completions", "issues"]
+    lists = ["tools", "resources", "resourceTemplates", "prompts", "completions", "issues", "files"]
     assert list(served.ready) == ["op", "namespace", "generation", "pid", *lists]
     assert served.ready["namespace"] == "ns"
     assert served.ready["generation"] == 7
