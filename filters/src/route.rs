@@ -189,7 +189,7 @@ impl<'a> Found<'a> {
 }
 
 impl Found<'_> {
-    /// What the path has behind the pattern, each segment decoded.
+    /// The part of the request's path that the pattern's `{rest}` stands for, each segment decoded.
     pub(crate) fn rest(&self) -> Result<Option<String>, Rejection> {
         let Some(rest) = self.segments.rest else {
             return Ok(None);

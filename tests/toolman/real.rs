@@ -35,7 +35,7 @@ pub fn tools_toml(scratch: &Scratch) -> String {
     file
 }
 
-/// The Rust SDK reads each definition into types, and uses a tool of each server.
+/// A client of the Rust SDK parses the definition of every tool into the SDK's types, and calls one tool of each server.
 #[tokio::test]
 async fn servers_of_others_are_one_server_to_the_rust_sdk() {
     let scratch = Scratch::new();

@@ -239,7 +239,7 @@ impl SessionTable {
         evicted
     }
 
-    /// The sessions alive in this process, in no order.
+    /// All sessions that are live in this process, in no particular order.
     pub fn all(&self) -> Vec<Arc<Session>> {
         self.sessions
             .iter()

@@ -11,7 +11,7 @@ use super::WebRequest;
 use super::answer::{Answer, Failure, json_of};
 use crate::caller::Caller;
 
-/// Entries of a page: the default and the most.
+/// How many entries a page of a list has when the request does not say, and at most.
 const PAGE: usize = 100;
 const PAGE_MAX: usize = 500;
 /// Parameters of a query that are looked at.

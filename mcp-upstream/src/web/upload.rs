@@ -1,4 +1,5 @@
-//! The file of an upload: in JSON, or the field `file` of a form as browsers send it.
+//! The file that a request uploads: a JSON body with name and content, or the field `file` of a multipart form, which
+//! browsers send.
 
 use futures_util::stream;
 use multer::{Constraints, Multipart, SizeLimit};

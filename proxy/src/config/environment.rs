@@ -228,7 +228,7 @@ impl Environment {
         self
     }
 
-    /// The half of the gateway that the process is: what the command line says, or `SERVER_MODE`.
+    /// Which role this process has, by `--role` or by `SERVER_MODE`: the core, the manager, or both.
     pub(super) fn role(&self, said: Role) -> Result<Role, ConfigError> {
         mode::role(self, said)
     }

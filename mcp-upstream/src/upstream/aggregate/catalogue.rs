@@ -22,7 +22,7 @@ const DESCRIPTION_MAX: usize = 132;
 /// Characters of a definition that are about one token.
 const CHARACTERS_PER_TOKEN: usize = 4;
 
-/// Warnings about one catalogue; the rest is counted.
+/// How many warnings about one catalogue are logged in full; of further warnings only the number is logged.
 const WARNINGS_MAX: usize = 100;
 
 /// What is published.

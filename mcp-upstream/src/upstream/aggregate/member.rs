@@ -152,8 +152,8 @@ fn found(target: &AggregateMember, registry: &Registry) -> Option<Arc<Namespace>
 /// Keeps up with a member until the task is aborted.
 async fn keep(keeper: Keeper) {
     supervise("the task of an aggregate's member", || {
-        // Else all lists would wait for a member that nobody asks.
-        let broken = SaysSo(&keeper);
+        // Dropped by a panic, too: lists then no longer wait for this member, whose task has failed.
+        let broken = GoneByPanic(&keeper);
         let round = keeper.run();
         async move {
             let _broken = broken;
@@ -163,10 +163,10 @@ async fn keep(keeper: Keeper) {
     .await;
 }
 
-/// Takes away what a member offered where its task fails.
-struct SaysSo<'a>(&'a Keeper);
+/// When its drop is part of a panic: takes away what the member offered.
+struct GoneByPanic<'a>(&'a Keeper);
 
-impl Drop for SaysSo<'_> {
+impl Drop for GoneByPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.gone(Why::Unread("its task failed".into()));
