@@ -24,6 +24,15 @@ run: prerequisites ## build and start on loopback (options: make run ARGS='-c FI
 release: prerequisites ## the fast binary, target/release/tooldock
 	cargo build --release --package tooldock
 
+# Static, for any container of this machine's architecture: rustup brings what it is linked with.
+MUSL_TARGET := $(shell uname -m)-unknown-linux-musl
+.PHONY: oubliette-client
+oubliette-client: ## the static client of the relay, target/oubliette-client
+	@rustup target list --installed 2>/dev/null | grep -qx $(MUSL_TARGET) || rustup target add $(MUSL_TARGET)
+	cargo build --profile small --package oubliette-client --target $(MUSL_TARGET) --locked
+	cp target/$(MUSL_TARGET)/small/oubliette-client target/oubliette-client
+	@ls -l target/oubliette-client
+
 # Its last line says what was skipped; with CI=true nothing may be.
 .PHONY: test
 test: ## everything: lint, docs, unit, integration and Python tests, instruction counts, licences

@@ -31,6 +31,7 @@ fn crates_depend_in_one_direction() {
         ("tooldock-upstream", &["tooldock-workers"]),
         ("tooldock-workers", &[]),
         ("tooldock-load-tests", &[]),
+        ("oubliette-client", &[]),
     ]);
     let metadata = metadata();
     let packages = metadata["packages"].as_array().unwrap();

@@ -167,8 +167,8 @@ fn keys_that_are_unknown_wrong_or_of_a_later_version_are_named() {
             "sessions.store: not supported by this version",
         ),
         (
-            "relay: { socket: /tmp/relay.sock }",
-            "relay.socket: not supported by this version",
+            "relay: { socket: relay.sock }",
+            "relay.socket: the path of a Unix socket is absolute",
         ),
         (
             "namespaces: { defaults: { tools_deny: ['['] } }",

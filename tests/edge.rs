@@ -275,6 +275,12 @@ async fn limits_answer_429_with_retry_after_and_leave_health_alone() {
                 .unwrap();
             assert!(seconds >= 1);
         }
+        let left = response.headers()["ratelimit"].to_str().unwrap();
+        assert!(left.starts_with("\"principal\";r="), "{left}");
+        assert_eq!(
+            response.headers()["ratelimit-policy"],
+            "\"principal\";q=5;w=5"
+        );
         let health = gateway
             .client
             .get(gateway.url("/health"))
@@ -318,6 +324,36 @@ async fn a_limit_in_tool_calls_is_an_error_a_model_can_read() {
             .0,
         200
     );
+}
+
+#[tokio::test]
+async fn calls_weigh_what_their_limit_says_and_answers_tell_what_is_left() {
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .config(json!({"admission": {"rate_limits": [
+            {"key": ["principal", "namespace", "tool"], "rate": 1, "burst": 1000, "unit": "tool_call",
+             "weights": {"mul*": 400}}]}}))
+        .start()
+        .await;
+    // What is left grows by one each second.
+    let call = async |tool: &str| {
+        let response = gateway
+            .request("POST", &format!("/tools/{tool}"))
+            .header("X-Namespace", "calc")
+            .json(&json!({"a": 2, "b": 2}))
+            .send()
+            .await
+            .unwrap();
+        let left = response.headers()["ratelimit"].to_str().unwrap();
+        let left = left
+            .strip_prefix("\"principal+namespace+tool\";r=")
+            .expect("the limit");
+        let left: u32 = left.split(';').next().unwrap().parse().unwrap();
+        (response.status().as_u16(), left / 100)
+    };
+    assert_eq!(call("multiply").await, (200, 6));
+    assert_eq!(call("multiply").await, (200, 2));
+    assert_eq!(call("multiply").await, (429, 0));
+    assert_eq!(call("add").await, (200, 9));
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ async fn the_manager_listener_serves_the_management_tools_and_no_other_listener_
 
     let (listed, _) = manager.request("tools/list", json!({})).await;
     let tools = listed["result"]["tools"].as_array().unwrap();
-    assert_eq!(tools.len(), 25, "{listed}");
+    assert_eq!(tools.len(), 29, "{listed}");
     let create = tools
         .iter()
         .find(|it| it["name"] == "create_namespace")
@@ -344,7 +344,7 @@ fn wrong_texts(key: &str) -> Vec<String> {
         .collect();
     match key {
         "namespace" | "name" => {
-            texts.extend(["_system", "Bad.Name", "my tools", "-x"].map(str::to_owned));
+            texts.extend(["_global", "Bad.Name", "my tools", "-x"].map(str::to_owned));
         }
         "filename" => {
             texts = texts.into_iter().map(|text| text + ".py").collect();
@@ -386,7 +386,7 @@ fn wrong_texts(key: &str) -> Vec<String> {
         "key" => texts.extend(["A B", "1A", "A=B", "A-B"].map(str::to_owned)),
         // No file is there, whatever its name; a query may be any text but an empty or endless one.
         "path" | "query" => texts = vec![String::new(), long],
-        "tool_name" => {}
+        "tool_name" | "as" | "principal" | "scopes" | "networks" | "limits" | "expires" | "id" => {}
         other => panic!("no wrong texts for {other}"),
     }
     texts
@@ -437,6 +437,14 @@ async fn wrong_arguments_are_refused_with_a_reason_and_change_nothing() {
         "repo_url" => json!("https://h.invalid/o/r"),
         "path" => json!("README.md"),
         "query" => json!("x"),
+        "as" => json!("bearer"),
+        "tool" | "principal" => json!(null),
+        "scopes" => json!(["read"]),
+        "namespaces" => json!(["ns"]),
+        "networks" => json!(["10.0.0.0/8"]),
+        "limits" => json!(["5/10"]),
+        "expires" => json!("90d"),
+        "id" => json!("000000000000"),
         other => panic!("a new parameter: {other}"),
     };
     let (listed, _) = manager.request("tools/list", json!({})).await;
@@ -482,7 +490,18 @@ async fn wrong_arguments_are_refused_with_a_reason_and_change_nothing() {
                 wrong.push(missing);
             }
             match key.as_str() {
-                "code" | "input" => {}
+                // Any text is a question about a tool, and nearly any one a pattern.
+                "code" | "input" | "tool" | "namespaces" => {}
+                "scopes" | "networks" | "limits" => {
+                    let texts = wrong_texts(key).into_iter();
+                    wrong.extend(texts.map(|text| with(key, json!([text]))));
+                }
+                // Names of keys may have dots and capitals.
+                "name" if arguments.contains_key("scopes") => {
+                    let texts = wrong_texts(key).into_iter();
+                    let texts = texts.filter(|text| text != "Bad.Name");
+                    wrong.extend(texts.map(|text| with(key, json!(text))));
+                }
                 "packages" => {
                     let texts = wrong_texts("package").into_iter();
                     wrong.extend(texts.map(|text| with(key, json!([text]))));

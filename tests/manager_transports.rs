@@ -14,7 +14,7 @@ const ORIGIN: &str = "https://ok.example";
 const MODERN: &str = "2026-07-28";
 
 /// The names of MGR-21.
-const TOOLS: [&str; 25] = [
+const TOOLS: [&str; 29] = [
     "list_namespaces",
     "create_namespace",
     "delete_namespace",
@@ -38,6 +38,10 @@ const TOOLS: [&str; 25] = [
     "search_registry",
     "install_from_registry",
     "install_from_repo",
+    "token_create",
+    "token_list",
+    "token_revoke",
+    "explain",
     "health",
     "server_config",
 ];

@@ -453,3 +453,73 @@ async fn a_copy_that_is_drained_or_removed_finishes_what_runs_and_a_dead_pool_ho
         .await;
     }
 }
+
+#[tokio::test]
+async fn a_reload_of_a_pool_keeps_the_sessions_at_copies_that_stay_and_ends_state_with_the_copy_that_had_it()
+ {
+    let record = Record::default();
+    let copies = three(&record).await;
+    let pool = |backends: Value, more: Value| {
+        let server = |stateful: bool| {
+            let mut keys = keys(&[], "round_robin", "client");
+            keys["backends"] = backends.clone();
+            keys["stateful"] = json!(stateful);
+            for (key, value) in more.as_object().unwrap() {
+                keys[key] = value.clone();
+            }
+            keys
+        };
+        json!({"upstreams": {"remote": {"free": server(false), "bound": server(true)}}})
+    };
+    let url = |copy: usize| copies[copy].url();
+    let two = pool(json!([url(0), url(1)]), json!({}));
+    let gateway = Gateway::empty().config(two).start().await;
+    let mut sessions = Vec::new();
+    for number in 0..4 {
+        for name in ["free", "bound"] {
+            let session = Session::start(&gateway, name, VERSION).await;
+            let mark = format!("{name} {number}");
+            assert_eq!(make(&session, 1, "quick", &mark).await, Ended::Done);
+            sessions.push((name, session));
+        }
+    }
+    let ids = || [0, 1].map(|copy| copies[copy].session_ids());
+    let before = ids();
+    assert!(before.iter().all(|ids| ids.len() >= 2), "{before:?}");
+
+    let weighted = json!([{"url": url(0), "weight": 0}, {"url": url(1), "weight": 3}, url(2)]);
+    let more = json!({"retry": {"max": 2}, "headers": {"set": {"x-made-by": "reload"}}, "timeouts": {"head": "50s"}});
+    reloaded(&gateway, pool(weighted, more)).await;
+    for (number, (name, session)) in sessions.iter().enumerate() {
+        let mark = format!("{name} {number} after");
+        let ended = make(session, 2, "quick", &mark).await;
+        assert_eq!(ended, Ended::Done, "{mark}");
+    }
+    assert_eq!(ids(), before, "sessions were opened or ended");
+
+    reloaded(&gateway, pool(json!([url(1)]), json!({}))).await;
+    let mut ended = 0;
+    for (number, (name, session)) in sessions.iter().enumerate() {
+        let mark = format!("{name} {number} at the end");
+        let asked = call(3, "quick", json!({"mark": mark}));
+        let status = session.post(&asked).await.status;
+        match *name {
+            "free" => assert_eq!(status, 200, "{mark}"),
+            // In client mode the call is told why, and what follows gets 404.
+            _ => ended += usize::from(session.post(&asked).await.status == 404),
+        }
+    }
+    assert!(
+        (1..4).contains(&ended),
+        "{ended} of the sessions with state were at the copy"
+    );
+    eventually(
+        "the sessions at the copy that is gone are ended there",
+        || async { (copies[0].sessions() == 0).then_some(()) },
+    )
+    .await;
+    assert!(
+        ids()[1].is_superset(&before[1]),
+        "sessions at the copy that stays"
+    );
+}

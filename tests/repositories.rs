@@ -1,14 +1,13 @@
 //! Repositories and packages of others, as a model reads them through the management tools.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::Gateway;
 use crate::support::manager::{Manager, with_manager};
+use crate::support::registry::registry;
 
 const ISSUES: &str = r#"
 import { Octokit } from "@octokit/rest";
@@ -46,28 +45,6 @@ fn sample(folder: &Path) -> String {
         assert!(status.unwrap().success(), "{arguments:?}");
     }
     format!("file://{}", folder.display())
-}
-
-/// A registry that gives every request the same answer.
-fn registry(answer: &Value) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let answer = answer.to_string();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let mut line = String::new();
-            let mut reader = BufReader::new(stream.try_clone().unwrap());
-            while reader.read_line(&mut line).is_ok_and(|it| it > 2) {
-                line.clear();
-            }
-            let head = format!(
-                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
-                answer.len()
-            );
-            let _ = stream.write_all((head + &answer).as_bytes());
-        }
-    });
-    address
 }
 
 #[tokio::test]

@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 
 use crate::support::gateway::Builder;
 use crate::support::ports::free_address;
+use crate::support::programs::python;
+use crate::support::registry::registry;
 use crate::support::sse::Answering;
+use crate::support::tools::write_wheel;
 use crate::support::{Gateway, TOKEN, eventually};
 
 /// A value that must stand in no answer, stream or log.
@@ -782,4 +785,261 @@ async fn lists_page_and_sessions_can_be_ended() {
         (web.get("/api/dashboard").await.1["sessions"] == 0).then_some(())
     })
     .await;
+
+    // A client of 2026-07-28 has no session; what it listens to is found and ended all the same.
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}});
+    let listen = json!({"jsonrpc": "2.0", "id": 7, "method": "subscriptions/listen",
+        "params": {"_meta": meta, "notifications": {"toolsListChanged": true}}})
+    .to_string();
+    let request = format!(
+        "POST /mcp/shared HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nMCP-Protocol-Version: 2026-07-28\r\n\
+         Mcp-Method: subscriptions/listen\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n\
+         Content-Length: {}\r\n\r\n{listen}",
+        listen.len()
+    );
+    let mut stream = Answering::open(address, &request).await;
+    assert_eq!(stream.status, 200);
+    stream.event().await.expect("what is granted");
+    let listed = web.get("/api/streams").await.1;
+    let open = &listed["streams"][0];
+    assert_eq!(
+        (
+            &listed["total"],
+            &open["kind"],
+            &open["namespace"],
+            &open["principal"]
+        ),
+        (
+            &json!(1),
+            &json!("listen"),
+            &json!("shared"),
+            &json!("bearer")
+        )
+    );
+    let path = format!("/api/streams/{}", open["id"].as_str().expect("text"));
+    assert_eq!(web.delete(&path).await, (200, json!({"success": true})));
+    let last = stream
+        .event()
+        .await
+        .expect("the result of listening")
+        .json();
+    assert_eq!(
+        (&last["id"], &last["result"]["resultType"]),
+        (&json!(7), &json!("complete"))
+    );
+    assert!(stream.event().await.is_none());
+    eventually("the stream is gone", || async {
+        (web.get("/api/streams").await.1["total"] == 0).then_some(())
+    })
+    .await;
+    for path in [&*path, "/api/streams/x"] {
+        assert_eq!(code(&web.delete(path).await), (404, "stream_not_found"));
+    }
+}
+
+/// A stdio server that says on standard error who it is, and has a tool that never answers.
+const TALKER: &str = r#"
+import json, os, sys
+
+print(f"process {os.getpid()} has {os.environ['TOKEN']}", file=sys.stderr, flush=True)
+for line in sys.stdin:
+    message = json.loads(line)
+    method, params = message.get("method"), message.get("params", {})
+    if method == "initialize":
+        result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "talker", "version": "1"}}
+    elif method == "tools/list":
+        result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("hang", "say")]}
+    elif method == "tools/call":
+        print(f"called {params['name']}\x1b[31m", file=sys.stderr, flush=True)
+        if params["name"] == "hang":
+            continue
+        result = {"content": [{"type": "text", "text": str(os.getpid())}]}
+    else:
+        continue
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"#;
+
+/// The next line of standard error that a stream tells.
+async fn line_of(stream: &mut Answering) -> Value {
+    let event = stream.event().await.expect("a line");
+    assert_eq!(event.name.as_deref(), Some("line"));
+    event.json()
+}
+
+/// Issue 15: standard error as it comes, and a restart that ends even what hangs.
+#[tokio::test]
+async fn standard_error_of_a_server_is_shown_and_a_restart_ends_what_hangs() {
+    let (builder, address) = with_web(Gateway::empty());
+    let gateway = builder.start().await;
+    let web = Web::at(address);
+    let secret = json!({"key": "DEMO_TOKEN", "scope": "global", "value": CANARY});
+    assert_eq!(web.send("PUT", "/api/secrets", secret).await.0, 200);
+    let python = std::path::absolute(python("base").get_program()).expect("a path");
+    let entry = json!({"server_id": "talker", "config": {"source": "custom", "command": python,
+        "args": ["-c", TALKER], "env": {"TOKEN": "${DEMO_TOKEN}"}}});
+    assert_eq!(web.send("POST", "/api/servers", entry).await.0, 201);
+    eventually("the server runs", || async {
+        (web.get("/api/namespaces/talker/tools").await.1["total"] == 2).then_some(())
+    })
+    .await;
+
+    let shown = web.get("/api/servers/talker/stderr").await.1;
+    let first = &shown["lines"][0];
+    let pid = first["pid"].as_u64().expect("a pid");
+    assert_eq!(first["text"], format!("process {pid} has [redacted]"));
+    assert_eq!(
+        (&first["stream"], &shown["total"]),
+        (&json!("stderr"), &json!(1))
+    );
+
+    // A stream goes on behind the line that was seen, and ends with no process.
+    let mut stream = web
+        .events("/api/servers/talker/stderr/events?after=1")
+        .await;
+    assert_eq!(stream.status, 200);
+    let hanging = gateway.call("talker", "hang", json!({}));
+    let restart = async {
+        assert_eq!(line_of(&mut stream).await["text"], "called hang\\u{1b}[31m");
+        let restarted = web
+            .send("POST", "/api/servers/talker/restart", json!({}))
+            .await;
+        assert_eq!(
+            (restarted.0, &restarted.1["server_id"]),
+            (200, &json!("talker"))
+        );
+    };
+    let ((status, ended), ()) = tokio::join!(hanging, restart);
+    assert_eq!(
+        (status, &ended["error"]["code"]),
+        (503, &json!("worker_unavailable")),
+        "{ended}"
+    );
+    let second = line_of(&mut stream).await;
+    assert_ne!(second["pid"], pid);
+    assert_eq!(second["number"], 3);
+    let (status, answered) = gateway.call("talker", "say", json!({})).await;
+    assert_eq!((status, answered), (200, json!(second["pid"].to_string())));
+    let last = web.get("/api/servers/talker/stderr?limit=1").await.1;
+    assert_eq!(
+        (&last["lines"][0]["text"], &last["total"]),
+        (&json!("called say\\u{1b}[31m"), &json!(4))
+    );
+    let known = web.get("/api/activity?tool=restart_server").await.1;
+    assert_eq!(known["records"][0]["status"], "ok");
+
+    for (method, path) in [
+        ("GET", "stderr"),
+        ("GET", "stderr/events"),
+        ("POST", "restart"),
+    ] {
+        let path = format!("/api/servers/nobody/{path}");
+        let refused = answer(web.request(method, &path)).await;
+        assert_eq!(code(&refused), (404, "server_not_found"), "{path}");
+    }
+    assert!(!gateway.log().contains(CANARY));
+}
+
+/// Issue 15: requirements with the output of the installer as it runs.
+#[tokio::test]
+async fn what_the_installer_prints_comes_before_the_end() {
+    let wheels = tempfile::TempDir::new().unwrap();
+    write_wheel(wheels.path(), "local_package", "1.2.3");
+    let (builder, address) = with_web(Gateway::with_tools([("team", "x.py", ADD)]));
+    let _gateway = builder
+        .env("PIP_NO_INDEX", "1")
+        .env("PIP_FIND_LINKS", wheels.path().to_str().unwrap())
+        .env("UV_NO_INDEX", "1")
+        .env("UV_FIND_LINKS", wheels.path().to_str().unwrap())
+        .start()
+        .await;
+    let body = json!({"package": "local_package"}).to_string();
+    let request = format!(
+        "POST /api/folders/team/requirements HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\
+         Content-Type: application/json\r\nAccept: text/event-stream\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = Answering::open(address, &request).await;
+    let mut names = Vec::new();
+    let mut lines = Vec::new();
+    let done = loop {
+        let event = stream.event().await.expect("an event");
+        let name = event.name.clone().expect("a name");
+        match &*name {
+            "output" => lines.push(event.json()["line"].as_str().expect("text").to_owned()),
+            "done" => break event.json(),
+            _ => {}
+        }
+        names.push(name);
+    };
+    assert_eq!(done["added"], true, "{done}");
+    assert_eq!(names[0], "progress");
+    assert!(lines.iter().any(|line| line.contains("local")), "{lines:?}");
+}
+
+/// K-18: a name of the registry is asked for, and what cannot be started here is refused with what to do instead.
+#[tokio::test]
+async fn a_server_of_the_registry_gets_its_package_or_a_reason() {
+    let found = json!({"servers": [
+        {"server": {"name": "acme/remote", "description": "", "remotes": [{"type": "streamable-http", "url": "https://a.example/mcp"}]}},
+        {"server": {"name": "acme/time", "description": "", "packages": [{"registryType": "pypi", "identifier": "acme-time"}]}},
+    ]});
+    let (builder, address) = with_web(Gateway::empty());
+    let gateway = builder
+        .env("MCP_REGISTRY_URL", &format!("http://{}", registry(&found)))
+        .start()
+        .await;
+    let web = Web::at(address);
+    let add = async |id: &str, name: &str| {
+        let config = json!({"source": "registry", "name": name});
+        let body = json!({"server_id": id, "config": config});
+        web.send("POST", "/api/servers", body).await
+    };
+    let refused = add("remote", "acme/remote").await;
+    assert_eq!(code(&refused), (400, "invalid_request"));
+    let error = &refused.1["error"];
+    assert_eq!(error["details"]["field"], "config.name");
+    let message = error["message"].as_str().expect("text");
+    assert!(message.contains("upstreams.remote"), "{message}");
+    assert_eq!(add("time", "acme/time").await.0, 201);
+    assert_eq!(add("other", "acme/other").await.0, 201);
+    let servers = web.get("/api/servers").await.1;
+    let config = |at: usize| {
+        let config = &servers["servers"][at]["config"];
+        (config["name"].clone(), config["package_type"].clone())
+    };
+    assert_eq!(servers["total"], 2);
+    assert_eq!(config(0), (json!("acme/other"), Value::Null));
+    assert_eq!(config(1), (json!("acme-time"), json!("pypi")));
+    drop(gateway);
+}
+
+/// K-22, K-38: names that older surfaces have as paths are served, with a warning.
+#[tokio::test]
+async fn names_that_are_paths_are_warned_of() {
+    let call = ADD.replace("add", "call");
+    let (builder, address) = with_web(Gateway::with_tools([
+        ("namespaces", "x.py", ADD),
+        ("shared", "call.py", &*call),
+    ]));
+    let gateway = builder.start().await;
+    let web = Web::at(address);
+    let (_, reloaded) = web.send("POST", "/api/reload", json!({})).await;
+    let issues = reloaded["issues"].as_array().expect("a list");
+    let warned: Vec<_> = issues
+        .iter()
+        .filter(|it| it["code"] == "reserved_name")
+        .map(|it| (it["namespace"].clone(), it["subject"].clone()))
+        .collect();
+    assert_eq!(
+        warned,
+        [
+            (json!("namespaces"), json!("namespaces")),
+            (json!("shared"), json!("call.py: call"))
+        ]
+    );
+    assert!(gateway.log().contains("reserved_name"));
+    let (status, sum) = gateway
+        .call("namespaces", "add", json!({"a": 1, "b": 2}))
+        .await;
+    assert_eq!((status, sum), (200, json!(3)));
 }

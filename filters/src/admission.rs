@@ -12,25 +12,29 @@ use std::sync::Arc;
 use governor::clock::{Clock, MonotonicClock};
 use http::Method;
 use http::request::Parts;
+use tooldock_workers::budget::Budget;
+use tooldock_workers::keys::KeyTables;
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::namespace_scope::NamespaceScope;
+use tooldock_workers::scope::ScopeTable;
 
-use crate::bearer::{Principal, Tokens};
+use crate::bearer::{ANONYMOUS, Principal, Tokens, Unknown};
 use crate::certificate::{Certificates, Shown};
 use crate::concurrency::{Concurrency, Permit};
 use crate::config::{AdmissionConfig, ConfigError};
 use crate::fields::Fields;
 use crate::flood::FloodGuard;
-use crate::limits::{Limits, Subject};
+use crate::limits::{CountedBy, Exhausted, Limits, Subject};
 use crate::manager::ManagerControls;
 use crate::media::{AcceptFlags, AcceptRule};
 use crate::namespace::{Directory, NamespaceRule};
 use crate::network::Peer;
+use crate::oauth::{Asked, Oauth, Pending};
 use crate::origin::{Answer, CorsHeaders, Openness};
-use crate::rate::RetryAfter;
 use crate::rejection::{ErrorShape, Rejection};
 use crate::route::{Found, RouteAccess, RouteGroups, RouteNamespace, RouteSpec};
 use crate::token::SecretToken;
-use crate::{basic, csrf, head, host, media, namespace, network, origin, route};
+use crate::{basic, csrf, head, host, media, namespace, network, oauth, origin, route};
 
 /// Everything admission decides by, compiled once per configuration. Shared by all listeners, so that a limit is one limit.
 #[derive(Debug)]
@@ -64,6 +68,8 @@ pub struct ListenerRules {
     pub modern: bool,
     /// Where a browser may say who its user is by `Basic`: the user's name. The password is a token.
     pub basic: Option<Arc<str>>,
+    /// What clients have before the path, where a proxy takes that away.
+    pub path_prefix: Option<Arc<str>>,
 }
 
 impl ListenerRules {
@@ -90,9 +96,9 @@ pub enum Auth {
     /// A bearer token on every path that is not public.
     Required,
     /// A token that is sent must be right; without one the principal is
-    /// [`ANONYMOUS`](crate::bearer::ANONYMOUS).
+    /// [`ANONYMOUS`].
     Optional,
-    /// None; every request is the principal [`ANONYMOUS`](crate::bearer::ANONYMOUS).
+    /// None; every request is the principal [`ANONYMOUS`].
     None,
 }
 
@@ -113,6 +119,8 @@ pub struct Request<'a> {
     pub listener: &'a ListenerRules,
     /// The namespaces and sessions of this moment.
     pub directory: &'a dyn Directory,
+    /// Whether the request was judged before, and waited for its token's issuer since.
+    pub asked: Asked,
 }
 
 /// What becomes of a request.
@@ -124,6 +132,8 @@ pub enum Verdict {
     Answered(Answer),
     /// It is refused.
     Refused(Rejection),
+    /// Nothing more can be said until something of its token's issuer has been fetched. Then the request is judged again.
+    Pending(Pending),
 }
 
 /// What is known about an admitted request.
@@ -151,6 +161,8 @@ pub struct Admitted {
     pub accept: AcceptFlags,
     /// Its place among the requests that run at once, to be held until it is answered.
     pub permit: Option<Arc<Permit>>,
+    /// The tightest of the limits on requests that it was counted by.
+    pub budget: Option<Budget>,
 }
 
 impl Admitted {
@@ -163,10 +175,10 @@ impl Admitted {
 
 /// What was found out before a refusal, to be told with it.
 #[derive(Default)]
-struct Known<'a> {
+struct Known {
     route: Option<&'static RouteSpec>,
     cors: Option<CorsHeaders>,
-    principal: Option<&'a Arc<str>>,
+    principal: Option<Arc<Principal>>,
 }
 
 impl Admission {
@@ -219,11 +231,39 @@ impl<C: Clock + Clone> Admission<C> {
     }
 }
 
-impl<C: Clock> Admission<C> {
-    /// Counts the requests that run at once on from where `before` stands: they go on while rules change.
+impl<C: Clock + Clone> Admission<C> {
+    /// Takes over what the rules of before had counted and fetched: the requests that are running now, and the keys of
+    /// OAuth issuers.
     #[must_use]
     pub fn after(mut self, before: &Self) -> Self {
         self.concurrency.go_on_from(&before.concurrency);
+        self.tokens.oauth.go_on_from(&before.tokens.oauth);
+        self
+    }
+
+    /// Lets access tokens of issuers in, too, with the scopes of this table.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] names the key that cannot be used.
+    pub fn with_issuers(mut self, table: &ScopeTable) -> Result<Self, ConfigError> {
+        self.tokens.oauth =
+            Oauth::new(&self.config, table).map_err(|(key, message)| ConfigError {
+                key: format!("admission.{key}"),
+                message,
+            })?;
+        Ok(self)
+    }
+
+    /// The issuers of access tokens.
+    pub fn oauth(&self) -> &Oauth {
+        &self.tokens.oauth
+    }
+
+    /// Lets API keys in, too: those of these tables at each moment.
+    #[must_use]
+    pub fn with_keys(mut self, keys: KeyTables) -> Self {
+        self.tokens.set_keys(keys);
         self
     }
 
@@ -232,8 +272,12 @@ impl<C: Clock> Admission<C> {
         let mut known = Known::default();
         self.checks(request, &mut known)
             .unwrap_or_else(|mut rejection| {
-                if request.listener.basic.is_some() && basic::is_navigation(request, known.route) {
-                    basic::ask(&mut rejection);
+                if request.listener.basic.is_some() {
+                    if basic::is_navigation(request, known.route) {
+                        basic::ask(&mut rejection);
+                    }
+                } else if rejection.needs_another_token() {
+                    self.tokens.oauth.challenge(request, &mut rejection);
                 }
                 match known.route {
                     Some(route) => {
@@ -246,17 +290,13 @@ impl<C: Clock> Admission<C> {
                 if let Some(cors) = known.cors {
                     rejection.headers.extend(cors.headers());
                 }
-                rejection.principal = known.principal.map(Arc::clone);
+                rejection.principal = known.principal.map(|it| Arc::clone(&it.name));
                 Verdict::Refused(rejection)
             })
     }
 
     /// The list.
-    fn checks<'a>(
-        &'a self,
-        request: &Request<'_>,
-        known: &mut Known<'a>,
-    ) -> Result<Verdict, Rejection> {
+    fn checks(&self, request: &Request<'_>, known: &mut Known) -> Result<Verdict, Rejection> {
         let Request {
             parts,
             fields,
@@ -274,7 +314,7 @@ impl<C: Clock> Admission<C> {
         let found = listener.routes.find(parts.uri.path());
         known.route = found.as_ref().map(|found| found.spec);
         let access = known.route.map(|route| route.access);
-        if access != Some(RouteAccess::Probe) {
+        if access != Some(RouteAccess::Probe) && request.asked == Asked::First {
             self.flood.check(client)?;
         }
 
@@ -304,19 +344,26 @@ impl<C: Clock> Admission<C> {
                     tool: None,
                     rest: found.as_ref().map(Found::rest).transpose()?.flatten(),
                     namespace_in_path: false,
-                    principal: principal.map(Arc::clone),
+                    principal,
                     namespace: None,
                     client,
                     cors: known.cors.take(),
                     manager,
                     accept: AcceptFlags::ANY,
                     permit: None,
+                    budget: None,
                 })
             });
         }
 
-        let principal = self.principal(request)?;
-        known.principal = Some(&principal.name);
+        let principal = match self.principal(request, client) {
+            Ok(principal) => &*known.principal.insert(principal),
+            Err(Unknown::Refused(rejection)) => return Err(rejection),
+            Err(Unknown::Pending(pending)) if request.asked != Asked::Last => {
+                return Ok(Verdict::Pending(pending));
+            }
+            Err(Unknown::Pending(_)) => return Err(Rejection::issuer_silent()),
+        };
 
         let found = found.ok_or_else(|| route::not_found(parts.uri.path()))?;
         let route = found.spec;
@@ -332,13 +379,17 @@ impl<C: Clock> Admission<C> {
             csrf::check(&parts.method, fields)?;
         }
 
+        oauth::check_scopes(principal)?;
+
         let mut subject = Subject {
             principal: &principal.name,
             client,
             namespace: None,
             tool: None,
+            own: principal.limits(),
+            key: principal.grant().and_then(|it| Some(&**it.key_id()?)),
         };
-        self.limits.check_request(subject)?;
+        let budget = self.limits.check_request(subject)?;
         let permit = match place(route, &parts.method) {
             Place::AtOnce => self.concurrency.enter(&principal.name, client)?,
             Place::ByMessage | Place::None => None,
@@ -356,7 +407,11 @@ impl<C: Clock> Admission<C> {
             )?),
         };
         subject.namespace = namespace.as_ref();
-        self.limits.check_namespace_request(subject)?;
+        let of_namespace = self.limits.check_namespace_request(subject)?;
+        let budget = match of_namespace {
+            Some(of_namespace) => Some(Budget::tighter(budget, of_namespace)),
+            None => budget,
+        };
 
         let manager = if route.access == RouteAccess::Manager {
             self.manager.check(client, fields)?;
@@ -374,49 +429,49 @@ impl<C: Clock> Admission<C> {
             tool: found.name()?.map(Cow::into_owned),
             rest: found.rest()?,
             namespace_in_path: found.names_namespace(),
-            principal: Some(Arc::clone(principal)),
+            principal: known.principal.take(),
             namespace,
             client,
             cors: known.cors.take(),
             manager,
             accept,
             permit,
+            budget,
         }))
     }
 
     /// Who sends a request that needs somebody. A token that is sent decides, right or wrong; without a token the client
     /// certificate does, where it stands for somebody.
-    fn principal(&self, request: &Request<'_>) -> Result<&Arc<Principal>, Rejection> {
+    fn principal(&self, request: &Request<'_>, client: IpAddr) -> Result<Arc<Principal>, Unknown> {
         let (auth, fields) = (request.listener.auth, request.fields);
         if auth != Auth::None && !fields.authorization.is_absent() {
             return match &request.listener.basic {
-                Some(user) => self.tokens.authenticate_browser(user, fields),
-                None => self.tokens.authenticate(fields),
+                Some(user) => self.tokens.authenticate_browser(user, fields, client),
+                None => self.tokens.authenticate(fields, client),
             };
         }
         let listener = request.listener.certificates.as_deref();
         let principal = match (listener, request.certificate) {
             (None, _) | (_, Shown::Nothing) => None,
             (Some(_), Shown::Outdated) => {
-                return Err(Rejection::unauthorized(
-                    "The client certificate of this connection counts no longer: it has ended, or its authorities were \
-                     replaced. Connect again.",
-                ));
+                let outdated = "The client certificate of this connection counts no longer: it has ended, or its \
+                     authorities were replaced. Connect again.";
+                return Err(Rejection::unauthorized(outdated).into());
             }
             (Some(listener), Shown::Certificate(certificate)) => {
                 self.certificates.principal(certificate, listener)
             }
         };
         match (principal, auth) {
-            (Some(principal), _) => Ok(principal),
-            (None, Auth::Optional | Auth::None) => Ok(self.tokens.anonymous()),
+            (Some(principal), _) => Ok(Arc::clone(principal)),
+            (None, Auth::Optional | Auth::None) => Ok(Arc::clone(self.tokens.anonymous())),
             (None, Auth::Required) => {
-                let refused = self.tokens.authenticate(fields);
-                refused.map_err(|refused| match (listener, request.certificate) {
-                    (Some(_), Shown::Certificate(_)) => {
-                        refused.because("admission.certificates has no such certificate")
-                    }
-                    _ => refused,
+                let refused = self.tokens.authenticate(fields, client);
+                refused.map_err(|unknown| match (unknown, listener, request.certificate) {
+                    (Unknown::Refused(refused), Some(_), Shown::Certificate(_)) => refused
+                        .because("admission.certificates has no such certificate")
+                        .into(),
+                    (unknown, ..) => unknown,
                 })
             }
         }
@@ -431,14 +486,14 @@ impl<C: Clock> Admission<C> {
         &self,
         request: &Request<'_>,
         client: IpAddr,
-    ) -> (Option<&Arc<Principal>>, bool) {
+    ) -> (Option<Arc<Principal>>, bool) {
         let fields = request.fields;
         let silent = fields.authorization.is_absent() && fields.manager_token.is_absent();
         if !silent && self.flood.check(client).is_err() {
             return (None, false);
         }
         (
-            self.principal(request).ok(),
+            self.principal(request, client).ok(),
             self.manager.token_presented(fields),
         )
     }
@@ -447,6 +502,24 @@ impl<C: Clock> Admission<C> {
     /// is a message that waits for nothing.
     pub fn counts_messages(&self, admitted: &Admitted, method: &Method) -> bool {
         self.concurrency.is_on() && place(admitted.route, method) == Place::ByMessage
+    }
+
+    /// The principal of that name among tokens and certificates, and the patterns of the namespaces that it opens.
+    pub fn named(&self, name: &str) -> Option<(Arc<Principal>, Vec<String>)> {
+        if name == ANONYMOUS {
+            return Some((Arc::clone(self.tokens.anonymous()), vec!["*".to_owned()]));
+        }
+        if let Some(bearer) = self.tokens.named(name) {
+            let listed = self.config.tokens.iter().find(|token| token.name == name);
+            let patterns = listed.map(|token| token.namespaces.clone());
+            let everything = || ["*", "_system"].map(str::to_owned).to_vec();
+            return Some((Arc::clone(bearer), patterns.unwrap_or_else(everything)));
+        }
+        let mut certificates = self.config.certificates.iter();
+        let listed = certificates.find(|certificate| certificate.name == name)?;
+        let namespaces = NamespaceScope::new(&listed.namespaces).ok()?;
+        let principal = Arc::new(Principal::unlimited(name, namespaces));
+        Some((principal, listed.namespaces.clone()))
     }
 
     /// Takes a place among the requests that run at once.
@@ -475,24 +548,32 @@ impl<C: Clock> Admission<C> {
         network::any_contains(&self.config.trusted_proxies, peer)
     }
 
-    /// Takes one call from the limits that count tool calls. For the engine, which knows the calls of a body.
+    /// Whether tool calls are counted by limits of the configuration.
+    pub fn limits_tool_calls(&self) -> bool {
+        self.limits.count_tool_calls()
+    }
+
+    /// Takes one call from the limits that count tool calls; the tightest budget is what stays. For the engine, which knows
+    /// the calls of a body.
     ///
     /// # Errors
     ///
-    /// [`RetryAfter`] says how long the caller has to wait.
+    /// [`Exhausted`] says how long the caller has to wait.
     pub fn check_tool_call(
         &self,
-        principal: &str,
-        namespace: &NamespaceName,
-        tool: &str,
-        client: IpAddr,
-    ) -> Result<(), RetryAfter> {
-        self.limits.check_tool_call(Subject {
-            principal,
-            client,
-            namespace: Some(namespace),
-            tool: Some(tool),
-        })
+        subject: Subject<'_>,
+        counted: CountedBy,
+    ) -> Result<Option<Budget>, Exhausted> {
+        self.limits.check_tool_call(subject, counted)
+    }
+
+    /// Takes one request from the limits that count requests. For requests that do not come by HTTP.
+    ///
+    /// # Errors
+    ///
+    /// As [`Admission::check_tool_call`].
+    pub fn check_request(&self, subject: Subject<'_>) -> Result<(), Exhausted> {
+        self.limits.check_any_request(subject)
     }
 }
 

@@ -3,114 +3,142 @@
 //! The presented token is hashed first, whatever it is, so that neither its length nor how much of it is right takes a
 //! different path (SEC-03). The digest leads to its entry in one step, however many tokens there are; since nobody can
 //! choose a digest, what that step reveals about stored digests is of no use. The last word has a constant-time compare.
+//!
+//! What is no token of the configuration and begins as API keys do is looked up among these ([`tooldock_workers::keys`]),
+//! in the table of the moment. Whatever is wrong with a key, its sender is told the same; the log has the cause. Any other
+//! token may be an access token of an issuer ([`crate::oauth`]).
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use globset::{Glob, GlobSet, GlobSetBuilder};
+use tooldock_workers::grant::Grant;
+use tooldock_workers::keys::{self, KeyLimit, KeyTables};
+pub use tooldock_workers::names::ANONYMOUS;
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::namespace_scope::NamespaceScope;
 
 use crate::basic;
 use crate::config::TokenConfig;
 use crate::fields::{Field, Fields};
 use crate::fingerprint::Fingerprints;
+use crate::oauth::{Oauth, Pending, TokenVerdict};
 use crate::rejection::Rejection;
 use crate::token::{SecretToken, TokenDigest};
 
 /// The principal that `BEARER_TOKEN` stands for. It may use every namespace.
 pub const BEARER: &str = "bearer";
 
-/// The principal of every request on a listener without credentials.
-pub const ANONYMOUS: &str = "anonymous";
+/// What the sender of a key is told that does not count, whatever the cause.
+const INVALID_KEY: &str = "invalid or expired API key";
 
-/// Who a token stands for, and which namespaces it opens.
+/// Who a credential stands for, and what it opens.
 #[derive(Debug)]
 pub struct Principal {
     pub(crate) name: Arc<str>,
-    pub(crate) namespaces: NamespaceScope,
+    pub(crate) namespaces: Arc<NamespaceScope>,
+    pub(crate) grant: Option<Arc<Grant>>,
+    /// When the credential ends, where it does by itself.
+    pub(crate) ends: Option<SystemTime>,
+    /// The limits of the API key, which come on top of those of the configuration.
+    pub(crate) limits: Arc<[KeyLimit]>,
 }
 
 impl Principal {
+    /// A principal whose credential opens every tool of these namespaces, for as long as it is configured.
+    pub(crate) fn unlimited(name: &str, namespaces: NamespaceScope) -> Self {
+        Self {
+            name: name.into(),
+            namespaces: Arc::new(namespaces),
+            grant: None,
+            ends: None,
+            limits: Arc::default(),
+        }
+    }
+
+    /// Whom an access token stands for.
+    pub(crate) fn of_access_token(
+        name: &str,
+        namespaces: NamespaceScope,
+        grant: Grant,
+        ends: Option<SystemTime>,
+    ) -> Self {
+        Self {
+            grant: Some(Arc::new(grant)),
+            ends,
+            ..Self::unlimited(name, namespaces)
+        }
+    }
+
+    /// When the credential ends: nobody may stay longer by it. None where it does not end by itself.
+    pub fn ends(&self) -> Option<SystemTime> {
+        self.ends
+    }
+
+    /// The limits of an API key; none for other credentials.
+    pub fn limits(&self) -> &[KeyLimit] {
+        &self.limits
+    }
+
+    /// The same limits to keep; None where there are none.
+    pub fn shared_limits(&self) -> Option<Arc<[KeyLimit]>> {
+        (!self.limits.is_empty()).then(|| Arc::clone(&self.limits))
+    }
+
     /// The token's name, [`BEARER`] or [`ANONYMOUS`].
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
+    /// What the credential's scopes allow; None for a credential without scopes, which opens every tool of its namespaces.
+    pub fn grant(&self) -> Option<&Arc<Grant>> {
+        self.grant.as_ref()
+    }
+
+    /// The namespaces that the credential opens.
+    pub fn namespaces(&self) -> &Arc<NamespaceScope> {
+        &self.namespaces
+    }
+
     /// Whether the token opens a namespace. The namespace's own list of principals comes on top.
     pub fn opens(&self, namespace: &NamespaceName) -> bool {
-        match namespace.is_system() {
-            true => self.namespaces.management,
-            false => self.namespaces.contains(namespace.as_str()),
-        }
+        self.namespaces.opens(namespace)
     }
 }
 
-/// The namespaces a token opens, compiled once.
-#[derive(Debug)]
-pub(crate) struct NamespaceScope {
-    names: Names,
-    /// Whether the management tools are open, too. They write code that reads every namespace's secrets, so no pattern
-    /// opens them by chance: `_system` has to be listed by its name.
-    management: bool,
-}
-
-#[derive(Debug)]
-enum Names {
-    All,
-    Matching(GlobSet),
-}
-
-impl NamespaceScope {
-    /// Everything, the management tools included.
-    const UNRESTRICTED: Self = Self {
-        names: Names::All,
-        management: true,
-    };
-    /// Every namespace. The management tools are for somebody who is known.
-    const ANYBODY: Self = Self {
-        names: Names::All,
-        management: false,
-    };
-
-    /// Compiles names and globs; the error says which one is none.
-    pub(crate) fn new(patterns: &[String]) -> Result<Self, String> {
-        let system = NamespaceName::system();
-        let management = patterns.iter().any(|pattern| pattern == system.as_str());
-        Ok(Self {
-            names: Names::new(patterns)?,
-            management,
-        })
-    }
-
-    pub(crate) fn contains(&self, namespace: &str) -> bool {
-        match &self.names {
-            Names::All => true,
-            Names::Matching(set) => set.is_match(namespace),
-        }
-    }
-}
-
-impl Names {
-    fn new(patterns: &[String]) -> Result<Self, String> {
-        if patterns.iter().any(|pattern| pattern == "*") {
-            return Ok(Self::All);
-        }
-        let mut set = GlobSetBuilder::new();
-        for pattern in patterns {
-            let glob = Glob::new(pattern)
-                .map_err(|error| format!("invalid pattern {pattern:?}: {}", error.kind()))?;
-            set.add(glob);
-        }
-        let set = set.build().map_err(|error| error.kind().to_string())?;
-        Ok(Self::Matching(set))
-    }
-}
-
-/// All tokens, by digest.
+/// All tokens, by digest, the API keys of the moment, and the issuers of access tokens.
 #[derive(Debug)]
 pub(crate) struct Tokens {
     by_digest: HashMap<TokenDigest, Arc<Principal>, Fingerprints>,
     anonymous: Arc<Principal>,
+    keys: KeyTables,
+    pub(crate) oauth: Oauth,
+}
+
+/// Why nobody is known by the credentials of a request.
+#[derive(Debug)]
+pub(crate) enum Unknown {
+    /// They are none that count: 401.
+    Refused(Rejection),
+    /// An issuer has to be asked first.
+    Pending(Pending),
+}
+
+impl From<Rejection> for Unknown {
+    fn from(rejection: Rejection) -> Self {
+        Self::Refused(rejection)
+    }
+}
+
+/// Why a token is nobody's.
+enum Nobody {
+    /// It is no token of anybody. The log may be told more.
+    Token(Option<&'static str>),
+    /// It begins as an API key and does not count as one.
+    Key(&'static str),
+    /// An issuer has to be asked first.
+    Pending(Pending),
 }
 
 impl Tokens {
@@ -121,30 +149,34 @@ impl Tokens {
         tokens: &[TokenConfig],
         bearer: Option<&SecretToken>,
     ) -> Result<Self, String> {
-        let principal = |name: &str, namespaces| {
-            Arc::new(Principal {
-                name: name.into(),
-                namespaces,
-            })
-        };
         let mut by_digest =
             HashMap::with_capacity_and_hasher(tokens.len() + 1, Fingerprints::default());
         for token in tokens {
-            let principal = Principal {
-                name: token.name.as_str().into(),
-                namespaces: NamespaceScope::new(&token.namespaces)?,
-            };
+            let namespaces = NamespaceScope::new(&token.namespaces)?;
+            let principal = Principal::unlimited(&token.name, namespaces);
             by_digest.insert(token.sha256, Arc::new(principal));
         }
         // Last, so that the unrestricted token stays that even where it is listed too.
         if let Some(bearer) = bearer {
-            let unrestricted = principal(BEARER, NamespaceScope::UNRESTRICTED);
-            by_digest.insert(bearer.digest(), unrestricted);
+            let unrestricted = Principal::unlimited(BEARER, NamespaceScope::UNRESTRICTED);
+            by_digest.insert(bearer.digest(), Arc::new(unrestricted));
         }
         Ok(Self {
             by_digest,
-            anonymous: principal(ANONYMOUS, NamespaceScope::ANYBODY),
+            anonymous: Arc::new(Principal::unlimited(ANONYMOUS, NamespaceScope::ANYBODY)),
+            keys: KeyTables::default(),
+            oauth: Oauth::default(),
         })
+    }
+
+    /// Looks API keys up in these tables from now on.
+    pub(crate) fn set_keys(&mut self, keys: KeyTables) {
+        self.keys = keys;
+    }
+
+    /// The principal of a token by its name. [`BEARER`] is nobody's name but the unrestricted token's.
+    pub(crate) fn named(&self, name: &str) -> Option<&Arc<Principal>> {
+        self.by_digest.values().find(|it| &*it.name == name)
     }
 
     /// Who a listener without credentials serves.
@@ -153,27 +185,35 @@ impl Tokens {
     }
 
     /// Who sends the request, or 401 with the challenge.
-    pub(crate) fn authenticate(&self, fields: &Fields<'_>) -> Result<&Arc<Principal>, Rejection> {
+    pub(crate) fn authenticate(
+        &self,
+        fields: &Fields<'_>,
+        client: IpAddr,
+    ) -> Result<Arc<Principal>, Unknown> {
         let value = match fields.authorization {
             Field::Once(value) => value.as_bytes(),
             Field::Absent => {
-                return Err(Rejection::unauthorized(
-                    "No credentials: send `Authorization: Bearer <token>`.",
-                ));
+                let none = "No credentials: send `Authorization: Bearer <token>`.";
+                return Err(Rejection::unauthorized(none).into());
             }
             Field::Several => {
-                return Err(Rejection::unauthorized(
-                    "Several Authorization headers: send exactly one.",
-                ));
+                let several = "Several Authorization headers: send exactly one.";
+                return Err(Rejection::unauthorized(several).into());
             }
         };
         let Some(token) = bearer_token(value) else {
-            return Err(Rejection::unauthorized(
-                "Unsupported credentials: send `Authorization: Bearer <token>`.",
-            ));
+            let other = "Unsupported credentials: send `Authorization: Bearer <token>`.";
+            return Err(Rejection::unauthorized(other).into());
         };
-        self.owner(token)
-            .ok_or_else(|| Rejection::unauthorized("The bearer token is not valid."))
+        self.owner(token, client).map_err(|nobody| match nobody {
+            Nobody::Key(cause) => Rejection::unauthorized(INVALID_KEY).because(cause).into(),
+            Nobody::Token(cause) => {
+                let mut refused = Rejection::unauthorized("The bearer token is not valid.");
+                refused.cause = cause;
+                refused.into()
+            }
+            Nobody::Pending(pending) => Unknown::Pending(pending),
+        })
     }
 
     /// The same where a browser may say it by `Basic`, too: this user, and a token in place of a password.
@@ -181,33 +221,56 @@ impl Tokens {
         &self,
         user: &str,
         fields: &Fields<'_>,
-    ) -> Result<&Arc<Principal>, Rejection> {
+        client: IpAddr,
+    ) -> Result<Arc<Principal>, Unknown> {
         let Field::Once(value) = fields.authorization else {
-            return self.authenticate(fields);
+            return self.authenticate(fields, client);
         };
         let Some(credentials) = basic::credentials(value.as_bytes()) else {
-            return self.authenticate(fields);
+            return self.authenticate(fields, client);
         };
-        let found = credentials.and_then(|it| self.owner(&it.token).filter(|_| it.user == user));
+        let owner = |token: &[u8]| self.owner(token, client).ok();
+        let found = credentials.and_then(|it| owner(&it.token).filter(|_| it.user == user));
         found.ok_or_else(|| {
             Rejection::unauthorized(
                 "The user name or the token is not valid: send ADMIN_USERNAME and, as the password, a token.",
             )
+            .into()
         })
     }
 
-    /// Whose token it is.
-    fn owner(&self, token: &[u8]) -> Option<&Arc<Principal>> {
+    /// Whose token or key it is.
+    fn owner(&self, token: &[u8], client: IpAddr) -> Result<Arc<Principal>, Nobody> {
         let digest = TokenDigest::of(token);
         match self.by_digest.get_key_value(&digest) {
-            Some((stored, principal)) if stored.matches(&digest) => Some(principal),
-            _ => None,
+            Some((stored, principal)) if stored.matches(&digest) => Ok(Arc::clone(principal)),
+            _ if keys::looks_like_key(token) => self.key_owner(token, client).map_err(Nobody::Key),
+            _ if !self.oauth.is_on() => Err(Nobody::Token(None)),
+            _ => match self.oauth.judge(token, SystemTime::now()) {
+                TokenVerdict::Principal(principal) => Ok(principal),
+                TokenVerdict::Pending(pending) => Err(Nobody::Pending(pending)),
+                TokenVerdict::Refused(cause) => Err(Nobody::Token(Some(cause))),
+            },
         }
+    }
+
+    /// Whose key it is. Networks and time are judged at each request.
+    fn key_owner(&self, text: &[u8], client: IpAddr) -> Result<Arc<Principal>, &'static str> {
+        let table = self.keys.load();
+        let key = table.verify(text, client, SystemTime::now());
+        let key = key.map_err(keys::KeyRefusal::cause)?;
+        Ok(Arc::new(Principal {
+            name: Arc::clone(key.principal()),
+            namespaces: Arc::clone(key.namespaces()),
+            grant: Some(Arc::clone(key.grant())),
+            ends: key.record().expires,
+            limits: Arc::clone(key.limits()),
+        }))
     }
 }
 
 /// The token of `Bearer <token>`; the scheme's case does not matter.
-fn bearer_token(value: &[u8]) -> Option<&[u8]> {
+pub(crate) fn bearer_token(value: &[u8]) -> Option<&[u8]> {
     let (scheme, rest) = value.trim_ascii().split_at_checked(6)?;
     let token = rest.trim_ascii_start();
     let separated = token.len() < rest.len();
@@ -215,148 +278,4 @@ fn bearer_token(value: &[u8]) -> Option<&[u8]> {
 }
 
 #[cfg(test)]
-mod tests {
-    use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
-    use http::{HeaderMap, HeaderValue};
-
-    use super::*;
-    use crate::rejection::Reason;
-
-    fn tokens() -> Tokens {
-        let token = |name: &str, text: &str, namespaces: &[&str]| TokenConfig {
-            name: name.into(),
-            sha256: TokenDigest::of(text.as_bytes()),
-            namespaces: namespaces.iter().map(|&name| name.into()).collect(),
-        };
-        Tokens::new(
-            &[
-                token("ci", "ci-old", &["github", "dev-*"]),
-                token("ci", "ci-new", &["github", "dev-*"]),
-                token("ops", "change_me_ops", &["*"]),
-            ],
-            Some(&SecretToken::new("change_me").unwrap()),
-        )
-        .unwrap()
-    }
-
-    fn headers(values: &[&[u8]]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for value in values {
-            headers.append(AUTHORIZATION, HeaderValue::from_bytes(value).unwrap());
-        }
-        headers
-    }
-
-    fn who(value: &str) -> Option<String> {
-        let tokens = tokens();
-        let principal = tokens
-            .authenticate(&Fields::of(&headers(&[value.as_bytes()])))
-            .ok()?;
-        Some(principal.name.to_string())
-    }
-
-    #[test]
-    fn only_the_unrestricted_token_opens_the_management_tools_without_a_word_about_them() {
-        let tokens = tokens();
-        let opens = |value: &str| {
-            let headers = headers(&[value.as_bytes()]);
-            let principal = tokens.authenticate(&Fields::of(&headers)).unwrap();
-            principal.opens(&NamespaceName::system())
-        };
-        assert!(opens("Bearer change_me"));
-        assert!(!opens("Bearer change_me_ops") && !opens("Bearer ci-old"));
-        assert!(!tokens.anonymous().opens(&NamespaceName::system()));
-    }
-
-    #[test]
-    fn tokens_stand_for_their_principals() {
-        for (value, principal) in [
-            ("Bearer change_me", BEARER),
-            ("bearer change_me", BEARER),
-            ("BEARER   change_me  ", BEARER),
-            ("Bearer ci-old", "ci"),
-            ("Bearer ci-new", "ci"),
-            ("Bearer change_me_ops", "ops"),
-        ] {
-            assert_eq!(who(value).as_deref(), Some(principal), "{value}");
-        }
-    }
-
-    #[test]
-    fn everything_else_is_401_with_a_challenge() {
-        let tokens = tokens();
-        for (value, challenge) in [
-            (&b"Bearer change_me2"[..], "Bearer"),
-            (b"Bearer change_m", "Bearer"),
-            (b"Bearer change_me change_me", "Bearer"),
-            (b"Bearer \xff\xfe", "Bearer"),
-            (b"Bearer", "Bearer"),
-            (b"Bearer ", "Bearer"),
-            (b"Bearerchange_me", "Bearer"),
-            (b"Basic Y2hhbmdlX21l", "Bearer"),
-            (b"change_me", "Bearer"),
-            (b"", "Bearer"),
-        ] {
-            let refused = tokens
-                .authenticate(&Fields::of(&headers(&[value])))
-                .unwrap_err();
-            assert_eq!(refused.reason, Reason::Unauthorized);
-            let expected = (WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
-            assert_eq!(refused.headers, [expected], "{value:?}");
-        }
-        let none = tokens
-            .authenticate(&Fields::of(&HeaderMap::new()))
-            .unwrap_err();
-        assert_eq!(none.headers[0].1, "Bearer");
-    }
-
-    #[test]
-    fn two_authorization_headers_are_refused_even_when_both_are_right() {
-        let both = headers(&[b"Bearer change_me", b"Bearer change_me"]);
-        let refused = tokens().authenticate(&Fields::of(&both)).unwrap_err();
-        assert_eq!(refused.reason, Reason::Unauthorized);
-    }
-
-    #[test]
-    fn a_refusal_never_repeats_the_token() {
-        let refused = tokens()
-            .authenticate(&Fields::of(&headers(&[b"Bearer canary-4711"])))
-            .unwrap_err();
-        assert!(!format!("{refused:?}").contains("canary"));
-    }
-
-    #[test]
-    fn a_token_opens_its_namespaces_only() {
-        let tokens = tokens();
-        let principal = tokens
-            .authenticate(&Fields::of(&headers(&[b"Bearer ci-new"])))
-            .unwrap();
-        for (namespace, open) in [
-            ("github", true),
-            ("dev-2", true),
-            ("github2", false),
-            ("dev", false),
-        ] {
-            assert_eq!(
-                principal.namespaces.contains(namespace),
-                open,
-                "{namespace}"
-            );
-        }
-    }
-
-    #[test]
-    fn the_unrestricted_token_stays_unrestricted_when_it_is_listed_too() {
-        let listed = TokenConfig {
-            name: "ci".into(),
-            sha256: TokenDigest::of(b"change_me"),
-            namespaces: vec!["github".into()],
-        };
-        let bearer = SecretToken::new("change_me").unwrap();
-        let tokens = Tokens::new(&[listed], Some(&bearer)).unwrap();
-        let principal = tokens
-            .authenticate(&Fields::of(&headers(&[b"Bearer change_me"])))
-            .unwrap();
-        assert!(principal.namespaces.contains("anything"));
-    }
-}
+mod tests;

@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::bearer::{NamespaceScope, Principal};
+use tooldock_workers::namespace_scope::NamespaceScope;
+
+use crate::bearer::Principal;
 use crate::config::CertificateConfig;
 
 /// A name that a certificate gives its owner.
@@ -133,10 +135,8 @@ impl Certificates {
         for (place, certificate) in certificates.iter().enumerate() {
             let name = CertificateName::of_config(certificate)
                 .map_err(|(key, message)| format!("[{place}].{key}: {message}"))?;
-            let principal = Principal {
-                name: certificate.name.as_str().into(),
-                namespaces: NamespaceScope::new(&certificate.namespaces)?,
-            };
+            let namespaces = NamespaceScope::new(&certificate.namespaces)?;
+            let principal = Principal::unlimited(&certificate.name, namespaces);
             by_name.entry(name).or_default().push(Entry {
                 place,
                 listeners: certificate.listeners.clone(),

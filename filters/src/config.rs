@@ -3,14 +3,18 @@
 //! Networks, hosts, origins and digests are parsed as the file is read; [`AdmissionConfig::validate`] checks what
 //! only shows when values are seen together.
 
+mod oauth;
 mod public_url;
 mod validate;
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use serde::de::{self, Deserializer};
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{self, Deserializer, IntoDeserializer as _, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::off_or;
@@ -20,6 +24,10 @@ use crate::network::Cidr;
 use crate::origin::OriginPattern;
 use crate::token::TokenDigest;
 
+pub use oauth::{
+    Audience, ClaimedNamespaces, ClientSecret, Introspection, IntrospectionConfig, JwksSource,
+    OauthConfig, TokenNamespaces,
+};
 pub use public_url::PublicUrl;
 
 /// `admission:` — who gets in, from where, how often, and how large.
@@ -42,6 +50,8 @@ pub struct AdmissionConfig {
     pub certificates: Vec<CertificateConfig>,
     /// Where clients reach the gateway, for documents that name addresses.
     pub public_url: PublicUrl,
+    /// The authorization servers whose access tokens are accepted.
+    pub oauth: Vec<OauthConfig>,
     /// The limit per client address before credentials are looked at.
     pub flood: Flood,
     /// Limits on requests and tool calls.
@@ -118,8 +128,8 @@ pub struct RateConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RateLimitConfig {
-    /// Whose budget it is.
-    pub key: LimitKey,
+    /// Whose budget it is: a key, or several of which each combination has a budget of its own.
+    pub key: LimitKeys,
     /// Sustained, per second.
     pub rate: NonZeroU32,
     /// At once, after a pause.
@@ -130,9 +140,51 @@ pub struct RateLimitConfig {
     /// Only in this namespace; absent: in each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<NamespaceName>,
+    /// What calls of tools take from the budget: names and globs, the first in the order of their spelling that matches
+    /// counts. Any other call takes 1.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub weights: BTreeMap<String, NonZeroU32>,
 }
 
-/// Whose budget a rate limit is.
+/// What a rate limit is counted by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitKeys(pub Vec<LimitKey>);
+
+impl Serialize for LimitKeys {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &*self.0 {
+            [one] => one.serialize(serializer),
+            several => several.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for LimitKeys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OneOrSeveral;
+
+        impl<'de> Visitor<'de> for OneOrSeveral {
+            type Value = LimitKeys;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("principal, namespace, tool or address, or a list of these")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<LimitKeys, E> {
+                let one = LimitKey::deserialize(text.into_deserializer())?;
+                Ok(LimitKeys(vec![one]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<LimitKeys, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(items)).map(LimitKeys)
+            }
+        }
+
+        deserializer.deserialize_any(OneOrSeveral)
+    }
+}
+
+/// One thing that a rate limit is counted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitKey {
@@ -233,6 +285,7 @@ impl Default for AdmissionConfig {
             tokens: Vec::new(),
             certificates: Vec::new(),
             public_url: PublicUrl::default(),
+            oauth: Vec::new(),
             flood: Flood::Off,
             rate_limits: Vec::new(),
             limits: LimitsConfig::default(),
@@ -345,6 +398,7 @@ mod tests {
             tokens: []
             certificates: []
             public_url: off
+            oauth: []
             flood: off
             rate_limits: []
             limits: { header_bytes: 32KiB, header_fields: 100, body: 4MiB, bodies_total: 256MiB, connections: 100000, concurrency: { per_principal: off, per_address: off }, streams_per_principal: 10000, sessions_per_principal: 10000, session_bytes_per_principal: 64MiB }
@@ -369,6 +423,7 @@ mod tests {
             rate_limits:
               - {{ key: principal, rate: 100, burst: 200 }}
               - {{ key: tool, rate: 1, burst: 1, unit: tool_call, namespace: github }}
+              - {{ key: [principal, tool], rate: 1, burst: 9, unit: tool_call, weights: {{ "search_*": 5 }} }}
             limits: {{ concurrency: {{ per_principal: 20, per_address: off }} }}
             "#
         );
@@ -405,6 +460,10 @@ mod tests {
             ),
             ("origins: [null]", "origins"),
             ("rate_limits: [ { key: user, rate: 1, burst: 1 } ]", "user"),
+            (
+                "rate_limits: [ { key: 5, rate: 1, burst: 1 } ]",
+                "or a list of these",
+            ),
             ("limits: { body: lots }", "body"),
             ("limits: { concurrency: { per_principal: 0 } }", "from 1 to"),
             ("limits: { concurrency: { per_address: many } }", "`off` or"),

@@ -29,7 +29,10 @@ impl<C: Clock> FloodGuard<C> {
         };
         limiter
             .check(network_of(client))
-            .map_err(|wait| Rejection::rate_limited(wait, "per client address"))
+            .map(|_| ())
+            .map_err(|wait| {
+                Rejection::rate_limited(wait, "client address").because("per client address")
+            })
     }
 }
 

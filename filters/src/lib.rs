@@ -13,9 +13,10 @@
 //! | flood guard per address | `flood` | 429 |
 //! | Origin; preflights are answered here | [`origin`] | 403, 400 |
 //! | public paths leave here | [`route`] | 405 |
-//! | credentials: a token, which a browser may send as a password, or a client certificate | [`bearer`], `basic`, [`certificate`] | 401 |
+//! | credentials: a token, API key or access token, which a browser may send as a password, or a client certificate | [`bearer`], [`oauth`], `basic`, [`certificate`] | 401 |
 //! | path and method | [`route`] | 404, 405 |
 //! | where browsers add credentials: that the listener's own page sends it | `csrf` | 403 |
+//! | that an access token has a scope which means something | [`oauth`] | 403 |
 //! | limits per principal and address; requests at once | `limits`, `concurrency` | 429 |
 //! | namespace: named, existing, open to the principal | [`namespace`] | 400, 404, 403 |
 //! | limits per namespace | `limits` | 429 |
@@ -29,6 +30,7 @@
 pub mod admission;
 mod basic;
 pub mod bearer;
+pub mod budget;
 pub mod certificate;
 mod concurrency;
 pub mod config;
@@ -43,6 +45,7 @@ mod manager;
 pub mod media;
 pub mod namespace;
 pub mod network;
+pub mod oauth;
 pub mod origin;
 mod path;
 pub mod rate;
@@ -56,9 +59,11 @@ pub use certificate::{CertificateName, ClientCertificate, Shown};
 pub use concurrency::Permit;
 pub use config::{AdmissionConfig, ConfigError};
 pub use fields::Fields;
+pub use limits::{CountedBy, Exhausted, Subject};
 pub use media::{AcceptFlags, AcceptRule, lists_any_type};
 pub use namespace::{Access, Directory, NamespaceRule};
 pub use network::Peer;
+pub use oauth::{Asked, Oauth};
 pub use origin::{Answer, CorsHeaders};
 pub use rate::RetryAfter;
 pub use rejection::{ErrorShape, Reason, Rejection};

@@ -7,15 +7,26 @@
 //! Several rules apply one after the other. What an earlier rule took is not given back when a later one refuses, so a
 //! client that hammers one limit also uses up its others.
 
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use globset::{Glob, GlobMatcher};
 use governor::clock::{Clock, MonotonicClock};
+use tooldock_workers::budget::Budget;
+use tooldock_workers::keys::{KeyLimit, KeyLimitUnit};
 use tooldock_workers::names::NamespaceName;
 
+use crate::budget::header_fields;
 use crate::config::{LimitKey, LimitUnit, RateLimitConfig};
 use crate::flood::network_of;
 use crate::rate::{KeyedLimiter, RetryAfter};
 use crate::rejection::Rejection;
+
+/// Different limits of API keys that are kept.
+const OF_KEYS_MAX: usize = 4096;
 
 /// The configured rules, sorted by where they are checked.
 #[derive(Debug)]
@@ -23,22 +34,58 @@ pub(crate) struct Limits<C: Clock = MonotonicClock> {
     before_namespace: Vec<Rule<C>>,
     after_namespace: Vec<Rule<C>>,
     tool_calls: Vec<Rule<C>>,
+    /// Limits that API keys bring along: one table for all keys with the same limit.
+    of_keys: Mutex<HashMap<KeyLimit, Arc<Rule<C>>>>,
+    clock: C,
 }
 
 #[derive(Debug)]
 struct Rule<C: Clock> {
-    key: LimitKey,
+    keys: Box<[LimitKey]>,
+    /// What the limit is called: its keys.
+    name: Arc<str>,
     only: Option<NamespaceName>,
+    /// Whether one of the keys is a namespace or its tool.
+    of_namespace: bool,
+    weights: Box<[(GlobMatcher, NonZeroU32)]>,
+    rate: NonZeroU32,
+    burst: NonZeroU32,
     limiter: KeyedLimiter<C>,
 }
 
 /// What a request or call is counted by.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Subject<'a> {
-    pub(crate) principal: &'a str,
-    pub(crate) client: IpAddr,
-    pub(crate) namespace: Option<&'a NamespaceName>,
-    pub(crate) tool: Option<&'a str>,
+pub struct Subject<'a> {
+    /// Whose it is.
+    pub principal: &'a str,
+    /// Where it comes from.
+    pub client: IpAddr,
+    /// What it is for, as far as that is known.
+    pub namespace: Option<&'a NamespaceName>,
+    /// The tool that is called.
+    pub tool: Option<&'a str>,
+    /// The limits of the API key.
+    pub own: &'a [KeyLimit],
+    /// The id of the API key, which its own limits count by.
+    pub key: Option<&'a str>,
+}
+
+/// By which limits a call is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CountedBy {
+    /// By all.
+    All,
+    /// By those of its namespace alone: another namespace, which the call is passed on to, counts the rest.
+    Namespace,
+}
+
+/// A limit that is used up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exhausted {
+    /// How long until there is budget again for the same.
+    pub wait: RetryAfter,
+    /// The limit, with what is left.
+    pub budget: Budget,
 }
 
 impl<C: Clock + Clone> Limits<C> {
@@ -47,93 +94,277 @@ impl<C: Clock + Clone> Limits<C> {
             before_namespace: Vec::new(),
             after_namespace: Vec::new(),
             tool_calls: Vec::new(),
+            of_keys: Mutex::default(),
+            clock: clock.clone(),
         };
         for rule in rules {
-            let place = match (rule.unit, rule.key, &rule.namespace) {
-                (LimitUnit::ToolCall, _, _) => &mut limits.tool_calls,
-                (LimitUnit::Request, LimitKey::Principal | LimitKey::Address, None) => {
+            let needs_no_namespace = |key: &LimitKey| !key.is_of_namespace();
+            let place = match (rule.unit, &rule.namespace) {
+                (LimitUnit::ToolCall, _) => &mut limits.tool_calls,
+                (LimitUnit::Request, None) if rule.key.0.iter().all(needs_no_namespace) => {
                     &mut limits.before_namespace
                 }
-                (LimitUnit::Request, _, _) => &mut limits.after_namespace,
+                (LimitUnit::Request, _) => &mut limits.after_namespace,
             };
-            place.push(Rule {
-                key: rule.key,
-                only: rule.namespace.clone(),
-                limiter: KeyedLimiter::new(rule.rate, rule.burst, clock.clone()),
-            });
+            place.push(Rule::new(rule, clock.clone()));
         }
         limits
     }
 }
 
-impl<C: Clock> Limits<C> {
-    /// The limits on requests that need no namespace.
-    pub(crate) fn check_request(&self, subject: Subject<'_>) -> Result<(), Rejection> {
-        refuse_first(&self.before_namespace, subject)
+impl<C: Clock + Clone> Limits<C> {
+    /// The limits on requests that need no namespace. The tightest budget is what stays.
+    pub(crate) fn check_request(&self, subject: Subject<'_>) -> Result<Option<Budget>, Rejection> {
+        let budget = check(self.before_namespace.iter(), subject).map_err(refusal)?;
+        self.check_own(KeyLimitUnit::Request, subject, budget)
+            .map_err(refusal)
     }
 
     /// The limits on requests to a namespace.
-    pub(crate) fn check_namespace_request(&self, subject: Subject<'_>) -> Result<(), Rejection> {
-        refuse_first(&self.after_namespace, subject)
+    pub(crate) fn check_namespace_request(
+        &self,
+        subject: Subject<'_>,
+    ) -> Result<Option<Budget>, Rejection> {
+        check(self.after_namespace.iter(), subject).map_err(refusal)
+    }
+
+    /// All limits on requests, where everything that they count by is known from the beginning.
+    pub(crate) fn check_any_request(&self, subject: Subject<'_>) -> Result<(), Exhausted> {
+        check(self.before_namespace.iter(), subject)?;
+        self.check_own(KeyLimitUnit::Request, subject, None)?;
+        check(self.after_namespace.iter(), subject).map(drop)
     }
 
     /// The limits on tool calls.
-    pub(crate) fn check_tool_call(&self, subject: Subject<'_>) -> Result<(), RetryAfter> {
-        self.tool_calls
-            .iter()
-            .try_for_each(|rule| rule.check(subject))
+    pub(crate) fn check_tool_call(
+        &self,
+        subject: Subject<'_>,
+        counted: CountedBy,
+    ) -> Result<Option<Budget>, Exhausted> {
+        match counted {
+            CountedBy::All => {
+                let budget = check(self.tool_calls.iter(), subject)?;
+                self.check_own(KeyLimitUnit::ToolCall, subject, budget)
+            }
+            CountedBy::Namespace => {
+                let rules = self.tool_calls.iter();
+                check(rules.filter(|it| it.is_of_one_namespace()), subject)
+            }
+        }
+    }
+
+    /// The limits of the API key; `budget` is the tightest so far.
+    fn check_own(
+        &self,
+        unit: KeyLimitUnit,
+        subject: Subject<'_>,
+        mut budget: Option<Budget>,
+    ) -> Result<Option<Budget>, Exhausted> {
+        for limit in subject.own.iter().filter(|limit| limit.unit == unit) {
+            let rule = self.of_key(limit);
+            if let Some(left) = rule.take(subject)? {
+                budget = Some(Budget::tighter(budget, rule.budget(left)));
+            }
+        }
+        Ok(budget)
+    }
+
+    fn of_key(&self, limit: &KeyLimit) -> Arc<Rule<C>> {
+        let mut known = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        // Keys come and go, and their limits with them. A limit counts by the second, so that little is forgotten when all
+        // counts begin anew.
+        if known.len() >= OF_KEYS_MAX && !known.contains_key(limit) {
+            known.clear();
+        }
+        let new = || Arc::new(Rule::of_key(limit, self.clock.clone()));
+        Arc::clone(known.entry(*limit).or_insert_with(new))
+    }
+
+    /// Whether there are limits on tool calls.
+    pub(crate) fn count_tool_calls(&self) -> bool {
+        !self.tool_calls.is_empty()
     }
 }
 
-fn refuse_first<C: Clock>(rules: &[Rule<C>], subject: Subject<'_>) -> Result<(), Rejection> {
-    rules.iter().try_for_each(|rule| {
-        rule.check(subject)
-            .map_err(|wait| Rejection::rate_limited(wait, rule.cause()))
-    })
+/// Takes from the budgets of all rules up to the first that has none.
+fn check<'r, C: Clock + 'r>(
+    rules: impl Iterator<Item = &'r Rule<C>>,
+    subject: Subject<'_>,
+) -> Result<Option<Budget>, Exhausted> {
+    let mut tightest: Option<(&Rule<C>, u32)> = None;
+    for rule in rules {
+        let Some(left) = rule.take(subject)? else {
+            continue;
+        };
+        let is_tighter = |(other, of_other): (&Rule<C>, u32)| {
+            let part = |left: u32, of: NonZeroU32| u64::from(left) * u64::from(of.get());
+            part(left, other.burst) < part(of_other, rule.burst)
+        };
+        if tightest.is_none_or(is_tighter) {
+            tightest = Some((rule, left));
+        }
+    }
+    // Made of one rule alone: most requests are counted by several, and each costs.
+    Ok(tightest.map(|(rule, left)| rule.budget(left)))
+}
+
+fn refusal(exhausted: Exhausted) -> Rejection {
+    let budget = &exhausted.budget;
+    let mut rejection =
+        Rejection::rate_limited(exhausted.wait, &budget.limit).because(cause(&budget.limit));
+    rejection.headers.extend(header_fields(budget));
+    rejection
+}
+
+/// What the log and metrics call a limit.
+fn cause(limit: &str) -> &'static str {
+    match limit {
+        "principal" => "per principal",
+        "namespace" => "per namespace",
+        "tool" => "per tool",
+        "address" => "per client address",
+        "key" => "of the API key",
+        _ => "per combination",
+    }
 }
 
 impl<C: Clock> Rule<C> {
-    fn check(&self, subject: Subject<'_>) -> Result<(), RetryAfter> {
-        if self.only.is_some() && self.only.as_ref() != subject.namespace {
-            return Ok(());
-        }
-        match (self.key, subject.namespace) {
-            (LimitKey::Principal, _) => self.limiter.check(subject.principal),
-            (LimitKey::Address, _) => self.limiter.check(network_of(subject.client)),
-            (LimitKey::Namespace, Some(namespace)) => self.limiter.check(namespace),
-            (LimitKey::Tool, Some(namespace)) => self.limiter.check((namespace, subject.tool)),
-            // A request that belongs to no namespace is not counted by one.
-            (LimitKey::Namespace | LimitKey::Tool, None) => Ok(()),
+    /// Whether it counts what belongs to one namespace.
+    fn is_of_one_namespace(&self) -> bool {
+        self.of_namespace || self.only.is_some()
+    }
+
+    /// The rule of keys with this limit.
+    fn of_key(limit: &KeyLimit, clock: C) -> Self {
+        Self {
+            keys: [].into(),
+            name: "key".into(),
+            only: None,
+            of_namespace: false,
+            weights: Box::default(),
+            rate: limit.rate,
+            burst: limit.burst,
+            limiter: KeyedLimiter::new(limit.rate, limit.burst, clock),
         }
     }
 
-    fn cause(&self) -> &'static str {
-        match self.key {
-            LimitKey::Principal => "per principal",
-            LimitKey::Namespace => "per namespace",
-            LimitKey::Tool => "per tool",
-            LimitKey::Address => "per client address",
+    fn new(rule: &RateLimitConfig, clock: C) -> Self {
+        let keys = &rule.key.0;
+        let names: Vec<_> = keys.iter().map(|key| key.name()).collect();
+        // Validation has refused patterns that are none.
+        let weights = rule.weights.iter().filter_map(|(pattern, weight)| {
+            let glob = Glob::new(pattern).ok()?;
+            Some((glob.compile_matcher(), *weight))
+        });
+        Self {
+            keys: keys.as_slice().into(),
+            name: names.join("+").into(),
+            only: rule.namespace.clone(),
+            of_namespace: keys.iter().any(|key| key.is_of_namespace()),
+            weights: weights.collect(),
+            rate: rule.rate,
+            burst: rule.burst,
+            limiter: KeyedLimiter::new(rule.rate, rule.burst, clock),
+        }
+    }
+
+    /// Takes what the subject weighs: what is left. None: the rule is not about the subject.
+    fn take(&self, subject: Subject<'_>) -> Result<Option<u32>, Exhausted> {
+        let is_of_others = self.only.is_some() && self.only.as_ref() != subject.namespace;
+        // A request that belongs to no namespace is not counted by one.
+        let lacks_namespace = self.of_namespace && subject.namespace.is_none();
+        if is_of_others || lacks_namespace {
+            return Ok(None);
+        }
+        let counted = Counted {
+            keys: &self.keys,
+            subject,
+        };
+        let taken = match &*self.weights {
+            [] => self.limiter.check(counted),
+            weights => self.limiter.check_n(counted, weight(weights, subject.tool)),
+        };
+        taken.map(Some).map_err(|wait| Exhausted {
+            wait,
+            budget: self.budget(0),
+        })
+    }
+
+    fn budget(&self, left: u32) -> Budget {
+        Budget {
+            limit: Arc::clone(&self.name),
+            quota: self.burst.get(),
+            rate: self.rate,
+            left,
+        }
+    }
+}
+
+/// What a call of a tool takes.
+fn weight(weights: &[(GlobMatcher, NonZeroU32)], tool: Option<&str>) -> NonZeroU32 {
+    let own = tool.and_then(|tool| weights.iter().find(|(glob, _)| glob.is_match(tool)));
+    own.map_or(NonZeroU32::MIN, |(_, weight)| *weight)
+}
+
+impl LimitKey {
+    /// Whether it counts what belongs to a namespace.
+    fn is_of_namespace(self) -> bool {
+        matches!(self, Self::Namespace | Self::Tool)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Principal => "principal",
+            Self::Namespace => "namespace",
+            Self::Tool => "tool",
+            Self::Address => "address",
+        }
+    }
+}
+
+/// What of a subject a rule counts by.
+struct Counted<'a> {
+    keys: &'a [LimitKey],
+    subject: Subject<'a>,
+}
+
+impl Hash for Counted<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let subject = &self.subject;
+        // The limit of an API key counts by the key.
+        if self.keys.is_empty() {
+            subject.key.hash(state);
+        }
+        for key in self.keys {
+            match key {
+                LimitKey::Principal => subject.principal.hash(state),
+                LimitKey::Address => network_of(subject.client).hash(state),
+                LimitKey::Namespace => subject.namespace.hash(state),
+                LimitKey::Tool => (subject.namespace, subject.tool).hash(state),
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
+    use std::collections::BTreeMap;
     use std::time::Duration;
 
     use governor::clock::FakeRelativeClock;
 
     use super::*;
+    use crate::config::LimitKeys;
     use crate::rejection::Reason;
 
     fn rule(key: LimitKey, unit: LimitUnit, namespace: Option<&str>) -> RateLimitConfig {
         RateLimitConfig {
-            key,
+            key: LimitKeys(vec![key]),
             rate: NonZeroU32::new(5).unwrap(),
             burst: NonZeroU32::new(2).unwrap(),
             unit,
             namespace: namespace.map(|name| name.parse().unwrap()),
+            weights: BTreeMap::new(),
         }
     }
 
@@ -143,6 +374,8 @@ mod tests {
             client: "192.0.2.1".parse().unwrap(),
             namespace,
             tool: None,
+            own: &[],
+            key: None,
         }
     }
 
@@ -166,7 +399,13 @@ mod tests {
             .find_map(|_| limits.check_request(subject("ci", None)).err())
             .unwrap();
         assert_eq!(refused.reason, Reason::RateLimited);
-        assert_eq!(refused.cause, Some("per principal"));
+        assert!(refused.message.contains("per principal"), "{refused:?}");
+        let fields: Vec<_> = refused
+            .headers
+            .iter()
+            .map(|it| it.1.to_str().unwrap())
+            .collect();
+        assert!(fields.contains(&"\"principal\";r=0;t=1"), "{fields:?}");
         assert!(
             refused
                 .headers
@@ -194,17 +433,91 @@ mod tests {
     }
 
     #[test]
+    fn several_keys_count_each_combination_apart() {
+        let (github, shared) = ("github".parse().unwrap(), "shared".parse().unwrap());
+        let mut rule = rule(LimitKey::Principal, LimitUnit::ToolCall, None);
+        rule.key.0 = vec![LimitKey::Principal, LimitKey::Namespace, LimitKey::Tool];
+        let limits = Limits::new(&[rule], &FakeRelativeClock::default());
+        let call = |principal, namespace, tool| {
+            let subject = Subject {
+                tool: Some(tool),
+                ..subject(principal, Some(namespace))
+            };
+            limits
+                .check_tool_call(subject, CountedBy::All)
+                .map(|left| left.unwrap())
+        };
+        let first = call("ci", &github, "a").unwrap();
+        assert_eq!(&*first.limit, "principal+namespace+tool");
+        assert_eq!((first.left, first.reset(), first.window()), (1, 1, 1));
+        assert!(call("ci", &github, "a").is_ok() && call("ci", &github, "a").is_err());
+        assert!(call("dev", &github, "a").is_ok());
+        assert!(call("ci", &shared, "a").is_ok());
+        assert!(call("ci", &github, "b").is_ok());
+    }
+
+    #[test]
+    fn the_limits_of_a_key_count_beside_those_of_the_configuration() {
+        let rules = [rule(LimitKey::Principal, LimitUnit::Request, None)];
+        let limits = Limits::new(&rules, &FakeRelativeClock::default());
+        let own = ["1/3".parse().unwrap(), "1:tool_call".parse().unwrap()];
+        let namespace = "github".parse().unwrap();
+        let of_key = |name, id| Subject {
+            own: &own,
+            key: Some(id),
+            ..subject(name, Some(&namespace))
+        };
+        let request = |name, id| limits.check_request(of_key(name, id));
+        let call = |name, id| limits.check_tool_call(of_key(name, id), CountedBy::All);
+        let left = request("key:ci", "a").unwrap().unwrap();
+        assert_eq!((&*left.limit, left.left), ("principal", 1));
+        assert!(request("key:ci", "a").is_ok() && request("key:ci", "a").is_err());
+        assert!(request("key:dev", "b").is_ok());
+        assert!(call("key:ci", "a").is_ok());
+        let refused = call("key:ci", "a").unwrap_err();
+        assert_eq!(&*refused.budget.limit, "key");
+        // Another key of the same name has a budget of its own.
+        assert!(call("key:ci", "c").is_ok());
+    }
+
+    #[test]
+    fn a_call_takes_what_its_tool_weighs() {
+        let mut rule = rule(LimitKey::Principal, LimitUnit::ToolCall, None);
+        rule.burst = NonZeroU32::new(10).unwrap();
+        let weight = |weight| NonZeroU32::new(weight).unwrap();
+        rule.weights = BTreeMap::from([
+            ("search_*".into(), weight(4)),
+            ("search_all".into(), weight(9)),
+        ]);
+        let limits = Limits::new(&[rule], &FakeRelativeClock::default());
+        let namespace = "github".parse().unwrap();
+        let left = |tool| {
+            let subject = Subject {
+                tool: Some(tool),
+                ..subject("ci", Some(&namespace))
+            };
+            limits
+                .check_tool_call(subject, CountedBy::All)
+                .map(|left| left.unwrap().left)
+        };
+        assert_eq!(left("get"), Ok(9));
+        assert_eq!(left("search_all"), Ok(5));
+        assert_eq!(left("search_code"), Ok(1));
+        assert!(left("search_code").is_err());
+        assert_eq!(left("get"), Ok(0));
+    }
+
+    #[test]
     fn tool_calls_are_counted_apart_from_requests() {
         let rules = [rule(LimitKey::Tool, LimitUnit::ToolCall, None)];
         let limits = Limits::new(&rules, &FakeRelativeClock::default());
         let namespace = "github".parse().unwrap();
         let call = |tool| {
-            limits
-                .check_tool_call(Subject {
-                    tool: Some(tool),
-                    ..subject("ci", Some(&namespace))
-                })
-                .is_ok()
+            let subject = Subject {
+                tool: Some(tool),
+                ..subject("ci", Some(&namespace))
+            };
+            limits.check_tool_call(subject, CountedBy::All).is_ok()
         };
         assert!(call("a") && call("a") && !call("a"));
         assert!(call("b"));

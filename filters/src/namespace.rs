@@ -230,8 +230,9 @@ fn ambiguous(message: &'static str) -> Rejection {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_workers::namespace_scope::NamespaceScope;
+
     use super::*;
-    use crate::bearer::NamespaceScope;
     use crate::route::ALL;
 
     /// Serves `github` and `shared` to everyone and `vault` to nobody.
@@ -272,10 +273,8 @@ mod tests {
         let parts = request.body(()).unwrap().into_parts().0;
         let found = ALL.find(parts.uri.path()).unwrap();
         let scope: Vec<String> = scope.iter().map(|&name| name.into()).collect();
-        let principal = Principal {
-            name: "ci".into(),
-            namespaces: NamespaceScope::new(&scope).unwrap(),
-        };
+        let namespaces = NamespaceScope::new(&scope).unwrap();
+        let principal = Principal::unlimited("ci", namespaces);
         admitted(
             rule,
             &parts,

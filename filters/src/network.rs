@@ -2,24 +2,14 @@
 //!
 //! Addresses are canonical: an IPv4 address mapped into IPv6 is the IPv4 address, so that a rule is written once.
 
-use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::str::FromStr;
+use std::net::{IpAddr, SocketAddr};
 
 use http::HeaderName;
-use ipnet::{IpNet, Ipv4Net};
-use serde::{Deserialize, Serialize};
+pub use tooldock_workers::network::{Cidr, InvalidCidr, UNIX, UNIX_NAME};
 
 use crate::config::CidrsConfig;
 use crate::fields::Fields;
 use crate::rejection::{Reason, Rejection};
-
-/// The address of a client that has none, because it came by a Unix socket. No packet has this address, and in networks of
-/// the configuration it is written `unix`.
-pub const UNIX: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-
-/// How the configuration and the logs name [`UNIX`].
-pub const UNIX_NAME: &str = "unix";
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -39,100 +29,6 @@ impl From<IpAddr> for Peer {
             address,
             names_no_client: false,
         }
-    }
-}
-
-/// A network in CIDR notation; a bare address is a network of one. `unix` stands for the clients of Unix sockets, which are
-/// in no other network but that of every address.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Cidr(IpNet);
-
-/// Why a text is no network.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "invalid network {0:?}: use an address or ADDRESS/PREFIX, as 10.0.0.0/8 or fd00::/8, or unix"
-)]
-pub struct InvalidCidr(String);
-
-impl Cidr {
-    /// Whether the canonical form of the address lies in the network.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        if address == UNIX {
-            return self.0 == IpNet::from(UNIX) || self.0 == IpNet::V4(Ipv4Net::default());
-        }
-        match (self.0, address.to_canonical()) {
-            (IpNet::V4(net), IpAddr::V4(address)) => {
-                let differ = net.addr().to_bits() ^ address.to_bits();
-                let host_bits = 32 - u32::from(net.prefix_len());
-                // Shifted by all its bits: every address is in a network of prefix 0.
-                differ.checked_shr(host_bits).unwrap_or(0) == 0
-            }
-            (IpNet::V6(net), IpAddr::V6(address)) => {
-                let differ = net.addr().to_bits() ^ address.to_bits();
-                let host_bits = 128 - u32::from(net.prefix_len());
-                differ.checked_shr(host_bits).unwrap_or(0) == 0
-            }
-            _ => false,
-        }
-    }
-}
-
-impl FromStr for Cidr {
-    type Err = InvalidCidr;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text == UNIX_NAME {
-            return Ok(Self(IpNet::from(UNIX)));
-        }
-        let net = match text.parse::<IpNet>() {
-            Ok(net) => net,
-            Err(_) => text
-                .parse::<IpAddr>()
-                .map(IpNet::from)
-                .map_err(|_| InvalidCidr(text.to_owned()))?,
-        };
-        Ok(Self(canonical(net)))
-    }
-}
-
-/// `::ffff:10.0.0.0/104` is `10.0.0.0/8`: clients are compared in canonical form, so networks have to be in it too.
-fn canonical(net: IpNet) -> IpNet {
-    let IpNet::V6(v6) = net else { return net };
-    let mapped = v6.addr().to_ipv4_mapped();
-    let prefix = v6.prefix_len().checked_sub(96);
-    match (mapped, prefix) {
-        (Some(address), Some(prefix)) => Ipv4Net::new(address, prefix).map_or(net, IpNet::V4),
-        _ => net,
-    }
-}
-
-impl TryFrom<String> for Cidr {
-    type Error = InvalidCidr;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<Cidr> for String {
-    fn from(cidr: Cidr) -> Self {
-        cidr.to_string()
-    }
-}
-
-impl fmt::Display for Cidr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 == IpNet::from(UNIX) {
-            return f.write_str(UNIX_NAME);
-        }
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Debug for Cidr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 
@@ -278,69 +174,6 @@ mod tests {
     #[test]
     fn an_empty_allow_list_is_everyone() {
         assert!(check("192.0.2.1".parse().unwrap(), &CidrsConfig::default()).is_ok());
-    }
-
-    #[test]
-    fn mapped_networks_are_the_ipv4_networks() {
-        let mapped: Cidr = "::ffff:10.0.0.0/104".parse().unwrap();
-        assert_eq!(mapped.to_string(), "10.0.0.0/8");
-        assert!(mapped.contains("10.9.9.9".parse().unwrap()));
-        assert!(!mapped.contains("11.0.0.0".parse().unwrap()));
-        assert_eq!("::1".parse::<Cidr>().unwrap().to_string(), "::1/128");
-    }
-
-    #[test]
-    fn a_network_holds_the_addresses_that_share_its_prefix() {
-        for (network, inside, outside) in [
-            (
-                "10.0.0.0/8",
-                &["10.0.0.0", "10.255.255.255"][..],
-                &["9.255.255.255", "11.0.0.0"][..],
-            ),
-            (
-                "10.1.2.3/24",
-                &["10.1.2.0", "10.1.2.255"],
-                &["10.1.1.255", "10.1.3.0"],
-            ),
-            ("192.0.2.1/31", &["192.0.2.0", "192.0.2.1"], &["192.0.2.2"]),
-            (
-                "192.0.2.1",
-                &["192.0.2.1"],
-                &["192.0.2.0", "192.0.2.2", "::1"],
-            ),
-            (
-                "0.0.0.0/0",
-                &["0.0.0.0", "255.255.255.255", "::ffff:1.2.3.4"],
-                &["::1"],
-            ),
-            (
-                "fd00::/8",
-                &["fd00::", "fdff:ffff::1"],
-                &["fc00::", "fe00::", "10.0.0.1"],
-            ),
-            ("2001:db8::7/128", &["2001:db8::7"], &["2001:db8::6"]),
-            ("::/0", &["::", "ffff::"], &["10.0.0.1"]),
-        ] {
-            let network: Cidr = network.parse().unwrap();
-            let holds = |address: &&str| network.contains(address.parse().unwrap());
-            assert!(inside.iter().all(holds), "{network}");
-            assert!(!outside.iter().any(holds), "{network}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_network_is_refused() {
-        for text in [
-            "",
-            "10.0.0.0/33",
-            "10.0.0/8",
-            "fd00::/129",
-            "10.0.0.0/",
-            "a.example",
-            "10.0.0.1:80",
-        ] {
-            assert!(text.parse::<Cidr>().is_err(), "{text}");
-        }
     }
 
     #[test]

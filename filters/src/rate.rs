@@ -8,18 +8,19 @@
 //! keys costs neither memory nor lets its keys pass unlimited, and keys already in the table do not notice.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::hash::Hash;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ahash::RandomState;
 use governor::clock::{Clock, MonotonicClock, Reference};
-use governor::middleware::NoOpMiddleware;
+use governor::middleware::{NoOpMiddleware, StateInformationMiddleware, StateSnapshot};
 use governor::nanos::Nanos;
 use governor::state::StateStore;
 use governor::state::keyed::ShrinkableKeyedStateStore;
-use governor::{Quota, RateLimiter};
+use governor::{NotUntil, Quota, RateLimiter};
 
 use crate::fingerprint::Fingerprints;
 
@@ -52,10 +53,12 @@ impl RetryAfter {
 /// So many events per second and key, with bursts.
 #[derive(Debug)]
 pub(crate) struct KeyedLimiter<C: Clock = MonotonicClock> {
-    limiter: RateLimiter<u64, Cells, C, NoOpMiddleware<C::Instant>>,
+    limiter: RateLimiter<u64, Cells, C, StateInformationMiddleware>,
     seed: RandomState,
     /// Set by the table when a key found no place; `governor` keeps the table itself to itself.
     full: Arc<AtomicBool>,
+    /// How long an empty budget takes to be whole again.
+    whole: Duration,
     start: C::Instant,
     /// Nanoseconds since `start` before which no sweep happens.
     next_sweep: AtomicU64,
@@ -69,12 +72,15 @@ impl<C: Clock> KeyedLimiter<C> {
     fn with_capacity(rate: NonZeroU32, burst: NonZeroU32, clock: C, keys_max: usize) -> Self {
         let full = Arc::new(AtomicBool::new(false));
         let start = clock.now();
+        let quota = Quota::per_second(rate).allow_burst(burst);
         Self {
-            limiter: RateLimiter::new(
-                Quota::per_second(rate).allow_burst(burst),
+            whole: quota.burst_size_replenished_in(),
+            limiter: RateLimiter::<_, _, _, NoOpMiddleware<C::Instant>>::new(
+                quota,
                 Cells::new(keys_max, Arc::clone(&full)),
                 clock,
-            ),
+            )
+            .with_middleware(),
             seed: RandomState::new(),
             full,
             start,
@@ -82,14 +88,34 @@ impl<C: Clock> KeyedLimiter<C> {
         }
     }
 
-    /// Takes one event from the key's budget.
-    pub(crate) fn check(&self, key: impl Hash) -> Result<(), RetryAfter> {
+    /// Takes one event from the key's budget: how many are left at once, or how long to wait.
+    pub(crate) fn check(&self, key: impl Hash) -> Result<u32, RetryAfter> {
+        let outcome = self.limiter.check_key(&self.seed.hash_one(key));
+        self.taken(outcome)
+    }
+
+    /// Takes so many events at once, or none. More than the burst never fit; such a weight waits as long as a whole budget
+    /// takes to fill.
+    pub(crate) fn check_n(&self, key: impl Hash, events: NonZeroU32) -> Result<u32, RetryAfter> {
         let fingerprint = self.seed.hash_one(key);
-        let outcome = self.limiter.check_key(&fingerprint);
+        match self.limiter.check_key_n(&fingerprint, events) {
+            Ok(outcome) => self.taken(outcome),
+            Err(_) => Err(RetryAfter(self.whole)),
+        }
+    }
+
+    /// What came of taking: what is left, or how long to wait.
+    fn taken(
+        &self,
+        outcome: Result<StateSnapshot, NotUntil<C::Instant>>,
+    ) -> Result<u32, RetryAfter> {
         if self.full.load(Ordering::Relaxed) {
             self.sweep();
         }
-        outcome.map_err(|until| RetryAfter(until.wait_time_from(self.limiter.clock().now())))
+        match outcome {
+            Ok(state) => Ok(state.remaining_burst_capacity()),
+            Err(until) => Err(RetryAfter(until.wait_time_from(self.limiter.clock().now()))),
+        }
     }
 
     /// Drops the keys whose budget is whole again. One caller a second does it, the others go on.
@@ -217,6 +243,21 @@ mod tests {
         clock.advance(Duration::from_millis(200));
         assert!(limiter.check("a").is_ok());
         assert!(limiter.check("a").is_err());
+    }
+
+    #[test]
+    fn what_is_left_is_told_and_events_are_taken_together_or_not_at_all() {
+        let (clock, limiter) = limiter(1, 10, KEYS_MAX);
+        let five = NonZeroU32::new(5).unwrap();
+        assert_eq!(limiter.check("a"), Ok(9));
+        assert_eq!(limiter.check_n("a", five), Ok(4));
+        let wait = limiter.check_n("a", five).unwrap_err();
+        assert_eq!(wait.duration(), Duration::from_secs(1));
+        assert_eq!(limiter.check("a"), Ok(3));
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(limiter.check_n("a", five), Ok(0));
+        let never = limiter.check_n("a", NonZeroU32::new(11).unwrap());
+        assert_eq!(never.unwrap_err().duration(), Duration::from_secs(10));
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub enum Reason {
     NamespaceNotFound,
     /// The namespace exists, but not for this principal.
     NamespaceForbidden,
+    /// No scope of the access token stands for anything here.
+    InsufficientScope,
     /// `/messages` names a session that is not there, and no namespace.
     SessionNotFound,
     /// One of the controls of `/reload` failed; the answer does not say which.
@@ -66,7 +68,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, for whoever registers counters ahead of the first refusal.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::BadRequest,
         Self::HeadersTooLarge,
         Self::UriTooLong,
@@ -82,6 +84,7 @@ impl Reason {
         Self::NamespaceAmbiguous,
         Self::NamespaceNotFound,
         Self::NamespaceForbidden,
+        Self::InsufficientScope,
         Self::SessionNotFound,
         Self::Forbidden,
         Self::DuplicateHeader,
@@ -117,6 +120,7 @@ impl Reason {
             Self::NamespaceAmbiguous => ("namespace_ambiguous", StatusCode::BAD_REQUEST, -32600),
             Self::NamespaceNotFound => ("namespace_not_found", StatusCode::NOT_FOUND, -32012),
             Self::NamespaceForbidden => ("namespace_forbidden", StatusCode::FORBIDDEN, -32011),
+            Self::InsufficientScope => ("insufficient_scope", StatusCode::FORBIDDEN, -32011),
             Self::SessionNotFound => ("session_not_found", StatusCode::NOT_FOUND, -32012),
             Self::Forbidden => ("forbidden", StatusCode::FORBIDDEN, -32011),
             Self::DuplicateHeader => ("duplicate_header", StatusCode::BAD_REQUEST, -32600),
@@ -290,6 +294,20 @@ impl Rejection {
             .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
 
+    /// 401 while the issuer of the token cannot be asked.
+    pub(crate) fn issuer_silent() -> Self {
+        Self::unauthorized("The bearer token cannot be verified now. Send the request again later.")
+            .because("the token's issuer did not give what is needed to judge the token")
+    }
+
+    /// Whether a client could do better with another access token.
+    pub(crate) fn needs_another_token(&self) -> bool {
+        matches!(
+            self.reason,
+            Reason::Unauthorized | Reason::InsufficientScope
+        )
+    }
+
     /// 405 with the methods the path does know.
     pub(crate) fn method_not_allowed(message: String, allow: &'static str) -> Self {
         Self::new(Reason::MethodNotAllowed, message)
@@ -297,15 +315,12 @@ impl Rejection {
     }
 
     /// 429 with the seconds to wait.
-    pub(crate) fn rate_limited(wait: crate::rate::RetryAfter, cause: &'static str) -> Self {
+    pub(crate) fn rate_limited(wait: crate::rate::RetryAfter, limit: &str) -> Self {
         let seconds = wait.seconds();
         let message = format!(
-            "Too many requests: the limit {cause} is used up. Retry in {seconds} s, or ask the operator to raise it."
+            "Too many requests: the limit per {limit} is used up. Retry in {seconds} s, or ask the operator to raise it."
         );
-        let mut rejection = Self::new(Reason::RateLimited, message)
-            .with_header(RETRY_AFTER, HeaderValue::from(seconds));
-        rejection.cause = Some(cause);
-        rejection
+        Self::new(Reason::RateLimited, message).with_header(RETRY_AFTER, HeaderValue::from(seconds))
     }
 
     /// 413, for admission and for whoever reads a body whose length was not announced.

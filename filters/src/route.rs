@@ -82,6 +82,7 @@ static ROUTES: &[RouteSpec] = table! {
     Rest      | OpenApi    | GET     | "/namespaces/{namespace}/openapi.json"   | Principal | OrQuery   | None          | "/openapi.json"
     Rest      | Namespaces | GET     | "/namespaces"                            | Principal | None      | None          | "/namespaces"
     Reload    | Reload     | POST    | "/reload"                                | Manager   | None      | None          | "/reload"
+    Reload    | Explain    | POST    | "/explain"                               | Manager   | None      | Json          | "/explain"
     Probes    | Health     | GET_HEAD | "/health"                               | Probe     | None      | None          | "/health"
     Probes    | Ready      | GET_HEAD | "/ready"                                | Probe     | None      | None          | "/ready"
     Discovery | WellKnown  | GET_HEAD | "/.well-known/{rest}"                   | Public    | None      | None          | "/.well-known"
@@ -108,7 +109,7 @@ pub enum RouteGroup {
     Vault,
     /// Tool Vault's single-page app.
     Ui,
-    /// Reading the namespaces again.
+    /// Reading the namespaces again, and saying who may use them.
     Reload,
     /// Health checks.
     Probes,

@@ -16,6 +16,7 @@ mod days;
 mod line;
 mod mask;
 
+use crate::caller::RelayPeer;
 use crate::log_file::{self, Clock, LogGuard, LogSender, Losses, Record, Sink};
 use days::DailyFiles;
 
@@ -58,6 +59,8 @@ pub enum Transport {
     Mcp,
     /// `POST /tools/{name}`.
     Rest,
+    /// A frame on the relay's socket.
+    Relay,
 }
 
 /// What is worth remembering of one call. Cheap to make: the writer does the work.
@@ -92,6 +95,10 @@ pub struct AuditRecord {
     pub client: IpAddr,
     /// The token's name.
     pub principal: Option<Arc<str>>,
+    /// The id of the API key, where the caller has one.
+    pub token_id: Option<Arc<str>>,
+    /// The process at the other end of the relay's socket.
+    pub relay: Option<Arc<RelayPeer>>,
     /// The arguments; not written as they are.
     pub arguments: Bytes,
 }
@@ -223,6 +230,8 @@ mod tests {
             session: Some("0123456789abcdef".into()),
             client: "127.0.0.1".parse().expect("an address"),
             principal: Some("ci".into()),
+            token_id: None,
+            relay: None,
             arguments: Bytes::from_static(br#"{"owner":"x"}"#),
         }
     }

@@ -361,7 +361,7 @@ impl Changes {
 
 impl Change {
     /// The notification that says it, for a listener with its subscription's id.
-    fn message(&self, subscription_id: Option<&str>) -> Vec<u8> {
+    pub(crate) fn message(&self, subscription_id: Option<&str>) -> Vec<u8> {
         let method = match self {
             Self::Tools => "notifications/tools/list_changed",
             Self::Prompts => "notifications/prompts/list_changed",

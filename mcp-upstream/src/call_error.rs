@@ -18,6 +18,7 @@ pub(crate) fn rest_status(code: CallErrorCode) -> StatusCode {
         | CallErrorCode::ResourceNotFound
         | CallErrorCode::PromptNotFound => StatusCode::NOT_FOUND,
         CallErrorCode::InvalidArguments => StatusCode::UNPROCESSABLE_ENTITY,
+        CallErrorCode::InsufficientScope => StatusCode::FORBIDDEN,
         // A caller of REST can be asked nothing: this is what it asked for, and another try will not change it.
         CallErrorCode::MissingCapability => StatusCode::BAD_REQUEST,
         CallErrorCode::ExecutionTimeout => StatusCode::GATEWAY_TIMEOUT,
@@ -26,6 +27,7 @@ pub(crate) fn rest_status(code: CallErrorCode) -> StatusCode {
         }
         CallErrorCode::RateLimited => StatusCode::TOO_MANY_REQUESTS,
         CallErrorCode::UpstreamError => StatusCode::BAD_GATEWAY,
+        CallErrorCode::MissingCredential => StatusCode::FORBIDDEN,
         CallErrorCode::DependencyError
         | CallErrorCode::InternalError
         | CallErrorCode::ToolError

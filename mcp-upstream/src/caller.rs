@@ -6,6 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::HeaderMap;
+use tooldock_workers::budget::{Budget, BudgetNote};
+use tooldock_workers::grant::Grant;
+use tooldock_workers::keys::KeyLimit;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Namespace;
 
@@ -30,10 +33,31 @@ pub struct Caller {
     pub headers: Option<Arc<HeaderMap>>,
     /// Which namespaces the principal's token opens.
     pub visibility: Visibility,
+    /// What the credential's scopes allow; None where the credential has none and so opens every tool.
+    pub grant: Option<Arc<Grant>>,
+    /// The process at the other end, where the caller came by the relay's socket.
+    pub relay: Option<Arc<RelayPeer>>,
     /// The handle of a toolset that the address of the request names.
     pub toolset: Option<Arc<str>>,
     /// Where the edge wants to be told what became of the call; None where nobody asks.
     pub note: Option<Arc<CallNote>>,
+    /// The limits of the API key; None for a key without limits and for other credentials.
+    pub key_limits: Option<Arc<[KeyLimit]>>,
+    /// Where the edge wants to be told what limits have left; None where no limit counts calls.
+    pub budget: Option<Arc<BudgetNote>>,
+}
+
+/// The process at the other end of the relay's socket, as the kernel names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RelayPeer {
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Its process, where the gateway sees it: processes of another PID namespace have no number here.
+    pub pid: Option<i32>,
+    /// The project that the client says it works for. Its own word, for records alone.
+    pub project: Option<Arc<str>>,
 }
 
 /// What became of a caller's call, for the access log of the edge: of the last call, where a body holds several.
@@ -76,6 +100,24 @@ impl Caller {
         self.principal.as_deref().unwrap_or_default()
     }
 
+    /// The limits of the API key, which come on top of those of the configuration.
+    pub fn key_limits(&self) -> &[KeyLimit] {
+        self.key_limits.as_deref().unwrap_or_default()
+    }
+
+    /// Notes what a limit has left after a call.
+    pub(crate) fn note_budget(&self, budget: Option<Budget>) {
+        if let (Some(note), Some(budget)) = (&self.budget, budget) {
+            note.write(budget);
+        }
+    }
+
+    /// The id of the caller's API key, for records.
+    pub(crate) fn token_id(&self) -> Option<Arc<str>> {
+        let grant = self.grant.as_ref()?;
+        grant.key_id().map(Arc::clone)
+    }
+
     /// Whether the caller may use a namespace: its token opens it, the namespace lets the principal in, and the listener
     /// serves it.
     pub fn may_use(&self, namespace: &Namespace) -> bool {
@@ -105,6 +147,8 @@ impl fmt::Debug for Caller {
             .field("profile", &self.profile)
             .field("manager", &self.manager)
             .field("visibility", &self.visibility)
+            .field("grant", &self.grant)
+            .field("relay", &self.relay)
             .finish_non_exhaustive()
     }
 }

@@ -11,7 +11,6 @@
 //! none.
 
 use std::future::Future;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -20,6 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use memchr::memmem::Finder;
 use tokio::time::timeout;
+use tooldock_workers::budget::Budget;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
@@ -162,25 +162,53 @@ pub(crate) enum UpstreamReply {
 /// What stands for arguments where a method has none or they were left out.
 pub(crate) const NO_ARGUMENTS: &[u8] = b"{}";
 
-/// A limit counted in tool calls (NSR-15).
-pub trait ToolCallLimiter: Send + Sync {
-    /// Takes one call from the budget.
+/// Limits that the edge keeps, and asks about itself for requests by HTTP (NSR-15).
+pub trait Limiter: Send + Sync {
+    /// Takes one call from the budgets of all limits that count it. The tightest of them is what stays; None: nothing
+    /// counts the call.
     ///
     /// # Errors
     ///
-    /// How long to wait when there is none left.
+    /// The limit that has nothing left for the call.
     fn check(
         &self,
-        principal: &str,
+        caller: &Caller,
         namespace: &NamespaceName,
         tool: &str,
-        client: IpAddr,
-    ) -> Result<(), Duration>;
+        counted: CountedBy,
+    ) -> Result<Option<Budget>, Exhausted>;
+
+    /// Takes one request from the budgets of all limits that count requests, for a request that did not come by HTTP.
+    ///
+    /// # Errors
+    ///
+    /// The limit that has nothing left for the request.
+    fn check_request(&self, _: &Caller, _: &NamespaceName) -> Result<(), Exhausted> {
+        Ok(())
+    }
+}
+
+/// By which limits a call is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CountedBy {
+    /// By all.
+    All,
+    /// By those of its namespace alone: a member that the call is passed on to counts the rest.
+    Namespace,
+}
+
+/// A limit that has nothing left for a call.
+#[derive(Debug)]
+pub struct Exhausted {
+    /// How long until there is something left for the same call.
+    pub wait: Duration,
+    /// The limit.
+    pub budget: Budget,
 }
 
 /// What all calls share.
 pub(crate) struct Engine {
-    pub(crate) limiter: Arc<dyn ToolCallLimiter>,
+    pub(crate) limiter: Arc<dyn Limiter>,
     pub(crate) audit: AuditSender,
     pub(crate) metrics: Arc<UpstreamMetrics>,
     /// Who hears what workers say of their namespace's lists and resources.
@@ -224,7 +252,11 @@ impl Engine {
         events: Option<EventSender>,
     ) -> CallOutcome {
         let facts = call.facts();
-        self.admit(caller, facts, || call.admit())?;
+        let counted = match call.delegate() {
+            Some(_) => CountedBy::Namespace,
+            None => CountedBy::All,
+        };
+        self.admit(caller, facts, counted, || call.admit())?;
         let limit = facts.timeout();
         let reply = match (call.delegate(), facts.talks) {
             (Some(delegate), _) => {
@@ -258,6 +290,7 @@ impl Engine {
         &self,
         caller: &Caller,
         facts: &CallFacts,
+        counted: CountedBy,
         upstream: impl FnOnce() -> Result<(), CallError>,
     ) -> Result<(), CallError> {
         let namespace = &*facts.namespace;
@@ -268,14 +301,25 @@ impl Engine {
             return upstream();
         }
         let tool = &*facts.subject;
-        if !View::of(caller, namespace).allows_tool(tool) {
+        let view = View::of(caller, namespace);
+        if !view.opens_tool(tool) {
+            return Err(insufficient_scope(tool));
+        }
+        if !view.allows_tool(tool) {
             return Err(unknown_tool(tool));
         }
         upstream()?;
-        let principal = caller.principal_name();
-        self.limiter
-            .check(principal, &namespace.name, tool, caller.client)
-            .map_err(rate_limited)
+        match self.limiter.check(caller, &namespace.name, tool, counted) {
+            Ok(budget) => {
+                caller.note_budget(budget);
+                Ok(())
+            }
+            Err(exhausted) => {
+                let refused = rate_limited(&exhausted);
+                caller.note_budget(Some(exhausted.budget));
+                Err(refused)
+            }
+        }
     }
 
     /// A call that cannot ask anything before its answer: a place in the queue, the upstream, one clock over both.
@@ -368,19 +412,43 @@ pub(crate) fn unknown_tool(name: &str) -> CallError {
     CallError::new(CallErrorCode::ToolNotFound, format!("Unknown tool: {name}"))
 }
 
+/// A tool that the scopes of the caller's credential do not open, whether or not there is such a tool.
+pub(crate) fn insufficient_scope(name: &str) -> CallError {
+    let name = shortened(name);
+    CallError::new(
+        CallErrorCode::InsufficientScope,
+        format!("The scopes of this credential do not allow the tool {name}"),
+    )
+}
+
+/// A tool that this caller is not shown: refused where the caller's scopes do not open it, else unknown.
+pub(crate) fn not_shown(caller: &Caller, name: &str) -> CallError {
+    let grant = caller.grant.as_ref();
+    match grant.is_none_or(|grant| grant.tools.allows(name)) {
+        true => unknown_tool(name),
+        false => insufficient_scope(name),
+    }
+}
+
 /// A client's own spelling of a name, short enough for messages and logs.
 pub(crate) fn shortened(name: &str) -> &str {
     let end = name.char_indices().nth(UNKNOWN_NAME_MAX);
     &name[..end.map_or(name.len(), |(at, _)| at)]
 }
 
-fn rate_limited(wait: Duration) -> CallError {
-    let seconds = crate::call_error::retry_seconds(wait);
+/// The error of a call or a request over a rate limit: `-32029`, with the
+/// seconds to wait.
+pub(crate) fn rate_limited(exhausted: &Exhausted) -> CallError {
+    let seconds = crate::call_error::retry_seconds(exhausted.wait);
+    let Budget { limit, quota, .. } = &exhausted.budget;
+    let window = exhausted.budget.window();
     CallError::new(
         CallErrorCode::RateLimited,
-        format!("Too many calls; try again in {seconds} s"),
+        format!(
+            "Too many calls: {quota} in {window} s are allowed per {limit}; try again in {seconds} s"
+        ),
     )
-    .retry_after(wait)
+    .retry_after(exhausted.wait)
 }
 
 fn overloaded() -> CallError {

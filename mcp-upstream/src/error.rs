@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use http::header::{ALLOW, RETRY_AFTER};
+use http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::value::RawValue;
 use tooldock_workers::error::{CallError, CallErrorCode};
@@ -16,6 +16,7 @@ use crate::caller::Caller;
 use crate::jsonrpc::RequestError;
 use crate::protocol::code;
 use crate::reply::{Head, Reply};
+use crate::scopes;
 
 /// Seconds after which a principal with too many streams may try again: streams end by their clients, at any time.
 const STREAM_LIMIT_RETRY: u64 = 5;
@@ -40,6 +41,7 @@ impl RequestError {
             Self::SessionNotFound | Self::NamespaceNotFound(_) => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::StreamLimit => StatusCode::TOO_MANY_REQUESTS,
+            Self::InsufficientScope { .. } => StatusCode::FORBIDDEN,
             Self::NotInitialized
             | Self::MethodNotFound(_)
             | Self::InvalidParams(_)
@@ -81,8 +83,20 @@ impl RequestError {
                 with_header(reply, RETRY_AFTER, HeaderValue::from(STREAM_LIMIT_RETRY))
             }
             Self::MethodNotAllowed => with_header(reply, ALLOW, HeaderValue::from_static("POST")),
+            Self::InsufficientScope { wanted, .. } => challenged(reply, wanted),
             _ => reply,
         }
+    }
+}
+
+/// The reply with the scopes that an access token needs (RFC 6750, 3.1). The edge adds where to get them: only the edge
+/// knows by which address clients reach it.
+fn challenged(reply: Reply, wanted: &str) -> Reply {
+    let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"{wanted}\"");
+    // The names of scopes were checked when the configuration was read.
+    match HeaderValue::try_from(challenge) {
+        Ok(challenge) => with_header(reply, WWW_AUTHENTICATE, challenge),
+        Err(_) => reply,
     }
 }
 
@@ -131,6 +145,9 @@ pub(crate) fn rest_call(error: &CallError, caller: &Caller) -> Reply {
         &error.message,
         &details(error, caller),
     );
+    if let Some(wanted) = scopes::wanted(error, caller, None) {
+        return challenged(reply, &wanted);
+    }
     let unavailable = matches!(
         error.code,
         CallErrorCode::WorkerUnavailable | CallErrorCode::Overloaded | CallErrorCode::RateLimited
@@ -197,6 +214,14 @@ mod tests {
                 (400, -32021),
             ),
             (RequestError::UnknownEventId, (400, -32600), (400, -32600)),
+            (
+                RequestError::InsufficientScope {
+                    message: "x".into(),
+                    wanted: "a".into(),
+                },
+                (403, -32011),
+                (403, -32011),
+            ),
             (RequestError::UnknownAnswer, (400, -32600), (400, -32600)),
             (RequestError::StreamLimit, (429, -32013), (429, -32013)),
             (RequestError::MethodNotAllowed, (405, -32600), (405, -32600)),

@@ -15,9 +15,11 @@ const LAYERS: &[&str] = &[
     "seal",
     "profile",
     "caller",
+    "scopes",
     "call_error",
     "supervise",
     "reload",
+    "credentials",
     "health",
     "log_file",
     // Parts that know no upstream.
@@ -39,7 +41,6 @@ const LAYERS: &[&str] = &[
     "upstream/aggregate",
     "upstream/system",
     "upstream/client",
-    "upstream/http",
     "upstream/global",
     // Surfaces.
     "reply",

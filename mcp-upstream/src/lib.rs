@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! service ─┬─ mcp, legacy    the protocol's surfaces: version, session, how an answer travels
-//!          ├─ surface        the same over the pipes of this process, for one client
+//!          ├─ surface        the same over the pipes of this process, for one client; tools over the relay's socket
 //!          ├─ rest           the same tools as plain HTTP; OpenAPI, health, reload
 //!          └─▶ upstream      what runs a namespace: a request becomes an answer or a call
 //!                └─▶ engine  the one path of a call: policy, limits, queue, clock, audit, metrics
@@ -17,6 +17,7 @@ pub mod broadcast;
 mod call_error;
 pub mod caller;
 mod catalogue;
+mod credentials;
 pub mod engine;
 mod error;
 mod format;
@@ -33,6 +34,7 @@ pub mod protocol;
 mod reload;
 pub mod reply;
 mod rest;
+mod scopes;
 pub mod seal;
 pub mod service;
 pub mod session;
@@ -43,12 +45,14 @@ mod surface;
 mod upstream;
 pub mod web;
 
+pub use credentials::Credentials;
 pub use jsonrpc::subject::Subject;
 pub use mcp::WebFacts;
 pub use mcp::head::{AcceptFlags, Carrier, McpHead, MirroredHeaders};
 pub use pages::Pages;
 pub use reload::ReloadControl;
 pub use service::{OwnCore, Service, ServiceParts};
+pub use surface::relay::{FrameLimits, Guest, Relay};
 pub use surface::stdio::Ended;
 pub use upstream::http::port as http_client;
 pub use upstream::system as management;

@@ -36,7 +36,7 @@ use crate::upstream::{CallContext, Client, IncomingRequest, Prepared, store_fail
 pub(crate) mod batch;
 pub(crate) mod call;
 mod core;
-mod driver;
+pub(crate) mod driver;
 pub(crate) mod exchange;
 pub(crate) mod head;
 pub(crate) mod initialize;

@@ -202,6 +202,15 @@ impl Profile {
         }
     }
 
+    /// The relay's socket: one namespace, and nobody who speaks HTTP or sends a version.
+    pub fn relay(namespace: NamespaceName) -> Self {
+        Self {
+            name: "relay",
+            scoped_tokens: true,
+            ..Self::stdio(namespace)
+        }
+    }
+
     /// The metrics port: health checks beside the counters, which say more.
     pub fn metrics() -> Self {
         Self {

@@ -290,6 +290,10 @@ pub mod code {
     pub const NOT_FOUND: i32 = -32012;
     /// A limit on requests or streams.
     pub const LIMITED: i32 = -32013;
+    /// What would answer is away or has too much to do.
+    pub const UNAVAILABLE: i32 = -32014;
+    /// The credential does not allow what is asked for.
+    pub const FORBIDDEN: i32 = -32011;
     /// No such resource, before 2026-07-28.
     pub const RESOURCE_NOT_FOUND: i32 = -32002;
     /// 2026-07-28: a header and the body differ.

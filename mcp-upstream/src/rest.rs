@@ -7,7 +7,7 @@ use tooldock_workers::registry::Namespace;
 
 use crate::caller::Caller;
 use crate::catalogue::View;
-use crate::engine::unknown_tool;
+use crate::engine::not_shown;
 use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
@@ -15,6 +15,7 @@ use crate::upstream::global;
 
 mod answer;
 mod arguments;
+pub(crate) mod explain;
 pub(crate) mod failing;
 pub(crate) mod info;
 pub(crate) mod namespaces;
@@ -73,7 +74,7 @@ impl InNamespace {
         let snapshot = core.registry.snapshot();
         let found = global::find(&core.upstreams, &snapshot, &self.caller, name).await;
         let Some((namespace, own)) = found else {
-            let unknown = error::rest_call(&unknown_tool(name), &self.caller);
+            let unknown = error::rest_call(&not_shown(&self.caller, name), &self.caller);
             return Err(Refused(Box::new(unknown)));
         };
         self.caller.namespace = Some(namespace.name.clone());
@@ -88,8 +89,8 @@ impl InNamespace {
 }
 
 /// How many tools of a namespace the caller may see. Of a server that was not asked yet none are known.
-pub(crate) fn tool_count(core: &Core, caller: &Caller, namespace: &Namespace) -> usize {
-    let known = core.upstreams.of(namespace).tools_known(namespace);
+pub(crate) fn tool_count(core: &Core, caller: &Caller, namespace: &Arc<Namespace>) -> usize {
+    let known = core.upstreams.of(namespace).listed_now(namespace, caller);
     let view = View::of(caller, namespace);
     known.map_or(0, |tools| view.tools(&tools).count())
 }

@@ -18,8 +18,9 @@ use tooldock_workers::route::RouteId;
 
 use crate::audit::AuditSender;
 use crate::broadcast::{Audience, follow};
-use crate::caller::Caller;
-use crate::engine::{Engine, ToolCallLimiter};
+use crate::caller::{Caller, RelayPeer};
+use crate::credentials::Credentials;
+use crate::engine::{Engine, Limiter};
 use crate::health::Health;
 use crate::mcp::head::McpHead;
 use crate::mcp::modern::SuspendedCalls;
@@ -40,8 +41,10 @@ use crate::session::config::SessionsConfig;
 use crate::session::store::SessionStore;
 use crate::session::table::TableLimits;
 use crate::stdio::pool::Pools;
+use crate::stream::open::OpenStreams;
 use crate::stream::{EventLog, EventStore, Pulse, StreamLimiter, in_memory};
 use crate::supervise::supervise;
+use crate::surface::relay::{self, Relay};
 use crate::surface::stdio::{self, Ended};
 use crate::upstream::aggregate::AggregateUpstream;
 use crate::upstream::client::connector::Connector;
@@ -79,9 +82,11 @@ pub struct ServiceParts {
     /// Long streams one principal may hold open.
     pub streams_per_principal: usize,
     /// Limits counted in tool calls.
-    pub tool_call_limiter: Arc<dyn ToolCallLimiter>,
+    pub limiter: Arc<dyn Limiter>,
     /// Where audit records go.
     pub audit: AuditSender,
+    /// Whom names stand for, to explain their rights.
+    pub credentials: Option<Arc<dyn Credentials>>,
     /// The management tools, where this process has them.
     pub management: Option<Arc<Management>>,
     /// What the web UI is told, where this process serves one.
@@ -215,7 +220,7 @@ impl Service {
         });
         let mut made = None;
         let mut service = Self::with_upstreams(parts, |shared| {
-            let launchers = AllLaunchers::new(&host, client);
+            let launchers = AllLaunchers::new(&host, client, registry.personal());
             let control = host.control.clone();
             let audience = Arc::clone(&shared.audience);
             let aggregating = control.clone();
@@ -285,7 +290,7 @@ impl Service {
             sessions,
             changes: shared.changes,
             engine: Engine {
-                limiter: parts.tool_call_limiter,
+                limiter: parts.limiter,
                 audit: parts.audit,
                 metrics: Arc::clone(&parts.metrics),
                 audience: Arc::clone(&audience),
@@ -298,6 +303,7 @@ impl Service {
             events,
             audience,
             pulse,
+            open_streams: OpenStreams::default(),
             stream_limiter: StreamLimiter::new(
                 parts.streams_per_principal,
                 in_memory(parts.session_bytes_per_principal),
@@ -305,6 +311,7 @@ impl Service {
             poll_after: parts.sessions.poll_after,
             passing,
             suspended: SuspendedCalls::new(parts.session_key),
+            credentials: parts.credentials,
             management: parts.management,
             web: parts.web.map(Arc::new),
             figures: FigureNotes::default(),
@@ -371,6 +378,7 @@ impl Service {
             }
             RouteId::Namespaces => at_once(rest::namespaces::list(core, &caller)),
             RouteId::Reload => Box::pin(rest::reload::reload(core)),
+            RouteId::Explain => Box::pin(rest::explain::explain(core, body)),
             RouteId::Health => at_once(rest::public::health(core, &caller)),
             RouteId::Ready => at_once(rest::public::ready(core, &caller)),
             RouteId::Api => match request.web {
@@ -407,6 +415,22 @@ impl Service {
         stop: impl Future<Output = ()>,
     ) -> Ended {
         stdio::serve(Arc::clone(&self.core), caller, input, output, stop).await
+    }
+
+    /// Serves one client of the relay until it has closed the connection. From `stop` on no further frame is read, and
+    /// calls that run are answered; `gone` is there when the client has closed its reading end, too.
+    pub async fn serve_relay(
+        &self,
+        relay: Arc<Relay>,
+        client: (relay::Guest, RelayPeer),
+        socket: (
+            impl AsyncRead + Send + Unpin + 'static,
+            impl AsyncWrite + Send + Unpin + 'static,
+        ),
+        gone: impl Future<Output = ()>,
+        stop: impl Future<Output = ()>,
+    ) {
+        relay::serve(Arc::clone(&self.core), relay, client, socket, gone, stop).await;
     }
 
     /// Notes the counters of calls every few seconds, for the figures of the web UI. Never ends.

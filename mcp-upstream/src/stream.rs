@@ -50,6 +50,7 @@ mod ledger;
 pub mod limit;
 pub mod log;
 mod metrics;
+pub(crate) mod open;
 mod owned;
 pub mod pulse;
 mod resumable;

@@ -5,7 +5,7 @@ pub(crate) mod remote;
 mod response;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,10 +15,12 @@ use http::{Method, StatusCode};
 use serde_json::Value;
 use serde_json::json;
 use tokio::runtime::Handle;
+use tooldock_workers::budget::Budget;
 use tooldock_workers::config::Limits;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::gate::Gate;
+use tooldock_workers::grant::{Grant, GrantSource};
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::parking::Parking;
@@ -26,13 +28,14 @@ use tooldock_workers::policy::ToolPolicy;
 use tooldock_workers::registry::{self, Namespace, Registry, SecretsStatus, Snapshot};
 use tooldock_workers::route::RouteId;
 use tooldock_workers::runtimes::Runtimes;
+use tooldock_workers::scope::ScopeTable;
 use tooldock_workers::tool::Tool;
 use tooldock_workers::worker::Operation;
 
 use crate::audit::Audit;
 use crate::broadcast::Audience;
 use crate::caller::{Caller, Visibility};
-use crate::engine::{ToolCallLimiter, UpstreamCall};
+use crate::engine::{CountedBy, Exhausted, Limiter, UpstreamCall};
 use crate::error::body_of;
 use crate::health::Health;
 use crate::mcp::head::{AcceptFlags, McpHead};
@@ -61,8 +64,27 @@ pub(crate) fn caller() -> Caller {
         manager: false,
         headers: None,
         visibility: Visibility::All,
+        grant: None,
+        relay: None,
         toolset: None,
         note: None,
+        key_limits: None,
+        budget: None,
+    }
+}
+
+/// The same with an API key of these built-in scopes.
+pub(crate) fn caller_with_scopes(scopes: &[&str]) -> Caller {
+    let tools = ScopeTable::default().compile(scopes);
+    let source = GrantSource::Key {
+        id: Arc::from("k1"),
+    };
+    Caller {
+        grant: Some(Arc::new(Grant {
+            tools: Arc::new(tools.expect("built-in scopes")),
+            source,
+        })),
+        ..caller()
     }
 }
 
@@ -237,7 +259,7 @@ pub(crate) struct Wanted {
     pub(crate) sessions: SessionsConfig,
     pub(crate) session_bytes_per_principal: ByteSize,
     pub(crate) streams_per_principal: usize,
-    pub(crate) limiter: Arc<dyn ToolCallLimiter>,
+    pub(crate) limiter: Arc<dyn Limiter>,
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
     pub(crate) audit: crate::audit::AuditSender,
     /// Servers that speak MCP, of all namespaces it says it isolates.
@@ -289,8 +311,9 @@ impl Wanted {
             session_bytes_per_principal: self.session_bytes_per_principal,
             session_key: SessionKey::from_text("a key for tests"),
             streams_per_principal: self.streams_per_principal,
-            tool_call_limiter: self.limiter,
+            limiter: self.limiter,
             audit: self.audit,
+            credentials: None,
             management: None,
             web: None,
             http_client: self.http_client,
@@ -328,6 +351,7 @@ fn process_host() -> Arc<ProcessHost> {
         control: Handle::current(),
         runtimes: Arc::new(Runtimes::new()),
         metrics: Arc::new(metrics.expect("a fresh registry")),
+        output: Default::default(),
     })
 }
 
@@ -347,20 +371,29 @@ pub(crate) fn harness() -> Harness {
 /// Refuses one tool, with a wait.
 pub(crate) struct Refuses(pub(crate) &'static str, pub(crate) Mutex<Vec<String>>);
 
-impl ToolCallLimiter for Refuses {
+impl Limiter for Refuses {
     fn check(
         &self,
-        principal: &str,
+        caller: &Caller,
         namespace: &NamespaceName,
         tool: &str,
-        _: IpAddr,
-    ) -> Result<(), Duration> {
+        _: CountedBy,
+    ) -> Result<Option<Budget>, Exhausted> {
         let mut seen = self.1.lock().expect("not poisoned");
+        let principal = caller.principal_name();
         seen.push(format!("{principal}/{namespace}/{tool}"));
         if tool == self.0 {
-            Err(Duration::from_millis(1500))
+            Err(Exhausted {
+                wait: Duration::from_millis(1500),
+                budget: Budget {
+                    limit: "tool".into(),
+                    quota: 20,
+                    rate: NonZeroU32::new(2).expect("not 0"),
+                    left: 0,
+                },
+            })
         } else {
-            Ok(())
+            Ok(None)
         }
     }
 }
@@ -490,9 +523,15 @@ impl Harness {
 /// No limit counted in tool calls.
 pub(crate) struct Unlimited;
 
-impl ToolCallLimiter for Unlimited {
-    fn check(&self, _: &str, _: &NamespaceName, _: &str, _: IpAddr) -> Result<(), Duration> {
-        Ok(())
+impl Limiter for Unlimited {
+    fn check(
+        &self,
+        _: &Caller,
+        _: &NamespaceName,
+        _: &str,
+        _: CountedBy,
+    ) -> Result<Option<Budget>, Exhausted> {
+        Ok(None)
     }
 }
 

@@ -26,10 +26,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use tooldock_workers::error::CallError;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::registry::Namespace;
 
 use crate::broadcast::Filter;
+use crate::caller::Caller;
 use crate::catalogue::ToolList;
 use crate::engine::UpstreamCall;
 use crate::jsonrpc::{Members, RequestError};
@@ -117,6 +119,15 @@ pub(crate) enum ToolsWait {
     Short,
 }
 
+/// The namespace that has a tool which another one publishes.
+pub(crate) struct Behind {
+    pub(crate) namespace: Arc<Namespace>,
+    /// The tool's own name there.
+    pub(crate) tool: Box<str>,
+    /// Whether clients reach that namespace otherwise too, so that they must be allowed to.
+    pub(crate) is_served: bool,
+}
+
 /// A kind of upstream. What it knows of one namespace it finds by the [`Namespace`] of the request's snapshot.
 pub(crate) trait Upstream: Send + Sync + 'static {
     /// Whether namespaces like this one are of this kind.
@@ -194,15 +205,37 @@ pub(crate) trait Upstream: Send + Sync + 'static {
     /// A session of the namespace has a stream now for what is said outside of answers.
     fn stream_opened(&self, _namespace: &Namespace, _session: &Arc<Session>) {}
 
-    /// The tools of a namespace, those that a view hides among them.
+    /// The tools of a namespace, those that a view hides among them. `principal` is whose list it is, where the server of the
+    /// namespace is reached with credentials of whoever asks.
     fn tools<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
+        principal: Option<&'a Arc<str>>,
         wait: ToolsWait,
     ) -> Soon<'a, Result<Arc<ToolList>, CallError>>;
 
     /// The tools, as far as they are known without asking anybody.
     fn tools_known(&self, namespace: &Namespace) -> Option<Arc<ToolList>>;
+
+    /// The tools that lists show this caller before its view hides some by their names: all there are, unless the upstream
+    /// shows each caller its own.
+    fn listed<'a>(
+        &'a self,
+        namespace: &'a Arc<Namespace>,
+        caller: &'a Caller,
+    ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
+        self.tools(namespace, caller.principal.as_ref(), ToolsWait::Long)
+    }
+
+    /// The same, as far as they are known without asking anybody.
+    fn listed_now(&self, namespace: &Arc<Namespace>, _caller: &Caller) -> Option<Arc<ToolList>> {
+        self.tools_known(namespace)
+    }
+
+    /// Where a tool comes from that the namespace publishes for another one. `None` where the tool is its own.
+    fn behind(&self, _namespace: &Namespace, _tool: &str) -> Option<Behind> {
+        None
+    }
 
     /// The eras that the server of a namespace speaks, as far as is known without asking; the client is of that era.
     fn speaks(&self, _namespace: &Namespace, _client: Era) -> Option<EraSupport> {
@@ -211,6 +244,23 @@ pub(crate) trait Upstream: Send + Sync + 'static {
 
     /// How the server of a namespace is; `None` where there is none, or nobody asked for it yet.
     fn health(&self, _namespace: &Namespace) -> Option<health::ServerHealth> {
+        None
+    }
+
+    /// Ends the processes of the server of a namespace, with the calls that run there, and starts new ones.
+    ///
+    /// # Errors
+    ///
+    /// The namespace has no server, or is not served any more.
+    fn restart(&self, namespace: &Namespace) -> Result<(), CallError> {
+        Err(CallError::new(
+            CallErrorCode::WorkerUnavailable,
+            format!("namespace {} has no server of its own", namespace.name),
+        ))
+    }
+
+    /// What the processes of the server of a namespace printed lately; `None` where there are none of its own.
+    fn output(&self, _namespace: &Namespace) -> Option<Arc<RecentLines>> {
         None
     }
 

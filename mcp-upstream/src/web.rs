@@ -20,8 +20,10 @@ mod diff;
 mod folders;
 mod namespaces;
 mod overview;
+mod registry;
 mod request;
 mod secrets;
+mod server_process;
 mod servers;
 mod sessions;
 mod sources;
@@ -48,37 +50,70 @@ pub struct WebRequest {
     pub is_local: bool,
 }
 
-/// Every path and the methods it knows; `*` stands for one segment.
-const PATHS: &[(&str, &str)] = &[
-    ("me", "GET"),
-    ("dashboard", "GET"),
-    ("events", "GET"),
-    ("reload", "POST"),
-    ("namespaces", "GET"),
-    ("namespaces/*", "GET"),
-    ("namespaces/*/tools", "GET"),
-    ("namespaces/*/tool", "GET"),
-    ("folders", "GET, POST"),
-    ("folders/*", "DELETE"),
-    ("folders/*/validate", "POST"),
-    ("folders/*/requirements", "GET, POST"),
-    ("folders/*/requirements/install", "POST"),
-    ("folders/*/tools", "GET, POST"),
-    ("folders/*/tools/*", "GET, DELETE"),
-    ("folders/*/tools/*/history", "GET"),
-    ("folders/*/tools/*/history/*", "GET"),
-    ("folders/*/tools/*/diff", "GET"),
-    ("folders/*/tools/*/rollback", "POST"),
-    ("servers", "GET, POST"),
-    ("servers/*", "PUT, DELETE"),
-    ("registry", "GET"),
-    ("secrets", "GET, PUT"),
-    ("secrets/*/*", "DELETE"),
-    ("activity", "GET"),
-    ("activity/events", "GET"),
-    ("activity/*", "GET"),
-    ("sessions", "GET"),
-    ("sessions/*", "DELETE"),
+/// What the scopes of a caller's credential have to open before a path answers. Credentials without scopes open everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    /// Nothing: only what the caller may see is shown.
+    Nothing,
+    /// The management tool that does the same.
+    Tool(&'static str),
+    /// Every tool: it is about other callers, or no tool does the same.
+    Everything,
+}
+
+use Needs::{Everything, Nothing, Tool};
+
+/// Every path with its methods; `*` stands for one segment.
+const PATHS: &[(&str, &str, Needs)] = &[
+    ("me", "GET", Nothing),
+    ("dashboard", "GET", Nothing),
+    ("events", "GET", Nothing),
+    ("reload", "POST", Tool("reload_core")),
+    ("namespaces", "GET", Nothing),
+    ("namespaces/*", "GET", Nothing),
+    ("namespaces/*/tools", "GET", Nothing),
+    ("namespaces/*/tool", "GET", Nothing),
+    ("folders", "GET", Tool("list_namespaces")),
+    ("folders", "POST", Tool("create_namespace")),
+    ("folders/*", "DELETE", Tool("delete_namespace")),
+    ("folders/*/validate", "POST", Tool("write_tool")),
+    ("folders/*/requirements", "GET", Tool("list_requirements")),
+    ("folders/*/requirements", "POST", Tool("add_requirement")),
+    (
+        "folders/*/requirements/install",
+        "POST",
+        Tool("install_requirements"),
+    ),
+    ("folders/*/tools", "GET", Tool("list_tools")),
+    ("folders/*/tools", "POST", Tool("write_tool")),
+    ("folders/*/tools/*", "GET", Tool("get_tool_source")),
+    ("folders/*/tools/*", "DELETE", Tool("delete_tool")),
+    ("folders/*/tools/*/history", "GET", Tool("get_tool_source")),
+    (
+        "folders/*/tools/*/history/*",
+        "GET",
+        Tool("get_tool_source"),
+    ),
+    ("folders/*/tools/*/diff", "GET", Tool("get_tool_source")),
+    ("folders/*/tools/*/rollback", "POST", Tool("write_tool")),
+    ("servers", "GET", Tool("server_config")),
+    ("servers", "POST", Tool("install_from_registry")),
+    ("servers/*", "PUT", Tool("install_from_registry")),
+    ("servers/*", "DELETE", Tool("delete_namespace")),
+    ("servers/*/stderr", "GET", Everything),
+    ("servers/*/stderr/events", "GET", Everything),
+    ("servers/*/restart", "POST", Everything),
+    ("registry", "GET", Tool("search_registry")),
+    ("secrets", "GET", Tool("list_secrets")),
+    ("secrets", "PUT", Everything),
+    ("secrets/*/*", "DELETE", Tool("remove_secret")),
+    ("activity", "GET", Everything),
+    ("activity/events", "GET", Everything),
+    ("activity/*", "GET", Everything),
+    ("sessions", "GET", Everything),
+    ("sessions/*", "DELETE", Everything),
+    ("streams", "GET", Everything),
+    ("streams/*", "DELETE", Everything),
 ];
 
 /// Answers a request below `/api/`.
@@ -101,6 +136,7 @@ pub(crate) async fn handle(
 async fn route(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
     let segments: Vec<&str> = request.segments.iter().map(String::as_str).collect();
     let method = request.method.as_str();
+    check(caller, needs(method, &segments)?)?;
     match (method, segments.as_slice()) {
         ("GET", ["me"]) => overview::me(core, caller, request),
         ("GET", ["dashboard"]) => overview::dashboard(core, caller),
@@ -149,6 +185,11 @@ async fn route(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
         ("POST", ["servers"]) => servers::add(core, caller, request).await,
         ("PUT", ["servers", name]) => servers::change(core, caller, request, name).await,
         ("DELETE", ["servers", name]) => servers::remove(core, caller, name).await,
+        ("GET", ["servers", name, "stderr"]) => server_process::stderr(core, request, name).await,
+        ("GET", ["servers", name, "stderr", "events"]) => {
+            server_process::events(core, caller, request, name).await
+        }
+        ("POST", ["servers", name, "restart"]) => server_process::restart(core, caller, name).await,
         ("GET", ["registry"]) => servers::search(core, caller, request).await,
         ("GET", ["secrets"]) => secrets::list(core, request).await,
         ("PUT", ["secrets"]) => secrets::set(core, caller, request).await,
@@ -158,12 +199,17 @@ async fn route(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
         ("GET", ["activity", id]) => activity::one(core, id).await,
         ("GET", ["sessions"]) => sessions::list(core, request),
         ("DELETE", ["sessions", id]) => sessions::end(core, caller, id).await,
-        _ => Err(nothing(method, &segments)),
+        ("GET", ["streams"]) => sessions::streams(core, request),
+        ("DELETE", ["streams", id]) => sessions::end_stream(core, caller, id),
+        // Every row of the table has its arm: a test asks for each.
+        _ => Err(Failure::not_found("not_found", NO_PATH)),
     }
 }
 
-/// 405 where another method would be known, else 404.
-fn nothing(method: &str, segments: &[&str]) -> Failure {
+const NO_PATH: &str = "The API has nothing at this path.";
+
+/// What a request needs. 405 where another method would be known, else 404.
+fn needs(method: &str, segments: &[&str]) -> Result<Needs, Failure> {
     let fits = |pattern: &str| {
         let mut parts = pattern.split('/');
         let all = segments.iter().all(|segment| {
@@ -173,11 +219,68 @@ fn nothing(method: &str, segments: &[&str]) -> Failure {
         });
         all && parts.next().is_none()
     };
-    match PATHS.iter().find(|(pattern, _)| fits(pattern)) {
-        Some((pattern, allow)) => Failure::method(
-            format!("/api/{pattern} does not know the method {method}; it knows {allow}."),
-            allow,
-        ),
-        None => Failure::not_found("not_found", "The API has nothing at this path."),
+    let Some((pattern, ..)) = PATHS.iter().find(|(pattern, ..)| fits(pattern)) else {
+        return Err(Failure::not_found("not_found", NO_PATH));
+    };
+    let rows = PATHS.iter().filter(|(other, ..)| other == pattern);
+    if let Some((_, _, needs)) = rows.clone().find(|(_, known, _)| *known == method) {
+        return Ok(*needs);
+    }
+    let known: Vec<_> = rows.map(|(_, known, _)| *known).collect();
+    let allow = known.join(", ");
+    let message = format!("/api/{pattern} does not know the method {method}; it knows {allow}.");
+    Err(Failure::method(message, &allow))
+}
+
+/// Refuses a caller whose credential does not open what the path does.
+fn check(caller: &Caller, needs: Needs) -> Result<(), Failure> {
+    let Some(grant) = &caller.grant else {
+        return Ok(());
+    };
+    let opens = match needs {
+        Nothing => true,
+        Tool(name) => grant.tools.allows(name),
+        Everything => grant.tools.is_admin(),
+    };
+    match (opens, needs) {
+        (true, _) => Ok(()),
+        (false, Tool(name)) => Err(Failure::out_of_scope(format!(
+            "The credential's scopes do not open {name}, the management tool that does the same"
+        ))),
+        (false, _) => Err(Failure::out_of_scope(
+            "The credential's scopes do not open this: it needs the scope admin".to_owned(),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{caller, caller_with_scopes};
+    use crate::upstream::system::Management;
+
+    #[test]
+    fn a_path_needs_what_the_tool_needs_that_does_the_same() {
+        let reader = caller_with_scopes(&["read"]);
+        let admin = caller_with_scopes(&["admin"]);
+        let tools = Management::tool_names();
+        for (pattern, method, needs) in PATHS {
+            let opens = |caller: &Caller| check(caller, *needs).is_ok();
+            assert_eq!(opens(&reader), *needs == Nothing, "{method} {pattern}");
+            assert!(opens(&admin) && opens(&caller()), "{method} {pattern}");
+            if let Tool(name) = needs {
+                assert!(tools.iter().any(|it| it == name), "{name} is no tool");
+            }
+        }
+    }
+
+    #[test]
+    fn the_most_particular_pattern_counts_and_unknown_methods_name_those_there_are() {
+        let found =
+            |method: &str, path: &str| needs(method, &path.split('/').collect::<Vec<_>>()).ok();
+        assert_eq!(found("GET", "activity/events"), Some(Everything));
+        assert_eq!(found("DELETE", "folders/a"), Some(Tool("delete_namespace")));
+        assert_eq!(found("GET", "folders/a/b"), None);
+        assert_eq!(found("PATCH", "folders"), None);
     }
 }

@@ -16,6 +16,7 @@ use tooldock_workers::yaml::{self, Value};
 use crate::config::{Config, Effective, ListenerConfig, NamespaceRule};
 use crate::descriptors::Connections;
 
+mod issuers;
 mod target;
 
 pub(crate) use target::Target;
@@ -73,6 +74,7 @@ pub(crate) fn report(effective: &Effective, servers: &Checked) -> Result<String,
     for listener in &effective.config.listeners {
         let _ = writeln!(report, "#   {}", describe(listener, effective.legacy_sse));
     }
+    issuers::list(&mut report, &effective.config.admission);
     let connections = Connections::expected(effective.config.admission.limits.connections);
     let _ = writeln!(report, "# connections: {connections}");
     list_servers(&mut report, servers);
@@ -248,6 +250,13 @@ fn mask_remote(tree: &mut Value, server: &RemoteServerConfig) {
     }
     for (header, template) in &server.headers.set {
         tree["headers"]["set"][header.as_str()] = template.masked().into();
+    }
+    if let Some(secret) = server
+        .oauth
+        .as_ref()
+        .and_then(|it| it.client_secret.as_ref())
+    {
+        tree["oauth"]["client_secret"] = secret.masked().into();
     }
     for (index, backend) in server.backends.iter().enumerate() {
         if let Some((url, _)) = backend.url.split_once('?') {

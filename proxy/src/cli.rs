@@ -5,6 +5,10 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use humantime_serde::re::humantime;
+use tooldock_workers::keys::KeyLimit;
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::network::Cidr;
 use tooldock_workers::secrets::Scope;
 
 /// A gateway that serves folders of Python tools and stdio MCP servers over MCP and REST.
@@ -24,6 +28,10 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Keep the secrets of namespaces: give them values, list, edit and remove them, change their key
     Secrets(SecretsArgs),
+    /// Make, list and revoke API keys
+    Keys(KeysArgs),
+    /// Say what a key or principal may do in a namespace, and which rule says so, by asking the running gateway
+    Explain(ExplainArgs),
     /// Serve many MCP servers as one, on standard input and output, from the tools.toml of a project
     Toolman(ToolmanArgs),
 }
@@ -82,12 +90,14 @@ pub(crate) struct SecretsArgs {
 /// What to do with secrets.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SecretsCommand {
+    /// Authorize the gateway at the authorization server of a remote server, in a browser
+    Authorize(AuthorizeArgs),
     /// Give a secret a value. Asks without echo; where standard input is no terminal, takes its first line
     Set {
         /// Name of the environment variable that tools find the value in
         #[arg(long)]
         key: String,
-        /// `global` for every namespace, or the name of one
+        /// `global` for every namespace, the name of one, or `principal:NAME` for the personal value of one principal
         #[arg(long)]
         scope: Scope,
     },
@@ -104,7 +114,7 @@ pub(crate) enum SecretsCommand {
         /// The secret's name
         #[arg(long)]
         key: String,
-        /// `global`, or the name of a namespace
+        /// `global`, the name of a namespace, or `principal:NAME`
         #[arg(long)]
         scope: Scope,
     },
@@ -119,6 +129,110 @@ pub(crate) enum SecretsCommand {
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
+}
+
+/// `tooldock secrets authorize`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AuthorizeArgs {
+    /// The namespace of a remote server with `oauth: { grant: authorization_code }`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) namespace: NamespaceName,
+    /// `principal:NAME`, where each principal authorizes the gateway for itself
+    #[arg(long)]
+    pub(crate) scope: Option<Scope>,
+    /// The port of this machine that the browser comes back to, where the authorization server knows one port only
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub(crate) port: u16,
+    /// Take the authorization away
+    #[arg(long)]
+    pub(crate) remove: bool,
+}
+
+/// `tooldock explain`. It shows BEARER_TOKEN, where that is set, and MANAGER_INTERNAL_TOKEN to the gateway.
+#[derive(Debug, clap::Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct ExplainArgs {
+    /// The id of a key, or the name of a principal, as logs show it
+    #[arg(long = "as", value_name = "KEY_ID|PRINCIPAL")]
+    pub(crate) who: String,
+    /// The namespace; _system for the management tools
+    #[arg(long, value_name = "NAME", value_parser = NamespaceName::parse_served)]
+    pub(crate) namespace: NamespaceName,
+    /// One tool of the namespace [default: all of them]
+    #[arg(long, value_name = "TOOL")]
+    pub(crate) tool: Option<String>,
+    /// Address of the core [default: CORE_URL, or the configuration's first listener of the profile core]
+    #[arg(long, value_name = "URL")]
+    pub(crate) core: Option<String>,
+    /// Configuration file of the running gateway [default: conf/tooldock.yaml, if there is one]
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `tooldock keys`. Changes take effect in a running gateway within a second.
+#[derive(Debug, clap::Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct KeysArgs {
+    #[command(subcommand)]
+    pub(crate) command: KeysCommand,
+    /// Configuration file, for the file of keys and the scopes [default: conf/tooldock.yaml, if there is one]
+    #[arg(short = 'c', long = "config", value_name = "FILE", global = true)]
+    pub(crate) config: Option<PathBuf>,
+    /// Data directory [default: that of the configuration, or DATA_DIR]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+/// What to do with keys.
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeysCommand {
+    /// Make a key and print it, once: only its hash is kept
+    Create(NewKeyArgs),
+    /// Show all keys: what each opens, whether it counts, and when it was used last
+    List,
+    /// Take a key back: it is refused from now on, and its streams end
+    Revoke {
+        /// The key's id, as `keys list` shows it
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+}
+
+/// `tooldock keys create`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct NewKeyArgs {
+    /// Whom the key is for. Logs and limits name its requests key:NAME
+    #[arg(long)]
+    pub(crate) name: String,
+    /// Scopes whose tools the key may list and call: admin (all tools), write, read, or names of relay.scopes
+    #[arg(long, value_name = "SCOPE,…", value_delimiter = ',', required = true)]
+    pub(crate) scope: Vec<String>,
+    /// Namespaces that the key opens: names and patterns. The management tools open for the name _system alone
+    #[arg(
+        long,
+        value_name = "NAME,…",
+        value_delimiter = ',',
+        default_value = "*"
+    )]
+    pub(crate) namespaces: Vec<String>,
+    /// Networks that the key counts from, as 10.0.0.0/8 [default: every network]
+    #[arg(long, value_name = "CIDR,…", value_delimiter = ',')]
+    pub(crate) networks: Vec<Cidr>,
+    /// For how long the key counts, as 90d [default: until it is revoked]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) expires: Option<humantime::Duration>,
+    /// How much the key may do per second: RATE/BURST requests, or RATE/BURST:tool_call for calls of tools
+    #[arg(long, value_name = "RATE/BURST", value_delimiter = ',')]
+    pub(crate) rate: Vec<KeyLimit>,
+    /// Let the key begin with oub_, as those of containers do; td_ else
+    #[arg(long)]
+    pub(crate) relay: bool,
 }
 
 /// How secrets are exported.
@@ -218,8 +332,60 @@ mod tests {
 
     #[test]
     fn later_subcommands_are_unknown() {
-        for name in ["keys", "import-nginx", "__guard"] {
+        for name in ["import-nginx", "__guard"] {
             assert!(Cli::try_parse_from(["tooldock", name]).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn keys_are_made_with_a_name_and_a_scope_at_least() {
+        let parse = |args: &[&str]| Cli::try_parse_from([&["tooldock", "keys"], args].concat());
+        let create = ["create", "--name", "ci", "--scope", "read,write"];
+        let made = |more: &[&str]| match parse(&[&create, more].concat()) {
+            Ok(Cli {
+                command:
+                    Command::Keys(KeysArgs {
+                        command: KeysCommand::Create(new),
+                        ..
+                    }),
+            }) => new,
+            other => panic!("{other:?}"),
+        };
+        let plain = made(&[]);
+        assert_eq!(
+            (plain.scope.len(), &*plain.namespaces),
+            (2, &["*".to_owned()][..])
+        );
+        let new = made(&[
+            "--networks",
+            "10.0.0.0/8,::1",
+            "--expires",
+            "90d",
+            "--rate",
+            "10/20",
+            "--rate",
+            "5:tool_call",
+            "--json",
+        ]);
+        assert_eq!((new.networks.len(), new.rate.len()), (2, 2));
+        assert_eq!(new.expires.map(|it| it.as_secs()), Some(90 * 24 * 3600));
+        for wrong in [
+            &["create", "--name", "ci"][..],
+            &["create", "--scope", "read"],
+            &[
+                "create",
+                "--name",
+                "ci",
+                "--scope",
+                "read",
+                "--networks",
+                "10.0.0.0/33",
+            ],
+            &["create", "--name", "ci", "--scope", "read", "--rate", "0"],
+            &["revoke"],
+            &[],
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
         }
     }
 
@@ -234,6 +400,7 @@ mod tests {
             &["set", "--key", "K"][..],
             &["set", "--key", "K", "--scope", "global", "value"],
             &["set", "--key", "K", "--scope", "_system"],
+            &["set", "--key", "K", "--scope", "principal:"],
             &["export", "--format", "plain"],
             &[],
         ] {

@@ -19,12 +19,14 @@ mod document;
 mod environment;
 mod error;
 mod headers;
+mod keys;
 mod later;
 mod listener;
 mod live;
 mod observability;
 mod process;
 mod profile;
+mod relay;
 mod secrets;
 mod tls;
 mod tokens;
@@ -35,7 +37,7 @@ mod watcher;
 mod web;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tooldock_filters::config::AdmissionConfig;
@@ -45,6 +47,7 @@ use tooldock_workers::builder::BuilderConfig;
 use tooldock_workers::config::{NamespacesConfig, WorkersConfig};
 use tooldock_workers::external::ServersConfig;
 use tooldock_workers::narrow::{narrow, narrow_aggregates};
+use tooldock_workers::scope::ScopeTable;
 use tooldock_workers::secrets::Secret;
 
 use crate::remote::Material;
@@ -56,11 +59,13 @@ pub(crate) use self::environment::Environment;
 use self::environment::{SaidBy, blame, port_variable_of};
 pub(crate) use self::error::ConfigError;
 pub(crate) use self::headers::{HeaderEditsConfig, HeadersConfig};
-use self::later::{RelayConfig, ReplicasConfig};
+pub(crate) use self::keys::KeysConfig;
+use self::later::ReplicasConfig;
 pub(crate) use self::listener::{ListenerConfig, NamespaceRule, ProfileName};
 pub(crate) use self::observability::{LogConfig, LogFormat, LogLevel, ObservabilityConfig};
 pub(crate) use self::process::Threads;
 pub(crate) use self::profile::ProfileSpec;
+pub(crate) use self::relay::RelayConfig;
 pub(crate) use self::secrets::SecretsSettings;
 pub(crate) use self::tls::{ClientAuth, KeyPairFiles, TlsConfig, TlsVersion};
 pub(crate) use self::tokens::{Generated, GeneratedTokens};
@@ -102,8 +107,10 @@ pub(crate) struct Config {
     pub(crate) toolman: AggregatesConfig,
     /// What Tool Vault's port serves.
     pub(crate) vault: VaultConfig,
-    /// The relay to a host.
+    /// Tools for containers behind a socket, and the scopes of credentials.
     pub(crate) relay: RelayConfig,
+    /// API keys.
+    pub(crate) keys: KeysConfig,
     /// Other replicas of this gateway.
     pub(crate) replicas: ReplicasConfig,
     /// Logs, audit, traces.
@@ -133,6 +140,7 @@ impl Default for Config {
             toolman: AggregatesConfig::default(),
             vault: VaultConfig::default(),
             relay: RelayConfig::default(),
+            keys: KeysConfig::default(),
             replicas: ReplicasConfig::default(),
             observability: ObservabilityConfig::default(),
         }
@@ -290,6 +298,17 @@ impl Effective {
         self.config.served_listeners(self.role)
     }
 
+    /// The file of API keys.
+    pub(crate) fn keys_file(&self) -> PathBuf {
+        self.config.keys.path(&self.data_dir)
+    }
+
+    /// The scopes that keys and tokens may have.
+    pub(crate) fn scopes(&self) -> ScopeTable {
+        // Loading has refused scopes that cannot be.
+        ScopeTable::new(&self.config.relay.scopes).unwrap_or_default()
+    }
+
     /// Whether this process serves Tool Vault.
     pub(crate) fn serves_vault(&self) -> bool {
         let mut listeners = self.served_listeners();
@@ -376,6 +395,31 @@ impl Settings {
     }
 }
 
+/// The configuration that `serve` would use, for commands beside a gateway. `data_dir` takes the place of the
+/// environment's data directory.
+///
+/// # Errors
+///
+/// What is wrong, in words; see [`load`].
+pub(crate) fn load_for_command(
+    file: Option<&Path>,
+    data_dir: Option<&Path>,
+) -> Result<Effective, String> {
+    let environment = Environment::of_process();
+    let options = LoadOptions {
+        file: file.map(Path::to_owned),
+        role: Role::All,
+        dev: false,
+        purpose: Purpose::Check,
+        environment: match data_dir {
+            Some(data) => environment.with_data_dir(data),
+            None => environment,
+        },
+        generated: GeneratedTokens::new().map_err(|error| error.to_string())?,
+    };
+    load(&options).map_err(|error| error.to_string())
+}
+
 /// Reads all layers, checks the result and settles the tokens.
 ///
 /// # Errors
@@ -421,7 +465,7 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
         .map_err(|error| blame(error, &settings.said_by))?;
     let mut warnings = std::mem::take(&mut settings.warnings);
     warnings.extend(validate::warnings(&settings.config, options.role));
-    let tokens = tokens::settle(&settings, options, &mut warnings)?;
+    let tokens = tokens::settle(&settings, options, &data_dir, &mut warnings)?;
     let circumstances = (options.role, options.dev, options.purpose);
     settings
         .secrets

@@ -10,6 +10,8 @@
 mod admit;
 mod hand_over;
 mod in_flight;
+mod lasting;
+mod resource;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,22 +26,26 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use prometheus::{Encoder, TextEncoder};
 use tooldock_filters::{
-    Admission, Admitted, ErrorShape, Fields, ListenerRules, Permit, Reason, Rejection, RouteId,
-    Verdict, lists_any_type,
+    Admission, Admitted, Asked, ErrorShape, Fields, ListenerRules, Permit, Reason, Rejection,
+    RouteId, Verdict, lists_any_type,
 };
 use tooldock_upstream::profile::Profile;
 use tooldock_upstream::reply::{Head, Reply};
 use tooldock_upstream::{McpHead, Service};
+use tooldock_workers::budget::BudgetNote;
+use tooldock_workers::keys::KeyStore;
 use tooldock_workers::registry::Registry;
 
 pub(crate) use self::admit::listener_at;
 use self::admit::{LeadsTo, listener_of, peer_of, tls_of};
 use self::hand_over::{Written, mcp_head};
 use self::in_flight::InFlight;
+use self::lasting::Lasting;
 use crate::access_log::{AccessLog, Pending};
 use crate::body::BodyLimits;
 use crate::config::ListenAddress;
 use crate::header_edits::HeaderEdits;
+use crate::issuers::Issuers;
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
 use crate::respond::{self, ClientGone, Envelope};
@@ -88,6 +94,8 @@ pub(crate) struct Gateway {
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) exported: prometheus::Registry,
     pub(crate) request_ids: Arc<RequestIds>,
+    pub(crate) issuers: Arc<Issuers>,
+    pub(crate) keys: Arc<KeyStore>,
     /// None where none is wanted.
     pub(crate) access_log: Option<AccessLog>,
 }
@@ -106,11 +114,15 @@ pub(crate) struct Passage {
     profile: Option<Arc<Profile>>,
     /// What its listener changes of headers.
     headers: Option<Arc<HeaderEdits>>,
+    /// What the limits that count it have left; None where no limit does.
+    budget: Option<Arc<BudgetNote>>,
     /// Its place among the requests that run at once.
     permit: Option<Arc<Permit>>,
     route: &'static str,
     /// What its namespace leads to.
     leads_to: LeadsTo,
+    /// For how long the credential that admitted it counts, where that has an end.
+    lasting: Option<Lasting>,
     /// The status of a long stream that has left.
     left_with: Option<u16>,
     /// See [`Envelope::newline`].
@@ -162,6 +174,21 @@ impl Gateway {
     }
 }
 
+/// Where the limits that count a request note what is left: begun with what the edge found, None where no limit counts.
+fn budget_note(admission: &Admission, admitted: &mut Admitted) -> Option<Arc<BudgetNote>> {
+    let found = admitted.budget.take();
+    let principal = admitted.principal.as_ref();
+    let has_own_limits = principal.is_some_and(|it| !it.limits().is_empty());
+    if found.is_none() && !has_own_limits && !admission.limits_tool_calls() {
+        return None;
+    }
+    let note = BudgetNote::default();
+    if let Some(found) = found {
+        note.write(found);
+    }
+    Some(Arc::new(note))
+}
+
 #[async_trait]
 impl ProxyHttp for Gateway {
     type CTX = Passage;
@@ -177,9 +204,11 @@ impl ProxyHttp for Gateway {
             head: McpHead::default(),
             profile: None,
             headers: None,
+            budget: None,
             permit: None,
             route: "unknown",
             leads_to: LeadsTo::default(),
+            lasting: None,
             left_with: None,
             newline: false,
             shape: ErrorShape::Rest,
@@ -210,7 +239,14 @@ impl ProxyHttp for Gateway {
             let address = admission.client_address(peer_of(session), &fields);
             passage.logged = Some(log.entry(header, &request_id, address));
         }
-        let verdict = self.admit(session, &fields, passage)?;
+        let mut verdict = self.admit(session, &fields, passage, Asked::First)?;
+        let mut waited = 0;
+        while let Verdict::Pending(pending) = &verdict {
+            waited += 1;
+            // Boxed: few requests wait, and none of the others carries the room for it.
+            let asked = Box::pin(self.issuers.settle(pending, waited)).await;
+            verdict = self.admit(session, &fields, passage, asked)?;
+        }
         match &verdict {
             Verdict::Admitted(admitted) => {
                 passage.shape = admitted.route.error_shape();
@@ -219,7 +255,7 @@ impl ProxyHttp for Gateway {
                 }
             }
             Verdict::Refused(rejection) => passage.shape = rejection.shape,
-            Verdict::Answered(_) => {}
+            Verdict::Answered(_) | Verdict::Pending(_) => {}
         }
         let headers = passage.headers.clone();
         // A terminal shows JSON; messages of MCP are for programs.
@@ -230,6 +266,7 @@ impl ProxyHttp for Gateway {
             write_timeout: passage.rules.write_timeout,
             newline: passage.newline,
             edits: headers.as_deref().map(|headers| &headers.response),
+            budget: None,
         };
         match verdict {
             Verdict::Admitted(admitted) => {
@@ -253,6 +290,10 @@ impl ProxyHttp for Gateway {
                     .map(|()| true)
                     .map_err(|ClientGone| Error::new(CLIENT_GONE))
             }
+            Verdict::Pending(_) => Err(Error::explain(
+                ErrorType::InternalError,
+                "a request that waited for an issuer was not judged",
+            )),
             Verdict::Refused(rejection) => {
                 passage.route = rejection.route;
                 self.refused(&rejection, passage);
@@ -279,12 +320,15 @@ impl ProxyHttp for Gateway {
         let cors = admitted.cors.clone();
         let headers = passage.headers.clone();
         passage.permit = admitted.permit.take();
+        let budget = budget_note(&passage.rules.admission, &mut admitted);
+        passage.budget.clone_from(&budget);
         let envelope = Envelope {
             request_id: &request_id,
             cors: cors.as_ref(),
             write_timeout: passage.rules.write_timeout,
             newline: passage.newline,
             edits: headers.as_deref().map(|headers| &headers.response),
+            budget: budget.as_deref(),
         };
         let outcome = match admitted.route.id {
             RouteId::Metrics => Ok(Some(self.exposition())),
@@ -292,7 +336,10 @@ impl ProxyHttp for Gateway {
             RouteId::WebAsset => web::asset(session.req_header())
                 .map(Some)
                 .ok_or_else(|| Rejection::new(Reason::NotFound, "The web UI has no such file.")),
-            _ => self.hand_over(session, passage, admitted).await,
+            _ => match resource::metadata(session, passage, &admitted) {
+                Some(document) => Ok(Some(document)),
+                None => self.hand_over(session, passage, admitted).await,
+            },
         };
         let written = match outcome {
             Ok(Some(reply)) => self.write(session, passage, reply, &envelope).await,
@@ -342,6 +389,7 @@ impl ProxyHttp for Gateway {
             write_timeout: passage.rules.write_timeout,
             newline: passage.newline,
             edits: passage.headers.as_deref().map(|headers| &headers.response),
+            budget: None,
         };
         if session.response_written().is_none() {
             let _ = respond::internal_error(session, passage.shape, &envelope).await;

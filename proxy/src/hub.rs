@@ -18,6 +18,7 @@ use tooldock_workers::reload::Reloader;
 use crate::access_log::AccessLogGuard;
 use crate::metrics::EdgeMetrics;
 use crate::reconfigure::Reconfigure;
+use crate::relay::RelayServer;
 use crate::signals::Signals;
 
 /// How often expired sessions are swept.
@@ -47,6 +48,8 @@ pub(crate) struct Hub {
     pub(crate) grace: Duration,
     pub(crate) audit: AuditGuard,
     pub(crate) access_log: Option<AccessLogGuard>,
+    /// The relay, where there is one.
+    pub(crate) relay: Option<RelayServer>,
     /// Whether this process runs namespaces. A manager alone leaves them to the core.
     pub(crate) serves_namespaces: bool,
     /// Printed when the first scan is done and what it says works.
@@ -116,9 +119,13 @@ impl Hub {
         self.reloader.close();
         // Those that are opened from now on end at once, too.
         self.service.end_streams();
+        if let Some(relay) = &self.relay {
+            relay.stop();
+        }
+        let relayed = || self.relay.as_ref().map_or(0, RelayServer::open);
         let deadline = Instant::now() + self.grace;
         tokio::time::sleep(SETTLE).await;
-        while self.metrics.in_flight.get() > 0 && Instant::now() < deadline {
+        while (self.metrics.in_flight.get() > 0 || relayed() > 0) && Instant::now() < deadline {
             tokio::time::sleep(DRAIN_CHECK).await;
         }
         // Streams have been told to end; who does not take the last bytes by now does not read.

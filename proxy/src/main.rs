@@ -11,13 +11,17 @@ mod config;
 mod descriptors;
 mod dev;
 mod edge;
+mod explain_cli;
 mod gateway;
 mod header_edits;
 mod hub;
+mod issuers;
 mod kept_file;
+mod keys_cli;
 mod logging;
 mod metrics;
 mod reconfigure;
+mod relay;
 mod remote;
 mod request_id;
 mod respond;
@@ -40,6 +44,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use tooldock_workers::keys::KeyStore;
 
 use crate::check::Target;
 use crate::cli::{CheckArgs, Cli, Command, Role, ServeArgs};
@@ -69,6 +74,12 @@ fn main() -> ExitCode {
         Ok(Cli {
             command: Command::Secrets(arguments),
         }) => secrets_cli::run(arguments),
+        Ok(Cli {
+            command: Command::Explain(arguments),
+        }) => explain_cli::run(arguments),
+        Ok(Cli {
+            command: Command::Keys(arguments),
+        }) => keys_cli::run(arguments),
         Ok(Cli {
             command: Command::Toolman(arguments),
         }) => toolman::run(&arguments),
@@ -143,6 +154,12 @@ fn check(arguments: CheckArgs) -> ExitCode {
             eprintln!("tooldock: cannot print the configuration: {error}");
             return ExitCode::FAILURE;
         }
+    };
+    let whole = matches!(target, None | Some(Target::DataDir(_)));
+    let keys = whole.then(|| KeyStore::open(effective.keys_file(), effective.scopes()));
+    let printed = match keys {
+        Some(Err(error)) => refuse(error),
+        _ => printed,
     };
     // The gateway would start without these servers: all of them are told at once.
     check::errors(&checked).fold(printed, |_, error| refuse(error))

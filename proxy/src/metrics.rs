@@ -60,6 +60,9 @@ metric_table! {
     pub(crate) struct EdgeMetrics(registry) {
         /// Connections open now.
         pub(crate) connections: IntGauge = "tooldock_connections", "Client connections open now";
+        /// Connections open now on the relay's socket.
+        pub(crate) relay_connections: IntGauge = "tooldock_relay_connections",
+            "Connections open now on the relay's socket";
         /// Requests being answered now.
         pub(crate) in_flight: IntGauge = "tooldock_requests_in_flight", "Requests being answered now";
         /// Bytes of request bodies that took more than one read.

@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 use tooldock_filters::Admission;
 use tooldock_upstream::Service;
 use tooldock_upstream::management::Management;
+use tooldock_workers::keys::KeyStore;
 use tooldock_workers::reload::{ReloadOutcome, Reloader};
 use tooldock_workers::secrets::SecretStore;
 
@@ -33,6 +34,8 @@ pub(crate) struct Reconfigure {
     pub(crate) certificates: Vec<Arc<TlsListener>>,
     pub(crate) reloader: Arc<Reloader>,
     pub(crate) secrets: Arc<SecretStore>,
+    /// The scopes of keys follow the configuration.
+    pub(crate) keys: Arc<KeyStore>,
     pub(crate) service: Service,
     /// What `server_config` shows follows the configuration.
     pub(crate) management: Option<Arc<Management>>,
@@ -82,7 +85,7 @@ impl Reconfigure {
     /// The configuration as it is written now.
     fn next(&self) -> Result<(Effective, Admission), String> {
         let next = self.current.reload().map_err(|error| error.to_string())?;
-        let admission = rules::admission(&next)?;
+        let admission = rules::admission(&next, self.keys.tables())?;
         Ok((next, admission))
     }
 
@@ -162,6 +165,7 @@ impl Reconfigure {
         self.rules.store(Arc::new(rules::rules(&next, admission)));
         let limits = rules::connection_limits(&next);
         self.connection_limits.store(Arc::new(limits));
+        self.keys.set_scopes(next.scopes());
         self.reloader.set_namespaces(next.config.namespaces.clone());
         self.reloader.set_servers(next.config.upstreams.clone());
         self.reloader.set_aggregates(next.config.toolman.clone());
@@ -224,4 +228,6 @@ fn admit_alike(one: &Effective, other: &Effective) -> bool {
         && a.origins == b.origins
         && a.cidrs == b.cidrs
         && a.trusted_proxies == b.trusted_proxies
+        && a.oauth == b.oauth
+        && one.config.relay.scopes == other.config.relay.scopes
 }

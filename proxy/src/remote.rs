@@ -10,19 +10,23 @@
 //! and answered on the thread that serves its client. HTTP/1.1 is spoken: a stream of its own connection cannot hold up
 //! another one.
 //!
-//! What it deliberately does not do: follow a redirect, repeat a request, or know MCP. A connection that turns out to be
+//! What it deliberately does not do: follow a redirect, repeat a request but with a new token where the server refused
+//! the old one, or know MCP. A connection that turns out to be
 //! closed before anything was written to it is no request that was sent: then another one is opened.
 
 mod balance;
 mod client;
 mod connect;
+mod credentials;
 mod exchange;
 mod failure;
+mod fetch;
 mod headers;
 mod health;
 mod idle;
 mod metrics;
 mod names;
+mod oauth;
 mod pool;
 mod response;
 mod tls;
@@ -34,8 +38,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 mod tests;
 
 pub(crate) use client::RemoteClient;
+pub(crate) use fetch::{Fetch, Fetcher};
 pub(crate) use metrics::RemoteMetrics;
 pub(crate) use names::SystemNames;
+pub(crate) use oauth::authorize;
 pub(crate) use tls::Material;
 
 /// Plain data: what a thread that panicked left behind can be used.

@@ -38,7 +38,8 @@ impl RequestIds {
             .map_or_else(|| self.mint(), Arc::from)
     }
 
-    fn mint(&self) -> Arc<str> {
+    /// An id of ours.
+    pub(crate) fn mint(&self) -> Arc<str> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         // One is made for every request, so the digits are written by hand: formatting costs several times as much.
         let mut text = [0; PREFIX + 16];

@@ -15,8 +15,10 @@ use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
+use tooldock_filters::budget::header_fields;
 use tooldock_filters::{CorsHeaders, ErrorShape, Rejection};
 use tooldock_upstream::reply::{BodyStream, Head};
+use tooldock_workers::budget::BudgetNote;
 
 use crate::body;
 use crate::header_edits::Edits;
@@ -34,8 +36,9 @@ const DRAIN_BYTES: usize = 64 * 1024;
 /// How much of a large answer or event is written under one time limit, in bytes.
 pub(crate) const WRITE_STEP: usize = 128 * 1024;
 
-/// The headers every answer is given: request id, length or coding of the body, and Pingora's date and connection.
-const OWN_HEADERS: usize = 4;
+/// The headers an answer is given: request id, length or coding of the body, what limits have left, and Pingora's date and
+/// connection.
+const OWN_HEADERS: usize = 6;
 /// The headers of an answer to a page.
 const CORS_HEADERS: usize = 3;
 
@@ -61,6 +64,8 @@ pub(crate) struct Envelope<'a> {
     pub(crate) newline: bool,
     /// What the listener changes of the headers.
     pub(crate) edits: Option<&'a Edits>,
+    /// What limits have left for its client.
+    pub(crate) budget: Option<&'a BudgetNote>,
 }
 
 impl Envelope<'_> {
@@ -77,6 +82,9 @@ impl Envelope<'_> {
         }
         if let Ok(id) = HeaderValue::from_str(self.request_id) {
             headers.insert(X_REQUEST_ID, id);
+        }
+        if let Some(budget) = self.budget.and_then(BudgetNote::read) {
+            headers.extend(header_fields(&budget).map(|(name, value)| (Some(name), value)));
         }
         if let Some((name, value)) = framing {
             headers.insert(name, value);
@@ -334,6 +342,7 @@ pub(crate) async fn without_a_request(
         // What such a client accepts was not read.
         newline: false,
         edits,
+        budget: None,
     };
     let body = rejection.body();
     let length = (CONTENT_LENGTH, body.len().into());

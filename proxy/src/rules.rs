@@ -7,6 +7,7 @@ use tooldock_filters::{
     AcceptRule, Admission, ListenerRules, NamespaceRule, RouteGroup, SecretToken,
 };
 use tooldock_upstream::profile;
+use tooldock_workers::keys::KeyTables;
 use tooldock_workers::secrets::Secret;
 
 use crate::body::BodyLimits;
@@ -15,12 +16,12 @@ use crate::edge::Limits;
 use crate::gateway::{Listener, Rules};
 use crate::header_edits::HeaderEdits;
 
-/// The admission list of a configuration.
+/// The admission list of a configuration, with the API keys of each moment.
 ///
 /// # Errors
 ///
 /// One line that names the key.
-pub(crate) fn admission(effective: &Effective) -> Result<Admission, String> {
+pub(crate) fn admission(effective: &Effective, keys: KeyTables) -> Result<Admission, String> {
     let hashed = |variable: &str, token: &Secret| {
         SecretToken::new(token.expose()).map_err(|error| format!("{variable}: {error}"))
     };
@@ -30,8 +31,10 @@ pub(crate) fn admission(effective: &Effective) -> Result<Admission, String> {
         .map(|token| hashed("BEARER_TOKEN", token))
         .transpose()?;
     let manager = hashed("MANAGER_INTERNAL_TOKEN", &effective.manager_token)?;
-    Admission::new(&effective.config.admission, bearer, Some(manager))
-        .map_err(|error| error.to_string())
+    let admission = Admission::new(&effective.config.admission, bearer, Some(manager))
+        .and_then(|admission| admission.with_issuers(&effective.scopes()))
+        .map_err(|error| error.to_string())?;
+    Ok(admission.with_keys(keys))
 }
 
 /// What the gateway reads per request, from a configuration.
@@ -81,7 +84,9 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
     let certificates = admission.certificates.iter();
     let scoped_tokens = of_tokens
         .chain(certificates.map(|certificate| &certificate.namespaces))
-        .any(|namespaces| !namespaces.iter().any(|pattern| pattern == "*"));
+        .any(|namespaces| !namespaces.iter().any(|pattern| pattern == "*"))
+        // Keys come and go while the process runs, and most of them open less than everything.
+        || effective.keys_file().exists();
     let public_url = effective.config.admission.public_url.origin();
     let made = |listener: &ListenerConfig, spec: &ProfileSpec| {
         let mut answers = listener.answers(spec);
@@ -136,6 +141,8 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
                 basic: listener
                     .takes_basic(spec)
                     .then(|| effective.web.user.as_str().into()),
+                path_prefix: (!answers.path_prefix.is_empty())
+                    .then(|| answers.path_prefix.as_str().into()),
             },
             profile: Arc::new(answers),
         }

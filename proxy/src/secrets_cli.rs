@@ -3,6 +3,7 @@
 //! A value comes from a prompt without echo, or from standard input where that is no terminal: never from an argument,
 //! which every user of the machine could read. No value is printed, except into the editor of `edit`.
 
+mod authorize;
 mod edit;
 mod input;
 
@@ -15,14 +16,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use tooldock_workers::secrets::{
-    Scope, Secret, SecretEntry, SecretNames, SecretStore, SecretsError, SecretsKey, Status,
-    check_key,
+    AuthorizationStore, Scope, Secret, SecretEntry, SecretNames, SecretStore, SecretsError,
+    SecretsKey, Status, check_key,
 };
 
-use crate::cli::{Role, SecretsArgs, SecretsCommand};
-use crate::config::{
-    self, Effective, Environment, GeneratedTokens, LoadOptions, Purpose, SecretsSettings,
-};
+use crate::cli::{SecretsArgs, SecretsCommand};
+use crate::config::{self, Effective, SecretsSettings};
 use crate::{print, refuse};
 
 /// Where a change is heard of.
@@ -70,26 +69,14 @@ pub(crate) fn run(arguments: SecretsArgs) -> ExitCode {
 
 /// Loads the configuration for the data directory and the variables.
 fn load(arguments: &SecretsArgs) -> Result<Effective, String> {
-    let environment = match &arguments.data_dir {
-        Some(data) => Environment::of_process().with_data_dir(data),
-        None => Environment::of_process(),
-    };
-    let generated = GeneratedTokens::new().map_err(|error| error.to_string())?;
-    let options = LoadOptions {
-        file: arguments.config.clone(),
-        role: Role::All,
-        dev: false,
-        purpose: Purpose::Check,
-        environment,
-        generated,
-    };
-    config::load(&options).map_err(|error| error.to_string())
+    config::load_for_command(arguments.config.as_deref(), arguments.data_dir.as_deref())
 }
 
 fn command(command: &SecretsCommand, effective: &Effective) -> Result<String, Failure> {
     let (settings, data) = (&effective.secrets, &effective.data_dir);
     let store = SecretStore::new(data, settings.protection());
     match command {
+        SecretsCommand::Authorize(arguments) => authorize::run(arguments, store, effective),
         SecretsCommand::Set { key, scope } => set(&store, data, key, scope),
         SecretsCommand::Edit => {
             store.can_write()?;
@@ -97,14 +84,19 @@ fn command(command: &SecretsCommand, effective: &Effective) -> Result<String, Fa
             edit::edit(&store, data)
         }
         SecretsCommand::List { scope } => {
-            let names = SecretNames::of(Arc::new(store));
-            Ok(table(&names.list(scope.as_ref())?))
+            let store = Arc::new(store);
+            let names = SecretNames::of(Arc::clone(&store));
+            let mut text = table(&names.list(scope.as_ref())?);
+            if scope.is_none() {
+                text.push_str(&authorize::list(&store)?);
+            }
+            Ok(text)
         }
         SecretsCommand::Remove { key, scope } => {
             store.remove(key, scope)?;
             Ok(format!("{key} ({scope}) is removed. {TAKES_EFFECT}\n"))
         }
-        SecretsCommand::Rekey => rekey(&store, settings, data),
+        SecretsCommand::Rekey => rekey(store, settings, data),
         SecretsCommand::Export { output, .. } => export(&store, output.as_deref()),
     }
 }
@@ -119,8 +111,11 @@ fn set(store: &SecretStore, data: &Path, key: &str, scope: &Scope) -> Result<Str
     Ok(format!("{key} ({scope}) is set. {TAKES_EFFECT}\n"))
 }
 
-fn rekey(store: &SecretStore, settings: &SecretsSettings, data: &Path) -> Result<String, Failure> {
-    if !store.has_values() {
+fn rekey(store: SecretStore, settings: &SecretsSettings, data: &Path) -> Result<String, Failure> {
+    let store = Arc::new(store);
+    let authorizations = AuthorizationStore::new(Arc::clone(&store), Arc::default());
+    authorizations.refresh()?;
+    if !store.has_values() && authorizations.list().is_empty() {
         let file = store.values_file();
         let message = format!("{}: there are no secrets to encrypt anew", file.display());
         return Err(Failure::Other(message));
@@ -133,6 +128,7 @@ fn rekey(store: &SecretStore, settings: &SecretsSettings, data: &Path) -> Result
         return Err(Failure::Usage("the new SECRETS_KEY is empty".to_owned()));
     }
     store.rekey(SecretsKey::new(key))?;
+    authorizations.rewrite()?;
     Ok(format!(
         "The secrets of {} are encrypted with the new key. Set SECRETS_KEY, or the file that SECRETS_KEY_FILE names, to the \
          new key and restart what uses the secrets; with SECRETS_KEY_FILE, SIGHUP is enough. Until then the gateway goes on \

@@ -25,22 +25,24 @@ use tooldock_upstream::{OwnCore, Pages, Service, ServiceParts};
 use tooldock_workers::builder::{Builder, BuilderHost};
 use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::external::ProcessHost;
+use tooldock_workers::keys::KeyStore;
 use tooldock_workers::manage::Workspace;
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::process::GatewayProcess;
 use tooldock_workers::registry::Registry;
 use tooldock_workers::reload::{ReloadMetrics, Reloader, VaultFolder};
 use tooldock_workers::runtimes::Runtimes;
-use tooldock_workers::secrets::{SecretSource as _, SecretStore};
+use tooldock_workers::secrets::{AuthorizationStore, SecretSource as _, SecretStore};
 use tooldock_workers::worker::WorkerHost;
 
 use crate::access_log::AccessLog;
 use crate::config::{Effective, ProfileName, Role};
 use crate::descriptors::Connections;
 use crate::dev;
-use crate::edge::{Announced, Edge, EdgeService, Endpoint, Limits, Listening};
+use crate::edge::{self, Announced, Edge, EdgeService, Endpoint, Listening};
 use crate::gateway::{Gateway, Rules};
 use crate::hub::Hub;
+use crate::issuers::{IssuerMetrics, Issuers};
 use crate::metrics::{EdgeMetrics, StateMetrics};
 use crate::reconfigure::Reconfigure;
 use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
@@ -53,13 +55,17 @@ use crate::tls::TlsListener;
 use crate::watcher::{self, Watched};
 
 mod core_over_http;
+mod credentials;
+mod keys;
 mod layout;
 pub(crate) mod management;
 mod ports;
+mod relay;
 
-use core_over_http::CoreOverHttp;
+pub(crate) use core_over_http::CoreOverHttp;
+use credentials::Known;
 use layout::Layout;
-use ports::{Reload, ToolCalls};
+use ports::{Limits, Reload};
 
 /// Threads of the control runtime: one for the loop, one so that a blocking step there does not stop it.
 const CONTROL_THREADS: usize = 2;
@@ -82,6 +88,7 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
     tracing::info!("connections: {connections}");
     let certificates = open_certificates(&effective)?;
     let sockets = Sockets::bind(&effective)?;
+    let relay_socket = relay::bind(&effective)?;
     let data = match effective.role {
         Role::All | Role::Core => DataDir::open(&effective.data_dir, false)?,
         Role::Manager => DataDir::beside(&effective.data_dir)?,
@@ -90,9 +97,11 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
         effective.keep_bearer(dev::kept_token(&effective.data_dir)?);
     }
     let control = control_runtime()?;
-    let admission = rules::admission(&effective).map_err(|error| anyhow!(error))?;
+    let keys = Arc::new(KeyStore::open(effective.keys_file(), effective.scopes())?);
+    let admission = rules::admission(&effective, keys.tables()).map_err(|error| anyhow!(error))?;
     let rules = Arc::new(ArcSwap::from_pointee(rules::rules(&effective, admission)));
-    let parts = Parts::build(&effective, data, &control, &rules)?;
+    let parts = Parts::build(&effective, data, &control, &rules, &keys)?;
+    keys::start(&keys, &parts.registry, &control);
 
     let state = StateMetrics::start(&parts.exported)?;
     for certificate in certificates.iter().flatten() {
@@ -118,6 +127,9 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
     // The services have their own handles: nothing is to be left open when they stop accepting.
     drop(sockets);
 
+    let relay = relay_socket
+        .map(|socket| relay::start(socket, &effective, &parts, Arc::clone(&keys), &control))
+        .transpose()?;
     let hub = Hub {
         reloader: Arc::clone(&parts.reloader),
         service: parts.service.clone(),
@@ -127,6 +139,7 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
         grace: effective.config.replicas.grace,
         audit: parts.audit,
         access_log: access_log_guard,
+        relay,
         serves_namespaces: effective.role != Role::Manager,
         announcement: effective.dev.then(|| dev::announce(&effective)),
         reconfigure: Reconfigure {
@@ -136,6 +149,7 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
             certificates: certificates.into_iter().flatten().collect(),
             reloader: parts.reloader,
             secrets: parts.secrets,
+            keys,
             service: parts.service,
             management: parts.management,
             metrics: state,
@@ -176,6 +190,8 @@ struct Parts {
     exported: prometheus::Registry,
     audit: tooldock_upstream::audit::AuditGuard,
     secrets: Arc<SecretStore>,
+    issuers: Arc<Issuers>,
+    keys: Arc<KeyStore>,
 }
 
 impl Parts {
@@ -184,6 +200,7 @@ impl Parts {
         data: DataDir,
         control: &Runtime,
         rules: &Arc<ArcSwap<Rules>>,
+        keys: &Arc<KeyStore>,
     ) -> anyhow::Result<Self> {
         let config = &effective.config;
         let exported = prometheus::Registry::new();
@@ -213,6 +230,7 @@ impl Parts {
             control: control.handle().clone(),
             runtimes: Arc::clone(&runtimes),
             metrics: Arc::clone(&worker_metrics),
+            output: Default::default(),
         });
         let host = Arc::new(WorkerHost {
             guard: std::env::current_exe().context("finding this program's own file")?,
@@ -243,10 +261,23 @@ impl Parts {
         }
         reloader.bind_runtime(control.handle().clone());
         let health = Arc::new(Health::new());
+        let issuers = Issuers::new(
+            Arc::clone(rules),
+            IssuerMetrics::new(&exported)?,
+            control.handle().clone(),
+        );
+        control.spawn(Arc::clone(&issuers).run());
+        let authorizations =
+            AuthorizationStore::new(Arc::clone(&secrets), Arc::clone(registry.personal()));
+        authorizations.refresh()?;
+        let authorizations = Arc::new(authorizations);
+        control.spawn(Arc::clone(&authorizations).follow());
         let remote = RemoteClient::new(
             Arc::new(SystemNames),
             Arc::new(RemoteMetrics::new(&exported)?),
             control.handle().clone(),
+            Arc::clone(registry.personal()),
+            Some(authorizations),
         );
         let (follower, followed) = (Arc::clone(&remote), Arc::clone(&registry));
         control.spawn(async move { follower.follow(&followed).await });
@@ -275,7 +306,7 @@ impl Parts {
             control.spawn(management::clear_leftovers(Arc::clone(&workspace)));
             Arc::new(Management::new(
                 workspace,
-                management::secrets(effective, &secrets),
+                management::secrets(effective, &secrets, Arc::clone(keys)),
                 builder,
                 Arc::clone(&core),
                 management::facts(effective),
@@ -295,8 +326,12 @@ impl Parts {
             sessions_per_principal: config.admission.limits.sessions_per_principal,
             session_bytes_per_principal: config.admission.limits.session_bytes_per_principal,
             streams_per_principal: config.admission.limits.streams_per_principal,
-            tool_call_limiter: Arc::new(ToolCalls(Arc::clone(rules))),
+            limiter: Arc::new(Limits(Arc::clone(rules))),
             audit: audit_sender,
+            credentials: Some(Arc::new(Known {
+                rules: Arc::clone(rules),
+                keys: keys.tables(),
+            })),
             management: management.clone(),
             web: effective
                 .serves_web()
@@ -326,6 +361,8 @@ impl Parts {
             exported,
             audit,
             secrets,
+            issuers,
+            keys: Arc::clone(keys),
         })
     }
 }
@@ -353,7 +390,7 @@ struct Assembly<'a> {
     effective: &'a Effective,
     parts: &'a Parts,
     rules: &'a Arc<ArcSwap<Rules>>,
-    connection_limits: &'a Arc<ArcSwap<Limits>>,
+    connection_limits: &'a Arc<ArcSwap<edge::Limits>>,
     certificates: &'a [Option<Arc<TlsListener>>],
     sockets: &'a Sockets,
     access_log: Option<&'a AccessLog>,
@@ -453,6 +490,8 @@ impl Assembly<'_> {
             metrics: Arc::clone(&self.parts.metrics),
             exported: self.parts.exported.clone(),
             request_ids: Arc::clone(request_ids),
+            issuers: Arc::clone(&self.parts.issuers),
+            keys: Arc::clone(&self.parts.keys),
             access_log: self.access_log.cloned(),
         };
         let mut proxy = pingora_proxy::http_proxy(conf, gateway);

@@ -40,7 +40,9 @@ impl Sockets {
         let bound = listeners.map(|(index, listener)| {
             let bound = match &listener.address {
                 ListenAddress::Tcp(address) => bind_tcp(*address),
-                ListenAddress::Unix(path) => bind_unix(path, listener.mode.unwrap_or_default()),
+                ListenAddress::Unix(path) => {
+                    bind_unix(path, listener.mode.unwrap_or_default()).map(BoundSocket::Unix)
+                }
             };
             let (name, address) = (&listener.name, &listener.address);
             let socket = bound.map_err(|error| {
@@ -74,7 +76,12 @@ fn bind_tcp(address: std::net::SocketAddr) -> io::Result<BoundSocket> {
     Ok(BoundSocket::Tcp(socket))
 }
 
-fn bind_unix(path: &Path, mode: SocketMode) -> io::Result<BoundSocket> {
+/// Binds a Unix socket with these permissions. The socket of a process that is gone is replaced.
+///
+/// # Errors
+///
+/// What the operating system says; that another process listens there; that a file stands there which is no socket.
+pub(crate) fn bind_unix(path: &Path, mode: SocketMode) -> io::Result<UnixListener> {
     remove_stale(path)?;
     // Until the mode is set, nobody else may connect.
     let before = umask(Mode::from_raw_mode(0o177));
@@ -83,7 +90,7 @@ fn bind_unix(path: &Path, mode: SocketMode) -> io::Result<BoundSocket> {
     let socket = bound?;
     fs::set_permissions(path, Permissions::from_mode(mode.0))?;
     socket.set_nonblocking(true)?;
-    Ok(BoundSocket::Unix(socket))
+    Ok(socket)
 }
 
 /// Removes the socket of a gateway that is gone. Anything else stays, and is an error.
@@ -119,7 +126,7 @@ mod tests {
         let permissions = fs::metadata(&path).expect("there").permissions();
         assert_eq!(permissions.mode() & 0o777, 0o640);
 
-        let taken = bind_unix(&path, mode).err().expect("taken");
+        let taken = bind_unix(&path, mode).expect_err("taken");
         assert!(
             taken.to_string().contains("another process listens"),
             "{taken}"
@@ -129,7 +136,7 @@ mod tests {
 
         fs::remove_file(&path).expect("removed");
         fs::write(&path, "mine").expect("written");
-        let kept = bind_unix(&path, mode).err().expect("a file");
+        let kept = bind_unix(&path, mode).expect_err("a file");
         assert!(kept.to_string().contains("no socket"), "{kept}");
         assert_eq!(fs::read_to_string(&path).expect("kept"), "mine");
     }

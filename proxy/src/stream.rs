@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pingora_proxy::Session;
-use tokio::time::Sleep;
 use tooldock_upstream::reply::{Guards, Head, Subscription};
 
 use self::detach::Detached;
@@ -39,8 +38,28 @@ pub(crate) struct LongStream {
     pub(crate) head: Head,
     pub(crate) events: Subscription,
     pub(crate) guards: Guards,
-    /// For how long its client may stay, where that is limited: a client certificate admits nobody beyond its end.
+    /// For how long its client may stay, where that is limited: a client certificate or API key admits nobody beyond its end.
     pub(crate) lasts: Option<Duration>,
+    /// Is over when its client's token is taken back, where that has to be asked for.
+    pub(crate) revoked: Option<End>,
+}
+
+/// Is over when a stream has to end.
+pub(crate) type End = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What comes first of both.
+fn earlier(lasts: Option<Duration>, revoked: Option<End>) -> Option<End> {
+    let expired = lasts.map(|lasts| Box::pin(tokio::time::sleep(lasts)) as End);
+    match (expired, revoked) {
+        // The two arms: the credential has ended; it was taken back.
+        (Some(expired), Some(revoked)) => Some(Box::pin(async move {
+            tokio::select! {
+                () = expired => {}
+                () = revoked => {}
+            }
+        })),
+        (expired, revoked) => expired.or(revoked),
+    }
 }
 
 impl LongStream {
@@ -74,7 +93,7 @@ impl LongStream {
         let running = Running {
             events: Counted {
                 events: self.events,
-                end: self.lasts.map(|lasts| Box::pin(tokio::time::sleep(lasts))),
+                end: earlier(self.lasts, self.revoked),
                 bytes: 0,
             },
             framing,
@@ -111,7 +130,7 @@ struct Running {
 /// The events of a stream, and how many bytes of them there were.
 struct Counted {
     events: Subscription,
-    end: Option<Pin<Box<Sleep>>>,
+    end: Option<End>,
     bytes: u64,
 }
 

@@ -17,7 +17,7 @@ use tokio::fs::File;
 use tokio::runtime::{Handle, Runtime};
 use tooldock_upstream::audit::Audit;
 use tooldock_upstream::caller::{Caller, Visibility};
-use tooldock_upstream::engine::ToolCallLimiter;
+use tooldock_upstream::engine::{CountedBy, Exhausted, Limiter};
 use tooldock_upstream::health::Health;
 use tooldock_upstream::metrics::UpstreamMetrics;
 use tooldock_upstream::profile::Profile;
@@ -25,6 +25,7 @@ use tooldock_upstream::session::SessionKey;
 use tooldock_upstream::session::config::SessionsConfig;
 use tooldock_upstream::{Ended, Service, ServiceParts};
 use tooldock_workers::aggregate::{self, ActivationScope, AggregateSpec, ServedOver, Surroundings};
+use tooldock_workers::budget::Budget;
 use tooldock_workers::config::NamespacesConfig;
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::metrics::WorkerMetrics;
@@ -160,7 +161,11 @@ fn caller(namespace: NamespaceName) -> Caller {
         manager: false,
         headers: None,
         visibility: Visibility::All,
+        grant: None,
         note: None,
+        key_limits: None,
+        budget: None,
+        relay: None,
         toolset: None,
     }
 }
@@ -176,11 +181,14 @@ fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyho
         control: control.clone(),
         runtimes,
         metrics: Arc::new(WorkerMetrics::new(&exported)?),
+        output: Default::default(),
     };
     let remote = RemoteClient::new(
         Arc::new(SystemNames),
         Arc::new(RemoteMetrics::new(&exported)?),
         control.clone(),
+        Arc::clone(registry.personal()),
+        None,
     );
     let (follower, followed) = (Arc::clone(&remote), Arc::clone(&registry));
     control.spawn(async move { follower.follow(&followed).await });
@@ -202,8 +210,9 @@ fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyho
         sessions_per_principal: 1,
         session_bytes_per_principal: bytesize::ByteSize::b(CLIENT_BYTES as u64),
         streams_per_principal: CLIENT_STREAMS,
-        tool_call_limiter: Arc::new(Unlimited),
+        limiter: Arc::new(Unlimited),
         audit: Audit::off(),
+        credentials: None,
         management: None,
         web: None,
         http_client: Some(remote),
@@ -229,8 +238,14 @@ fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyho
 /// Whoever starts this program calls its own tools.
 struct Unlimited;
 
-impl ToolCallLimiter for Unlimited {
-    fn check(&self, _: &str, _: &NamespaceName, _: &str, _: IpAddr) -> Result<(), Duration> {
-        Ok(())
+impl Limiter for Unlimited {
+    fn check(
+        &self,
+        _: &Caller,
+        _: &NamespaceName,
+        _: &str,
+        _: CountedBy,
+    ) -> Result<Option<Budget>, Exhausted> {
+        Ok(None)
     }
 }

@@ -198,6 +198,26 @@ const steps = {
     if ((await page.content()).includes("hunter2-canary")) throw new Error("the value of a variable is shown");
     await looksWell("servers");
     await page.getByText("10,000 tools").waitFor();
+    await button("Standard error of many").click();
+    const output = page.getByRole("region", { name: "Lines of many, newest last" });
+    await output.getByText('window.hurt="stderr"').waitFor();
+    await page.getByRole("dialog").getByText("live").waitFor();
+    await looksWell("standard error");
+    const lines = () => output.getByText('window.hurt="stderr"').count();
+    await page.keyboard.press("Escape");
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+    await button("Restart many").click();
+    await looksWell("restart a server");
+    await button("Restart").click();
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+    await button("Standard error of many").click();
+    // The new process says the same again, and the open page hears it.
+    for (const end = Date.now() + PATIENCE_MS; (await lines()) < 2; ) {
+      if (Date.now() > end) throw new Error("the restarted server's standard error did not come");
+      await page.waitForTimeout(20);
+    }
+    await page.keyboard.press("Escape");
+    await page.getByText("10,000 tools").waitFor();
     await goTo("namespaces/many", "many");
     const list = page.getByRole("list", { name: "Tools" });
     await page.getByRole("status").getByText("10,000 tools").waitFor();

@@ -71,6 +71,12 @@ impl Copy {
         self.running.as_ref().map_or(0, sessions)
     }
 
+    /// The ids of its sessions.
+    pub fn session_ids(&self) -> BTreeSet<String> {
+        let ids = |running: &Running| running.state.sessions.lock().unwrap().clone();
+        self.running.as_ref().map(ids).unwrap_or_default()
+    }
+
     /// Calls that it is answering at the moment, and questions that it has asked.
     pub fn open(&self) -> (usize, usize) {
         let count = |Running { state, .. }: &Running| {
@@ -159,6 +165,11 @@ async fn converse(mut io: TcpStream, state: Arc<State>, record: Record) {
                     let _ = read(&mut io).await;
                 }
                 return;
+            }
+            None if head.starts_with("DELETE") => {
+                let id = header(&head, "mcp-session-id").unwrap_or_default();
+                state.sessions.lock().unwrap().remove(&*id);
+                answered(204, "", "")
             }
             Some("tools/call") => match call(&mut io, &state, &record, &message).await {
                 Some(text) => text,

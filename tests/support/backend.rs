@@ -64,6 +64,11 @@ impl Backend {
         format!("http://{}/mcp", self.address)
     }
 
+    /// All it was asked: heads and bodies.
+    pub fn all(&self) -> Vec<(String, String)> {
+        self.state.requests.lock().expect("fine").clone()
+    }
+
     /// What it was asked with that method: heads and bodies.
     pub fn requests(&self, method: &str) -> Vec<(String, String)> {
         let method = format!("\"method\":\"{method}\"");

@@ -4,6 +4,8 @@ use serde_json::{Value, json};
 
 use super::{House, SERVERS, call, catalogue, logged, result, said, tools_of, write};
 use crate::support::eventually;
+use crate::support::session::Session;
+use crate::support::sse::Answering;
 
 /// AGG-35, AGG-36, AGG-40, and wrong commands.
 #[tokio::test]
@@ -162,17 +164,7 @@ async fn a_session_whose_own_copy_of_a_server_ended_sees_nothing_of_that_server(
     );
     let code = &crashed["_meta"]["tooldock/error"]["code"];
     assert_eq!(code, "worker_unavailable", "{crashed}");
-    loop {
-        if stream.message().await["method"] == "notifications/tools/list_changed" {
-            break;
-        }
-    }
-    let listed = result(&asking, "tools/list", json!({})).await;
-    let names = super::names(&listed["tools"], "name");
-    assert!(
-        names.contains(&"vec_search".to_owned()) && !names.iter().any(|it| it.starts_with("pjpd_")),
-        "{names:?}"
-    );
+    let listed = tools_without_pjpd(&asking, &mut stream).await;
     let lines = catalogue(&listed["tools"]);
     assert!(!lines.iter().any(|it| it.contains("pjpd_")), "{lines:#?}");
     let why = said(&call(&asking, "pjpd_mixed", json!({})).await);
@@ -187,6 +179,35 @@ async fn a_session_whose_own_copy_of_a_server_ended_sees_nothing_of_that_server(
     let ran = call(&plain, "pjpd_list_projects", json!({})).await;
     assert_eq!(ran["content"][0]["text"], "pjpd ran list_projects");
     assert_eq!(house.asked("pjpd", "initialize"), 2);
+}
+
+/// AGG-35 while nobody calls: the session hears of it from the end itself.
+#[tokio::test]
+async fn a_session_hears_that_its_own_copy_of_a_server_ended_while_nothing_was_asked_of_it() {
+    let house = House::of("").await;
+    let session = house.asking("toolman").await;
+    let mut stream = session.listen().await;
+    let pid = call(&session, "pjpd_pid", json!({})).await;
+    let pid = pid["content"][0]["text"].as_str().unwrap().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    tools_without_pjpd(&session, &mut stream).await;
+}
+
+/// The list of tools after the change that took those of server pjpd away. Changes from the time when the servers started
+/// may be told first.
+async fn tools_without_pjpd(session: &Session, stream: &mut Answering) -> Value {
+    loop {
+        if stream.message().await["method"] != "notifications/tools/list_changed" {
+            continue;
+        }
+        let listed = result(session, "tools/list", json!({})).await;
+        let names = super::names(&listed["tools"], "name");
+        assert!(names.contains(&"vec_search".to_owned()), "{names:?}");
+        if !names.iter().any(|it| it.starts_with("pjpd_")) {
+            return listed;
+        }
+    }
 }
 
 /// What a client says to all servers starts none of them; a copy that starts later is told the level first.

@@ -37,6 +37,7 @@ use crate::error::{CallError, CallErrorCode};
 use crate::fault;
 use crate::metrics::ProcessMetrics;
 use crate::names::NamespaceName;
+use crate::process::output::{RecentLines, RecentOutput};
 use crate::scan::NamespaceSource;
 
 use base::Base;
@@ -108,6 +109,8 @@ pub(crate) struct Environments {
     installer: Installer,
     installs: Semaphore,
     scripts: Semaphore,
+    /// What installers print, by namespace, while somebody watches.
+    output: RecentOutput,
     /// The last toolchain, used again as long as its parts are still there. The lock guards a pointer and is never held
     /// across an await.
     current: Mutex<Option<Arc<Toolchain>>>,
@@ -126,6 +129,7 @@ impl Environments {
             installer: Installer::new(guard, metrics),
             installs: Semaphore::new(INSTALLS_MAX),
             scripts: Semaphore::new(SCRIPTS_MAX),
+            output: RecentOutput::default(),
             current: Mutex::new(None),
         }
     }
@@ -218,6 +222,11 @@ impl Environments {
             runtime::collect_garbage(&self.data.runtime_dir(), &toolchain.runtime);
             empty::collect_garbage(&self.data.builds_dir(), &toolchain.empty);
         }
+    }
+
+    /// What the installer of a namespace prints, from now on.
+    pub(crate) fn output(&self, namespace: &NamespaceName) -> Arc<RecentLines> {
+        self.output.of(namespace)
     }
 
     /// How long an installer may take.

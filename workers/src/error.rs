@@ -10,6 +10,8 @@ use serde_json::value::RawValue;
 pub enum CallErrorCode {
     /// The namespace has no such tool, or it may not be used here.
     ToolNotFound,
+    /// The scopes of the caller's credential do not open the tool.
+    InsufficientScope,
     /// The namespace has no such resource.
     ResourceNotFound,
     /// The namespace has no such prompt.
@@ -36,6 +38,9 @@ pub enum CallErrorCode {
     Cancelled,
     /// The function asks its client for what the client cannot do. `details` names it as `requiredCapabilities`.
     MissingCapability,
+    /// The namespace needs a personal credential of the caller, and there is none. `details` names it as `slots`, with the
+    /// `command` that sets it.
+    MissingCredential,
     /// A server refused the gateway, or its answer is none of MCP.
     UpstreamError,
     /// A question to the client has no usable answer: it failed, took too long, or was one too many.
@@ -47,6 +52,7 @@ impl CallErrorCode {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ToolNotFound => "tool_not_found",
+            Self::InsufficientScope => "insufficient_scope",
             Self::ResourceNotFound => "resource_not_found",
             Self::PromptNotFound => "prompt_not_found",
             Self::InvalidArguments => "invalid_arguments",
@@ -61,6 +67,7 @@ impl CallErrorCode {
             Self::Cancelled => "cancelled",
             Self::MissingCapability => "missing_capability",
             Self::AskFailed => "ask_failed",
+            Self::MissingCredential => "missing_credential",
             Self::UpstreamError => "upstream_error",
         }
     }

@@ -26,7 +26,7 @@ pub(crate) use config::check_limits;
 pub use config::{
     InvalidServer, Isolation, Restart, StdioServerConfig, StdioServersConfig, StdioSettings,
 };
-pub(crate) use file::{EXTERNAL_FILE, ServersFile, check_entry};
+pub(crate) use file::{EXTERNAL_FILE, ServersFile, check_entry, is_cached};
 pub use install::{InstallStep, NotInstalled};
 pub use process::{Pipes, ProcessHost, ServerProcess};
 pub use resolve::ServersConfig;

@@ -13,6 +13,13 @@ use serde::{Deserialize, Serialize};
 /// The longest namespace name, in bytes.
 pub const NAMESPACE_NAME_MAX: usize = 63;
 
+/// The principal of every client of a listener that asks for no token. It stands for nobody in particular, so it has no
+/// credentials of its own.
+pub const ANONYMOUS: &str = "anonymous";
+
+/// The longest principal name, in bytes.
+pub const PRINCIPAL_NAME_MAX: usize = 512;
+
 /// The name of the namespace that the management tools have. No text parses as this name.
 const SYSTEM: &str = "_system";
 
@@ -36,6 +43,19 @@ impl NamespaceName {
     pub fn system() -> Self {
         static NAME: LazyLock<NamespaceName> = LazyLock::new(|| NamespaceName(Arc::from(SYSTEM)));
         NAME.clone()
+    }
+
+    /// A name that a namespace may be served under: any valid one, and `_system`. For questions about namespaces; what is
+    /// made is never named so.
+    ///
+    /// # Errors
+    ///
+    /// As [`FromStr::from_str`].
+    pub fn parse_served(text: &str) -> Result<Self, InvalidNamespaceName> {
+        match text {
+            SYSTEM => Ok(Self::system()),
+            text => text.parse(),
+        }
     }
 
     /// Whether it is the name of the management tools' namespace.
@@ -72,6 +92,12 @@ impl NamespaceName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Whether ToolDock v1 has a path of this name, `/mcp/namespaces` or `/mcp/info`, so that the namespace of the name
+    /// cannot be reached by its path (K-38).
+    pub fn is_path_of_v1(&self) -> bool {
+        matches!(self.as_str(), "namespaces" | "info")
+    }
 }
 
 impl FromStr for NamespaceName {
@@ -90,6 +116,61 @@ impl FromStr for NamespaceName {
         } else {
             Err(InvalidNamespaceName)
         }
+    }
+}
+
+/// The name of a principal, as admission gives it: of a token, of a client certificate, of an API key, of a person at an
+/// identity provider. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct PrincipalName(Arc<str>);
+
+/// Why a text is no name of a principal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidPrincipalName {
+    /// Nobody is called so.
+    #[error(
+        "invalid principal name: use 1 to {PRINCIPAL_NAME_MAX} bytes without control characters, and without a space at either end"
+    )]
+    Malformed,
+    /// The name of all clients without a token.
+    #[error(
+        "{ANONYMOUS:?} is every client of a listener without authentication, and has no secrets of its own; give the client a token"
+    )]
+    Anonymous,
+}
+
+impl PrincipalName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for PrincipalName {
+    type Err = InvalidPrincipalName;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let sized = (1..=PRINCIPAL_NAME_MAX).contains(&text.len());
+        if !sized || text.trim() != text || text.chars().any(char::is_control) {
+            return Err(InvalidPrincipalName::Malformed);
+        }
+        if text == ANONYMOUS {
+            return Err(InvalidPrincipalName::Anonymous);
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Display for PrincipalName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for PrincipalName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
     }
 }
 
@@ -147,6 +228,34 @@ mod tests {
         assert!(member.as_str().parse::<NamespaceName>().is_err());
         assert_eq!(member.owner(), aggregate);
         assert_eq!(aggregate.owner(), aggregate);
+    }
+
+    #[test]
+    fn a_principal_name_is_any_short_text_of_one_line() {
+        for name in [
+            "ci",
+            "key:ada",
+            "https://idp.example|ada@example.org",
+            "Zoë",
+        ] {
+            assert_eq!(
+                name.parse::<PrincipalName>().map(|it| it.to_string()),
+                Ok(name.into())
+            );
+        }
+        for name in [
+            "",
+            " a",
+            "a ",
+            "a\nb",
+            "a\0",
+            &"x".repeat(PRINCIPAL_NAME_MAX + 1),
+        ] {
+            let refused = name.parse::<PrincipalName>();
+            assert_eq!(refused, Err(InvalidPrincipalName::Malformed), "{name:?}");
+        }
+        let refused = ANONYMOUS.parse::<PrincipalName>();
+        assert_eq!(refused, Err(InvalidPrincipalName::Anonymous));
     }
 
     #[test]

@@ -23,14 +23,37 @@ struct Lists {
 
 /// One list of patterns. Most say `*`, which needs no automaton: it is asked on every call.
 #[derive(Debug, Clone)]
-struct Patterns {
+pub(crate) struct Patterns {
     everything: bool,
     globs: GlobSet,
 }
 
 impl Patterns {
-    fn is_match(&self, name: &str) -> bool {
+    /// Compiles a list; `key` names it in errors.
+    pub(crate) fn new(key: &'static str, patterns: &[String]) -> Result<Self, InvalidPattern> {
+        let invalid = |pattern: &str, error: globset::Error| InvalidPattern {
+            key,
+            pattern: pattern.to_owned(),
+            reason: error.kind().to_string(),
+        };
+        let mut set = GlobSetBuilder::new();
+        for pattern in patterns {
+            set.add(Glob::new(pattern).map_err(|error| invalid(pattern, error))?);
+        }
+        Ok(Self {
+            everything: patterns.iter().any(|pattern| pattern == "*"),
+            globs: set.build().map_err(|error| invalid("", error))?,
+        })
+    }
+
+    /// Whether one of the patterns matches the name.
+    pub(crate) fn is_match(&self, name: &str) -> bool {
         self.everything || self.globs.is_match(name)
+    }
+
+    /// Whether one of the patterns matches every name.
+    pub(crate) fn is_everything(&self) -> bool {
+        self.everything
     }
 
     fn is_empty(&self) -> bool {
@@ -92,9 +115,9 @@ impl ToolPolicy {
 impl Lists {
     fn new(lists: &AccessLists) -> Result<Self, InvalidPattern> {
         Ok(Self {
-            allow: compile("tools_allow", &lists.tools_allow)?,
-            deny: compile("tools_deny", &lists.tools_deny)?,
-            principals: compile("principals", &lists.principals)?,
+            allow: Patterns::new("tools_allow", &lists.tools_allow)?,
+            deny: Patterns::new("tools_deny", &lists.tools_deny)?,
+            principals: Patterns::new("principals", &lists.principals)?,
         })
     }
 
@@ -103,7 +126,7 @@ impl Lists {
     }
 
     fn allow_every_tool(&self) -> bool {
-        self.allow.everything && self.deny.is_empty()
+        self.allow.is_everything() && self.deny.is_empty()
     }
 }
 
@@ -112,7 +135,7 @@ impl Lists {
 pub(crate) fn covers(list: &[String], pattern: &str) -> bool {
     let is_name = !pattern.contains(['*', '?', '[', '{', '\\']);
     list.iter().any(|known| known == "*" || known == pattern)
-        || (is_name && compile("", list).is_ok_and(|known| known.is_match(pattern)))
+        || (is_name && Patterns::new("", list).is_ok_and(|known| known.is_match(pattern)))
 }
 
 fn fingerprint(limits: &Limits) -> [u8; 32] {
@@ -125,22 +148,6 @@ fn fingerprint(limits: &Limits) -> [u8; 32] {
         hash.update(&text);
     }
     hash.finalize().into()
-}
-
-fn compile(key: &'static str, patterns: &[String]) -> Result<Patterns, InvalidPattern> {
-    let invalid = |pattern: &str, error: globset::Error| InvalidPattern {
-        key,
-        pattern: pattern.to_owned(),
-        reason: error.kind().to_string(),
-    };
-    let mut set = GlobSetBuilder::new();
-    for pattern in patterns {
-        set.add(Glob::new(pattern).map_err(|error| invalid(pattern, error))?);
-    }
-    Ok(Patterns {
-        everything: patterns.iter().any(|pattern| pattern == "*"),
-        globs: set.build().map_err(|error| invalid("", error))?,
-    })
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use crate::external::ExternalServer;
 use crate::gate::Gate;
 use crate::names::NamespaceName;
 use crate::parking::Parking;
+use crate::personal::PersonalSecrets;
 use crate::policy::ToolPolicy;
 use crate::prompt::Prompt;
 use crate::remote::RemoteServer;
@@ -288,9 +289,16 @@ pub struct Registry {
     system: OnceLock<Arc<Namespace>>,
     /// What stands for all namespaces seen at once. It stands in no snapshot either.
     global: OnceLock<Arc<Namespace>>,
+    /// What each principal has of its own. In no snapshot, since a new value changes no namespace.
+    personal: Arc<PersonalSecrets>,
 }
 
 impl Registry {
+    /// The personal values of principals, as the last reload read them.
+    pub fn personal(&self) -> &Arc<PersonalSecrets> {
+        &self.personal
+    }
+
     /// The current snapshot, for reading within one request. Cheap; do not hold it across an await, use
     /// [`Registry::snapshot`] there.
     pub fn load(&self) -> Guard<Arc<Snapshot>> {

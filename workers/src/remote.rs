@@ -10,6 +10,7 @@
 mod backend;
 mod config;
 mod headers;
+mod oauth;
 mod resolve;
 mod spec;
 
@@ -19,5 +20,6 @@ pub use config::{
     RemoteServerConfig, RemoteServersConfig, RemoteTimeouts, RemoteTls, Transport,
 };
 pub use headers::{HeadersConfig, is_hop_by_hop};
+pub use oauth::{Grant, OAuthConfig, OAuthSpec};
 pub(crate) use resolve::{spec, variables};
 pub use spec::{BackendSpec, HeaderRules, Pem, RemoteServer, RemoteSpec, TlsIdentity, TlsSpec};

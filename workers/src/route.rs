@@ -32,6 +32,8 @@ pub enum RouteId {
     OpenApi,
     /// Reads the namespaces again.
     Reload,
+    /// What somebody may do in a namespace, and why.
+    Explain,
     /// Whether the process is up.
     Health,
     /// Whether the process takes traffic.

@@ -3,18 +3,19 @@
 //! ```text
 //! $DATA/secrets.enc         values, encrypted            secrets/envelope.rs (version 2), secrets/fernet.rs (version 1)
 //!       secrets.meta.yaml   keys and statuses, readable  secrets/meta.rs
-//!       secrets.lock        held by the one writer       secrets/lock.rs
+//!       secrets.lock        held by the one writer       file_lock.rs
+//!       authorizations.enc  tokens for remote servers    secrets/authorizations.rs
 //! ```
 //!
 //! [`SecretStore`] reads and writes them. Readers take no lock and write nothing, so that the gateway runs with all three
 //! read-only. [`SecretNames`] is the store for management: it has no method that could give a value away.
 
+mod authorizations;
 mod envelope;
 mod error;
 mod fernet;
 mod files;
 mod key;
-mod lock;
 mod meta;
 mod names;
 mod scope;
@@ -30,11 +31,12 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
+pub use authorizations::{AUTHORIZATIONS_FILE, Authorization, AuthorizationStore, Authorizer};
 pub use error::SecretsError;
 pub use key::{Protection, SecretsKey};
 pub use meta::Status;
 pub use names::{SecretEntry, SecretNames, SecretsCheck};
-pub use scope::{Scope, check_key};
+pub use scope::{InvalidScope, Scope, check_key};
 pub use scratch::Scratch;
 pub use store::{META_FILE, SecretStore, VALUES_FILE};
 pub use transaction::Transaction;
@@ -101,10 +103,21 @@ impl Secrets {
     /// The same secrets with one more that only `namespace` gets.
     #[must_use]
     pub fn with(&self, namespace: &NamespaceName, key: &str, value: Secret) -> Self {
+        self.with_scope(&Scope::Namespace(namespace.clone()), key, value)
+    }
+
+    /// The same secrets with one more of that scope.
+    #[must_use]
+    pub fn with_scope(&self, scope: &Scope, key: &str, value: Secret) -> Self {
         let mut values = self.0.values.clone();
-        let scope = Scope::Namespace(namespace.clone());
-        values.insert(key, &scope, value);
+        values.insert(key, scope, value);
         Self::new(values, self.0.meta.clone())
+    }
+
+    /// What principals have of their own, by principal.
+    pub(crate) fn of_principals(&self) -> impl Iterator<Item = (&str, &BTreeMap<String, Secret>)> {
+        let all = self.0.values.principals.iter();
+        all.map(|(name, own)| (name.as_str(), own))
     }
 
     /// What a namespace gets.

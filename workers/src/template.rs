@@ -54,6 +54,21 @@ pub(crate) struct Sources<'a> {
 }
 
 impl Sources<'_> {
+    /// The value of a name.
+    fn value(&self, name: &str) -> Result<Secret, NoValue> {
+        if let Some(secret) = self.secrets.get(name) {
+            return Ok(secret.clone());
+        }
+        if is_own(name) {
+            return Err(NoValue::Own(name.to_owned()));
+        }
+        if !self.allows(name) {
+            return Err(NoValue::NotAllowed(name.to_owned()));
+        }
+        let value = (self.environment)(name).map(Secret::new);
+        value.ok_or_else(|| NoValue::Missing(name.to_owned()))
+    }
+
     fn allows(&self, name: &str) -> bool {
         let Some(allowed) = self.allowed else {
             return true;
@@ -103,17 +118,7 @@ impl Template {
         for piece in self.pieces()? {
             match piece {
                 Piece::Text(text) => value.push_str(text),
-                Piece::Variable(name) => match sources.secrets.get(name) {
-                    Some(secret) => value.push_str(secret.expose()),
-                    None if is_own(name) => return Err(NoValue::Own(name.to_owned())),
-                    None if !sources.allows(name) => {
-                        return Err(NoValue::NotAllowed(name.to_owned()));
-                    }
-                    None => value.push_str(
-                        &(sources.environment)(name)
-                            .ok_or_else(|| NoValue::Missing(name.to_owned()))?,
-                    ),
-                },
+                Piece::Variable(name) => value.push_str(sources.value(name)?.expose()),
             }
         }
         Ok(Secret::new(value))
@@ -141,6 +146,20 @@ impl Template {
         hidden
     }
 
+    /// The template with everything looked up but the names that are `personal`, which each principal has of its own.
+    pub(crate) fn parts(
+        &self,
+        sources: &Sources<'_>,
+        personal: &dyn Fn(&str) -> bool,
+    ) -> Result<Parts, NoValue> {
+        let parts = self.pieces()?.into_iter().map(|piece| match piece {
+            Piece::Text(text) => Ok(Part::Known(Secret::new(text))),
+            Piece::Variable(name) if personal(name) => Ok(Part::Personal(name.to_owned())),
+            Piece::Variable(name) => sources.value(name).map(Part::Known),
+        });
+        parts.collect::<Result<_, _>>().map(Parts)
+    }
+
     fn pieces(&self) -> Result<Vec<Piece<'_>>, NoValue> {
         let mut pieces = Vec::new();
         let mut rest = self.0.as_str();
@@ -166,6 +185,31 @@ impl Template {
             pieces.push(Piece::Text(rest));
         }
         Ok(pieces)
+    }
+}
+
+/// A template whose personal names are still open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Parts(Vec<Part>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Known(Secret),
+    /// The name of a value that each principal has of its own.
+    Personal(String),
+}
+
+impl Parts {
+    /// The value with one principal's own; `None` where that principal lacks one.
+    pub(crate) fn fill(&self, own: &BTreeMap<String, Secret>) -> Option<Secret> {
+        let mut value = String::new();
+        for part in &self.0 {
+            value.push_str(match part {
+                Part::Known(known) => known.expose(),
+                Part::Personal(name) => own.get(name)?.expose(),
+            });
+        }
+        Some(Secret::new(value))
     }
 }
 

@@ -25,6 +25,7 @@ fn server(script: &str) -> ExternalServer {
     let spec = StdioSpec {
         program: "sh".into(),
         args: vec!["-c".into(), script.into()],
+        personal: Default::default(),
         env: vec![("PATH".into(), Secret::new(path))],
         secrets: Vec::new(),
         cwd: "/".into(),
@@ -86,6 +87,7 @@ async fn two_hundred_starts_and_ends_of_every_kind_leave_no_descriptor_open() {
         control: tokio::runtime::Handle::current(),
         runtimes: Arc::new(Runtimes::new()),
         metrics: Arc::new(WorkerMetrics::new(&exported).unwrap()),
+        output: Default::default(),
     };
     // What the runtime opens once, it opens in the first rounds.
     let mut before = None;

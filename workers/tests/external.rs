@@ -108,6 +108,7 @@ impl House {
             control: tokio::runtime::Handle::current(),
             runtimes: Arc::new(Runtimes::new()),
             metrics: Arc::new(WorkerMetrics::new(&exported).unwrap()),
+            output: Default::default(),
         };
         host.servers().serve([&"demo".parse().unwrap()].into_iter());
         Self { exported, host }
@@ -222,6 +223,7 @@ fn server(how: &[&str]) -> ExternalServer {
     let spec = StdioSpec {
         program: python(),
         args,
+        personal: Default::default(),
         env: vec![("TOKEN".into(), Secret::new("hunter2"))],
         secrets: vec![Secret::new("hunter2")],
         cwd: "/".into(),

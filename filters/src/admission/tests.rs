@@ -50,6 +50,7 @@ const CORE: ListenerRules = ListenerRules {
     certificates: None,
     modern: true,
     basic: None,
+    path_prefix: None,
 };
 
 const METRICS: ListenerRules = ListenerRules {
@@ -142,7 +143,11 @@ impl Case {
         request.body(()).unwrap().into_parts().0
     }
 
-    fn admit<C: Clock>(&self, parts: &http::request::Parts, admission: &Admission<C>) -> Verdict {
+    fn admit<C: Clock + Clone>(
+        &self,
+        parts: &http::request::Parts,
+        admission: &Admission<C>,
+    ) -> Verdict {
         admission.admit(&Request {
             parts,
             fields: &Fields::of(&parts.headers),
@@ -154,6 +159,7 @@ impl Case {
                 .map_or(Shown::Nothing, Shown::Certificate),
             listener: &self.listener,
             directory: &Live,
+            asked: Asked::First,
         })
     }
 
@@ -878,10 +884,18 @@ fn tool_calls_have_their_own_budget() {
     );
     let (github, shared) = ("github".parse().unwrap(), "shared".parse().unwrap());
     let call = |namespace| {
-        admission.check_tool_call("ci", namespace, "echo", "192.0.2.1".parse().unwrap())
+        let subject = Subject {
+            principal: "ci",
+            client: "192.0.2.1".parse().unwrap(),
+            namespace: Some(namespace),
+            tool: Some("echo"),
+            own: &[],
+            key: None,
+        };
+        admission.check_tool_call(subject, CountedBy::All)
     };
     assert!(call(&github).is_ok() && call(&github).is_ok());
-    assert_eq!(call(&github).unwrap_err().seconds(), 1);
+    assert_eq!(call(&github).unwrap_err().wait.seconds(), 1);
     assert!(call(&shared).is_ok());
     assert!((0..10).all(|_| matches!(good().send(&admission), Verdict::Admitted(_))));
     clock.advance(Duration::from_secs(1));
@@ -1004,6 +1018,7 @@ fn no_request_makes_admission_panic() {
             certificate: Shown::Nothing,
             listener: &CORE,
             directory: &Live,
+            asked: Asked::First,
         });
         admitted += usize::from(matches!(verdict, Verdict::Admitted(_)));
     }

@@ -1,12 +1,18 @@
 //! Checks on configuration values that parsing alone does not make. Each error names its key.
 
+mod oauth;
+
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 
+use globset::Glob;
 use tooldock_workers::bounds::within;
+use tooldock_workers::namespace_scope::NamespaceScope;
 
-use super::{AdmissionConfig, ConfigError, Flood, LimitKey, LimitUnit, RateConfig};
-use crate::bearer::{ANONYMOUS, BEARER, NamespaceScope};
+use super::{
+    AdmissionConfig, ConfigError, Flood, LimitKey, LimitUnit, RateConfig, RateLimitConfig,
+};
+use crate::bearer::{ANONYMOUS, BEARER};
 use crate::certificate::CertificateName;
 
 impl ConfigError {
@@ -24,6 +30,42 @@ const RATE_MAX: u32 = 1_000_000;
 const BURST_MAX: u32 = 10_000_000;
 const PRINCIPAL_BYTES_MAX: usize = 64;
 
+impl RateLimitConfig {
+    /// Checks what the limit is counted by, and what calls weigh. `at` is the path of the entry.
+    fn validate_keys(&self, at: &str) -> Result<(), ConfigError> {
+        let keys = &self.key.0;
+        let is_twice = |(place, key): (usize, &LimitKey)| keys[..place].contains(key);
+        if keys.is_empty() || keys.iter().enumerate().any(is_twice) {
+            return Err(ConfigError::new(
+                format!("{at}.key"),
+                "name each of principal, namespace, tool and address once, and at least one of them",
+            ));
+        }
+        if !self.weights.is_empty() && self.unit == LimitUnit::Request {
+            return Err(ConfigError::new(
+                format!("{at}.weights"),
+                "only tool calls have weights: write `unit: tool_call`",
+            ));
+        }
+        for (pattern, weight) in &self.weights {
+            let key = || format!("{at}.weights.{pattern}");
+            Glob::new(pattern).map_err(|error| {
+                ConfigError::new(key(), format!("invalid pattern: {}", error.kind()))
+            })?;
+            if *weight > self.burst {
+                return Err(ConfigError::new(
+                    key(),
+                    format!(
+                        "a call of weight {weight} never fits into a burst of {}: write a smaller weight or a larger burst",
+                        self.burst
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl AdmissionConfig {
     /// Checks what parsing alone does not show.
     ///
@@ -32,13 +74,15 @@ impl AdmissionConfig {
     /// [`ConfigError`] names the first key that cannot be used.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.validate_principals()?;
+        self.validate_oauth()?;
         if let Flood::On(RateConfig { rate, burst }) = self.flood {
             validate_rate("admission.flood", rate, burst)?;
         }
         for (index, rule) in self.rate_limits.iter().enumerate() {
             let key = format!("admission.rate_limits[{index}]");
             validate_rate(&key, rule.rate, rule.burst)?;
-            if rule.key == LimitKey::Tool && rule.unit == LimitUnit::Request {
+            rule.validate_keys(&key)?;
+            if rule.key.0.contains(&LimitKey::Tool) && rule.unit == LimitUnit::Request {
                 return Err(ConfigError::new(
                     format!("{key}.unit"),
                     "a limit per tool counts tool calls: write `unit: tool_call`",
@@ -220,6 +264,30 @@ mod tests {
             (
                 "flood: { rate: 4000000000, burst: 1 }".into(),
                 "admission.flood.rate",
+            ),
+            (
+                "rate_limits: [ { key: [], rate: 1, burst: 1 } ]".into(),
+                "admission.rate_limits[0].key",
+            ),
+            (
+                "rate_limits: [ { key: [tool, tool], rate: 1, burst: 1, unit: tool_call } ]".into(),
+                "admission.rate_limits[0].key",
+            ),
+            (
+                "rate_limits: [ { key: [principal, tool], rate: 1, burst: 1 } ]".into(),
+                "admission.rate_limits[0].unit",
+            ),
+            (
+                "rate_limits: [ { key: principal, rate: 1, burst: 9, weights: { a: 2 } } ]".into(),
+                "admission.rate_limits[0].weights",
+            ),
+            (
+                "rate_limits: [ { key: tool, unit: tool_call, rate: 1, burst: 9, weights: { a: 10 } } ]".into(),
+                "admission.rate_limits[0].weights.a",
+            ),
+            (
+                "rate_limits: [ { key: tool, unit: tool_call, rate: 1, burst: 9, weights: { '[': 1 } } ]".into(),
+                "admission.rate_limits[0].weights.[",
             ),
             (
                 "rate_limits: [ { key: tool, rate: 1, burst: 1 } ]".into(),

@@ -52,6 +52,7 @@ fn the_core_serves_its_documented_paths() {
             None,
         ),
         ("/reload", RouteId::Reload, None, None),
+        ("/explain", RouteId::Explain, None, None),
         ("/health", RouteId::Health, None, None),
         ("/ready", RouteId::Ready, None, None),
         (

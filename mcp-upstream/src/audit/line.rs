@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use sha2::{Digest, Sha256};
 
 use super::{AuditArguments, AuditRecord, Transport, mask};
+use crate::caller::RelayPeer;
 use crate::log_file::Clock;
 use crate::protocol::method::TOOLS_CALL;
 
@@ -28,6 +29,7 @@ pub(super) fn format(
     let transport = match record.transport {
         Transport::Mcp => "mcp",
         Transport::Rest => "rest",
+        Transport::Relay => "relay",
     };
     text(line, b",\"transport\":", transport);
     text(line, b",\"namespace\":", record.namespace.as_str());
@@ -57,6 +59,12 @@ pub(super) fn format(
     if let Some(principal) = &record.principal {
         text(line, b",\"principal\":", principal);
     }
+    if let Some(id) = &record.token_id {
+        text(line, b",\"token_id\":", id);
+    }
+    if let Some(at_other_end) = &record.relay {
+        peer(line, at_other_end);
+    }
     put_arguments(line, &record.arguments, arguments);
     line.extend_from_slice(b"}\n");
 }
@@ -81,6 +89,19 @@ fn put_arguments(line: &mut Vec<u8>, arguments: &[u8], wanted: AuditArguments) {
     line.extend_from_slice(&digest);
     line.push(b'"');
     number(line, b",\"arguments_bytes\":", arguments.len() as u64);
+}
+
+/// Who is at the other end of the relay's socket.
+fn peer(line: &mut Vec<u8>, peer: &RelayPeer) {
+    number(line, b",\"peer\":{\"uid\":", peer.uid.into());
+    number(line, b",\"gid\":", peer.gid.into());
+    if let Some(pid) = peer.pid.and_then(|pid| u64::try_from(pid).ok()) {
+        number(line, b",\"pid\":", pid);
+    }
+    line.push(b'}');
+    if let Some(project) = &peer.project {
+        text(line, b",\"project\":", project);
+    }
 }
 
 /// `name` comes with what stands around it, so that it is one copy.
@@ -187,6 +208,40 @@ mod tests {
     }
 
     #[test]
+    fn a_call_by_the_relay_names_the_process_at_the_other_end() {
+        let of = |pid, project: Option<&str>| {
+            let read = AuditRecord {
+                transport: Transport::Relay,
+                token_id: Some("k1".into()),
+                relay: Some(std::sync::Arc::new(RelayPeer {
+                    uid: 1000,
+                    gid: 100,
+                    pid,
+                    project: project.map(Into::into),
+                })),
+                ..record()
+            };
+            let mut line = Vec::new();
+            let none = AuditArguments::None;
+            format(&read, none, &mut Clock::default(), &mut line);
+            serde_json::from_slice::<serde_json::Value>(&line).expect("a line of JSON")
+        };
+        let line = of(Some(7), Some("proj_\"1"));
+        assert_eq!(line["transport"], "relay");
+        assert_eq!(
+            line["peer"],
+            serde_json::json!({"uid": 1000, "gid": 100, "pid": 7})
+        );
+        assert_eq!(
+            (&line["project"], &line["token_id"]),
+            (&"proj_\"1".into(), &"k1".into())
+        );
+        let line = of(None, None);
+        assert_eq!(line["peer"], serde_json::json!({"uid": 1000, "gid": 100}));
+        assert!(line.get("project").is_none());
+    }
+
+    #[test]
     fn arguments_are_a_digest_or_masked_text() {
         let digest = line(AuditArguments::Digest);
         assert_eq!(digest["arguments_bytes"], 13);
@@ -212,6 +267,8 @@ mod tests {
         client: String,
         #[serde(skip_serializing_if = "Option::is_none")]
         principal: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        token_id: Option<&'a str>,
         arguments_sha256: String,
         arguments_bytes: usize,
     }
@@ -219,13 +276,13 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn is_what_serde_would_write_whatever_the_texts_are(
-            texts in proptest::array::uniform4("(?s).{0,40}"),
+            texts in proptest::array::uniform5("(?s).{0,40}"),
             awkward in "[\"\\\\\u{0}-\u{1f}\u{7f}é\u{2028}𝄞 /]{0,20}",
             (named, numbers) in proptest::prelude::any::<(bool, (u16, u64))>(),
             client in proptest::prelude::any::<IpAddr>(),
             arguments in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..64),
         ) {
-            let [request_id, session, subject, principal] = &texts;
+            let [request_id, session, subject, principal, token_id] = &texts;
             let subject = awkward + subject;
             let (http_status, latency) = numbers;
             let record = AuditRecord {
@@ -233,6 +290,7 @@ mod tests {
                 session: Some(session.as_str().into()),
                 subject: subject.as_str().into(),
                 principal: named.then(|| principal.as_str().into()),
+                token_id: named.then(|| token_id.as_str().into()),
                 protocol_version: None,
                 http_status,
                 latency: std::time::Duration::from_millis(latency),
@@ -254,6 +312,7 @@ mod tests {
                 session,
                 client: if client == IpAddr::from([0; 4]) { "unix".to_owned() } else { client.to_string() },
                 principal: named.then_some(principal),
+                token_id: named.then_some(token_id),
                 arguments_sha256: hex::encode(Sha256::digest(&arguments)),
                 arguments_bytes: arguments.len(),
             };

@@ -123,7 +123,7 @@ impl ToolList {
     }
 
     /// All of them, hidden or not.
-    pub(super) fn entries(&self) -> &[ToolEntry] {
+    pub(crate) fn entries(&self) -> &[ToolEntry] {
         &self.entries
     }
 

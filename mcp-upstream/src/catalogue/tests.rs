@@ -332,10 +332,13 @@ fn a_written_list_is_kept_for_its_form_and_its_view_alone() {
     narrow.policy = ToolPolicy::new(&narrow.limits).expect("patterns");
     let mut scoped = crate::testing::caller();
     scoped.visibility = crate::caller::Visibility::Only(Arc::new(|_| true));
+    let caller = crate::testing::caller();
+    let reader = crate::testing::caller_with_scopes(&["read"]);
     let views = [
-        View::of(&crate::testing::caller(), &wide),
-        View::of(&crate::testing::caller(), &narrow),
+        View::of(&caller, &wide),
+        View::of(&caller, &narrow),
         View::of(&scoped, &wide),
+        View::of(&reader, &wide),
     ];
     let formats = [
         ResultFormat::Legacy(ProtocolVersion::V2025_03_26),

@@ -1,16 +1,20 @@
 //! What one caller may see and call of a namespace. Whoever shows or runs tools asks here, and nowhere else.
 //!
-//! A view is what the namespace's policy allows, for a caller with that [`Access`]. What narrows a view further (a key
-//! that opens some tools alone, a choice of tools in a session) is to be a field of [`Access`], which
-//! [`View::allows_tool`] and [`View::fingerprint`] then take in; today [`Access`] tells only for whom lists may be kept.
+//! A view is what the namespace's policy allows and the scopes of the caller's credential open. What would narrow a view
+//! further is to be a field of [`Access`], which [`View::allows_tool`] and [`View::fingerprint`] then take in.
+//!
+//! Scopes go by the names that tools have in their own namespaces. So the view of an aggregate, which publishes the tools
+//! of others under names of its own, leaves them to the views of its members.
 
 use std::borrow::Cow;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tooldock_workers::config::Limits;
-use tooldock_workers::registry::Namespace;
+use tooldock_workers::grant::Grant;
+use tooldock_workers::registry::{Namespace, UpstreamKind};
+use tooldock_workers::scope::ToolScope;
 
 use super::list::{ToolEntry, ToolList};
 use crate::caller::{Caller, Visibility};
@@ -19,52 +23,79 @@ use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::protocol::CacheScope;
 
 /// What of a caller matters for what it may see.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Access {
     /// Its token, or another one of its listener, does not open every namespace.
     scoped: bool,
+    /// What the scopes of its credential allow.
+    grant: Option<Arc<Grant>>,
 }
 
 /// What a caller may see of a namespace.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     namespace: &'a Namespace,
-    access: Access,
+    scoped: bool,
+    /// The tools that scopes open; None: all of them.
+    tools: Option<&'a ToolScope>,
 }
 
 /// A page that is no JSON object with an array of tools, or holds a key twice.
 struct Unreadable;
 
 /// Equal for views that show the same tools of a list in the same words.
-pub(super) type Fingerprint = ([u8; 32], CacheScope);
+pub(super) type Fingerprint = ([u8; 32], Option<[u8; 32]>, CacheScope);
 
 impl Access {
     /// The access of a caller.
     pub(crate) fn of(caller: &Caller) -> Self {
-        let everywhere = matches!(caller.visibility, Visibility::All);
         Self {
-            scoped: !everywhere || caller.profile.scoped_tokens,
+            scoped: is_scoped(caller),
+            grant: caller.grant.clone(),
         }
     }
 
     /// What it shows of a namespace.
-    pub(crate) fn view(self, namespace: &Namespace) -> View<'_> {
-        View {
-            namespace,
-            access: self,
-        }
+    pub(crate) fn view<'a>(&'a self, namespace: &'a Namespace) -> View<'a> {
+        View::new(namespace, self.scoped, self.grant.as_deref())
     }
+}
+
+/// Whether lists of this caller may differ from those of others at its listener.
+fn is_scoped(caller: &Caller) -> bool {
+    let everywhere = matches!(caller.visibility, Visibility::All);
+    !everywhere || caller.grant.is_some() || caller.profile.scoped_tokens
 }
 
 impl<'a> View<'a> {
     /// What a caller may see of a namespace.
-    pub(crate) fn of(caller: &Caller, namespace: &'a Namespace) -> Self {
-        Access::of(caller).view(namespace)
+    pub(crate) fn of(caller: &'a Caller, namespace: &'a Namespace) -> Self {
+        Self::new(namespace, is_scoped(caller), caller.grant.as_deref())
+    }
+
+    fn new(namespace: &'a Namespace, scoped: bool, grant: Option<&'a Grant>) -> Self {
+        let is_aggregate = matches!(namespace.upstream, UpstreamKind::Aggregate(_));
+        Self {
+            namespace,
+            scoped,
+            tools: grant.filter(|_| !is_aggregate).map(|it| &*it.tools),
+        }
+    }
+
+    /// Whether the scopes of the caller's credential open the tool, whatever the namespace says of it.
+    pub(crate) fn opens_tool(self, name: &str) -> bool {
+        self.tools.is_none_or(|scope| scope.allows(name))
     }
 
     /// Whether the tool may be shown and called.
     pub(crate) fn allows_tool(self, name: &str) -> bool {
-        self.namespace.policy.allows_tool(name)
+        self.namespace.policy.allows_tool(name) && self.opens_tool(name)
+    }
+
+    /// Whether that is so for every tool, whatever its name.
+    pub(crate) fn allows_every_tool(self) -> bool {
+        let opened = self.tools.is_none_or(ToolScope::is_admin);
+        opened && self.namespace.policy.allows_every_tool()
     }
 
     /// The tools of a list that may be shown.
@@ -84,7 +115,7 @@ impl<'a> View<'a> {
     pub(crate) fn cache_scope(self) -> CacheScope {
         static USUAL: LazyLock<Limits> = LazyLock::new(Limits::default);
         let (usual, limits) = (&*USUAL, &self.namespace.limits);
-        let open = !self.access.scoped
+        let open = !self.scoped
             && limits.principals == usual.principals
             && limits.tools_allow == usual.tools_allow
             && limits.tools_deny == usual.tools_deny
@@ -97,7 +128,12 @@ impl<'a> View<'a> {
 
     /// What lists that are written for this view depend on.
     pub(super) fn fingerprint(self) -> Fingerprint {
-        (self.namespace.policy.fingerprint(), self.cache_scope())
+        let opened = self.tools.map(ToolScope::fingerprint);
+        (
+            self.namespace.policy.fingerprint(),
+            opened,
+            self.cache_scope(),
+        )
     }
 
     /// A page of a server's list with what may be shown: entries are left out, those that stay keep their bytes. Where
@@ -107,10 +143,7 @@ impl<'a> View<'a> {
         match self.changed(&result) {
             Ok(Some(changed)) => Some(changed.into()),
             Ok(None) => Some(result),
-            Err(Unreadable) => {
-                let shows_all = self.namespace.policy.allows_every_tool();
-                shows_all.then_some(result)
-            }
+            Err(Unreadable) => self.allows_every_tool().then_some(result),
         }
     }
 
@@ -154,7 +187,7 @@ mod tests {
 
     use super::*;
     use crate::profile::Profile;
-    use crate::testing::{caller, namespace};
+    use crate::testing::{caller, caller_with_scopes, namespace};
 
     fn limited(change: impl Fn(&mut Limits)) -> Namespace {
         let mut limited = namespace("shared");
@@ -166,7 +199,11 @@ mod tests {
 
     fn shown(text: &str, deny: &[&str], scoped: bool) -> Option<String> {
         let of = limited(|it| it.tools_deny = deny.iter().map(|it| (*it).to_owned()).collect());
-        let view = Access { scoped }.view(&of);
+        let access = Access {
+            scoped,
+            grant: None,
+        };
+        let view = access.view(&of);
         let shown = view.of_page(Bytes::copy_from_slice(text.as_bytes()))?;
         Some(String::from_utf8(shown.to_vec()).expect("UTF-8"))
     }
@@ -218,12 +255,32 @@ mod tests {
     fn a_tool_is_found_by_its_name_where_the_policy_allows_it() {
         let list = ToolList::of_page(r#"{"tools":[{"name":"add"},{"name":"drop_all"}]}"#);
         let limited = limited(|it| it.tools_deny = vec!["drop_*".into()]);
-        let view = View::of(&caller(), &limited);
+        let caller = caller();
+        let view = View::of(&caller, &limited);
         let names: Vec<_> = view.tools(&list).map(ToolEntry::name).collect();
         assert_eq!(names, ["add"]);
         assert!(view.tool(&list, "add").is_some());
         assert!(view.tool(&list, "drop_all").is_none());
         assert!(view.tool(&list, "missing").is_none());
+    }
+
+    #[test]
+    fn scopes_narrow_a_view_beside_the_policy() {
+        let limited = limited(|it| it.tools_deny = vec!["project_get".into()]);
+        let reader = caller_with_scopes(&["read"]);
+        let view = View::of(&reader, &limited);
+        let shown = |name| (view.opens_tool(name), view.allows_tool(name));
+        assert_eq!(shown("project_list"), (true, true));
+        assert_eq!(shown("project_get"), (true, false));
+        assert_eq!(shown("project_create"), (false, false));
+        assert!(!view.allows_every_tool());
+        assert_eq!(view.cache_scope(), CacheScope::Private);
+        let page = r#"{"tools":[{"name":"project_list"},{"name":"project_create"}]}"#;
+        let page = view.of_page(Bytes::from_static(page.as_bytes()));
+        assert_eq!(
+            page.as_deref(),
+            Some(&br#"{"tools":[{"name":"project_list"}]}"#[..])
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::gate::Permit;
 
 use super::record::CallRecord;
-use super::{CallFacts, Engine, overloaded};
+use super::{CallFacts, CountedBy, Engine, overloaded};
 use crate::audit::AuditSender;
 use crate::caller::Caller;
 
@@ -39,7 +39,7 @@ impl Engine {
         let limit = facts.timeout();
         let deadline = Instant::now() + limit;
         let entered = async {
-            self.admit(caller, &facts, || Ok(()))?;
+            self.admit(caller, &facts, CountedBy::All, || Ok(()))?;
             let turn = timeout_at(deadline, facts.namespace.gate.enter()).await;
             turn.ok().and_then(Result::ok).ok_or_else(overloaded)
         };

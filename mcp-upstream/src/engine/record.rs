@@ -59,6 +59,8 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
                 session: facts.session.clone(),
                 client: caller.client,
                 principal: caller.principal.clone(),
+                token_id: caller.token_id(),
+                relay: caller.relay.clone(),
                 arguments: facts.arguments.clone(),
             }),
         }

@@ -107,11 +107,33 @@ async fn a_full_queue_refuses_at_once() {
 }
 
 #[tokio::test]
+async fn a_tool_outside_of_the_callers_scopes_is_refused_whether_or_not_it_exists() {
+    let fixture = fixture(|_| {});
+    let reader = crate::testing::caller_with_scopes(&["read"]);
+    for tool in ["say_hello", "nope"] {
+        let call = fixture.tool(tool);
+        let refused = fixture.engine.run(&reader, &call, None).await;
+        let refused = refused.expect_err("outside of the scopes");
+        assert_eq!(refused.code, CallErrorCode::InsufficientScope, "{tool}");
+        assert!(refused.message.contains(tool), "{refused}");
+    }
+    let known = fixture.tool("project_list");
+    let unknown = fixture.engine.run(&reader, &known, None).await;
+    assert_eq!(
+        unknown.err().map(|error| error.code),
+        Some(CallErrorCode::ToolNotFound)
+    );
+    let admin = crate::testing::caller_with_scopes(&["admin"]);
+    let call = fixture.tool("say_hello");
+    assert!(fixture.engine.run(&admin, &call, None).await.is_ok());
+}
+
+#[tokio::test]
 async fn a_limit_on_calls_is_asked_for_tools_that_exist() {
     let mut fixture = fixture(|_| {});
     let limiter = Arc::new(Refuses("echo", Mutex::default()));
     let engine = Arc::get_mut(&mut fixture.engine).expect("not shared yet");
-    engine.limiter = Arc::clone(&limiter) as Arc<dyn ToolCallLimiter>;
+    engine.limiter = Arc::clone(&limiter) as Arc<dyn Limiter>;
     assert!(fixture.call("say_hello").await.is_ok());
     assert_eq!(
         fixture.call("nope").await.err(),
@@ -123,7 +145,10 @@ async fn a_limit_on_calls_is_asked_for_tools_that_exist() {
         .await;
     let refused = refused.expect_err("limited");
     assert_eq!(refused.code, CallErrorCode::RateLimited);
-    assert_eq!(refused.message, "Too many calls; try again in 2 s");
+    assert_eq!(
+        refused.message,
+        "Too many calls: 20 in 10 s are allowed per tool; try again in 2 s"
+    );
     assert_eq!(
         *limiter.1.lock().expect("not poisoned"),
         ["tester/shared/say_hello", "tester/shared/echo"]
@@ -195,7 +220,7 @@ async fn what_is_no_tool_takes_the_same_path_and_is_counted_by_its_method() {
         namespace.limits.max_result = bytesize::ByteSize::b(60);
     });
     let engine = Arc::get_mut(&mut fixture.engine).expect("not shared yet");
-    engine.limiter = Arc::clone(&refuses) as Arc<dyn ToolCallLimiter>;
+    engine.limiter = Arc::clone(&refuses) as Arc<dyn Limiter>;
     let read = |uri: &str| Operation::ReadResource { uri: uri.into() };
     let call = async |operation: Operation| {
         let call = fixture.request(operation);

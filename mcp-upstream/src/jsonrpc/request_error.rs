@@ -53,6 +53,13 @@ pub(crate) enum RequestError {
     },
     /// The namespace has no such resource.
     ResourceNotFound(Arc<str>),
+    /// The scopes of the caller's access token do not open the tool.
+    InsufficientScope {
+        /// What was called.
+        message: Box<str>,
+        /// The scopes that would open the tool, with spaces between them.
+        wanted: Box<str>,
+    },
     /// `Last-Event-ID` names no event of this session.
     UnknownEventId,
     /// The principal has as many streams as it may.
@@ -140,7 +147,13 @@ impl RequestError {
             Self::UnsupportedModernVersion { .. } => code::UNSUPPORTED_VERSION,
             Self::ResourceNotFound(_) => code::RESOURCE_NOT_FOUND,
             Self::StreamLimit => code::LIMITED,
-            Self::Upstream(_) | Self::Forwarded { .. } | Self::Internal => code::INTERNAL,
+            Self::InsufficientScope { .. } => code::FORBIDDEN,
+            Self::Upstream(error) => match error.code {
+                CallErrorCode::RateLimited => code::LIMITED,
+                CallErrorCode::WorkerUnavailable | CallErrorCode::Overloaded => code::UNAVAILABLE,
+                _ => code::INTERNAL,
+            },
+            Self::Forwarded { .. } | Self::Internal => code::INTERNAL,
         }
     }
 
@@ -175,6 +188,7 @@ impl RequestError {
             Self::ResourceNotFound(_) => "resource_not_found",
             Self::UnknownEventId => "unknown_event_id",
             Self::StreamLimit => "stream_limit",
+            Self::InsufficientScope { .. } => CallErrorCode::InsufficientScope.as_str(),
             Self::MethodNotAllowed => "method_not_allowed",
             Self::UnknownAnswer => "unknown_answer",
             Self::Upstream(error) => error.code.as_str(),
@@ -219,6 +233,7 @@ impl RequestError {
             Self::StreamLimit => {
                 "Too many open streams: close one, or try again when one has ended".into()
             }
+            Self::InsufficientScope { message, .. } => (&**message).into(),
             Self::MethodNotAllowed => "2026-07-28 takes POST alone".into(),
             Self::UnknownAnswer => "No question with this id waits for an answer".into(),
             Self::Upstream(error) => (&*error.message).into(),

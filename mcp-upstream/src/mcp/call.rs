@@ -13,6 +13,7 @@ use crate::format::{self, CacheScope, ResultFormat};
 use crate::jsonrpc::RequestError;
 use crate::protocol::method::RESOURCES_READ;
 use crate::reply::Reply;
+use crate::scopes;
 use crate::session::{CancelNotice, InFlight, Session};
 use crate::upstream::CallContext;
 
@@ -75,7 +76,8 @@ async fn quiet_in_session(
 }
 
 /// The response to the request of this raw id. What happened to a tool is a result whatever it was, but for a missing
-/// capability in the era that has an error for it; everything else fails with an error object.
+/// capability in the era that has an error for it, and for an access token without the tool's scope; everything else fails
+/// with an error object.
 ///
 /// # Errors
 ///
@@ -100,8 +102,12 @@ pub(crate) fn response(
         Ok(UpstreamReply::Value(reply)) => Ok(format::success(id, &reply, format)),
         Ok(UpstreamReply::Result(result)) => result_of(facts, id, format, &result),
         Err(error) => {
-            let missing = RequestError::missing_capability(&error).filter(|_| modern);
-            match missing {
+            let refused = match facts.method.is_tool_call() {
+                true => scopes::refusal(&error, caller, &facts.subject),
+                false => None,
+            };
+            let missing = || RequestError::missing_capability(&error).filter(|_| modern);
+            match refused.or_else(missing) {
                 Some(failure) => Err(failure),
                 None if facts.method.is_tool_call() => {
                     Ok(format::failure(id, &error, caller, format))

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tooldock_workers::registry::Registry;
 
 use crate::broadcast::Audience;
+use crate::credentials::Credentials;
 use crate::engine::Engine;
 use crate::health::Health;
 use crate::mcp::modern::SuspendedCalls;
@@ -16,6 +17,7 @@ use crate::pages::Pages;
 use crate::reload::ReloadControl;
 use crate::session::SessionTable;
 use crate::session::config::PollAfter;
+use crate::stream::open::OpenStreams;
 use crate::stream::{EventLog, Pulse, StreamLimiter};
 use crate::upstream::http::port::HttpClient;
 use crate::upstream::system::Management;
@@ -43,6 +45,8 @@ pub(crate) struct Core {
     pub(crate) audience: Arc<Audience>,
     /// The timer of all streams, and the switch that ends them.
     pub(crate) pulse: Arc<Pulse>,
+    /// Open streams that no session knows of.
+    pub(crate) open_streams: OpenStreams,
     /// How many long streams a principal may hold.
     pub(crate) stream_limiter: StreamLimiter,
     /// When a POST that is still not answered is cut short for its client to come back.
@@ -53,6 +57,8 @@ pub(crate) struct Core {
     pub(crate) suspended: SuspendedCalls,
     /// The management tools, where this process has them.
     pub(crate) management: Option<Arc<Management>>,
+    /// Whom names stand for.
+    pub(crate) credentials: Option<Arc<dyn Credentials>>,
     /// What the web UI is told, where this process serves one.
     pub(crate) web: Option<Arc<WebFacts>>,
     /// The calls of the last minute, for the web UI.

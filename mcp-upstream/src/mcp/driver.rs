@@ -8,7 +8,7 @@ use std::pin::Pin;
 use crate::interaction::{EventReceiver, PeerEvent, Waiting};
 
 /// A call that runs while it is driven. Dropping it cancels it.
-pub(in crate::mcp) struct CallDriver<T> {
+pub(crate) struct CallDriver<T> {
     work: Pin<Box<dyn Future<Output = T> + Send>>,
     /// There where its client can be told and asked something before the outcome.
     events: Option<EventReceiver>,
@@ -17,7 +17,7 @@ pub(in crate::mcp) struct CallDriver<T> {
 }
 
 /// What a call came to.
-pub(in crate::mcp) enum Next<T> {
+pub(crate) enum Next<T> {
     /// It says or asks something.
     Event(PeerEvent),
     /// It is over, and has said everything.
@@ -26,7 +26,7 @@ pub(in crate::mcp) enum Next<T> {
 
 impl<T> CallDriver<T> {
     /// Drives `work`, which says what it has to say to `events`.
-    pub(in crate::mcp) fn new(
+    pub(crate) fn new(
         work: impl Future<Output = T> + Send + 'static,
         events: Option<EventReceiver>,
     ) -> Self {
@@ -44,7 +44,7 @@ impl<T> CallDriver<T> {
 
     /// Goes on until the call says something, or is over and has said everything. Cancel safe; not to be called again
     /// after the outcome.
-    pub(in crate::mcp) async fn next(&mut self) -> Next<T> {
+    pub(crate) async fn next(&mut self) -> Next<T> {
         let Some(events) = &mut self.events else {
             return Next::Over(self.work.as_mut().await);
         };

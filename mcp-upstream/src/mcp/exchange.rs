@@ -9,12 +9,13 @@
 //! In a session nothing depends on the POST: what is said goes through the event log, and a client that left fetches it
 //! with GET and `Last-Event-ID`. Without one the stream is all there is, and who drops it cancels the calls.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::StatusCode;
 use smallvec::SmallVec;
 use tokio::time::Instant;
+use tooldock_workers::names::NamespaceName;
 
 use super::open_stream;
 use crate::engine::{Detached, UpstreamCall, go_on};
@@ -24,6 +25,7 @@ use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::config::PollAfter;
 use crate::session::{Session, SessionState};
+use crate::stream::open::OpenKind;
 use crate::stream::{Finishing, Stream, StreamKind, frame};
 use crate::upstream::{CallContext, Prepared};
 
@@ -70,6 +72,8 @@ type Ready = SmallVec<[Vec<u8>; 1]>;
 pub(crate) struct Exchange {
     core: Arc<Core>,
     session: Option<Arc<Session>>,
+    /// The namespace and the principal of an exchange without a session.
+    alone: Option<(NamespaceName, Option<Arc<str>>)>,
     /// Whether streams of this conversation begin with an event to come back to.
     primes: bool,
     /// What is there and not yet sent: responses at first.
@@ -79,6 +83,8 @@ pub(crate) struct Exchange {
     owes: Vec<Box<str>>,
     /// When the client is to be sent away to come back for the rest.
     poll_at: Option<Instant>,
+    /// The refusal of a call for want of a scope, which has a status of its own where nothing else is answered.
+    refused: Arc<OnceLock<RequestError>>,
 }
 
 /// How an exchange ended, or went on.
@@ -98,10 +104,12 @@ pub(super) async fn one(
 ) -> Result<Reply, RequestError> {
     let mut exchange = Exchange::new(core, cx);
     exchange.call(cx, id, call);
+    let refused = Arc::clone(&exchange.refused);
     Ok(match exchange.run().await? {
-        Delivered::Answers(mut answers) => {
-            Reply::json(StatusCode::OK, answers.pop().unwrap_or_default())
-        }
+        Delivered::Answers(mut answers) => match refused.get() {
+            Some(failure) => return Err(failure.clone()),
+            None => Reply::json(StatusCode::OK, answers.pop().unwrap_or_default()),
+        },
         Delivered::Events(reply) => reply,
     })
 }
@@ -112,12 +120,14 @@ impl Exchange {
         Self {
             core: Arc::clone(core),
             session: cx.session().cloned(),
+            alone: cx.session().is_none().then(|| whose(cx)),
             primes: primes(cx),
             ready: Ready::new(),
             calls: RunningCalls::default(),
             owes: Vec::new(),
             // Who takes no stream cannot be told to come back.
             poll_at: poll_at(core, cx).filter(|_| cx.streams),
+            refused: Arc::default(),
         }
     }
 
@@ -144,7 +154,7 @@ impl Exchange {
         if self.session.is_some() && self.core.events.is_stored() {
             self.owes.push(id.into());
         }
-        let call = StreamedCall::new(&self.core, cx, id, call);
+        let call = StreamedCall::new(&self.core, cx, id, call, &self.refused);
         self.calls.add(call);
     }
 
@@ -189,8 +199,12 @@ impl Exchange {
         let Some(session) = self.session.clone() else {
             let stream = Stream::detached(&self.core.pulse);
             let events = stream.read();
+            let listed = self.alone.as_ref().map(|(namespace, principal)| {
+                let open = &self.core.open_streams;
+                open.enter(OpenKind::Answer, namespace, principal.as_ref(), &stream)
+            });
             let task = tokio::spawn(self.deliver(Destination::Bare(stream)));
-            return Ok(body::tied(events, task));
+            return Ok(body::tied(events, task, listed));
         };
         let kind = StreamKind::Request;
         let stream = open_stream(&self.core, &session, kind, self.primes, &self.owes).await?;
@@ -231,6 +245,10 @@ impl Exchange {
             target.pace(&mut patience).await;
         }
     }
+}
+
+fn whose(cx: &CallContext<'_>) -> (NamespaceName, Option<Arc<str>>) {
+    (cx.namespace.name.clone(), cx.caller.principal.clone())
 }
 
 /// An exchange while its POST waits for it.

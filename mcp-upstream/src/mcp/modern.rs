@@ -141,7 +141,11 @@ async fn request(
     let name = members.get(Key::Name).and_then(jsonrpc::string);
     let name = name.filter(|_| method == TOOLS_CALL);
     let tools = match name {
-        Some(_) => match upstream.tools(&namespace, ToolsWait::Short).get().await {
+        Some(_) => match upstream
+            .tools(&namespace, caller.principal.as_ref(), ToolsWait::Short)
+            .get()
+            .await
+        {
             Ok(tools) => Some(tools),
             // An intermediary may have gone by headers that cannot be compared with the body now. A call without them
             // gave it nothing to go by, and need not wait for a list.

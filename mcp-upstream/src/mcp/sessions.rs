@@ -17,6 +17,7 @@ use crate::profile::SessionRule;
 use crate::reply::Reply;
 use crate::session::table::Created;
 use crate::session::{Binding, ClientFacts, EndSession, Session, SessionPatch};
+use crate::stream::open::OpenKind;
 use crate::stream::{ResumeError, Stream, StreamGuard, StreamKind, Subscription};
 use crate::upstream::{gauge, store_failure};
 
@@ -103,10 +104,14 @@ fn alone(
     let place = stream_place(core, caller, 0)?;
     let stream = Stream::detached(&core.pulse);
     let listening = core.audience.join_alone(&namespace.name, &stream);
+    let principal = caller.principal.as_ref();
+    let listed = core
+        .open_streams
+        .enter(OpenKind::Listen, &namespace.name, principal, &stream);
     Ok(Reply::Events {
         head: events_head(),
         events: stream.read(),
-        guards: vec![Box::new(place), Box::new(listening)],
+        guards: vec![Box::new(place), Box::new(listening), Box::new(listed)],
     })
 }
 

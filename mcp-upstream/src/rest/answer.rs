@@ -41,7 +41,10 @@ pub(super) async fn value_of(
     let blame = failed.blame(tool);
     // Servers say the same of a tool that is not there and of wrong arguments: the list tells them apart.
     let is_known = blame == failure::Blame::Server
-        || (upstream.tools(namespace, ToolsWait::Short).get().await)
+        || (upstream
+            .tools(namespace, None, ToolsWait::Short)
+            .get()
+            .await)
             .map_or(true, |tools| tools.tool(tool).is_some());
     Err(failed.error(blame, is_known))
 }

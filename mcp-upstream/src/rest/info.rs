@@ -11,7 +11,7 @@ use crate::error;
 use crate::mcp::Core;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
-use crate::upstream::{ToolsWait, global};
+use crate::upstream::global;
 
 /// The names of the namespaces, and how many tools each has as far as that is known.
 pub(crate) fn namespaces(core: &Core, caller: &Caller) -> Reply {
@@ -37,7 +37,7 @@ pub(crate) async fn endpoint(core: &Core, caller: Caller) -> Reply {
     };
     let (caller, namespace) = (&scope.caller, &scope.namespace);
     let upstream = core.upstreams.of(namespace);
-    let tools = match upstream.tools(namespace, ToolsWait::Long).get().await {
+    let tools = match upstream.listed(namespace, caller).get().await {
         Ok(tools) => tools,
         Err(failed) => return error::rest_call(&failed, caller),
     };

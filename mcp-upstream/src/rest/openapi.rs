@@ -22,7 +22,6 @@ use crate::error;
 use crate::mcp::Core;
 use crate::profile::RestShape;
 use crate::reply::Reply;
-use crate::upstream::ToolsWait;
 use crate::upstream::global::GlobalTools;
 
 mod example;
@@ -105,7 +104,7 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: Asked<'_>) -> 
     };
     let layout = Layout::new(caller, Some(&namespace), &asked, scope.view);
     let upstream = core.upstreams.of(&namespace);
-    match upstream.tools(&namespace, ToolsWait::Long).get().await {
+    match upstream.listed(&namespace, caller).get().await {
         Ok(list) => {
             let tools = catalogue::View::of(caller, &namespace).tools(&list);
             let tools = tools.map(|entry| Described {

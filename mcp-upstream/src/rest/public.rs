@@ -5,6 +5,7 @@
 //! installer is in the log and in the answer to `/reload`, not here, but for why an external server does not start.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use http::StatusCode;
 use serde::Serialize;
@@ -95,8 +96,8 @@ impl<'a> Told<'a> {
     }
 
     /// The namespaces this is about; `None` where not even their number is told.
-    fn of(self, snapshot: &Snapshot) -> Option<Vec<&Namespace>> {
-        let all = snapshot.namespaces.values().map(|namespace| &**namespace);
+    fn of(self, snapshot: &Snapshot) -> Option<Vec<&Arc<Namespace>>> {
+        let all = snapshot.namespaces.values();
         match self {
             Self::Status => None,
             Self::Own(caller) => Some(all.filter(|it| caller.may_use(it)).collect()),
@@ -156,12 +157,12 @@ pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
 /// A worker that keeps dying, whether it ever served or not (WRK-16).
 const CRASH_LOOP: WorkerState = WorkerState::Backoff { crash_loop: true };
 
-fn tools(core: &Core, caller: &Caller, namespaces: &[&Namespace]) -> usize {
+fn tools(core: &Core, caller: &Caller, namespaces: &[&Arc<Namespace>]) -> usize {
     let counts = namespaces.iter();
     counts.map(|it| super::tool_count(core, caller, it)).sum()
 }
 
-fn failing<'a>(core: &Core, namespaces: &[&'a Namespace]) -> Vec<Failing<'a>> {
+fn failing<'a>(core: &Core, namespaces: &[&'a Arc<Namespace>]) -> Vec<Failing<'a>> {
     let failing = namespaces.iter().filter_map(|namespace| {
         Some(Failing {
             name: namespace.name.as_str(),

@@ -1,7 +1,5 @@
 //! `/tools`: list, call, schema (EX-20 to EX-22), in the shape that the listener or the request asks for.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use http::StatusCode;
 use serde_json::value::RawValue;
@@ -10,13 +8,13 @@ use tooldock_workers::error::CallError;
 use super::shape::{self, Listed};
 use super::{InNamespace, Refused, answer, arguments, vault};
 use crate::caller::Caller;
-use crate::engine::unknown_tool;
+use crate::engine::not_shown;
 use crate::error;
 use crate::mcp::Core;
 use crate::profile::RestShape;
 use crate::reply::Reply;
 use crate::upstream::global::GlobalTools;
-use crate::upstream::{CallContext, Client, ToolsWait, Upstream};
+use crate::upstream::{CallContext, Upstream};
 
 /// The name under which Tool Vault's call hides a tool's path.
 const VAULT_CALL: &str = "call";
@@ -46,7 +44,7 @@ pub(crate) async fn list_as(core: &Core, caller: Caller, shape: RestShape) -> Re
     }
     let namespace = &scope.namespace;
     let upstream = core.upstreams.of(namespace);
-    match upstream.tools(namespace, ToolsWait::Long).get().await {
+    match upstream.listed(namespace, &scope.caller).get().await {
         Ok(list) => {
             let tools = scope.view().tools(&list);
             let tools: Vec<_> = tools
@@ -89,10 +87,10 @@ async fn input_schema(
     scope: &InNamespace,
     name: &str,
 ) -> Result<String, CallError> {
-    let tools = upstream.tools(&scope.namespace, ToolsWait::Long);
+    let tools = upstream.listed(&scope.namespace, &scope.caller);
     let tools = tools.get().await?;
     let tool = scope.view().tool(&tools, name);
-    let tool = tool.ok_or_else(|| unknown_tool(name))?;
+    let tool = tool.ok_or_else(|| not_shown(&scope.caller, name))?;
     let schema = tool.input_schema().map_or("{}", RawValue::get);
     Ok(schema.to_owned())
 }
@@ -137,15 +135,7 @@ async fn run(
     let InNamespace { caller, namespace } = scope;
     let upstream = core.upstreams.of(&namespace);
     core.passing.took_client_mode(&caller, &namespace);
-    let cx = CallContext {
-        caller: &caller,
-        body: &arguments,
-        namespace: Arc::clone(&namespace),
-        upstream,
-        client: Client::Plain,
-        streams: false,
-        depth: 0,
-    };
+    let cx = CallContext::plain(&caller, &arguments, &namespace, upstream);
     let answered = async {
         let call = upstream.call_tool(&cx, own, arguments.clone())?;
         let reply = core.engine.run(&caller, &call, None).await?;
@@ -180,7 +170,7 @@ async fn is_there(core: &Core, scope: &InNamespace, name: &str) -> bool {
         return found.await.is_some();
     }
     let upstream = core.upstreams.of(&scope.namespace);
-    let tools = upstream.tools(&scope.namespace, ToolsWait::Long).get();
+    let tools = upstream.listed(&scope.namespace, &scope.caller).get();
     // What is not known may be there.
     tools
         .await

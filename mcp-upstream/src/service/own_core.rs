@@ -40,8 +40,12 @@ fn caller(namespace: Option<NamespaceName>) -> Caller {
         manager: true,
         headers: None,
         visibility: Visibility::All,
+        grant: None,
+        relay: None,
         toolset: None,
         note: None,
+        key_limits: None,
+        budget: None,
     }
 }
 
@@ -55,6 +59,7 @@ impl CoreLink for OwnCore {
             CoreRequest::Health => rest::public::health(&core, &caller(None)),
             CoreRequest::Namespaces => rest::namespaces::list(&core, &caller(None)),
             CoreRequest::Reload => rest::reload::reload(&core).await,
+            CoreRequest::Explain { question } => rest::explain::explain(&core, question).await,
             CoreRequest::Call {
                 namespace,
                 tool,

@@ -34,6 +34,7 @@ fn server(era: &str, folder: &Path, settings: StdioSettings) -> ExternalServer {
     let spec = StdioSpec {
         program: "python3".into(),
         args: args.chain([folder.into()]).collect(),
+        personal: Default::default(),
         env: vec![("PATH".into(), Secret::new(path))],
         secrets: Vec::new(),
         cwd: "/".into(),
@@ -67,6 +68,7 @@ impl House {
             control: Handle::current(),
             runtimes,
             metrics: Arc::new(WorkerMetrics::new(&exported).expect("fresh")),
+            output: Default::default(),
         };
         let metrics = UpstreamMetrics::new(&exported).expect("fresh");
         let parts = ServiceParts {
@@ -78,8 +80,9 @@ impl House {
             session_bytes_per_principal: bytesize::ByteSize::mib(64),
             session_key: SessionKey::from_text("a key for tests"),
             streams_per_principal: 10,
-            tool_call_limiter: Arc::new(Unlimited),
+            limiter: Arc::new(Unlimited),
             audit: Audit::off(),
+            credentials: None,
             management: None,
             web: None,
             http_client: None,

@@ -13,10 +13,13 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::{
-    ExternalServer, InstallStep, Isolation, NotInstalled, ProcessHost, ServerProcess, StdioSettings,
+    ExternalServer, InstallStep, Isolation, NotInstalled, ProcessHost, ServerProcess,
+    StdioSettings, StdioSpec,
 };
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::personal::{Personal, PersonalSecrets, PersonalValues};
 use tooldock_workers::process::Exit;
+use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::remote::{BackendId, RemoteServer};
 
 use super::link::{Inbound, Link, LinkLimits};
@@ -52,6 +55,15 @@ pub(crate) struct Place<'a> {
     pub(crate) hash: u64,
     /// What of its one client's headers goes with all that is no request of a client.
     pub(crate) headers: Option<&'a Arc<HeaderMap>>,
+    /// Whose connection it is, where it is one principal's: with that principal's credentials.
+    pub(crate) principal: Option<&'a Arc<str>>,
+}
+
+/// The personal values that a connection was opened with.
+#[derive(Debug)]
+pub(crate) struct PersonalUse {
+    pub(crate) principal: Arc<str>,
+    pub(crate) values: PersonalValues,
 }
 
 /// Opens connections to one server.
@@ -61,10 +73,21 @@ pub(crate) trait Launcher: Send + Sync {
     fn name(&self) -> &NamespaceName;
 
     /// How its connections are shared and kept.
-    fn settings(&self) -> &StdioSettings;
+    fn settings(&self) -> StdioSettings;
 
-    /// Whether it is that server: not one like it.
+    /// Whether it opens the connections of that server, which is not merely one like it: the one it goes by, or another
+    /// version of that whose connections may be the same.
     fn is(&self, server: ServerRef<'_>) -> bool;
+
+    /// Goes by that version of its server from now on. False: it does already.
+    fn adopt(&self, _: ServerRef<'_>) -> bool {
+        false
+    }
+
+    /// Whether connections may lead to that backend.
+    fn has(&self, _: &BackendId) -> bool {
+        true
+    }
 
     /// Whether something is to be done before the first connection, by [`Self::prepare`].
     fn prepares(&self) -> bool {
@@ -107,7 +130,7 @@ pub(crate) trait Launcher: Send + Sync {
         false
     }
 
-    /// Whether connections are opened with headers of the clients they are for. Then the gateway opens none before a
+    /// Whether connections are opened with headers or credentials of the clients they are for. Then the gateway opens none before a
     /// client comes, and one that is not opened says nothing about those of other clients.
     fn needs_a_client(&self) -> bool {
         false
@@ -117,6 +140,16 @@ pub(crate) trait Launcher: Send + Sync {
     /// takes its place.
     fn keeps_state(&self) -> bool {
         false
+    }
+
+    /// Whether a connection that was opened with these personal values would be opened with others now.
+    fn is_outdated(&self, _: &PersonalUse) -> bool {
+        false
+    }
+
+    /// What its processes printed lately; `None` where it has none.
+    fn output(&self) -> Option<Arc<RecentLines>> {
+        None
     }
 
     /// A connection took the place of one that had ended so.
@@ -131,6 +164,11 @@ pub(crate) trait Launcher: Send + Sync {
 pub(crate) trait Instance: Send + Sync {
     /// The pid of a process.
     fn pid(&self) -> Option<u32> {
+        None
+    }
+
+    /// The personal values it was opened with, once.
+    fn take_personal(&mut self) -> Option<PersonalUse> {
         None
     }
 
@@ -173,12 +211,20 @@ impl<'a> From<&'a Arc<RemoteServer>> for ServerRef<'a> {
     }
 }
 
-impl ServerRef<'_> {
+impl<'a> ServerRef<'a> {
     /// Its namespace.
-    pub(crate) fn name(&self) -> &NamespaceName {
+    pub(crate) fn name(&self) -> &'a NamespaceName {
         match self {
             Self::Process(server) => &server.name,
             Self::Remote(server) => &server.name,
+        }
+    }
+
+    /// What of it depends on who calls.
+    pub(crate) fn personal(self) -> &'a Personal {
+        match self {
+            Self::Process(server) => &server.spec.personal,
+            Self::Remote(server) => &server.spec.personal,
         }
     }
 
@@ -198,12 +244,15 @@ pub(crate) trait Launchers: Send + Sync {
 }
 
 /// Starts the processes of servers that are child processes.
-pub(crate) struct ProcessLaunchers(pub(crate) Arc<ProcessHost>);
+pub(crate) struct ProcessLaunchers {
+    pub(crate) host: Arc<ProcessHost>,
+    pub(crate) personal: Arc<PersonalSecrets>,
+}
 
 impl Launchers for ProcessLaunchers {
     fn launcher(&self, server: ServerRef<'_>) -> Arc<dyn Launcher> {
         match server {
-            ServerRef::Process(server) => Arc::new(ProcessLauncher::new(server, &self.0)),
+            ServerRef::Process(server) => Arc::new(ProcessLauncher::new(server, self)),
             ServerRef::Remote(_) => unreachable!("a remote server is no child process"),
         }
     }
@@ -213,18 +262,27 @@ impl Launchers for ProcessLaunchers {
 struct ProcessLauncher {
     server: Arc<ExternalServer>,
     host: Arc<ProcessHost>,
+    personal: Arc<PersonalSecrets>,
     /// `None`: nothing is to be installed, or the start does that.
     step: Option<InstallStep>,
+    /// Kept here, so that the lines outlive the processes.
+    output: Arc<RecentLines>,
 }
 
 impl ProcessLauncher {
     /// Of that server.
-    fn new(server: &Arc<ExternalServer>, host: &Arc<ProcessHost>) -> Self {
+    fn new(server: &Arc<ExternalServer>, all: &ProcessLaunchers) -> Self {
         Self {
             server: Arc::clone(server),
-            host: Arc::clone(host),
+            host: Arc::clone(&all.host),
+            personal: Arc::clone(&all.personal),
             step: InstallStep::of(&server.spec),
+            output: all.host.output.of(&server.name),
         }
+    }
+
+    fn spec(&self) -> &StdioSpec {
+        &self.server.spec
     }
 
     fn broken(&self) -> CallError {
@@ -242,8 +300,8 @@ impl Launcher for ProcessLauncher {
         &self.server.name
     }
 
-    fn settings(&self) -> &StdioSettings {
-        &self.server.spec.settings
+    fn settings(&self) -> StdioSettings {
+        self.server.spec.settings
     }
 
     fn is(&self, server: ServerRef<'_>) -> bool {
@@ -300,10 +358,17 @@ impl Launcher for ProcessLauncher {
 
     async fn launch(
         &self,
-        _: Place<'_>,
+        place: Place<'_>,
         parts: LinkParts,
     ) -> Result<(Arc<Link>, Box<dyn Instance>), CallError> {
-        let child = ServerProcess::spawn(&self.server, &self.host).await?;
+        let own = personal_use(&self.spec().personal, self.name(), &self.personal, place)?;
+        let child = match &own {
+            None => ServerProcess::spawn(&self.server, &self.host).await?,
+            Some(own) => {
+                let server = self.server.with_personal(own.values.clone());
+                ServerProcess::spawn(&server, &self.host).await?
+            }
+        };
         let runtime: Handle = self.host.runtimes.pick().await;
         let pipes = child.take_pipes().ok_or_else(|| self.broken())?;
         let pipes = Pipes {
@@ -315,7 +380,19 @@ impl Launcher for ProcessLauncher {
         } = parts;
         let name = self.server.name.clone();
         let link = Link::open(name, pipes, &runtime, limits, inbound).map_err(|_| self.broken())?;
-        Ok((link, Box::new(child)))
+        Ok((link, Box::new(ChildProcess { child, own })))
+    }
+
+    fn needs_a_client(&self) -> bool {
+        self.spec().personal.is_needed()
+    }
+
+    fn is_outdated(&self, own: &PersonalUse) -> bool {
+        is_outdated(&self.spec().personal, self.name(), &self.personal, own)
+    }
+
+    fn output(&self) -> Option<Arc<RecentLines>> {
+        Some(Arc::clone(&self.output))
     }
 
     fn restarted(&self, reason: &'static str) {
@@ -323,22 +400,33 @@ impl Launcher for ProcessLauncher {
     }
 
     fn without_secrets(&self, text: &str) -> String {
-        self.server.without_secrets(text)
+        let text = self.server.without_secrets(text);
+        self.spec().personal.hide(&self.personal, text)
     }
 }
 
+/// A child process as its keeper has it.
+struct ChildProcess {
+    child: ServerProcess,
+    own: Option<PersonalUse>,
+}
+
 #[async_trait]
-impl Instance for ServerProcess {
+impl Instance for ChildProcess {
     fn pid(&self) -> Option<u32> {
-        Some(self.pid())
+        Some(self.child.pid())
+    }
+
+    fn take_personal(&mut self) -> Option<PersonalUse> {
+        self.own.take()
     }
 
     async fn exited(&self) -> Exit {
-        self.exited().await
+        self.child.exited().await
     }
 
     async fn last_words(&self) -> Option<String> {
-        self.last_words().await
+        self.child.last_words().await
     }
 
     fn how_ended(&self, exit: Option<Exit>) -> String {
@@ -351,6 +439,36 @@ impl Instance for ServerProcess {
     }
 
     async fn stop(&self) {
-        self.stop().await;
+        self.child.stop().await;
     }
+}
+
+/// The personal values that a connection of that place is opened with; `None` for a server that has none.
+///
+/// # Errors
+///
+/// `missing_credential`, where the principal lacks one.
+pub(crate) fn personal_use(
+    personal: &Personal,
+    name: &NamespaceName,
+    secrets: &PersonalSecrets,
+    place: Place<'_>,
+) -> Result<Option<PersonalUse>, CallError> {
+    if !personal.is_needed() {
+        return Ok(None);
+    }
+    let values = personal.values(name, secrets, place.principal.map(|it| &**it))?;
+    let principal = place.principal.map_or_else(|| "".into(), Arc::clone);
+    Ok(Some(PersonalUse { principal, values }))
+}
+
+/// Whether a principal has other values by now, or lacks one.
+pub(crate) fn is_outdated(
+    personal: &Personal,
+    name: &NamespaceName,
+    secrets: &PersonalSecrets,
+    own: &PersonalUse,
+) -> bool {
+    let now = personal.values(name, secrets, Some(&own.principal));
+    now.map_or(true, |now| now != own.values)
 }

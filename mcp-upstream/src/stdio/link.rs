@@ -137,6 +137,9 @@ pub(crate) trait Inbound: Send + Sync {
     /// nobody waits for it any more.
     fn began_task(&self, _call: Option<u64>, _result: &RawValue) {}
 
+    /// The process ended unasked, and no other one takes its place. Its pool knows already.
+    fn ended_for_good(&self) {}
+
     /// The server sent what was ignored. For counting.
     fn violation(&self, _oddity: ProtocolViolation) {}
 

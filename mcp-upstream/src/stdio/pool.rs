@@ -30,7 +30,7 @@ use tooldock_workers::registry::Registry;
 use tooldock_workers::remote::BackendId;
 
 use super::breaker::BreakerState;
-use super::launch::Launcher;
+use super::launch::{Launcher, ServerRef};
 use super::metrics::{LastGood, ServerMetrics};
 use super::process::failure::{self, ADVICE};
 use super::process::{Installation, Opened, Process};
@@ -49,7 +49,7 @@ pub(super) mod state;
 
 use driver::Driver;
 pub(super) use key::Key;
-pub(crate) use key::{ConnectionKey, OpenAs};
+pub(crate) use key::{ConnectionKey, OpenAs, Opener};
 pub(crate) use leased::Leased;
 pub(crate) use pools::{Pools, served};
 pub(crate) use replay_state::ReplayState;
@@ -217,8 +217,13 @@ impl PoolShared {
     ) -> Self {
         let mut rules = Rules {
             keeps_state: launcher.keeps_state(),
-            ..Rules::from(launcher.settings())
+            spreads: launcher.spreads(),
+            ..Rules::from(&launcher.settings())
         };
+        if launcher.needs_a_client() {
+            // A spare would be opened for nobody.
+            rules.warm = 0;
+        }
         if let Some(namespace) = registry.find(launcher.name()) {
             let own = namespace.tool_limits.values();
             let timeouts = own.filter_map(|limits| limits.timeout);
@@ -259,7 +264,7 @@ impl PoolShared {
         }
     }
 
-    pub(super) fn settings(&self) -> &StdioSettings {
+    pub(super) fn settings(&self) -> StdioSettings {
         self.launcher.settings()
     }
 
@@ -532,7 +537,7 @@ impl PoolShared {
                 inner.told_of_last_good = false;
             }
         }
-        if key.is_shared() {
+        if key.is_shared() || process.personal().is_some() {
             // Another process may have other tools than the one before.
             self.catalogue.changed();
         }
@@ -541,6 +546,58 @@ impl PoolShared {
             server,
             opened: opened.era(),
         });
+        // The values and the backends may have changed while it was opened.
+        self.renew();
+        // Of one backend alone: a pool may have very many sessions.
+        if process.backend().is_some_and(|it| !self.launcher.has(it)) {
+            self.leave_removed();
+        }
+    }
+
+    /// Goes by another version of the server, whose connections may be the same. Connections to backends that the new
+    /// version lacks take nothing new.
+    fn adopt(self: &Arc<Self>, server: ServerRef<'_>) {
+        if self.launcher.adopt(server) {
+            // A backend that the version before lacked may have other tools.
+            self.catalogue.changed();
+            self.leave_removed();
+        }
+    }
+
+    /// Leaves the backends that the server has not any more.
+    fn leave_removed(self: &Arc<Self>) {
+        let is_gone = |backend: &BackendId| !self.launcher.has(backend);
+        let (processes, replicas): (Vec<_>, Vec<_>) = {
+            let inner = self.lock();
+            let live = inner.live.iter();
+            let left = live.filter(|(_, it)| it.backend().is_some_and(is_gone));
+            let processes = left.map(|(process, _)| *process).collect();
+            let replicas = inner.state.known_replicas().into_iter();
+            (processes, replicas.filter(is_gone).collect())
+        };
+        if processes.is_empty() && replicas.is_empty() {
+            return;
+        }
+        self.apply(Event::Removed {
+            replicas,
+            instead: self.launcher.replica(&[], 0),
+            processes,
+        });
+    }
+
+    /// Ends the processes that were opened with personal values which are others now. Those who use one are not cut off;
+    /// the next request gets another.
+    fn renew(self: &Arc<Self>) {
+        let outdated: Vec<_> = {
+            let inner = self.lock();
+            let live = inner.live.iter();
+            let own = live.filter_map(|(id, process)| Some((*id, process.personal()?)));
+            let outdated = own.filter(|(_, own)| self.launcher.is_outdated(own));
+            outdated.map(|(process, _)| process).collect()
+        };
+        for process in outdated {
+            self.apply(Event::Outdated { process });
+        }
     }
 
     /// What the server last said of itself, preferably when it was opened so. Nothing once it has been away for long, or
@@ -615,6 +672,11 @@ impl PoolShared {
         let mut replicas = replicas.into_iter();
         let found = replicas.find(|(_, process)| process.router().tasks().owns(principal, task));
         found.map(|(backend, _)| ConnectionKey::Replica(backend))
+    }
+
+    /// Whether the last process in the place of that key ended, and no other one takes its place.
+    pub(super) fn has_ended(&self, key: &Key) -> bool {
+        self.lock().state.has_ended(key)
     }
 
     /// How the copy is that is reached by that key.
@@ -705,6 +767,17 @@ impl PoolShared {
                 });
             }
         }
+    }
+
+    /// Ends every process, with the calls that run there, and starts new ones.
+    fn restart(self: &Arc<Self>) {
+        tracing::info!(
+            namespace = %self.name(),
+            "the server of namespace {} is restarted, as was asked for",
+            self.name()
+        );
+        self.installation.forget();
+        self.apply(Event::Restart);
     }
 
     /// What the pool before this one leaves to it.

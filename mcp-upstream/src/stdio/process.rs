@@ -11,8 +11,10 @@ use bytes::Bytes;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
+use tooldock_workers::remote::BackendId;
 
 use super::handshake::Initialized;
+use super::launch::{Instance, PersonalUse};
 use super::link::Link;
 use crate::protocol::ClientIdentity;
 use crate::protocol::{Era, MODERN, ServerInfo};
@@ -42,11 +44,15 @@ pub(crate) enum Opened {
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: Option<u32>,
+    /// The backend it leads to, of a server that is reached over HTTP.
+    backend: Option<BackendId>,
     link: Arc<Link>,
     opened: Opened,
     /// What it was told about its client.
     identity: Arc<ClientIdentity>,
     router: Arc<InboundRouter>,
+    /// The personal values it was opened with.
+    personal: Option<PersonalUse>,
     /// Somebody waited for an answer in vain.
     suspected: Notify,
     born: Instant,
@@ -76,14 +82,16 @@ impl Opened {
 
 impl Process {
     fn new(
-        pid: Option<u32>,
+        child: &mut dyn Instance,
         link: Arc<Link>,
         opened: Opened,
         identity: Arc<ClientIdentity>,
         router: Arc<InboundRouter>,
     ) -> Self {
         Self {
-            pid,
+            pid: child.pid(),
+            backend: child.backend().cloned(),
+            personal: child.take_personal(),
             link,
             opened,
             identity,
@@ -108,6 +116,16 @@ impl Process {
     /// How it was opened.
     pub(crate) fn opened(&self) -> &Opened {
         &self.opened
+    }
+
+    /// The backend it leads to, of a server that is reached over HTTP.
+    pub(super) fn backend(&self) -> Option<&BackendId> {
+        self.backend.as_ref()
+    }
+
+    /// The personal values it was opened with.
+    pub(super) fn personal(&self) -> Option<&PersonalUse> {
+        self.personal.as_ref()
     }
 
     /// Who hears what it says on its own.

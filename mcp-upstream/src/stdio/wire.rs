@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 
 pub(super) use outbox::{Batch, Outbox, OwnTurn, Turn, Unwritten};
 pub(crate) use read::{End, Line, Lines};
-pub(super) use scan::IdScan;
+pub(crate) use scan::IdScan;
 
 /// The gateway's ends of a server's pipes.
 #[derive(Debug)]

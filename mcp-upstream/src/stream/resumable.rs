@@ -297,6 +297,15 @@ impl Stream {
         state.waker.take()
     }
 
+    /// Ends a stream because an operator asked for that: a long stream as the pulse ends it, so that its client comes back
+    /// properly; any other where it is.
+    pub(super) fn end_for_operator(&self) {
+        match self.end() {
+            Some(waker) => wake(Some(waker)),
+            None => self.finish(),
+        }
+    }
+
     /// Wants a comment of a stream that has not written since the tick before. Called by the pulse.
     pub(super) fn comment(&self, tick_before: u32) -> Option<Waker> {
         let mut state = self.lock();

@@ -17,7 +17,7 @@
 //! - Answers go out in the order in which they are there. A request is begun before the next line is looked at, so that a
 //!   cancellation finds the request before it.
 //!
-//! What bounds memory where the client does not read: the outbox ([`outbox`]), then the running requests ([`requests`]),
+//! What bounds memory where the client does not read: the outbox ([`outbox`]), then the running requests ([`Requests`]),
 //! then nothing more is read.
 
 use std::future::Future;
@@ -35,19 +35,22 @@ use crate::caller::Caller;
 use crate::jsonrpc::RequestError;
 use crate::mcp::Core;
 use crate::stdio::wire::{Line, Lines};
+use crate::surface::outbox::{self, Outbox};
+use crate::surface::requests::{Requests, Room};
 
 mod conversation;
 mod incoming;
-mod outbox;
-mod requests;
 
 use conversation::Conversation;
 use incoming::Incoming;
-use outbox::Outbox;
-use requests::Requests;
 
 /// The longest message of the client, in bytes. A longer one is answered with an error and skipped.
 const LINE_MAX: usize = 16 * 1024 * 1024;
+/// The requests that run at once. Their namespace bounds how many of them are calls at work.
+const ROOM: Room = Room {
+    requests: 1024,
+    bytes: 32 * 1024 * 1024,
+};
 /// A line longer than this is read no further: whatever writes that is no client.
 const ENDLESS: u64 = 64 * LINE_MAX as u64;
 /// How long requests may go on when the client has closed its end: a script that pipes its requests in wants the answers.
@@ -75,11 +78,11 @@ pub(crate) async fn serve(
     stop: impl Future<Output = ()>,
 ) -> Ended {
     let (outbox, lines) = Outbox::new();
-    let writer = tokio::spawn(outbox::write(lines, output));
+    let writer = tokio::spawn(outbox::write(lines, output, None));
     let reading = read(input);
     let mut connection = Connection {
         conversation: Arc::new(Conversation::new(core, caller, outbox)),
-        requests: Requests::default(),
+        requests: Requests::within(ROOM),
         general: None,
     };
     let ended = connection.run(reading.lines, stop).await;

@@ -201,6 +201,7 @@ impl Upstream for InMemory {
     fn tools<'a>(
         &'a self,
         _: &'a Arc<Namespace>,
+        _: Option<&'a Arc<str>>,
         _: ToolsWait,
     ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
         Soon::Now(Ok(Arc::new(ToolList::of_page(TOOLS))))

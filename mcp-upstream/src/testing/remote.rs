@@ -12,8 +12,8 @@ use tooldock_workers::external::Isolation;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::remote::{
-    BackendId, Balance, HeaderRules, Mode, RemoteHealth, RemoteRetry, RemoteServer, RemoteSpec,
-    RemoteTimeouts, TlsSpec, Transport,
+    Backend as Address, BackendId, BackendSpec, Balance, HeaderRules, Mode, RemoteHealth,
+    RemoteRetry, RemoteServer, RemoteSpec, RemoteTimeouts, TlsSpec, Transport,
 };
 
 use crate::upstream::http::port::{
@@ -21,10 +21,26 @@ use crate::upstream::http::port::{
     ResponseBody, SendError, SendErrorKind,
 };
 
+/// Backends that a server of the tests may have; a pool has the first of them.
+const BACKENDS: usize = 8;
+
+fn backend_url(number: usize) -> String {
+    format!("http://backend-{number}")
+}
+
 /// A namespace behind a remote server.
 pub(crate) fn remote(name: &str, change: impl FnOnce(&mut RemoteSpec)) -> Namespace {
+    let backend = |number| {
+        let backend = Address::parse(&backend_url(number)).expect("a URL");
+        BackendSpec {
+            id: backend.id(),
+            backend,
+            weight: 1,
+            backup: false,
+        }
+    };
     let mut spec = RemoteSpec {
-        backends: Vec::new(),
+        backends: (0..BACKENDS).map(backend).collect(),
         balance: Balance::RoundRobin,
         mode: Mode::PassThrough,
         transport: Transport::Auto,
@@ -33,6 +49,8 @@ pub(crate) fn remote(name: &str, change: impl FnOnce(&mut RemoteSpec)) -> Namesp
         allow_private: false,
         headers: HeaderRules::default(),
         credentials: None,
+        personal: Default::default(),
+        oauth: None,
         secrets: Vec::new(),
         tls: TlsSpec::default(),
         timeouts: RemoteTimeouts::default(),
@@ -75,7 +93,7 @@ impl FakePool {
     pub(crate) fn new(count: usize) -> Arc<Self> {
         let backend = |number| {
             Arc::new(FakeRemote {
-                id: BackendId::new(&format!("backend-{number}:80")),
+                id: Address::parse(&backend_url(number)).expect("a URL").id(),
                 act: Mutex::default(),
                 sessions: Mutex::default(),
                 capabilities: Mutex::new(json!({})),

@@ -24,8 +24,8 @@ use crate::stdio::link::{Call, Link, LinkLimits, NotificationSink};
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::wire::Pipes;
 use crate::upstream::client::connector::{
-    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, SentRequest,
-    ServerInfo,
+    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, Opener,
+    SentRequest, ServerInfo,
 };
 use crate::upstream::health::ServerHealth;
 
@@ -284,12 +284,7 @@ impl Connector for Leases {
         (namespace.name.as_str() == "shared").then_some(Isolation::Auto)
     }
 
-    async fn speaks(
-        &self,
-        _: &Namespace,
-        _: Era,
-        _: Option<Arc<HeaderMap>>,
-    ) -> Result<EraSupport, CallError> {
+    async fn speaks(&self, _: &Namespace, _: Era, _: Opener) -> Result<EraSupport, CallError> {
         Ok(self.0.speaks)
     }
 

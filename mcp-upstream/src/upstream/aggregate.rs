@@ -30,9 +30,11 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, Registry, Snapshot, UpstreamKind};
 
 use super::{
-    CallContext, IncomingRequest, Listening, Prepared, SessionChanges, Soon, ToolsWait, Upstream,
+    Behind, CallContext, IncomingRequest, Listening, Prepared, SessionChanges, Soon, ToolsWait,
+    Upstream,
 };
 use crate::broadcast::{Audience, Filter};
+use crate::caller::Caller;
 use crate::catalogue::ToolList;
 use crate::engine::UpstreamCall;
 use crate::format::{self, ResultFormat, ResultWriter};
@@ -67,7 +69,7 @@ mod visible;
 
 use asked::{Asked, one_page};
 use catalogue::Kind;
-use live::{Live, tool_list};
+use live::Live;
 use member::{Home, Slot};
 
 /// Aggregates that may stand behind each other. The configuration allows no more; what it can no longer know, such as a
@@ -389,10 +391,11 @@ impl Upstream for AggregateUpstream {
         Asked::new(&self.0, cx, None).is_ok_and(|asked| asked.member_of_task(task).is_some())
     }
 
-    /// For lists (`Long`) what is active at the start; for a call (`Short`) all there is.
+    /// All there is, turned on or not.
     fn tools<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
+        _: Option<&'a Arc<str>>,
         wait: ToolsWait,
     ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
         let Some(live) = self.0.of(namespace) else {
@@ -406,12 +409,51 @@ impl Upstream for AggregateUpstream {
             if wait == ToolsWait::Long {
                 live.settled().await;
             }
-            Ok(tool_list(&live, wait == ToolsWait::Long))
+            Ok(live.tool_list())
         }))
     }
 
     fn tools_known(&self, namespace: &Namespace) -> Option<Arc<ToolList>> {
-        Some(tool_list(&*self.0.of(namespace)?, true))
+        Some(self.0.of(namespace)?.tool_list())
+    }
+
+    /// What is turned on for a client without a session, and open to the caller at its member.
+    fn listed<'a>(
+        &'a self,
+        namespace: &'a Arc<Namespace>,
+        caller: &'a Caller,
+    ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
+        Soon::Later(Box::pin(async move {
+            let body = Bytes::new();
+            let cx = CallContext::plain(caller, &body, namespace, self);
+            let asked = Asked::new(&self.0, &cx, None);
+            let asked = asked.map_err(|error| {
+                CallError::new(
+                    CallErrorCode::WorkerUnavailable,
+                    error.message().into_owned(),
+                )
+            })?;
+            Ok(asked.settled().await.tool_list())
+        }))
+    }
+
+    fn listed_now(&self, namespace: &Arc<Namespace>, caller: &Caller) -> Option<Arc<ToolList>> {
+        let body = Bytes::new();
+        let cx = CallContext::plain(caller, &body, namespace, self);
+        let asked = Asked::new(&self.0, &cx, None).ok()?;
+        Some(asked.tool_list())
+    }
+
+    fn behind(&self, namespace: &Namespace, tool: &str) -> Option<Behind> {
+        let live = self.0.of(namespace)?;
+        let catalogue = live.catalogue();
+        let entry = catalogue.tool(tool)?;
+        let slot = &live.slots[entry.member];
+        Some(Behind {
+            namespace: slot.namespace(&self.0.home.registry)?,
+            tool: (*entry.own).into(),
+            is_served: slot.is_served(),
+        })
     }
 
     fn settled<'a>(&'a self, namespace: &'a Namespace) -> Soon<'a, ()> {

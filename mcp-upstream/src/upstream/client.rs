@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use tokio::sync::watch::Receiver;
 use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 
@@ -49,6 +50,7 @@ mod describe;
 mod inbound;
 mod isolation;
 mod notifications;
+mod own_lists;
 pub(crate) mod pools;
 mod requester;
 mod subscriptions;
@@ -60,7 +62,8 @@ mod tests;
 
 use binding::UpstreamBinding;
 use call::ServerCall;
-use connector::{Connection, ConnectionKey, Connector, Isolation, OpenAs};
+use catalogue::Whose;
+use connector::{Connection, ConnectionKey, Connector, Isolation, OpenAs, Opener};
 use inbound::{HandlerRef, InboundHandler, ProcessOwner};
 use isolation::Place;
 pub(crate) use requester::Requester;
@@ -114,6 +117,10 @@ impl ExternalServers {
         requester: &Requester,
         method: &str,
     ) -> Result<Place, CallError> {
+        let principal = requester.principal.as_ref();
+        // Before anything is started or asked.
+        self.processes
+            .check_credentials(namespace, principal.map(|it| &**it))?;
         let isolation = self.processes.isolation(namespace);
         let isolation = isolation.unwrap_or(Isolation::Auto);
         let era = client.own_era();
@@ -122,7 +129,14 @@ impl ExternalServers {
             None => {
                 // Where nothing is everybody's, whoever comes first is the one who asks.
                 let own = matches!(isolation, Isolation::Session | Isolation::Principal);
-                let opener = own.then(|| requester.opener()).flatten();
+                let headers = own.then(|| requester.opener()).flatten();
+                let opener = match (principal, headers) {
+                    (Some(name), _) if self.processes.is_personal(namespace) => {
+                        Opener::Principal(Arc::clone(name))
+                    }
+                    (_, Some(headers)) => Opener::Client(headers),
+                    (_, None) => Opener::Everybody,
+                };
                 self.processes.speaks(namespace, era, opener).await?
             }
         };
@@ -271,7 +285,7 @@ impl Upstream for ClientUpstream {
     }
 
     fn is_harmless(&self, namespace: &Namespace, method: &str, subject: &str) -> bool {
-        let catalogue = self.0.catalogue(namespace);
+        let catalogue = self.0.catalogue(namespace, None);
         catalogue.is_ok_and(|it| it.is_repeatable(method, Some(subject)))
     }
 
@@ -373,9 +387,14 @@ impl Upstream for ClientUpstream {
     fn tools<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
+        principal: Option<&'a Arc<str>>,
         wait: ToolsWait,
     ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
-        let catalogue = match self.0.catalogue(namespace) {
+        let whose = Whose {
+            namespace,
+            principal,
+        };
+        let catalogue = match self.0.catalogue(namespace, principal) {
             Ok(catalogue) => catalogue,
             Err(error) => return Soon::Now(Err(error)),
         };
@@ -385,18 +404,26 @@ impl Upstream for ClientUpstream {
         }
         Soon::Later(Box::pin(async move {
             match wait {
-                ToolsWait::Long => self.0.tools(namespace, &catalogue).await,
-                ToolsWait::Short => self.0.tools_soon(namespace, &catalogue).await,
+                ToolsWait::Long => self.0.tools(whose, &catalogue).await,
+                ToolsWait::Short => self.0.tools_soon(whose, &catalogue).await,
             }
         }))
     }
 
     fn tools_known(&self, namespace: &Namespace) -> Option<Arc<ToolList>> {
-        self.0.catalogue(namespace).ok()?.known()
+        self.0.catalogue(namespace, None).ok()?.known()
     }
 
     fn health(&self, namespace: &Namespace) -> Option<ServerHealth> {
         self.0.processes.health(namespace)
+    }
+
+    fn restart(&self, namespace: &Namespace) -> Result<(), CallError> {
+        self.0.processes.restart(namespace)
+    }
+
+    fn output(&self, namespace: &Namespace) -> Option<Arc<RecentLines>> {
+        self.0.processes.output(namespace)
     }
 
     fn presence(&self, namespace: &Namespace) -> Option<Receiver<Presence>> {

@@ -31,6 +31,26 @@ pub(crate) struct CallContext<'a> {
     pub(crate) depth: u8,
 }
 
+impl<'a> CallContext<'a> {
+    /// The context of a caller that does not speak MCP.
+    pub(crate) fn plain(
+        caller: &'a Caller,
+        body: &'a Bytes,
+        namespace: &Arc<Namespace>,
+        upstream: &'a dyn Upstream,
+    ) -> Self {
+        Self {
+            caller,
+            body,
+            namespace: Arc::clone(namespace),
+            upstream,
+            client: Client::Plain,
+            streams: false,
+            depth: 0,
+        }
+    }
+}
+
 /// Who makes a request, as far as an upstream may know.
 #[derive(Debug, Clone)]
 pub(crate) enum Client {
@@ -115,6 +135,7 @@ impl CallContext<'_> {
     /// How the request came in.
     pub(crate) fn transport(&self) -> Transport {
         match self.client {
+            _ if self.caller.relay.is_some() => Transport::Relay,
             Client::Plain => Transport::Rest,
             Client::Session(_) | Client::Legacy(_) | Client::Modern(_) => Transport::Mcp,
         }
@@ -123,6 +144,7 @@ impl CallContext<'_> {
     /// The version in force, as it is spelled on the wire.
     pub(crate) fn wire_version(&self) -> Option<&'static str> {
         match &self.client {
+            _ if self.caller.relay.is_some() => None,
             Client::Session(_) | Client::Legacy(_) => self.version().map(ProtocolVersion::as_str),
             Client::Modern(_) => Some(crate::protocol::MODERN),
             Client::Plain => None,

@@ -356,6 +356,7 @@ impl Upstream for GlobalUpstream {
     fn tools<'a>(
         &'a self,
         _: &'a Arc<Namespace>,
+        _: Option<&'a Arc<str>>,
         _: ToolsWait,
     ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
         let reason = "Tools of all namespaces at once are looked up in the namespaces";

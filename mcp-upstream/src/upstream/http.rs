@@ -12,6 +12,9 @@
 //!                                        └─ sse: the same over HTTP+SSE of 2024-11-05
 //! ```
 //!
+//! A reload that changes where a server is, but not in whose name the gateway speaks with it, keeps the sessions: `reached`
+//! holds the version of the server that they go by.
+//!
 //! What both modes share: `passed` says which of a client's own headers go up, `retry` when a message goes to another
 //! backend, `hash` what stands for a client.
 //!
@@ -26,6 +29,7 @@ pub(crate) mod launch;
 mod listen;
 pub(crate) mod passed;
 pub mod port;
+mod reached;
 pub(crate) mod retry;
 mod session;
 mod sse;

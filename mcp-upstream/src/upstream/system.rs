@@ -25,6 +25,7 @@ use tooldock_workers::builder::Builder;
 use tooldock_workers::config::{Limits, ToolLimits};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::gate::Gate;
+use tooldock_workers::keys::KeyStore;
 use tooldock_workers::manage::Workspace;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::parking::Parking;
@@ -41,7 +42,7 @@ mod parameters;
 mod tool;
 mod tools;
 
-pub use tools::ServerFacts;
+pub use tools::{KeyTools, ServerFacts};
 
 use self::core::CoreLink;
 use tool::{Entry, Progress, Time};
@@ -67,13 +68,15 @@ pub struct Management {
     started: Instant,
 }
 
-/// The secrets as management knows them: names, and how a person sets their values.
+/// The secrets as management knows them: names, how a person sets their values, and the API keys.
 #[derive(Debug, Clone)]
 pub struct ManagedSecrets {
     /// Names and statuses.
     pub names: SecretNames,
     /// The container in which people run `app.cli.secrets`.
     pub container: String,
+    /// The API keys.
+    pub keys: Arc<KeyStore>,
 }
 
 impl Management {
@@ -115,6 +118,11 @@ impl Management {
         task.join_next().await?.ok()
     }
 
+    /// What is done with API keys.
+    fn key_tools(&self) -> KeyTools {
+        KeyTools::of_management(Arc::clone(&self.secrets.keys))
+    }
+
     /// The secrets store without a way to its values.
     pub(crate) fn secret_names(&self) -> SecretNames {
         self.secrets.names.clone()
@@ -122,6 +130,13 @@ impl Management {
 
     fn facts(&self) -> Arc<ServerFacts> {
         Arc::clone(&self.facts.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The names of the tools.
+    #[cfg(test)]
+    pub(crate) fn tool_names() -> Vec<String> {
+        let all = tools::all().into_iter();
+        all.map(|it| it.declaration.name.to_string()).collect()
     }
 
     /// The namespace of the tools, for the registry.

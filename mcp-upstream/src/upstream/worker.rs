@@ -196,6 +196,7 @@ impl Upstream for WorkerUpstream {
     fn tools<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
+        _: Option<&'a Arc<str>>,
         _: ToolsWait,
     ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
         Soon::Now(is_up(namespace).map(|()| lists::declared(namespace)))

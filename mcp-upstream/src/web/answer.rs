@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::json;
 use serde_json::value::to_raw_value;
+use tooldock_workers::error::CallErrorCode;
 use tooldock_workers::manage::NotDone;
 
 use crate::error;
@@ -59,13 +60,20 @@ impl Failure {
         Self::new(StatusCode::CONFLICT, "exists", message)
     }
 
-    pub(super) fn method(message: String, allow: &'static str) -> Self {
+    /// 403 for what the scopes of the caller's credential do not open.
+    pub(super) fn out_of_scope(message: String) -> Self {
+        let code = CallErrorCode::InsufficientScope.as_str();
+        Self::new(StatusCode::FORBIDDEN, code, message)
+    }
+
+    pub(super) fn method(message: String, allow: &str) -> Self {
         let mut failure = Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
             "method_not_allowed",
             message,
         );
-        failure.0.header = Some((ALLOW, HeaderValue::from_static(allow)));
+        let allow = HeaderValue::from_str(allow).expect("names of methods");
+        failure.0.header = Some((ALLOW, allow));
         failure
     }
 

@@ -13,7 +13,6 @@ use crate::error;
 use crate::mcp::Core;
 use crate::metrics::figures::{Figures, Rates};
 use crate::rest;
-use crate::upstream::ToolsWait;
 
 pub(super) fn list(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
     let wanted = request.wanted();
@@ -46,7 +45,7 @@ fn found(core: &Core, caller: &Caller, name: &str) -> Result<Arc<Namespace>, Fai
 pub(super) fn shown(
     core: &Core,
     caller: &Caller,
-    namespace: &Namespace,
+    namespace: &Arc<Namespace>,
     figures: &Figures,
 ) -> Value {
     let name = &namespace.name;
@@ -137,10 +136,7 @@ pub(super) async fn tools(
 ) -> Answer {
     let namespace = found(core, caller, name)?;
     let wanted = request.wanted();
-    let list = core
-        .upstreams
-        .of(&namespace)
-        .tools(&namespace, ToolsWait::Long);
+    let list = core.upstreams.of(&namespace).listed(&namespace, caller);
     let list = match list.get().await {
         Ok(list) => list,
         Err(failed) => return Ok(error::rest_call(&failed, caller)),
@@ -169,10 +165,7 @@ pub(super) async fn tool(
     let wanted = request
         .parameter("name")
         .ok_or_else(|| Failure::invalid("name", "Name the tool: ?name=<tool>"))?;
-    let list = core
-        .upstreams
-        .of(&namespace)
-        .tools(&namespace, ToolsWait::Long);
+    let list = core.upstreams.of(&namespace).listed(&namespace, caller);
     let list = match list.get().await {
         Ok(list) => list,
         Err(failed) => return Ok(error::rest_call(&failed, caller)),

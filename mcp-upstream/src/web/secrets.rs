@@ -97,7 +97,10 @@ impl fmt::Debug for New {
 
 fn scope(text: &str) -> Result<Scope, Failure> {
     text.parse().map_err(|error| {
-        Failure::invalid("scope", format!("scope is global or a namespace: {error}"))
+        Failure::invalid(
+            "scope",
+            format!("scope is global, a namespace or principal:NAME: {error}"),
+        )
     })
 }
 
@@ -141,6 +144,7 @@ pub(super) async fn remove(
     let arguments = match &whose {
         Scope::Global => json!({ "key": key }),
         Scope::Namespace(name) => json!({"key": key, "namespace": name}),
+        Scope::Principal(name) => json!({"key": key, "principal": name}),
     };
     call(core, caller, "remove_secret", &arguments).await?;
     json_of(&json!({"removed": true, "key": key, "scope": whose}))

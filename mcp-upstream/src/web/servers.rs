@@ -14,7 +14,7 @@ use super::answer::{Answer, Failure, capitalised, json_of, with_status};
 use super::namespaces::hint;
 use super::request::Request;
 use super::tools::{call, management, reload_soon};
-use super::trail;
+use super::{registry, trail};
 use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::rest;
@@ -88,7 +88,7 @@ fn shown(
     })
 }
 
-fn server_id(text: &str) -> Result<NamespaceName, Failure> {
+pub(super) fn server_id(text: &str) -> Result<NamespaceName, Failure> {
     text.parse()
         .map_err(|error| Failure::invalid("server_id", format!("{error}")))
 }
@@ -106,7 +106,11 @@ fn refused(error: ServerRefused) -> Failure {
 }
 
 /// The server as it stands after a change.
-async fn one(core: &Arc<Core>, caller: &Caller, name: &NamespaceName) -> Result<Value, Failure> {
+pub(super) async fn one(
+    core: &Arc<Core>,
+    caller: &Caller,
+    name: &NamespaceName,
+) -> Result<Value, Failure> {
     let managed = management(core)?.workspace.servers().await?;
     let entry = managed.iter().find(|it| it.name == *name);
     let served = core.registry.namespace(name.as_str());
@@ -138,7 +142,10 @@ pub(super) async fn add(core: &Arc<Core>, caller: &Caller, request: &Request) ->
             "There is a namespace {name} already; choose another name"
         )));
     }
-    let added = workspace.add_server(&name, config).await.map_err(refused);
+    let added = match registry::settled(core, caller, config).await {
+        Ok(config) => workspace.add_server(&name, config).await.map_err(refused),
+        Err(failure) => Err(failure),
+    };
     trail::note(core, caller, "add_server", &added);
     added?;
     reload_soon(core);

@@ -1,4 +1,5 @@
-//! `/api/sessions`: who has a session with which namespace, and its end.
+//! `/api/sessions` and `/api/streams`: who has a session with which namespace, which streams are open that no session knows
+//! of, and the end of each.
 
 use std::sync::Arc;
 
@@ -49,6 +50,36 @@ pub(super) async fn end(core: &Arc<Core>, caller: &Caller, id: &str) -> Answer {
     let ended = ended
         .map_err(|_| Failure::refused("The session store cannot be written; the session goes on"));
     trail::note(core, caller, "end_session", &ended);
+    ended?;
+    json_of(&json!({ "success": true }))
+}
+
+/// The open streams that no session knows of.
+pub(super) fn streams(core: &Arc<Core>, request: &Request) -> Answer {
+    let now = Instant::now();
+    let all = core.open_streams.all().into_iter();
+    let all = all.map(|(number, stream)| {
+        json!({
+            "id": number.to_string(),
+            "kind": stream.kind.as_str(),
+            "namespace": stream.namespace,
+            "principal": stream.principal.as_deref(),
+            "open_seconds": now.saturating_duration_since(stream.since).as_secs(),
+        })
+    });
+    request.page("streams", all.collect(), json!({}))
+}
+
+pub(super) fn end_stream(core: &Arc<Core>, caller: &Caller, id: &str) -> Answer {
+    let number = id.parse().ok();
+    let ended = match number.is_some_and(|number| core.open_streams.end(number)) {
+        true => Ok(()),
+        false => Err(Failure::not_found(
+            "stream_not_found",
+            "There is no such stream; it may have ended",
+        )),
+    };
+    trail::note(core, caller, "end_stream", &ended);
     ended?;
     json_of(&json!({ "success": true }))
 }

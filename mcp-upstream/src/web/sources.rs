@@ -335,7 +335,7 @@ pub(super) async fn add_requirement(
     exists(core, &name).await?;
     let Requirement { package } = request.json()?;
     let arguments = json!({"namespace": name, "package": package});
-    installed(core, caller, request, "add_requirement", arguments).await
+    installed(core, caller, request, &name, "add_requirement", arguments).await
 }
 
 pub(super) async fn install(
@@ -347,7 +347,15 @@ pub(super) async fn install(
     let name = namespace(name)?;
     exists(core, &name).await?;
     let arguments = json!({ "namespace": name });
-    installed(core, caller, request, "install_requirements", arguments).await
+    installed(
+        core,
+        caller,
+        request,
+        &name,
+        "install_requirements",
+        arguments,
+    )
+    .await
 }
 
 /// Runs an installer, as an answer or as a stream that ends with the answer.
@@ -355,6 +363,7 @@ async fn installed(
     core: &Arc<Core>,
     caller: &Caller,
     request: &Request,
+    name: &NamespaceName,
     tool: &'static str,
     arguments: Value,
 ) -> Answer {
@@ -363,11 +372,32 @@ async fn installed(
         reload_soon(core);
         return json_of(&outcome);
     }
+    let lines = management(core)?.workspace.installer_output(name);
     let (core, caller) = (Arc::clone(core), caller.clone());
     streams::open(&core.clone(), &caller.clone(), move |stream| async move {
         let begun = json!({"progress": 0, "total": 1, "message": "installing packages"});
         stream.event("progress", &begun);
-        match call(&core, &caller, tool, &arguments).await {
+        let mut newest = lines.newest();
+        let mut told = *newest.borrow_and_update();
+        let mut tell = || {
+            for line in lines.after(told) {
+                told = line.number;
+                stream.event("output", &json!({ "line": &*line.text }));
+            }
+        };
+        let outcome = {
+            let mut running = std::pin::pin!(call(&core, &caller, tool, &arguments));
+            // changed: the installer printed something; its lines go out at once.
+            // running: the tool is done, and with it the installer.
+            loop {
+                tokio::select! {
+                    Ok(()) = newest.changed() => tell(),
+                    outcome = &mut running => break outcome,
+                }
+            }
+        };
+        tell();
+        match outcome {
             Ok(outcome) => {
                 reload_soon(&core);
                 stream.event("done", &outcome)

@@ -31,6 +31,8 @@ pub(super) fn note<T>(core: &Core, caller: &Caller, operation: &str, outcome: &R
         session: None,
         client: caller.client,
         principal: caller.principal.clone(),
+        token_id: caller.token_id(),
+        relay: None,
         arguments: bytes::Bytes::new(),
     });
 }

@@ -7,25 +7,6 @@ use serde::{Deserialize, Serialize};
 /// How a key says that its feature is not used.
 pub(crate) const OFF: &str = "off";
 
-/// `relay:` — tools of a host behind a socket.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct RelayConfig {
-    /// The host's socket.
-    pub(crate) socket: String,
-    /// The namespace its tools appear in.
-    pub(crate) namespace: String,
-}
-
-impl Default for RelayConfig {
-    fn default() -> Self {
-        Self {
-            socket: OFF.to_owned(),
-            namespace: "oubliette".to_owned(),
-        }
-    }
-}
-
 /// `replicas:` — this gateway among its replicas. The grace time is in force already: it bounds the drain at shutdown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -3,6 +3,8 @@
 //! They come from the environment only, or from files of their own that it names; never from the configuration. What is missing is an error to `serve`, a warning to `check`,
 //! and made up where DESIGN says so: the manager token of a single process, and both of them in `--dev`.
 
+use std::path::Path;
+
 use tooldock_workers::secrets::Secret;
 
 use super::{ConfigError, LoadOptions, Purpose, Role, Settings};
@@ -67,6 +69,7 @@ pub(super) struct Tokens {
 pub(super) fn settle(
     settings: &Settings,
     options: &LoadOptions,
+    data_dir: &Path,
     warnings: &mut Vec<String>,
 ) -> Result<Tokens, ConfigError> {
     let mut missing = |name: &'static str, reason: &str| match options.purpose {
@@ -92,10 +95,12 @@ pub(super) fn settle(
         }
         None => {
             let admission = &settings.config.admission;
-            if admission.tokens.is_empty() && admission.certificates.is_empty() {
+            let nobody = admission.tokens.is_empty() && admission.certificates.is_empty();
+            let nobody = nobody && admission.oauth.is_empty();
+            if nobody && !settings.config.keys.path(data_dir).exists() {
                 missing(
                     BEARER,
-                    "not set, nor is BEARER_TOKEN_FILE, and admission.tokens and admission.certificates are empty: nobody could call a tool",
+                    "not set, nor is BEARER_TOKEN_FILE, admission.tokens, admission.certificates and admission.oauth are empty, and there are no API keys: nobody could call a tool",
                 )?;
             }
             None

@@ -22,8 +22,6 @@ macro_rules! at_default {
 
 const KEYS: &[Rule<Config>] = at_default![
     sessions.store,
-    relay.socket,
-    relay.namespace,
     replicas.id,
     replicas.address,
     observability.otlp,
@@ -88,8 +86,6 @@ mod tests {
                 "sessions.store",
                 "sessions: { store: 'redis://localhost:6379/0' }".into(),
             ),
-            ("relay.socket", "relay: { socket: /run/x.sock }".into()),
-            ("relay.namespace", "relay: { namespace: host }".into()),
             ("replicas.id", "replicas: { id: a }".into()),
             (
                 "replicas.address",

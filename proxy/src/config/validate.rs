@@ -5,16 +5,19 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use tooldock_filters::config::Introspection;
 use tooldock_filters::origin::OriginPattern;
 use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_workers::config::Limits;
 use tooldock_workers::policy::ToolPolicy;
 use tooldock_workers::remote::Mode;
+use tooldock_workers::scope::ScopeTable;
 
 use super::address::ListenAddress;
 use super::listener::{ListenerConfig, ProfileName};
 use super::{Config, ConfigError, Role, bounds};
 use crate::header_edits::HeaderEdits;
+use crate::issuers::introspection;
 
 /// Checks the values of a configuration whose keys are all supported.
 pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), ConfigError> {
@@ -36,6 +39,7 @@ pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), Config
     admission.map_err(|error| ConfigError::key(error.key, error.message))?;
     certificates(config)?;
     bounds::check(config)?;
+    config.relay.check()?;
     for (name, server) in &config.upstreams.stdio {
         server.validate().map_err(|error| {
             ConfigError::key(
@@ -47,11 +51,25 @@ pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), Config
     let builder = config.builder.validate();
     builder.map_err(|(key, reason)| ConfigError::key(format!("builder.{key}"), reason))?;
     remote_servers(config)?;
+    issuers(config, &config.relay.scope_table()?)?;
     let mut served = config.served_listeners(role);
     if served.any(|(_, listener)| listener.profile == ProfileName::Vault) {
         config.vault.check()?;
     }
     patterns(config)
+}
+
+/// Scopes that tokens of issuers stand for.
+fn issuers(config: &Config, scopes: &ScopeTable) -> Result<(), ConfigError> {
+    for (index, issuer) in config.admission.oauth.iter().enumerate() {
+        for (name, permission) in &issuer.scopes {
+            scopes.compile(&[permission]).map_err(|error| {
+                let key = format!("admission.oauth[{index}].scopes.{name}");
+                ConfigError::key(key, error.to_string())
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// Remote servers, and what contradicts them elsewhere in the configuration.
@@ -113,6 +131,15 @@ pub(super) fn warnings(config: &Config, role: Role) -> Vec<String> {
             let advice = "list the names you serve";
             warnings.push(format!(
                 "{at}, and admission.hosts is empty, so any Host is accepted: {advice}"
+            ));
+        }
+    }
+    for (index, issuer) in config.admission.oauth.iter().enumerate() {
+        if let Introspection::At(at) = &issuer.introspection
+            && let Err(error) = introspection::password(&at.client_secret)
+        {
+            warnings.push(format!(
+                "admission.oauth[{index}].{error}: no opaque token is let in"
             ));
         }
     }

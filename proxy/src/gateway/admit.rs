@@ -7,11 +7,12 @@ use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 use tooldock_filters::{
-    Access, Directory, Fields, Peer, Reason, Rejection, Shown, Verdict, network,
+    Access, Asked, Directory, Fields, Peer, Reason, Rejection, Shown, Verdict, network,
 };
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
+use super::lasting::Lasting;
 use super::{Gateway, Listener, Passage};
 use crate::config::ListenAddress;
 use crate::edge;
@@ -81,6 +82,7 @@ impl Gateway {
         session: &Session,
         fields: &Fields<'_>,
         passage: &mut Passage,
+        asked: Asked,
     ) -> Result<Verdict> {
         let rules = &*passage.rules;
         let listener = listener_of(&rules.listeners, session)?;
@@ -102,7 +104,12 @@ impl Gateway {
             certificate: tls_of(session).map_or(Shown::Nothing, TlsConnection::certificate),
             listener: &listener.rules,
             directory: &live,
+            asked,
         });
+        if let Verdict::Admitted(admitted) = &verdict {
+            let principal = admitted.principal.as_deref();
+            passage.lasting = principal.and_then(|it| Lasting::of(it, self));
+        }
         passage.leads_to = match &verdict {
             Verdict::Admitted(admitted) if admitted.is_for_all_namespaces() => {
                 LeadsTo::OtherNamespaces
@@ -126,10 +133,10 @@ impl Gateway {
         // Given back first, or it would stand in its own way.
         passage.permit = None;
         let fields = Fields::of(&session.req_header().headers);
-        match self.admit(session, &fields, passage) {
+        match self.admit(session, &fields, passage, Asked::Last) {
             Ok(Verdict::Admitted(_)) => Ok(()),
             Ok(Verdict::Refused(rejection)) => Err(rejection),
-            Ok(Verdict::Answered(_)) | Err(_) => Err(Rejection::new(
+            Ok(Verdict::Answered(_) | Verdict::Pending(_)) | Err(_) => Err(Rejection::new(
                 Reason::BadRequest,
                 "The rules of this server changed while the request was answered; send it again.",
             )),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{ACCEPT, CONTENT_TYPE, IF_NONE_MATCH};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderValue, Method};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
@@ -20,7 +20,8 @@ use tooldock_upstream::web::WebRequest;
 use tooldock_upstream::{AcceptFlags, Carrier, McpHead, MirroredHeaders};
 
 use super::admit::{LeadsTo, peer_of, tls_of};
-use super::{Gateway, Passage};
+use super::lasting::Lasting;
+use super::{Gateway, Passage, resource};
 use crate::access_log::Pending as Logged;
 use crate::body::{self, Body, BodyError};
 use crate::respond::{self, ClientGone, Envelope};
@@ -103,10 +104,20 @@ impl Gateway {
             manager: admitted.manager,
             // A copy, made only where somebody may want it.
             headers: (passage.leads_to != LeadsTo::Processes)
-                .then(|| Arc::new(session.req_header().headers.clone())),
+                .then(|| Arc::new(headers_for_servers(session, &admitted))),
             visibility: visibility(&admitted, passage.leads_to),
+            grant: admitted
+                .principal
+                .as_ref()
+                .and_then(|it| it.grant().map(Arc::clone)),
+            relay: None,
             toolset: toolset(route.is_mcp(), session.req_header().uri.query()),
             note: passage.logged.as_mut().and_then(Logged::call_note),
+            key_limits: admitted
+                .principal
+                .as_ref()
+                .and_then(|it| it.shared_limits()),
+            budget: passage.budget.clone(),
         };
         let header = session.req_header();
         let session_id = match route.namespace {
@@ -148,6 +159,7 @@ impl Gateway {
         envelope: &Envelope<'_>,
     ) -> Result<Written, ClientGone> {
         let unread = !session.is_body_done();
+        let reply = resource::with_metadata_url(session, passage, reply);
         // What is answered runs no more: a client that goes on at once finds its place free.
         if matches!(reply, Reply::Full { .. } | Reply::Opening { .. }) {
             passage.permit = None;
@@ -182,11 +194,17 @@ impl Gateway {
                 }
                 let status = head.status.as_u16();
                 let request_id = passage.request_id.clone().unwrap_or_default();
+                let lasting = passage.lasting.as_ref();
+                let fields = Fields::of(&session.req_header().headers);
                 let stream = LongStream {
                     head,
                     events,
                     guards,
-                    lasts: tls_of(session).and_then(TlsConnection::counts_for),
+                    revoked: lasting.and_then(|it| it.taken_back(self, &fields)),
+                    lasts: shorter(
+                        tls_of(session).and_then(TlsConnection::counts_for),
+                        lasting.and_then(Lasting::left),
+                    ),
                 };
                 let logged = &mut passage.logged;
                 // Boxed, so that the usual answer does not carry the room for it.
@@ -200,6 +218,22 @@ impl Gateway {
         }
         Ok(Written::Whole)
     }
+}
+
+/// The shorter of two times that may have no limit.
+fn shorter(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    [one, other].into_iter().flatten().min()
+}
+
+/// A request's headers for remote servers that are sent some of them. An issuer gave its access token for this gateway
+/// alone: whatever the configuration passes on, the token stays here.
+fn headers_for_servers(session: &Session, admitted: &Admitted) -> HeaderMap {
+    let mut headers = session.req_header().headers.clone();
+    let grant = admitted.principal.as_ref().and_then(|it| it.grant());
+    if grant.is_some_and(|grant| grant.token_scopes().is_some()) {
+        headers.remove(AUTHORIZATION);
+    }
+    headers
 }
 
 /// What the web UI's handlers read of a request.

@@ -11,8 +11,10 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tooldock_upstream::http_client::{Backends, HttpClient};
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::personal::PersonalSecrets;
 use tooldock_workers::registry::{Registry, Snapshot, UpstreamKind};
 use tooldock_workers::remote::{BackendSpec, RemoteServer};
+use tooldock_workers::secrets::AuthorizationStore;
 
 use super::connect::Connector;
 use super::headers::Headers;
@@ -20,6 +22,7 @@ use super::idle::Idle;
 use super::lock;
 use super::metrics::RemoteMetrics;
 use super::names::{Addresses, Names};
+use super::oauth::Tokens;
 use super::pool::{Core, Member, Pool};
 use super::tls::Material;
 use super::upkeep;
@@ -34,6 +37,9 @@ pub(crate) struct RemoteClient {
     metrics: Arc<RemoteMetrics>,
     /// Where the upkeep of pools runs.
     control: Handle,
+    /// The credentials that are not everybody's.
+    personal: Arc<PersonalSecrets>,
+    tokens: Arc<Tokens>,
     /// Plain data.
     servers: Mutex<Servers>,
 }
@@ -65,12 +71,16 @@ impl RemoteClient {
         names: Arc<dyn Names>,
         metrics: Arc<RemoteMetrics>,
         control: Handle,
+        personal: Arc<PersonalSecrets>,
+        authorizations: Option<Arc<AuthorizationStore>>,
     ) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new_cyclic(|client| Self {
             connector: Arc::default(),
             names,
             metrics,
+            tokens: Tokens::new(client.clone(), control.clone(), authorizations),
             control,
+            personal,
             servers: Mutex::default(),
         })
     }
@@ -96,6 +106,7 @@ impl RemoteClient {
             }
         }
         servers.retain(|_, versions| versions.are_used());
+        self.tokens.retain(|name| servers.contains_key(name));
         for namespace in snapshot.all() {
             if let UpstreamKind::Remote(server) = &namespace.upstream {
                 self.serve_by(&mut servers, server);
@@ -178,6 +189,8 @@ impl RemoteClient {
             ),
             material: material.clone(),
             connector: Arc::clone(&self.connector),
+            personal: Arc::clone(&self.personal),
+            tokens: Arc::clone(&self.tokens),
             in_flight: AtomicUsize::new(0),
             series,
             served_in: Mutex::default(),
@@ -192,10 +205,12 @@ fn member(
     removed: bool,
 ) -> Arc<Member> {
     let rules = &server.spec;
+    let token = rules.oauth.as_ref().map(|_| "authorization");
+    let of_request: Vec<_> = rules.personal.names().chain(token).collect();
     Arc::new(Member {
         spec: spec.clone(),
         server: Arc::clone(server),
-        headers: Headers::new(&rules.headers, rules.credentials.as_ref()),
+        headers: Headers::new(&rules.headers, rules.credentials.as_ref(), &of_request),
         authority: spec.backend.authority(),
         core,
         removed,

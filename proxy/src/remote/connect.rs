@@ -9,7 +9,7 @@ use pingora_core::protocols::Stream;
 use pingora_core::upstreams::peer::HttpPeer;
 use tokio::time::Instant;
 use tooldock_upstream::http_client::{SendError, SendErrorKind};
-use tooldock_workers::remote::{BackendSpec, Host, RemoteServer};
+use tooldock_workers::remote::{Backend, BackendId, BackendSpec, Host, RemoteServer, TlsSpec};
 
 use super::failure::{failed, late, no_address, not_connected};
 use super::names::Addresses;
@@ -18,6 +18,18 @@ use super::tls::Material;
 /// Opens connections. One for all servers: it holds the system's certificates, and keeps no connection itself.
 #[derive(Default)]
 pub(super) struct Connector(OnceLock<TransportConnector>);
+
+/// What a connection is opened to, and how.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) id: &'a BackendId,
+    pub(super) backend: &'a Backend,
+    pub(super) tls: &'a TlsSpec,
+    /// For all addresses together.
+    pub(super) limit: Duration,
+    pub(super) addresses: &'a Addresses,
+    pub(super) material: &'a Material,
+}
 
 impl Connector {
     /// A connection to one of a backend's addresses, within `timeouts.connect` for all of them.
@@ -28,22 +40,38 @@ impl Connector {
         addresses: &Addresses,
         material: &Material,
     ) -> Result<(Stream, Option<SocketAddr>), SendError> {
-        let limit = server.spec.timeouts.connect;
+        self.connect_to(Target {
+            id: &backend.id,
+            backend: &backend.backend,
+            tls: &server.spec.tls,
+            limit: server.spec.timeouts.connect,
+            addresses,
+            material,
+        })
+        .await
+    }
+
+    /// A connection to one of the target's addresses.
+    pub(super) async fn connect_to(
+        &self,
+        target: Target<'_>,
+    ) -> Result<(Stream, Option<SocketAddr>), SendError> {
+        let Target { id, limit, .. } = target;
         let deadline = Instant::now() + limit;
-        if let Host::Unix(path) = &backend.backend.host {
+        if let Host::Unix(path) = &target.backend.host {
             let path = path.to_string_lossy();
             let mut peer = HttpPeer::new_uds(&path, false, String::new()).map_err(|_| {
                 let what = "the path of its socket cannot be used";
-                failed(&backend.id, SendErrorKind::Connect, true, what)
+                failed(id, SendErrorKind::Connect, true, what)
             })?;
             let stream = self.open(&mut peer, limit).await;
-            let stream = stream.map_err(|error| not_connected(&backend.id, &error))?;
+            let stream = stream.map_err(|error| not_connected(id, &error))?;
             return Ok((stream, None));
         }
-        let to_try = addresses.to_try(limit).await;
-        let to_try = to_try.map_err(|reason| no_address(&backend.id, &reason))?;
+        let to_try = target.addresses.to_try(limit).await;
+        let to_try = to_try.map_err(|reason| no_address(id, &reason))?;
         let mut left = to_try.len();
-        let mut last = late(&backend.id);
+        let mut last = late(id);
         for address in to_try {
             let remaining = deadline.saturating_duration_since(Instant::now());
             if remaining.is_zero() {
@@ -52,13 +80,13 @@ impl Connector {
             // One address that does not answer must not use up the time of the others.
             let share = remaining / u32::try_from(left).unwrap_or(1);
             left -= 1;
-            let mut peer = peer(address, server, backend, material);
+            let mut peer = peer(address, target);
             match self.open(&mut peer, share).await {
                 Ok(stream) => return Ok((stream, Some(address))),
-                Err(error) => last = not_connected(&backend.id, &error),
+                Err(error) => last = not_connected(id, &error),
             }
         }
-        addresses.doubt();
+        target.addresses.doubt();
         Err(last)
     }
 
@@ -71,23 +99,19 @@ impl Connector {
     }
 }
 
-fn peer(
-    address: SocketAddr,
-    server: &RemoteServer,
-    backend: &BackendSpec,
-    material: &Material,
-) -> HttpPeer {
-    let tls = backend.backend.tls;
-    let name = match (tls, &server.spec.tls.server_name, &backend.backend.host) {
+fn peer(address: SocketAddr, target: Target<'_>) -> HttpPeer {
+    let Target { tls, material, .. } = target;
+    let encrypted = target.backend.tls;
+    let name = match (encrypted, &tls.server_name, &target.backend.host) {
         (false, ..) => String::new(),
         (true, Some(name), _) => name.clone(),
         (true, None, Host::Name(name, _)) => name.trim_end_matches('.').to_owned(),
         // Never empty: Pingora checks no certificate where there is no name.
         (true, None, _) => address.ip().to_string(),
     };
-    let mut peer = HttpPeer::new(address, tls, name);
-    peer.options.verify_cert = server.spec.tls.verify;
-    peer.options.verify_hostname = server.spec.tls.verify;
+    let mut peer = HttpPeer::new(address, encrypted, name);
+    peer.options.verify_cert = tls.verify;
+    peer.options.verify_hostname = tls.verify;
     peer.options.ca = material.ca.as_ref().map(Arc::clone);
     peer.client_cert_key = material.identity.as_ref().map(Arc::clone);
     peer

@@ -17,7 +17,7 @@ use tooldock_upstream::http_client::{
 };
 
 use super::failure::{failed, no_head};
-use super::headers;
+use super::headers::{self, Own};
 use super::pool::{InFlight, Member};
 use super::response::{ReadError, Response};
 
@@ -50,11 +50,12 @@ struct Connection {
 pub(super) async fn send(
     member: &Arc<Member>,
     request: BackendRequest,
+    own: &Own,
     in_flight: InFlight,
 ) -> Result<BackendResponse, SendError> {
     let (id, server) = (&member.spec.id, &member.server);
     let timeouts = server.spec.timeouts;
-    let head = head(member, &request)?;
+    let head = head(member, &request, own)?;
     let begun = Instant::now();
     let (mut connection, early) = loop {
         let mut open = connection(member).await?;
@@ -125,7 +126,7 @@ fn is_event_stream(headers: &http::HeaderMap) -> bool {
 }
 
 /// The head of the request as it is written, and the body behind it where that is short.
-fn head(member: &Member, request: &BackendRequest) -> Result<Bytes, SendError> {
+fn head(member: &Member, request: &BackendRequest, own: &Own) -> Result<Bytes, SendError> {
     let target = request.target.as_deref();
     let target = target.unwrap_or(&member.spec.backend.target);
     if !target.starts_with('/') || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -148,7 +149,8 @@ fn head(member: &Member, request: &BackendRequest) -> Result<Bytes, SendError> {
         head.put_slice(b"\r\n");
     };
     let authority = &member.authority;
-    member.headers.up(&request.headers, authority, length, line);
+    let headers = &member.headers;
+    headers.up(&request.headers, own, authority, length, line);
     head.put_slice(b"\r\n");
     if short {
         head.put_slice(&request.body);

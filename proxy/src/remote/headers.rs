@@ -23,17 +23,22 @@ pub(super) struct Headers {
     set: Vec<(HeaderName, HeaderValue)>,
     remove: Vec<HeaderName>,
     pass: Vec<HeaderName>,
+    /// Headers whose values come with each request, such as personal credentials: what a client says there never goes up.
+    of_request: Vec<HeaderName>,
 }
 
+/// The credentials of one request: personal ones, or a token.
+pub(super) type Own = [(HeaderName, HeaderValue)];
+
 impl Headers {
-    /// The rules of a configuration that was checked: what is no header all the same is left out.
-    pub(super) fn new(rules: &HeaderRules, credentials: Option<&Secret>) -> Self {
+    /// The rules of a configuration that was checked: what is no header all the same is left out. The values of `of_request`
+    /// come with each request.
+    pub(super) fn new(
+        rules: &HeaderRules,
+        credentials: Option<&Secret>,
+        of_request: &[&str],
+    ) -> Self {
         let name = |name: &String| name.parse().ok();
-        let value = |secret: &Secret| {
-            let mut value = HeaderValue::from_bytes(secret.expose().as_bytes()).ok()?;
-            value.set_sensitive(true);
-            Some(value)
-        };
         let credentials = credentials.and_then(value);
         let authorization = credentials.map(|it| (header::AUTHORIZATION, it));
         let set = rules.set.iter();
@@ -52,6 +57,7 @@ impl Headers {
                 .collect(),
             remove,
             pass: rules.pass.iter().filter_map(name).collect(),
+            of_request: of_request.iter().filter_map(|it| it.parse().ok()).collect(),
         }
     }
 
@@ -60,12 +66,17 @@ impl Headers {
     pub(super) fn up(
         &self,
         given: &HeaderMap,
+        own: &Own,
         host: &str,
         length: Option<usize>,
         mut say: impl FnMut(&HeaderName, &[u8]),
     ) {
-        let decided =
-            |name| self.set.iter().any(|(set, _)| set == name) || self.remove.contains(name);
+        let decided = |name| {
+            let mut all = self.set.iter().chain(own);
+            self.remove.contains(name)
+                || self.of_request.contains(name)
+                || all.any(|(set, _)| set == name)
+        };
         if !decided(&header::HOST) {
             say(&header::HOST, host.as_bytes());
         }
@@ -80,7 +91,12 @@ impl Headers {
         if !names_itself {
             say(&header::USER_AGENT, USER_AGENT.as_bytes());
         }
-        for (name, value) in &self.set {
+        let removed = |name| self.remove.contains(name);
+        for (name, value) in self
+            .set
+            .iter()
+            .chain(own.iter().filter(|(name, _)| !removed(name)))
+        {
             say(name, value.as_bytes());
         }
         if let Some(length) = length {
@@ -96,6 +112,13 @@ impl Headers {
         let of_the_message = OF_THE_MESSAGE.contains(&text) || text.starts_with("mcp-");
         of_the_message || self.pass.contains(name)
     }
+}
+
+/// The value of a header that holds a credential.
+pub(super) fn value(secret: &Secret) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_bytes(secret.expose().as_bytes()).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 /// A response's headers without those that are about the connection.
@@ -132,7 +155,7 @@ mod tests {
 
     fn up(headers: &Headers, host: &str, length: Option<usize>) -> HeaderMap {
         let mut up = HeaderMap::new();
-        headers.up(&map(&OF_A_CLIENT), host, length, |name, value| {
+        headers.up(&map(&OF_A_CLIENT), &[], host, length, |name, value| {
             up.append(name, HeaderValue::from_bytes(value).expect("a value"));
         });
         up
@@ -165,7 +188,7 @@ mod tests {
             pass: vec!["x-wanted".into()],
             ..HeaderRules::default()
         };
-        let headers = Headers::new(&rules, None);
+        let headers = Headers::new(&rules, None, &[]);
         let up = up(&headers, "a:80", Some(3));
         let expected = [
             "accept",
@@ -192,7 +215,7 @@ mod tests {
             pass: Vec::new(),
         };
         let credentials = Secret::new("Bearer ours");
-        let headers = Headers::new(&rules, Some(&credentials));
+        let headers = Headers::new(&rules, Some(&credentials), &[]);
         let up = up(&headers, "a", None);
         assert_eq!(up["authorization"], "Bearer ours");
         assert_eq!(up["x-key"], "hunter2");
@@ -207,7 +230,7 @@ mod tests {
             pass: vec!["authorization".into()],
             ..HeaderRules::default()
         };
-        let up = up(&Headers::new(&rules, None), "a", None);
+        let up = up(&Headers::new(&rules, None, &[]), "a", None);
         assert_eq!(up["authorization"], "Bearer the-clients");
     }
 

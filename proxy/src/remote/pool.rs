@@ -10,10 +10,12 @@ use tokio::time::Instant;
 use tooldock_upstream::http_client::{
     Backend, BackendRequest, BackendResponse, BackendState, Backends, SendError, SendErrorKind,
 };
+use tooldock_workers::personal::PersonalSecrets;
 use tooldock_workers::remote::{BackendId, BackendSpec, RemoteServer};
 
 use super::balance::{Candidate, Choice, Facts};
 use super::connect::Connector;
+use super::credentials;
 use super::exchange::{self, Outcome};
 use super::headers::Headers;
 use super::health::{Change, Event, Health};
@@ -21,6 +23,7 @@ use super::idle::Idle;
 use super::lock;
 use super::metrics::Series;
 use super::names::Addresses;
+use super::oauth::Tokens;
 use super::tls::Material;
 
 /// What of a backend outlives a change of its server's configuration.
@@ -31,6 +34,8 @@ pub(super) struct Core {
     pub(super) addresses: Addresses,
     pub(super) material: Material,
     pub(super) connector: Arc<Connector>,
+    pub(super) personal: Arc<PersonalSecrets>,
+    pub(super) tokens: Arc<Tokens>,
     pub(super) in_flight: AtomicUsize,
     pub(super) series: Arc<Series>,
     /// The pool that is served, where the backend is one of it. Plain data.
@@ -257,7 +262,7 @@ impl Member {
         self: &Arc<Self>,
         request: BackendRequest,
     ) -> Result<BackendResponse, SendError> {
-        exchange::send(self, request, InFlight::uncounted()).await
+        exchange::send(self, request, &[], InFlight::uncounted()).await
     }
 }
 
@@ -286,8 +291,16 @@ impl Backend for Chosen {
 
     async fn send(&self, request: BackendRequest) -> Result<BackendResponse, SendError> {
         let member = &self.0;
-        let in_flight = InFlight::new(member);
-        let sent = exchange::send(member, request, in_flight).await;
+        let own = credentials::of(member, &request).await?;
+        // A token may have been taken back before its time: then another one is shown, once.
+        let again = own.may_be_renewed().then(|| request.clone());
+        let mut sent = exchange::send(member, request, &own.headers, InFlight::new(member)).await;
+        let refused = matches!(&sent, Ok(it) if it.status == StatusCode::UNAUTHORIZED);
+        if let Some(request) = again.filter(|_| refused)
+            && let Some(own) = credentials::renewed(member, &request, own).await?
+        {
+            sent = exchange::send(member, request, &own.headers, InFlight::new(member)).await;
+        }
         match &sent {
             Ok(response) if response.status.is_server_error() => {
                 member.note(Event::Failed(format!("it answered {}", response.status)));

@@ -1,6 +1,7 @@
 //! The client against real sockets on loopback: what every kind of misbehaving backend comes to.
 
 mod faults;
+mod oauth;
 mod pools;
 mod tls;
 
@@ -19,7 +20,7 @@ use tooldock_upstream::http_client::{
     Backend, BackendRequest, BackendResponse, Backends, BodyError, HttpClient as _, SendError,
 };
 use tooldock_workers::remote::{RemoteServer, RemoteServerConfig};
-use tooldock_workers::secrets::{Secret, Secrets};
+use tooldock_workers::secrets::{AuthorizationStore, Secret, Secrets};
 use tooldock_workers::yaml;
 
 use super::names::Names;
@@ -190,8 +191,21 @@ fn server(urls: &[String], keys: &str) -> Arc<RemoteServer> {
 }
 
 fn client_with(names: impl Names + 'static) -> Arc<RemoteClient> {
+    client_with_authorizations(names, None)
+}
+
+fn client_with_authorizations(
+    names: impl Names + 'static,
+    authorizations: Option<Arc<AuthorizationStore>>,
+) -> Arc<RemoteClient> {
     let metrics = RemoteMetrics::new(&prometheus::Registry::new()).expect("fresh");
-    RemoteClient::new(Arc::new(names), Arc::new(metrics), Handle::current())
+    RemoteClient::new(
+        Arc::new(names),
+        Arc::new(metrics),
+        Handle::current(),
+        Arc::default(),
+        authorizations,
+    )
 }
 
 /// The pool of a server that is served, after its first checks: what follows is the test's own doing.
@@ -227,6 +241,7 @@ fn request() -> BackendRequest {
         body: Bytes::from_static(b"{\"a\":1}"),
         streams: false,
         departure: None,
+        on_behalf_of: None,
     }
 }
 

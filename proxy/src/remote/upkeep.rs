@@ -114,6 +114,7 @@ fn request(path: &HealthPath) -> BackendRequest {
             body: Bytes::new(),
             streams: false,
             departure: None,
+            on_behalf_of: None,
         },
         HealthPath::Off => {
             let both = HeaderValue::from_static("application/json, text/event-stream");
@@ -128,6 +129,7 @@ fn request(path: &HealthPath) -> BackendRequest {
                 body: Bytes::from_static(PING),
                 streams: false,
                 departure: None,
+                on_behalf_of: None,
             }
         }
     }

@@ -25,16 +25,22 @@ const QUICK: Duration = Duration::from_secs(10);
 const ANSWER_MAX: u64 = 64 * 1024 * 1024;
 
 /// The way to the core.
-pub(super) struct CoreOverHttp {
+pub(crate) struct CoreOverHttp {
     url: CoreUrl,
     bearer: Option<Secret>,
     manager: Secret,
 }
 
 impl CoreOverHttp {
+    /// The core that `CORE_URL` names.
     pub(super) fn new(effective: &Effective) -> Self {
+        Self::at(effective, effective.core_url.clone())
+    }
+
+    /// The core at an address.
+    pub(crate) fn at(effective: &Effective, url: CoreUrl) -> Self {
         Self {
-            url: effective.core_url.clone(),
+            url,
             bearer: effective.bearer.clone(),
             manager: effective.manager_token.clone(),
         }
@@ -45,23 +51,30 @@ impl CoreOverHttp {
             CoreRequest::Health => ("GET", "/health".to_owned()),
             CoreRequest::Namespaces => ("GET", "/namespaces".to_owned()),
             CoreRequest::Reload => ("POST", "/reload".to_owned()),
+            CoreRequest::Explain { .. } => ("POST", "/explain".to_owned()),
             // The tool's name has no character that a path would need to encode.
             CoreRequest::Call { tool, .. } => ("POST", format!("/tools/{tool}")),
         };
-        let bearer = self.bearer.as_ref().map_or("", Secret::expose);
         let mut text = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {}:{}\r\nAuthorization: Bearer {bearer}\r\nX-Manager-Token: {}\r\n\
-             Accept: application/json\r\nConnection: close\r\n",
+            "{method} {path} HTTP/1.1\r\nHost: {}:{}\r\nX-Manager-Token: {}\r\nAccept: application/json\r\n\
+             Connection: close\r\n",
             self.url.host,
             self.url.port,
             self.manager.expose()
         );
+        if let Some(bearer) = &self.bearer {
+            text += &format!("Authorization: Bearer {}\r\n", bearer.expose());
+        }
         let body = match request {
             CoreRequest::Call {
                 namespace, input, ..
             } => {
                 text += &format!("X-Namespace: {namespace}\r\nContent-Type: application/json\r\n");
                 &input[..]
+            }
+            CoreRequest::Explain { question } => {
+                text += "Content-Type: application/json\r\n";
+                &question[..]
             }
             _ => &[],
         };
@@ -91,9 +104,11 @@ impl CoreLink for CoreOverHttp {
         let unreachable = |why: String| Unreachable(format!("{} (CORE_URL): {why}", self.url));
         let exchange = self.exchange(&request);
         let answer = match request {
-            CoreRequest::Health | CoreRequest::Namespaces => timeout(QUICK, exchange)
-                .await
-                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
+            CoreRequest::Health | CoreRequest::Namespaces | CoreRequest::Explain { .. } => {
+                timeout(QUICK, exchange)
+                    .await
+                    .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+            }
             // The tool that asks has a time limit of its own.
             CoreRequest::Reload | CoreRequest::Call { .. } => exchange.await,
         };

@@ -6,6 +6,7 @@ use tooldock_filters::origin::OriginPattern;
 use tooldock_upstream::WebFacts;
 use tooldock_upstream::management::{ManagedSecrets, ServerFacts};
 use tooldock_workers::data_dir::DataDir;
+use tooldock_workers::keys::KeyStore;
 use tooldock_workers::manage::Workspace;
 use tooldock_workers::secrets::{SecretNames, SecretStore};
 
@@ -14,12 +15,17 @@ use crate::config::{Effective, ProfileName};
 /// The container's name in what people are told to run, unless the operator says another.
 const CONTAINER: &str = "tooldock-manager";
 
-/// The store without its values.
-pub(crate) fn secrets(effective: &Effective, store: &Arc<SecretStore>) -> ManagedSecrets {
+/// The store without its values, and the API keys.
+pub(crate) fn secrets(
+    effective: &Effective,
+    store: &Arc<SecretStore>,
+    keys: Arc<KeyStore>,
+) -> ManagedSecrets {
     let container = effective.secrets.container.as_deref();
     ManagedSecrets {
         names: SecretNames::of(Arc::clone(store)),
         container: container.unwrap_or(CONTAINER).to_owned(),
+        keys,
     }
 }
 

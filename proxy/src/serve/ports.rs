@@ -1,13 +1,14 @@
-//! What the service asks of the binary around it: a reload, and whether limits allow a tool call.
+//! What the service asks of the binary around it: a reload, and whether limits allow a call or request.
 
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use tooldock_upstream::engine::ToolCallLimiter;
+use tooldock_filters::{self as filters, Subject};
+use tooldock_upstream::caller::Caller;
+use tooldock_upstream::engine::{CountedBy, Exhausted, Limiter};
 use tooldock_upstream::{Pages, ReloadControl};
+use tooldock_workers::budget::Budget;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::reload::{ReloadReport, Reloader};
 
@@ -32,21 +33,51 @@ impl ReloadControl for Reload {
     }
 }
 
-/// Limits counted in tool calls; they live with the other limits, in the admission rules.
-pub(super) struct ToolCalls(pub(super) Arc<ArcSwap<Rules>>);
+/// The limits, which live in the admission rules.
+pub(super) struct Limits(pub(super) Arc<ArcSwap<Rules>>);
 
-impl ToolCallLimiter for ToolCalls {
+impl Limiter for Limits {
     fn check(
         &self,
-        principal: &str,
+        caller: &Caller,
         namespace: &NamespaceName,
         tool: &str,
-        client: IpAddr,
-    ) -> Result<(), Duration> {
-        self.0
-            .load()
-            .admission
-            .check_tool_call(principal, namespace, tool, client)
-            .map_err(|wait| wait.duration())
+        counted: CountedBy,
+    ) -> Result<Option<Budget>, Exhausted> {
+        let subject = Subject {
+            tool: Some(tool),
+            ..subject(caller, namespace)
+        };
+        let counted = match counted {
+            CountedBy::All => filters::CountedBy::All,
+            CountedBy::Namespace => filters::CountedBy::Namespace,
+        };
+        let rules = self.0.load();
+        let checked = rules.admission.check_tool_call(subject, counted);
+        checked.map_err(exhausted)
+    }
+
+    fn check_request(&self, caller: &Caller, namespace: &NamespaceName) -> Result<(), Exhausted> {
+        let rules = self.0.load();
+        let checked = rules.admission.check_request(subject(caller, namespace));
+        checked.map_err(exhausted)
+    }
+}
+
+fn subject<'a>(caller: &'a Caller, namespace: &'a NamespaceName) -> Subject<'a> {
+    Subject {
+        principal: caller.principal_name(),
+        client: caller.client,
+        namespace: Some(namespace),
+        tool: None,
+        own: caller.key_limits(),
+        key: caller.grant.as_ref().and_then(|it| Some(&**it.key_id()?)),
+    }
+}
+
+fn exhausted(exhausted: filters::Exhausted) -> Exhausted {
+    Exhausted {
+        wait: exhausted.wait.duration(),
+        budget: exhausted.budget,
     }
 }

@@ -155,6 +155,7 @@ async fn make(
             directory,
             limit: config.sync_timeout,
             priority: Priority::Normal,
+            lines: None,
         };
         installer.run(step).await.map(drop)
     };

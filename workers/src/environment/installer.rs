@@ -6,6 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
@@ -15,6 +16,7 @@ use tokio::time::timeout;
 use super::variables::installer_variables;
 use super::{EnvironmentError, LOCAL_STEP};
 use crate::metrics::ProcessMetrics;
+use crate::process::output::{RecentLines, Stream, printable_text};
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 
 /// How much of a stream is kept; the last part of it.
@@ -40,6 +42,8 @@ pub(super) struct Step<'a> {
     pub(super) directory: &'a Path,
     pub(super) limit: Duration,
     pub(super) priority: Priority,
+    /// Where each line goes as it is printed, without credentials.
+    pub(super) lines: Option<Arc<RecentLines>>,
 }
 
 impl<'a> Step<'a> {
@@ -59,6 +63,7 @@ impl<'a> Step<'a> {
             directory: Path::new("/"),
             limit: LOCAL_STEP,
             priority: Priority::Normal,
+            lines: None,
         }
     }
 }
@@ -92,8 +97,12 @@ impl Installer {
             .await
             .map_err(|error| EnvironmentError(format!("cannot {doing}: {error}")))?;
         let (stdout, stderr) = (child.take_stdout(), child.take_stderr());
+        let lines = step.lines;
         let output = Output(tokio::spawn(async move {
-            tokio::join!(tail(stdout), tail(stderr))
+            tokio::join!(
+                tail(stdout, lines.as_deref().map(|it| (it, Stream::Stdout))),
+                tail(stderr, lines.as_deref().map(|it| (it, Stream::Stderr)))
+            )
         }));
 
         let Ok(exit) = timeout(step.limit, child.wait()).await else {
@@ -137,21 +146,52 @@ impl Drop for Output {
     }
 }
 
-/// Reads to the end and keeps the last [`TAIL_BYTES`].
-async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+/// Reads to the end and keeps the last [`TAIL_BYTES`]. Each line is told as it comes.
+async fn tail(
+    stream: Option<impl AsyncRead + Unpin>,
+    told: Option<(&RecentLines, Stream)>,
+) -> Vec<u8> {
     let mut kept = Vec::new();
     let Some(mut stream) = stream else {
         return kept;
     };
     let mut chunk = vec![0; 8192];
+    let mut begun = Vec::new();
     while let Ok(read @ 1..) = stream.read(&mut chunk).await {
         kept.extend_from_slice(&chunk[..read]);
+        if let Some((lines, stream)) = told {
+            begun.extend_from_slice(&chunk[..read]);
+            tell(&mut begun, lines, stream);
+        }
         if kept.len() > 2 * TAIL_BYTES {
             kept.drain(..kept.len() - TAIL_BYTES);
         }
     }
+    if let Some((lines, stream)) = told {
+        begun.push(b'\n');
+        tell(&mut begun, lines, stream);
+    }
     kept.drain(..kept.len().saturating_sub(TAIL_BYTES));
     kept
+}
+
+/// Tells the lines that are whole, and leaves the beginning of the next one. A progress bar that is drawn anew ends a line,
+/// and so does one that grows too long.
+fn tell(begun: &mut Vec<u8>, lines: &RecentLines, stream: Stream) {
+    let whole = match memchr::memrchr2(b'\n', b'\r', begun) {
+        Some(end) => end + 1,
+        None if begun.len() > TAIL_BYTES => begun.len(),
+        None => return,
+    };
+    let rest = begun.split_off(whole);
+    for line in begun.split(|byte| matches!(byte, b'\n' | b'\r')) {
+        let line = String::from_utf8_lossy(line);
+        let line = redact_credentials(line.trim_end());
+        if !line.trim().is_empty() {
+            lines.keep(None, stream, &printable_text(&line));
+        }
+    }
+    *begun = rest;
 }
 
 /// The end of what a command said: its errors, or its output if it wrote no errors.
@@ -242,9 +282,34 @@ pub(super) mod tests {
     }
 
     async fn shell(script: &str) -> Result<String, EnvironmentError> {
+        told(script, None).await
+    }
+
+    async fn told(
+        script: &str,
+        lines: Option<Arc<RecentLines>>,
+    ) -> Result<String, EnvironmentError> {
         let temp = tempfile::tempdir().unwrap();
         let step = Step::local("run a test", Path::new("/bin/sh"), &[&"-c", &script]);
-        unguarded(temp.path()).run(step).await
+        unguarded(temp.path()).run(Step { lines, ..step }).await
+    }
+
+    #[tokio::test]
+    async fn each_line_is_told_as_it_comes_without_credentials() {
+        let lines = Arc::new(RecentLines::default());
+        let script = "printf 'one\\n\\n 10%%\\r 20%%\\rfrom https://me:pw@index/simple\\nend\\033'";
+        let whole = told(script, Some(Arc::clone(&lines))).await.unwrap();
+        assert!(whole.starts_with("one\n\n 10%\r"), "{whole}");
+        let kept = lines.after(0);
+        let texts: Vec<_> = kept.iter().map(|line| &*line.text).collect();
+        let expected = [
+            "one",
+            " 10%",
+            " 20%",
+            "from https://[redacted]@index/simple",
+            "end\\u{1b}",
+        ];
+        assert_eq!(texts, expected);
     }
 
     #[tokio::test]

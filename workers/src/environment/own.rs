@@ -70,7 +70,8 @@ impl Environments {
                 empty::copy(&template, &fresh)
             })
             .await?;
-            let (program, mut arguments) = venv::install_command(&build, toolchain);
+            let (program, mut arguments) =
+                venv::install_command(&build, toolchain, venv::Says::Errors);
             arguments.extend(all.into_values().map(OsString::from));
             let step = Step {
                 doing: "install packages",
@@ -79,6 +80,7 @@ impl Environments {
                 directory: Path::new("/"),
                 limit: self.config.sync_timeout,
                 priority: Priority::Low,
+                lines: None,
             };
             let turn = super::turn(&self.installs).await?;
             let installed = self.installer.run(step).await;

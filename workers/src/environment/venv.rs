@@ -74,7 +74,7 @@ pub(super) async fn prepare(
         })
         .await?;
         if let Some(requirements) = requirements {
-            install(environments, &build, requirements, toolchain).await?;
+            install(environments, name, &build, requirements, toolchain).await?;
             synced = true;
         }
         check_packages(&site_packages)?;
@@ -134,12 +134,13 @@ fn build_key(
 
 async fn install(
     environments: &Environments,
+    name: &NamespaceName,
     build: &Path,
     requirements: &Requirements,
     toolchain: &Toolchain,
 ) -> Result<(), EnvironmentError> {
     let _turn = turn(&environments.installs).await?;
-    let (program, mut arguments) = install_command(build, toolchain);
+    let (program, mut arguments) = install_command(build, toolchain, Says::Everything);
     arguments.extend(["-r".into(), requirements.path.clone().into()]);
     environments
         .installer
@@ -151,6 +152,7 @@ async fn install(
             directory: requirements.path.parent().unwrap_or(Path::new("/")),
             limit: environments.config.sync_timeout,
             priority: Priority::Low,
+            lines: Some(environments.output.of(name)),
         })
         .await?;
     // The installer read the file itself; what was installed must be what the key says.
@@ -158,15 +160,27 @@ async fn install(
     blocking(move || unchanged(&installed, &tools)).await
 }
 
+/// What an installer prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Says {
+    /// What it does, for somebody who may watch.
+    Everything,
+    /// Nothing but errors.
+    Errors,
+}
+
 /// What installs into an environment: the program and its arguments, behind which stands what to install.
-pub(super) fn install_command(build: &Path, toolchain: &Toolchain) -> (PathBuf, Vec<OsString>) {
+pub(super) fn install_command(
+    build: &Path,
+    toolchain: &Toolchain,
+    says: Says,
+) -> (PathBuf, Vec<OsString>) {
     let python = build.join("bin/python");
     let mut arguments: Vec<OsString> = Vec::new();
     let program = match find_program("uv") {
         Some(uv) => {
-            arguments.extend(
-                ["pip", "install", "-q", "--compile-bytecode", "--python"].map(OsString::from),
-            );
+            arguments
+                .extend(["pip", "install", "--compile-bytecode", "--python"].map(OsString::from));
             arguments.push(python.into());
             uv
         }
@@ -175,11 +189,14 @@ pub(super) fn install_command(build: &Path, toolchain: &Toolchain) -> (PathBuf, 
             arguments.extend(["-P", "-m", "pip", "--python"].map(OsString::from));
             arguments.push(python.into());
             arguments.extend(
-                ["install", "-q", "--no-input", "--disable-pip-version-check"].map(OsString::from),
+                ["install", "--no-input", "--disable-pip-version-check"].map(OsString::from),
             );
             toolchain.base.python.clone()
         }
     };
+    if says == Says::Errors {
+        arguments.push("-q".into());
+    }
     (program, arguments)
 }
 

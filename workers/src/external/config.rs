@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use crate::bounds::{TIMES, within};
 use crate::config::{Limits, LimitsPatch};
 use crate::names::NamespaceName;
+use crate::personal;
 use crate::policy::ToolPolicy;
 use crate::template::{Template, scalar};
 use crate::yaml::Value;
@@ -42,6 +43,8 @@ macro_rules! server_keys {
             /// Its variables; `${NAME}` stands for a secret or a variable of the gateway.
             #[serde(deserialize_with = "variables")]
             pub env: BTreeMap<String, Template>,
+            /// The names in `env` that each principal has of its own, in place of one value for all.
+            pub personal: Vec<String>,
             /// Where it runs, relative to where the gateway does.
             pub cwd: PathBuf,
             $($(#[$doc])* pub $key: $type,)*
@@ -57,6 +60,7 @@ macro_rules! server_keys {
                     command: String::new(),
                     args: Vec::new(),
                     env: BTreeMap::new(),
+                    personal: Vec::new(),
                     cwd: ".".into(),
                     $($key: $default,)*
                     limits: LimitsPatch::default(),
@@ -199,6 +203,12 @@ impl StdioServerConfig {
                 let key = format!("env.{}", name.replace('\0', "\u{fffd}"));
                 return Err(InvalidServer::new(key, "is no variable name"));
             }
+        }
+        personal::check(&self.personal, self.env.values())?;
+        if !self.personal.is_empty() && self.isolation != Isolation::Principal {
+            let message = "needs isolation: principal, so that nobody uses a process that was started with the values of \
+                           somebody else: write isolation: principal";
+            return Err(InvalidServer::new("personal", message));
         }
         if self.cwd.as_os_str().is_empty() {
             return Err(InvalidServer::new("cwd", "is empty"));

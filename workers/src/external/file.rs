@@ -111,6 +111,11 @@ impl ServersFile {
     }
 }
 
+/// Whether `external/registry-cache.yaml` of a data directory knows the name.
+pub(crate) fn is_cached(data: &Path, name: &str) -> bool {
+    cache(&data.join(CACHE_FILE)).contains_key(name)
+}
+
 /// Checks an entry as it would stand in the file.
 ///
 /// # Errors

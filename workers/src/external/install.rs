@@ -153,7 +153,8 @@ impl InstallStep {
         let last = LastLine::default();
         let output = OutputLimit::new(servers.output_suppressed(&server.name))
             .hiding(Redactor::new(&server.spec.secrets))
-            .remembering(&last);
+            .remembering(&last)
+            .keeping(host.output.of(&server.name), None);
         let stdout = child.take_stdout().map(|reader| Pump {
             namespace: server.name.clone(),
             stream: Stream::Stdout,
@@ -296,6 +297,7 @@ mod tests {
         let spec = StdioSpec {
             program: words.next().expect("a program").into(),
             args: words.map(Into::into).collect(),
+            personal: Default::default(),
             env: vec![("PATH".into(), Secret::new("/nowhere"))],
             secrets: Vec::new(),
             cwd: "/".into(),
@@ -378,6 +380,7 @@ mod tests {
             let spec = StdioSpec {
                 program: "npx".into(),
                 args: vec!["-y".into(), name.into()],
+                personal: Default::default(),
                 env: Vec::new(),
                 secrets: Vec::new(),
                 cwd: below.clone(),

@@ -21,7 +21,7 @@ use super::check::not_startable;
 use super::spec::ExternalServer;
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::{ServerMetrics, WorkerMetrics};
-use crate::process::output::{LastLine, OutputLimit, Pump, Redactor, Stream};
+use crate::process::output::{LastLine, OutputLimit, Pump, RecentOutput, Redactor, Stream};
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 use crate::runtimes::Runtimes;
 
@@ -45,6 +45,8 @@ pub struct ProcessHost {
     pub runtimes: Arc<Runtimes>,
     /// Where they are counted.
     pub metrics: Arc<WorkerMetrics>,
+    /// Where their last lines are kept.
+    pub output: RecentOutput,
 }
 
 impl ProcessHost {
@@ -85,7 +87,7 @@ struct Said {
 
 impl ServerProcess {
     /// Starts a process in the control runtime and waits until it runs. What it writes to standard error goes to the
-    /// log, at a bounded rate. Dropping the future ends what was started.
+    /// log, at a bounded rate, and to the server's last lines. Dropping the future ends what was started.
     ///
     /// # Errors
     ///
@@ -224,7 +226,8 @@ impl Owner {
                 reader,
                 limit: OutputLimit::new(suppressed)
                     .hiding(redactor)
-                    .remembering(&last),
+                    .remembering(&last)
+                    .keeping(self.host.output.of(&self.server.name), Some(child.pid())),
                 addressed: false,
             };
             tokio::spawn(pump.log())

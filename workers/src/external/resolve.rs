@@ -3,6 +3,7 @@
 //! No I/O but for the variables, which are handed in. What is wrong with one server says so in its own outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use crate::config::LimitsPatch;
 use crate::environment::server_variables;
 use crate::error::{CallError, CallErrorCode};
 use crate::names::NamespaceName;
+use crate::personal::Personal;
 use crate::registry::{Issue, SecretsStatus, UpstreamKind};
 use crate::remote::{self, RemoteServer, RemoteServerConfig, RemoteServersConfig};
 use crate::secrets::Secrets;
@@ -304,9 +306,10 @@ fn spec(
     };
     let mut env = server_variables();
     let mut hidden = Vec::new();
+    let mut personal = Personal::new(&config.personal);
     for (variable, template) in &config.env {
         let wrong = |what: String| InvalidServer::new(format!("env.{variable}"), what);
-        let value = template.fill(&sources).map_err(|error| {
+        let told = |error: NoValue| {
             let reason = wrong(error.to_string());
             match error {
                 NoValue::Missing(_) => failure(name, MISSING, reason),
@@ -314,7 +317,12 @@ fn spec(
                     failure(name, INVALID, reason)
                 }
             }
-        })?;
+        };
+        if personal.take(variable, template, &sources).map_err(told)? {
+            env.remove(OsStr::new(variable));
+            continue;
+        }
+        let value = template.fill(&sources).map_err(told)?;
         if value.expose().contains('\0') {
             let reason = wrong("must not contain a NUL".into());
             return Err(failure(name, INVALID, reason));
@@ -330,6 +338,7 @@ fn spec(
         program: Path::new(&config.command).to_owned(),
         args: config.args.iter().map(Into::into).collect(),
         env: env.into_iter().collect(),
+        personal,
         secrets: hidden,
         cwd,
         settings: config.settings(),

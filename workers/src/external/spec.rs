@@ -7,6 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::config::StdioSettings;
 use crate::names::NamespaceName;
+use crate::personal::{Personal, PersonalValues};
 use crate::process::output::Redactor;
 use crate::secrets::Secret;
 
@@ -31,6 +32,8 @@ pub struct StdioSpec {
     pub args: Vec<OsString>,
     /// Its whole environment, built from nothing, sorted by name. Values print as `[redacted]`.
     pub env: Vec<(OsString, Secret)>,
+    /// What of its environment depends on who calls.
+    pub personal: Personal,
     /// Values that must not show where its output is logged.
     pub secrets: Vec<Secret>,
     /// Its working directory, absolute.
@@ -44,7 +47,7 @@ impl ExternalServer {
     pub fn new(name: NamespaceName, spec: StdioSpec) -> Self {
         let mut hash = Sha256::new();
         let names: Vec<_> = spec.env.iter().map(|(name, _)| name).collect();
-        let settings = format!("{:?}", spec.settings);
+        let settings = format!("{:?}{:?}", spec.settings, spec.personal);
         // `Debug` of paths and texts quotes them, so that no two lists look alike.
         for part in [
             name.as_str(),
@@ -64,6 +67,20 @@ impl ExternalServer {
         }
     }
 
+    /// The server as a principal's processes run it: with that principal's values in its environment.
+    #[must_use]
+    pub fn with_personal(&self, own: PersonalValues) -> Self {
+        let mut server = self.clone();
+        let spec = &mut server.spec;
+        spec.personal = Personal::default();
+        for (name, value) in own.entries {
+            spec.env.push((name.into(), value));
+        }
+        spec.env.sort_by(|one, other| one.0.cmp(&other.0));
+        spec.secrets.extend(own.hidden);
+        server
+    }
+
     /// A text that quotes the server, fit for the log.
     pub fn without_secrets(&self, text: &str) -> String {
         let hidden = Redactor::new(&self.spec.secrets).hide(text.into(), false);
@@ -80,6 +97,7 @@ mod tests {
             program: "npx".into(),
             args: vec![argument.into()],
             env: vec![("TOKEN".into(), Secret::new(value))],
+            personal: Personal::default(),
             secrets: vec![Secret::new(value)],
             cwd: "/".into(),
             settings: StdioSettings::default(),

@@ -27,9 +27,6 @@ pub struct NamespaceFolder {
     pub secrets: Vec<DeclaredSecret>,
 }
 
-/// Names that paths of ToolDock v1 have: `/mcp/namespaces` and `/mcp/info` (K-38).
-const RESERVED: [&str; 2] = ["namespaces", "info"];
-
 impl Workspace {
     /// The folders there are, in the order of their names.
     ///
@@ -67,7 +64,7 @@ impl Workspace {
     ///
     /// When something of that name is there; its path is in the message.
     pub async fn create_namespace(&self, name: &NamespaceName) -> Result<PathBuf, NotDone> {
-        if RESERVED.contains(&name.as_str()) {
+        if name.is_path_of_v1() {
             return Err(NotDone(format!(
                 "the name {name} is taken by a path of ToolDock v1 (/mcp/{name}); choose another one"
             )));

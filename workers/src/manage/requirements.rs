@@ -8,6 +8,7 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tempfile::NamedTempFile;
 
@@ -18,6 +19,7 @@ use crate::data_dir::is_temporary;
 use crate::environment::{FileLock, Packages, redact_credentials};
 use crate::fault;
 use crate::names::NamespaceName;
+use crate::process::output::RecentLines;
 use crate::scan::{self, NamespaceSource, REQUIREMENTS_FILE, Requirements, read_requirements};
 
 /// The most lines that a manager adds to.
@@ -140,6 +142,12 @@ impl Workspace {
         })
         .await?;
         self.install_source(&source).await
+    }
+
+    /// What the installer of a namespace prints while somebody holds this: every install of its packages, also that of a
+    /// reload.
+    pub fn installer_output(&self, namespace: &NamespaceName) -> Arc<RecentLines> {
+        self.environments.output(namespace)
     }
 
     async fn install_source(

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::{NotDone, Workspace, blocking};
 use crate::data_dir::write_atomically;
-use crate::external::{EXTERNAL_FILE, Template, check_entry};
+use crate::external::{EXTERNAL_FILE, Template, check_entry, is_cached};
 use crate::names::NamespaceName;
 use crate::tree_file;
 use crate::yaml::{self, Mapping, Value};
@@ -79,6 +79,13 @@ impl Workspace {
             Ok(shown)
         })
         .await
+    }
+
+    /// Whether `external/registry-cache.yaml` says which package a name of the registry stands for.
+    pub async fn registry_is_cached(&self, name: &str) -> bool {
+        let (data, name) = (self.data.root().to_owned(), name.to_owned());
+        let cached = blocking(move || Ok(is_cached(&data, &name)));
+        cached.await.unwrap_or(false)
     }
 
     /// Adds a server. Its entry is checked as a reload checks it.

@@ -2,12 +2,13 @@
 //!
 //! A child that floods its output is slowed by nothing and costs the log nothing: lines beyond the rate are dropped and
 //! their number is logged once per window. Secrets that whoever owns the child named are hidden. What it deliberately does not do: keep output but
-//! for its last line ([`LastLine`]), or look for meaning in it — except that a line may be diverted to whoever owns the child before it is logged ([`Pump::divert`]).
+//! for its last line ([`LastLine`]) and, of servers, a bounded number of lines as they were logged ([`RecentLines`]), or look for meaning in it — except that a line may be diverted to whoever owns the child before it is logged ([`Pump::divert`]).
 
 mod address;
 mod last_line;
 mod lines;
 mod rate;
+mod recent;
 mod redact;
 
 use std::fmt;
@@ -23,6 +24,7 @@ use crate::names::NamespaceName;
 pub use last_line::LastLine;
 use lines::{Line, Lines};
 use rate::{Admission, Rate, WINDOW};
+pub use recent::{RecentLine, RecentLines, RecentOutput};
 pub(crate) use redact::Redactor;
 
 /// The longest logged line, in bytes; the rest of it is dropped and the cut is marked.
@@ -36,6 +38,7 @@ pub struct OutputLimit {
     suppressed: IntCounter,
     redactor: Arc<Redactor>,
     last: Option<LastLine>,
+    recent: Option<(Arc<RecentLines>, Option<u32>)>,
 }
 
 impl fmt::Debug for OutputLimit {
@@ -52,6 +55,7 @@ impl OutputLimit {
             suppressed,
             redactor: Arc::default(),
             last: None,
+            recent: None,
         }
     }
 
@@ -68,6 +72,14 @@ impl OutputLimit {
         last.hiding(&self.redactor);
         Self {
             last: Some(last.clone()),
+            ..self
+        }
+    }
+
+    /// With what is logged kept for operators, too. `pid`: the process that prints.
+    pub(crate) fn keeping(self, lines: Arc<RecentLines>, pid: Option<u32>) -> Self {
+        Self {
+            recent: Some((lines, pid)),
             ..self
         }
     }
@@ -100,7 +112,8 @@ pub enum Stream {
 }
 
 impl Stream {
-    fn as_str(self) -> &'static str {
+    /// The stream's usual name.
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
             Self::Stderr => "stderr",
@@ -171,13 +184,12 @@ impl<R: AsyncRead + Unpin> Pump<R> {
                     }
                     match self.limit.admit(Instant::now()) {
                         Admission::Log => {
-                            let redactor = &self.limit.redactor;
                             log_line(
                                 &self.namespace,
                                 self.stream,
                                 self.addressed,
                                 &line,
-                                redactor,
+                                &self.limit,
                             );
                         }
                         Admission::Suppress => self.limit.suppressed.inc(),
@@ -197,7 +209,7 @@ fn log_line(
     stream: Stream,
     addressed: bool,
     line: &Line,
-    redactor: &Redactor,
+    limit: &OutputLimit,
 ) {
     let found = if addressed {
         address::read(&line.bytes)
@@ -207,7 +219,10 @@ fn log_line(
     if found.text.is_empty() {
         return;
     }
-    let text = printable(found.text, line.cut, redactor);
+    let text = printable(found.text, line.cut, &limit.redactor);
+    if let Some((recent, pid)) = &limit.recent {
+        recent.keep(*pid, stream, &text);
+    }
     // The level of an event is part of its code.
     macro_rules! log {
         ($level:ident) => {
@@ -262,6 +277,13 @@ pub(crate) fn loggable(
         push_printable(&mut out, line);
     }
     (!out.is_empty()).then_some(out)
+}
+
+/// A line as text that cannot drive a terminal.
+pub(crate) fn printable_text(line: &str) -> String {
+    let mut text = String::with_capacity(line.len());
+    push_printable(&mut text, line);
+    text
 }
 
 fn push_printable(out: &mut String, line: &str) {

@@ -239,6 +239,7 @@ impl Run {
             if let Some(folder) = &folder {
                 vault::mark(&mut sources, folder);
             }
+            vault::warn_of_names(&mut sources);
             Ok(sources)
         };
         tokio::task::spawn_blocking(scan)
@@ -342,6 +343,7 @@ impl Run {
             }) => {
                 self.report.workers_restarted.push(name.clone());
                 issues.extend(declared.issues.iter().cloned());
+                issues.extend(vault::about_tools(&declared.tools));
                 let current = self.before.namespaces.get(&name).cloned();
                 issues.extend(self.about_files(&wanted, current.as_deref(), files_changed));
                 self.change(wanted.namespace(

@@ -21,6 +21,7 @@ impl Reloader {
             tokio::task::spawn_blocking(move || source.0.read().map_err(|error| error.to_string()));
         let message = match read.await.map_err(|_| ReloadError::Interrupted)? {
             Ok(secrets) => {
+                self.registry.personal().install(&secrets);
                 *lock(&self.last_secrets) = Some(secrets.clone());
                 self.registry.set_problem(None);
                 return Ok(secrets);

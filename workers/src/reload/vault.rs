@@ -1,12 +1,15 @@
-//! The folders of a reload, that of Tool Vault's namespace among them, which may be elsewhere.
+//! The folders of a reload, that of Tool Vault's namespace among them, which may be elsewhere; and names that paths of older
+//! surfaces have, of folders and of tools.
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::{Scope, VaultFolder};
 use crate::names::NamespaceName;
 use crate::registry::Issue;
 use crate::scan::{NamespaceSource, scan, scan_folder, scan_one};
+use crate::tool::Tool;
 
 /// What the folders that a reload is about want to be.
 pub(super) fn scan_for(
@@ -53,6 +56,43 @@ pub(super) fn mark(sources: &mut [NamespaceSource], vault: &VaultFolder) {
     if let Some(source) = all.find(|source| source.name == vault.name) {
         source.manifest.vault_style = true;
     }
+}
+
+/// Says of folders that were made by hand what `create_namespace` would have refused: their names are paths (K-38).
+pub(super) fn warn_of_names(sources: &mut [NamespaceSource]) {
+    for source in sources.iter_mut().filter(|it| it.name.is_path_of_v1()) {
+        source.issues.push(Issue {
+            code: "reserved_name",
+            subject: source.name.to_string(),
+            message: format!(
+                "the path /mcp/{0} has another meaning, so clients reach this namespace by the header X-Namespace alone; \
+                 rename the folder",
+                source.name
+            ),
+        });
+    }
+}
+
+/// Says which tools have names that paths of Tool Vault have (K-22).
+pub(super) fn about_tools(tools: &[Arc<Tool>]) -> Vec<Issue> {
+    let told = |tool: &Arc<Tool>| {
+        let message = match &*tool.name {
+            "call" => {
+                "POST /tools/call calls this tool where Tool Vault's clients name a tool in the body, and on listeners with the \
+                 profile vault it never calls this tool; rename the tool"
+            }
+            "list" => {
+                "/tools/list lists all tools, so REST clients cannot call this tool; rename the tool"
+            }
+            _ => return None,
+        };
+        Some(Issue {
+            code: "reserved_name",
+            subject: format!("{}: {}", tool.filename, tool.name),
+            message: message.to_owned(),
+        })
+    };
+    tools.iter().filter_map(told).collect()
 }
 
 fn elsewhere(vault: Option<&VaultFolder>) -> Option<(&NamespaceName, &Path)> {

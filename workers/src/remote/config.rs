@@ -9,10 +9,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::backend::{Backend, BackendConfig};
 use super::headers::HeadersConfig;
+use super::oauth::OAuthConfig;
 use crate::bounds::{TIMES, within};
 use crate::config::LimitsPatch;
 use crate::external::{InvalidServer, Isolation, check_limits};
 use crate::names::NamespaceName;
+use crate::personal;
 use crate::template::Template;
 
 /// `upstreams.remote:` — servers by namespace.
@@ -51,6 +53,10 @@ pub struct RemoteServerConfig {
     pub headers: HeadersConfig,
     /// The value of `Authorization` in every request.
     pub credentials: Option<Template>,
+    /// The names in `credentials` and `headers.set` that each principal has of its own, in place of one value for all.
+    pub personal: Vec<String>,
+    /// How the gateway gets tokens for the server, in place of `credentials`.
+    pub oauth: Option<OAuthConfig>,
     /// How encrypted connections are made.
     pub tls: RemoteTls,
     /// How long each part of a request may take.
@@ -79,6 +85,8 @@ impl Default for RemoteServerConfig {
             allow_private: false,
             headers: HeadersConfig::default(),
             credentials: None,
+            personal: Vec::new(),
+            oauth: None,
             tls: RemoteTls::default(),
             timeouts: RemoteTimeouts::default(),
             keepalive: 64,
@@ -298,7 +306,17 @@ impl RemoteServerConfig {
             return Ok(());
         }
         let encrypted = self.validate_backends()?;
-        self.headers.validate(self.credentials.is_some())?;
+        if let Some(oauth) = &self.oauth {
+            if self.credentials.is_some() {
+                let message = "is the Authorization of every request, as the token of oauth is: leave out one of them";
+                return Err(InvalidServer::new("credentials", message));
+            }
+            oauth.validate(&self.personal)?;
+        }
+        let authorizes = self.credentials.is_some() || self.oauth.is_some();
+        self.headers.validate(authorizes)?;
+        let templates = self.headers.set.values().chain(&self.credentials);
+        personal::check(&self.personal, templates)?;
         self.validate_tls(encrypted)?;
         for (key, value) in [
             ("timeouts.connect", self.timeouts.connect),
@@ -400,6 +418,14 @@ impl RemoteServerConfig {
         if self.isolation == Isolation::Shared && self.headers.passes("authorization") {
             let message = "is shared, and headers.pass has authorization: clients would hear what the server says about \
                            each other; write isolation: session or principal";
+            return Err(InvalidServer::new("isolation", message));
+        }
+        let own = matches!(self.isolation, Isolation::Auto | Isolation::Principal);
+        let is_personal =
+            !self.personal.is_empty() || self.oauth.as_ref().is_some_and(|it| it.personal);
+        if is_personal && !own {
+            let message = "keeps no principal's sessions apart, and personal stands for credentials of principals: write \
+                           isolation: principal, or leave it out";
             return Err(InvalidServer::new("isolation", message));
         }
         Ok(())

@@ -6,9 +6,11 @@ use std::path::Path;
 use super::backend::Backend;
 use super::config::{RemoteServerConfig, RemoteTls};
 use super::headers::is_header_value;
+use super::oauth::OAuthConfig;
 use super::spec::{BackendSpec, HeaderRules, Pem, RemoteSpec, TlsIdentity, TlsSpec};
 use crate::external::{ExternalFailure, INVALID, InvalidServer, MISSING};
 use crate::names::NamespaceName;
+use crate::personal::Personal;
 use crate::secrets::{Secret, Secrets};
 use crate::template::{NoValue, Sources, Template};
 
@@ -17,7 +19,9 @@ const PEM_MAX: u64 = 4 * 1024 * 1024;
 
 /// The variables a server's own refer to, each once.
 pub(crate) fn variables(config: &RemoteServerConfig) -> Vec<String> {
+    let oauth = config.oauth.iter().flat_map(|it| &it.client_secret);
     let templates = config.headers.set.values().chain(&config.credentials);
+    let templates = templates.chain(oauth);
     let names: BTreeSet<_> = templates
         .flat_map(Template::names)
         .map(str::to_owned)
@@ -41,29 +45,46 @@ pub(crate) fn spec(
         allowed: None,
     };
     let mut hidden = Vec::new();
-    let mut fill = |key: String, template: &Template| {
-        let value = template.fill(&sources).map_err(|error| {
+    let mut personal = Personal::new(&config.personal);
+    // Nothing comes of what depends on who calls.
+    let mut fill = |key: String, header: &str, template: &Template| {
+        let told = |error: NoValue| {
             let code = match error {
                 NoValue::Missing(_) => MISSING,
                 NoValue::Own(_) | NoValue::NotAllowed(_) | NoValue::Malformed => INVALID,
             };
             fails(code, InvalidServer::new(key.clone(), error.to_string()))
-        })?;
+        };
+        if personal.take(header, template, &sources).map_err(told)? {
+            return Ok(None);
+        }
+        let value = template.fill(&sources).map_err(told)?;
         if !is_header_value(value.expose()) {
             let message = "has a control character, such as a line end, in its value";
             return Err(fails(INVALID, InvalidServer::new(key, message)));
         }
         hidden.extend(template.hidden(&sources));
-        Ok(value)
+        Ok(Some(value))
     };
     let credentials = config.credentials.as_ref();
     let credentials = credentials
-        .map(|it| fill("credentials".into(), it))
-        .transpose()?;
+        .map(|it| fill("credentials".into(), "authorization", it))
+        .transpose()?
+        .flatten();
     let mut set = Vec::new();
     for (header, template) in &config.headers.set {
-        let value = fill(format!("headers.set.{header}"), template)?;
-        set.push((header.to_ascii_lowercase(), value));
+        let lower = header.to_ascii_lowercase();
+        let value = fill(format!("headers.set.{header}"), &lower, template)?;
+        set.extend(value.map(|value| (lower, value)));
+    }
+    let mut oauth = None;
+    if let (Some(wanted), Some(first)) = (&config.oauth, config.backends.first()) {
+        let secret = wanted.client_secret.as_ref();
+        let secret = secret.map(|it| fill("oauth.client_secret".into(), "", it));
+        oauth = Some(wanted.spec(secret.transpose()?.flatten(), &first.url));
+    }
+    if let Some(by) = config.oauth.as_ref().and_then(OAuthConfig::authorized_by) {
+        personal.authorize(by);
     }
     let lower = |names: &[String]| names.iter().map(|it| it.to_ascii_lowercase()).collect();
     let mut backends = Vec::new();
@@ -95,6 +116,8 @@ pub(crate) fn spec(
             pass: lower(&config.headers.pass),
         },
         credentials,
+        personal,
+        oauth,
         secrets: hidden,
         tls: config.tls.read().map_err(|reason| fails(INVALID, reason))?,
         timeouts: config.timeouts,

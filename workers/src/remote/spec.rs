@@ -8,9 +8,11 @@ use sha2::{Digest as _, Sha256};
 use super::backend::{Backend, BackendId};
 use super::config::RemoteServerConfig;
 use super::config::{Balance, Mode, RemoteHealth, RemoteRetry, RemoteTimeouts, Transport};
+use super::oauth::OAuthSpec;
 use super::resolve::spec;
 use crate::external::{InvalidServer, Isolation};
 use crate::names::NamespaceName;
+use crate::personal::Personal;
 use crate::process::output::Redactor;
 use crate::secrets::{Secret, Secrets};
 
@@ -46,6 +48,10 @@ pub struct RemoteSpec {
     pub headers: HeaderRules,
     /// The value of `Authorization` in every request.
     pub credentials: Option<Secret>,
+    /// Headers whose values depend on who calls, by their names in lower case.
+    pub personal: Personal,
+    /// How the gateway gets tokens for the server.
+    pub oauth: Option<OAuthSpec>,
     /// Values that must not show in logs and errors.
     pub secrets: Vec<Secret>,
     /// How encrypted connections are made.
@@ -134,9 +140,11 @@ fn hex(bytes: &[u8]) -> String {
 impl RemoteSpec {
     /// Which clients share a session of the gateway's own client. With `auto` none do where each sends its own credentials:
     /// what a server says of its own accord in a session, such as log messages, is then about the one who is logged in.
+    /// Sessions with personal credentials are those of one principal.
     pub fn sharing(&self) -> Isolation {
         let logged_in = self.headers.pass.iter().any(|name| name == "authorization");
         match self.isolation {
+            _ if self.personal.is_needed() => Isolation::Principal,
             Isolation::Auto if logged_in => Isolation::Session,
             said => said,
         }
@@ -174,6 +182,42 @@ impl RemoteServer {
     ) -> Result<Self, InvalidServer> {
         let spec = spec(name, config, secrets, environment).map_err(|failure| *failure.reason)?;
         Ok(Self::new(name.clone(), spec))
+    }
+
+    /// Whether sessions that were opened as one version says may go on as the other says: the server is spoken to in the
+    /// same way and in the same name. Where its backends are, and how they are chosen, timed and watched, may differ.
+    pub fn keeps_sessions(&self, other: &Self) -> bool {
+        let RemoteSpec {
+            backends: _,
+            balance: _,
+            mode: _,
+            transport,
+            isolation: _,
+            stateful,
+            allow_private: _,
+            headers,
+            credentials,
+            personal,
+            oauth,
+            secrets,
+            tls,
+            timeouts: _,
+            keepalive: _,
+            retry: _,
+            health: _,
+        } = &self.spec;
+        let new = &other.spec;
+        self.name == other.name
+            && *transport == new.transport
+            && self.spec.sharing() == new.sharing()
+            && *stateful == new.stateful
+            && headers.pass == new.headers.pass
+            && *credentials == new.credentials
+            && *personal == new.personal
+            && *oauth == new.oauth
+            // A header may be set to what says in whose name the gateway speaks.
+            && *secrets == new.secrets
+            && *tls == new.tls
     }
 
     /// A text that quotes the server, fit for the log.

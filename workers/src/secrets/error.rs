@@ -2,11 +2,9 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
-
-use humantime_serde::re::humantime::format_duration;
 
 use super::Scope;
+use crate::file_lock::LockError;
 
 /// Why the store cannot do what was asked. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -44,16 +42,9 @@ pub enum SecretsError {
         /// Its version.
         found: u64,
     },
-    /// Somebody else is writing.
-    #[error("{}: held by {holder} for longer than {}; end that command, or try again when it is done", path.display(), format_duration(*waited))]
-    Locked {
-        /// The lock file.
-        path: PathBuf,
-        /// Who holds it, as far as known.
-        holder: String,
-        /// How long this process waited.
-        waited: Duration,
-    },
+    /// Somebody else is writing, or the lock cannot be taken.
+    #[error(transparent)]
+    Lock(#[from] LockError),
     /// The file system refused.
     #[error("{}: cannot {doing}: {source}", path.display())]
     Io {

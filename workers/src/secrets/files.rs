@@ -2,22 +2,30 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
 use super::SecretsError;
 use crate::data_dir::replace_file;
+use crate::file_lock::belong_to_owner_of;
 
-/// What the names of unfinished files begin with. What a crash leaves is removed by the next writer.
-const UNFINISHED: &str = ".tmp-secrets-";
+/// What the names of unfinished files of the secrets begin with. What a crash leaves is removed by the next writer.
+pub(super) const UNFINISHED: &str = ".tmp-secrets-";
 
 /// The largest file: a document of the largest size, encrypted and in base64, with room for a header.
 const BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// A file's content; `None` if there is no such file.
 pub(super) fn read(path: &Path) -> Result<Option<zeroize::Zeroizing<Vec<u8>>>, SecretsError> {
+    read_up_to(path, BYTES_MAX)
+}
+
+/// The same of a file that may have so many bytes.
+pub(super) fn read_up_to(
+    path: &Path,
+    bytes_max: u64,
+) -> Result<Option<zeroize::Zeroizing<Vec<u8>>>, SecretsError> {
     let told = |source: io::Error| SecretsError::Io {
         doing: "read",
         path: path.to_owned(),
@@ -34,13 +42,14 @@ pub(super) fn read(path: &Path) -> Result<Option<zeroize::Zeroizing<Vec<u8>>>, S
     if !metadata.is_file() {
         return Err(told(io::Error::other("not a regular file")));
     }
-    if metadata.len() > BYTES_MAX {
-        return Err(told(io::Error::other("larger than 4 MiB")));
+    if metadata.len() > bytes_max {
+        let most = bytes_max / (1024 * 1024);
+        return Err(told(io::Error::other(format!("larger than {most} MiB"))));
     }
     // One allocation, so that nothing is left behind where the text is not encrypted.
     let room = usize::try_from(metadata.len()).unwrap_or_default() + 1;
     let mut content = zeroize::Zeroizing::new(Vec::with_capacity(room));
-    file.take(BYTES_MAX)
+    file.take(bytes_max)
         .read_to_end(&mut content)
         .map_err(told)?;
     Ok(Some(content))
@@ -48,42 +57,30 @@ pub(super) fn read(path: &Path) -> Result<Option<zeroize::Zeroizing<Vec<u8>>>, S
 
 /// Replaces a file in one step. `mode` does not depend on the umask. What root writes belongs to the directory's owner:
 /// the gateway must be able to read it.
-pub(super) fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), SecretsError> {
+pub(super) fn replace(
+    path: &Path,
+    content: &[u8],
+    mode: u32,
+    unfinished: &str,
+) -> Result<(), SecretsError> {
     let owner = |file: &File| -> io::Result<()> {
         let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
         belong_to_owner_of(file, directory)
     };
-    replace_file(path, content, mode, UNFINISHED, owner).map_err(|source| SecretsError::Io {
+    replace_file(path, content, mode, unfinished, owner).map_err(|source| SecretsError::Io {
         doing: "write",
         path: path.to_owned(),
         source,
     })
 }
 
-/// Gives a file that root made to the owner of a directory.
-pub(super) fn belong_to_owner_of(file: &File, directory: &Path) -> io::Result<()> {
-    if !rustix::process::geteuid().is_root() {
-        return Ok(());
-    }
-    let owner = fs::metadata(directory)?;
-    if owner.uid() == 0 {
-        return Ok(());
-    }
-    let (user, group) = (owner.uid(), owner.gid());
-    let (user, group) = (
-        rustix::fs::Uid::from_raw(user),
-        rustix::fs::Gid::from_raw(group),
-    );
-    rustix::fs::fchown(file, Some(user), Some(group)).map_err(io::Error::from)
-}
-
-/// Removes what a writer that was killed left. Only the one who holds the lock may ask for it.
-pub(super) fn remove_unfinished(directory: &Path) {
+/// Removes what a writer that was killed left under such a name. Only the one who holds the lock may ask for it.
+pub(super) fn remove_unfinished(directory: &Path, unfinished: &str) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;
     };
     for entry in entries.flatten() {
-        if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+        if entry.file_name().to_string_lossy().starts_with(unfinished) {
             let _ = fs::remove_file(entry.path());
         }
     }

@@ -28,8 +28,13 @@ struct File {
     #[serde(default)]
     global: Option<BTreeMap<String, Entry>>,
     #[serde(default)]
-    namespaces: Option<BTreeMap<String, Option<BTreeMap<String, Entry>>>>,
+    namespaces: Named,
+    #[serde(default)]
+    principals: Named,
 }
+
+/// The entries of each namespace, or of each principal. YAML makes nothing of a line without anything behind it.
+type Named = Option<BTreeMap<String, Option<BTreeMap<String, Entry>>>>;
 
 #[derive(Serialize, Deserialize)]
 struct Entry {
@@ -54,16 +59,20 @@ impl Meta {
             let entries = entries.into_iter();
             entries.map(|(key, entry)| (key, entry.status)).collect()
         };
-        let namespaces = file.namespaces.unwrap_or_default().into_iter();
+        let named = |all: Named| {
+            let all = all.unwrap_or_default().into_iter();
+            let own = all.map(|(name, own)| (name, entries(own.unwrap_or_default())));
+            own.collect()
+        };
         Ok(Self {
             global: entries(file.global.unwrap_or_default()),
-            namespaces: namespaces
-                .map(|(name, own)| (name, entries(own.unwrap_or_default())))
-                .collect(),
+            namespaces: named(file.namespaces),
+            principals: named(file.principals),
         })
     }
 
-    /// The file's text: both sections, with an empty line between.
+    /// The file's text: its sections, with an empty line between. That of principals stands there only where there are
+    /// any: versions that know of none read the file, too.
     pub(super) fn to_yaml(&self) -> Result<String, yaml::Error> {
         let entries = |entries: &Entries<Status>| -> BTreeMap<String, Entry> {
             let entries = entries.iter();
@@ -71,12 +80,17 @@ impl Meta {
                 |(key, status): (&String, &Status)| (key.clone(), Entry { status: *status });
             entries.map(entry).collect()
         };
-        let namespaces = self.namespaces.iter();
-        let namespaces: BTreeMap<_, _> =
-            namespaces.map(|(name, own)| (name, entries(own))).collect();
+        let section = |title: &str, all: &BTreeMap<String, Entries<Status>>| {
+            let own = all.iter().map(|(name, own)| (name, entries(own)));
+            yaml::to_string(&BTreeMap::from([(title, own.collect::<BTreeMap<_, _>>())]))
+        };
         let global = yaml::to_string(&BTreeMap::from([("global", entries(&self.global))]))?;
-        let namespaces = yaml::to_string(&BTreeMap::from([("namespaces", namespaces)]))?;
-        Ok(format!("{global}\n{namespaces}"))
+        let mut text = format!("{global}\n{}", section("namespaces", &self.namespaces)?);
+        if !self.principals.is_empty() {
+            text.push('\n');
+            text.push_str(&section("principals", &self.principals)?);
+        }
+        Ok(text)
     }
 
     pub(super) fn status(&self, key: &str, scope: &Scope) -> Option<Status> {
@@ -94,16 +108,15 @@ impl Meta {
     /// between, what has a value is set, and what has none is a placeholder.
     pub(super) fn healed(&self, values: &Values) -> Self {
         let mut healed = self.clone();
-        let all = healed.namespaces.values_mut().chain([&mut healed.global]);
+        let named = healed.namespaces.values_mut();
+        let named = named.chain(healed.principals.values_mut());
+        let all = named.chain([&mut healed.global]);
         for status in all.flat_map(BTreeMap::values_mut) {
             *status = Status::Placeholder;
         }
-        let set = |entries: &mut Entries<Status>, keys: &BTreeMap<String, super::Secret>| {
-            entries.extend(keys.keys().map(|key| (key.clone(), Status::Set)));
-        };
-        set(&mut healed.global, &values.global);
-        for (name, own) in &values.namespaces {
-            set(healed.namespaces.entry(name.clone()).or_default(), own);
+        for (key, owner, _) in values.entries() {
+            let entries = healed.of_mut(owner);
+            entries.insert(key.to_owned(), Status::Set);
         }
         healed
     }
@@ -111,11 +124,8 @@ impl Meta {
     /// The entries of values, and of keys without one.
     pub(super) fn of_document(values: &Values, without: &[WithoutValue]) -> Self {
         let mut meta = Self::default();
-        for (key, namespace) in without {
-            let entries = match namespace {
-                None => &mut meta.global,
-                Some(name) => meta.namespaces.entry(name.clone()).or_default(),
-            };
+        for WithoutValue { key, owner } in without {
+            let entries = meta.of_mut(owner.owner());
             entries.insert(key.clone(), Status::Placeholder);
         }
         meta.healed(values)
@@ -126,6 +136,7 @@ impl Meta {
 mod tests {
     use super::*;
     use crate::secrets::Secret;
+    use crate::secrets::scoped::Owner;
 
     const EX_60: &str = "global:
   GITHUB_TOKEN:
@@ -144,12 +155,16 @@ namespaces:
         let meta = Meta::parse(EX_60.as_bytes()).unwrap();
         let all: Vec<_> = meta
             .entries()
-            .map(|(key, namespace, status)| (key, namespace, *status))
+            .map(|(key, owner, status)| (key, owner, *status))
             .collect();
         let expected = [
-            ("GITHUB_TOKEN", None, Status::Set),
-            ("OPENAI_API_KEY", None, Status::Placeholder),
-            ("SLACK_BOT_TOKEN", Some("slack"), Status::Placeholder),
+            ("GITHUB_TOKEN", Owner::Everybody, Status::Set),
+            ("OPENAI_API_KEY", Owner::Everybody, Status::Placeholder),
+            (
+                "SLACK_BOT_TOKEN",
+                Owner::Namespace("slack"),
+                Status::Placeholder,
+            ),
         ];
         assert_eq!(all, expected);
         assert_eq!(meta.to_yaml().unwrap(), EX_60);
@@ -163,6 +178,9 @@ namespaces:
             meta.insert("NULL", &scope, Status::Set);
             meta.insert("TRUE", &Scope::Global, Status::Set);
         }
+        let text = meta.to_yaml().unwrap();
+        assert_eq!(Meta::parse(text.as_bytes()), Ok(meta.clone()), "{text}");
+        meta.insert("A", &"principal:key:ada # 1".parse().unwrap(), Status::Set);
         let text = meta.to_yaml().unwrap();
         assert_eq!(Meta::parse(text.as_bytes()), Ok(meta), "{text}");
         assert_eq!(Meta::parse(b""), Ok(Meta::default()));

@@ -58,9 +58,9 @@ impl SecretNames {
     pub fn list(&self, scope: Option<&Scope>) -> Result<Vec<SecretEntry>, SecretsError> {
         let scope = scope.map(Scope::to_string);
         let meta = self.meta()?;
-        let entries = meta.entries().map(|(key, namespace, status)| SecretEntry {
+        let entries = meta.entries().map(|(key, owner, status)| SecretEntry {
             key: key.to_owned(),
-            scope: namespace.map_or_else(|| Scope::Global.to_string(), str::to_owned),
+            scope: owner.to_string(),
             status: *status,
         });
         let wanted = entries.filter(|it| scope.as_ref().is_none_or(|scope| *scope == it.scope));

@@ -6,11 +6,14 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use super::SecretsError;
-use crate::names::{InvalidNamespaceName, NamespaceName};
+use crate::names::{InvalidNamespaceName, InvalidPrincipalName, NamespaceName, PrincipalName};
 use crate::template::is_variable_name;
 
 /// The word for [`Scope::Global`]. A namespace of this name has no secrets of its own.
 const GLOBAL: &str = "global";
+
+/// What stands before the name in the text of [`Scope::Principal`]. No namespace has a colon in its name.
+pub(super) const PRINCIPAL: &str = "principal:";
 
 /// Whom a secret is for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +22,19 @@ pub enum Scope {
     Global,
     /// One namespace. Its value wins over a global one of the same key.
     Namespace(NamespaceName),
+    /// One principal: whoever calls with that principal's token, in every namespace that asks for a personal value.
+    Principal(PrincipalName),
+}
+
+/// Why a text is no scope.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidScope {
+    /// It is no name of a namespace.
+    #[error("{0}; or write global, or principal:NAME")]
+    Namespace(#[from] InvalidNamespaceName),
+    /// It begins like the scope of a principal, and what follows is no principal's name.
+    #[error(transparent)]
+    Principal(#[from] InvalidPrincipalName),
 }
 
 impl Scope {
@@ -29,13 +45,28 @@ impl Scope {
     }
 }
 
+impl Scope {
+    /// The scope as one word of a shell, for commands that are shown: principals may have spaces and quotes in their names.
+    pub fn shell_word(&self) -> String {
+        let text = self.to_string();
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_:.@/".contains(&byte);
+        match text.bytes().all(plain) {
+            true => text,
+            false => format!("'{}'", text.replace('\'', r"'\''")),
+        }
+    }
+}
+
 impl FromStr for Scope {
-    type Err = InvalidNamespaceName;
+    type Err = InvalidScope;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(name) = text.strip_prefix(PRINCIPAL) {
+            return Ok(Self::Principal(name.parse()?));
+        }
         match text {
             GLOBAL => Ok(Self::Global),
-            name => name.parse().map(Self::Namespace),
+            name => Ok(Self::Namespace(name.parse()?)),
         }
     }
 }
@@ -45,6 +76,7 @@ impl fmt::Display for Scope {
         match self {
             Self::Global => f.write_str(GLOBAL),
             Self::Namespace(name) => name.fmt(f),
+            Self::Principal(name) => write!(f, "{PRINCIPAL}{name}"),
         }
     }
 }
@@ -82,7 +114,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scope_is_global_or_a_namespace() {
+    fn a_scope_is_global_a_namespace_or_a_principal() {
+        let scope: Scope = "principal:key:ada".parse().unwrap();
+        assert_eq!(scope, Scope::Principal("key:ada".parse().unwrap()));
+        assert_eq!(scope.to_string(), "principal:key:ada");
+        assert_eq!(scope.shell_word(), "principal:key:ada");
+        let odd: Scope = "principal:a;'c".parse().unwrap();
+        assert_eq!(odd.shell_word(), r"'principal:a;'\''c'");
+        for wrong in [
+            "principal:",
+            "principal: x",
+            "principal:a\nb",
+            "principal:anonymous",
+        ] {
+            assert!(wrong.parse::<Scope>().is_err(), "{wrong}");
+        }
         assert_eq!("global".parse(), Ok(Scope::Global));
         let scope: Scope = "dev-ops".parse().unwrap();
         assert_eq!(scope.to_string(), "dev-ops");

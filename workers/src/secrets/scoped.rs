@@ -1,18 +1,43 @@
 //! Something for each secret, by scope and key: its value, or its status.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use super::Scope;
+use super::scope::PRINCIPAL;
 
 /// The entries of one scope, by key.
 pub(super) type Entries<V> = BTreeMap<String, V>;
 
-/// Global entries and those of namespaces. Namespaces are kept by the names in the file, valid or not: nothing in the file
-/// is lost.
+/// Global entries, those of namespaces, and those of principals. Names are kept as they are in the file, valid or not:
+/// nothing in the file is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Scoped<V> {
     pub(super) global: Entries<V>,
     pub(super) namespaces: BTreeMap<String, Entries<V>>,
+    pub(super) principals: BTreeMap<String, Entries<V>>,
+}
+
+/// Whose an entry is, by the names in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner<'a> {
+    /// Every namespace's.
+    Everybody,
+    /// One namespace's.
+    Namespace(&'a str),
+    /// One principal's.
+    Principal(&'a str),
+}
+
+impl fmt::Display for Owner<'_> {
+    /// As the scope is written on the command line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Everybody => Scope::Global.fmt(f),
+            Self::Namespace(name) => f.write_str(name),
+            Self::Principal(name) => write!(f, "{PRINCIPAL}{name}"),
+        }
+    }
 }
 
 impl<V> Default for Scoped<V> {
@@ -20,6 +45,7 @@ impl<V> Default for Scoped<V> {
         Self {
             global: BTreeMap::new(),
             namespaces: BTreeMap::new(),
+            principals: BTreeMap::new(),
         }
     }
 }
@@ -29,6 +55,7 @@ impl<V> Scoped<V> {
         let entries = match scope {
             Scope::Global => Some(&self.global),
             Scope::Namespace(name) => self.namespaces.get(name.as_str()),
+            Scope::Principal(name) => self.principals.get(name.as_str()),
         };
         entries?.get(key)
     }
@@ -37,36 +64,43 @@ impl<V> Scoped<V> {
         let entries = match scope {
             Scope::Global => &mut self.global,
             Scope::Namespace(name) => self.namespaces.entry(name.to_string()).or_default(),
+            Scope::Principal(name) => self.principals.entry(name.to_string()).or_default(),
         };
         entries.insert(key.to_owned(), value);
     }
 
-    /// Says whether there was such an entry. A namespace goes with its last one.
-    pub(super) fn remove(&mut self, key: &str, scope: &Scope) -> bool {
-        match scope {
-            Scope::Global => self.global.remove(key).is_some(),
-            Scope::Namespace(name) => {
-                let Some(own) = self.namespaces.get_mut(name.as_str()) else {
-                    return false;
-                };
-                let removed = own.remove(key).is_some();
-                if own.is_empty() {
-                    self.namespaces.remove(name.as_str());
-                }
-                removed
-            }
+    /// The entries of an owner, made where there are none.
+    pub(super) fn of_mut(&mut self, owner: Owner<'_>) -> &mut Entries<V> {
+        match owner {
+            Owner::Everybody => &mut self.global,
+            Owner::Namespace(name) => self.namespaces.entry(name.to_owned()).or_default(),
+            Owner::Principal(name) => self.principals.entry(name.to_owned()).or_default(),
         }
     }
 
-    /// All entries with the names of their namespaces, global ones first.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (&str, Option<&str>, &V)> {
-        let global = self.global.iter();
-        let global = global.map(|(key, value)| (key.as_str(), None, value));
-        let own = self.namespaces.iter().flat_map(|(name, own)| {
-            let own = own.iter();
-            own.map(|(key, value)| (key.as_str(), Some(name.as_str()), value))
+    /// Says whether there was such an entry. A namespace, and a principal, goes with its last one.
+    pub(super) fn remove(&mut self, key: &str, scope: &Scope) -> bool {
+        match scope {
+            Scope::Global => self.global.remove(key).is_some(),
+            Scope::Namespace(name) => remove_of(&mut self.namespaces, name.as_str(), key),
+            Scope::Principal(name) => remove_of(&mut self.principals, name.as_str(), key),
+        }
+    }
+
+    /// All entries with their owners: global ones first, those of principals last.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&str, Owner<'_>, &V)> {
+        let named = |(key, value)| (String::as_str(key), value);
+        let global = self.global.iter().map(named);
+        let global = global.map(|(key, value)| (key, Owner::Everybody, value));
+        let namespaces = self.namespaces.iter().flat_map(move |(name, own)| {
+            let own = own.iter().map(named);
+            own.map(|(key, value)| (key, Owner::Namespace(name), value))
         });
-        global.chain(own)
+        let principals = self.principals.iter().flat_map(move |(name, own)| {
+            let own = own.iter().map(named);
+            own.map(|(key, value)| (key, Owner::Principal(name), value))
+        });
+        global.chain(namespaces).chain(principals)
     }
 
     /// What a namespace gets: global entries, then its own, which win.
@@ -74,4 +108,15 @@ impl<V> Scoped<V> {
         let own = self.namespaces.get(namespace);
         self.global.iter().chain(own.into_iter().flatten())
     }
+}
+
+fn remove_of<V>(all: &mut BTreeMap<String, Entries<V>>, name: &str, key: &str) -> bool {
+    let Some(own) = all.get_mut(name) else {
+        return false;
+    };
+    let removed = own.remove(key).is_some();
+    if own.is_empty() {
+        all.remove(name);
+    }
+    removed
 }

@@ -11,10 +11,10 @@ use zeroize::Zeroizing;
 
 use super::envelope::{self, Fault, Salt};
 use super::key::{Protection, SecretsKey};
-use super::lock::Lock;
 use super::meta::Meta;
 use super::values::{Document, Shown, Values};
 use super::{Scope, Secret, SecretSource, Secrets, SecretsError, Transaction, check_key, files};
+use crate::file_lock::FileLock;
 use crate::yaml;
 
 /// The file of values.
@@ -173,9 +173,9 @@ impl SecretStore {
         !matches!(*self.protection(), Protection::Unset)
     }
 
-    pub(super) fn lock(&self, purpose: &str) -> Result<Lock, SecretsError> {
-        let lock = Lock::take(&self.directory.join(LOCK_FILE), purpose, self.patience)?;
-        files::remove_unfinished(&self.directory);
+    pub(super) fn lock(&self, purpose: &str) -> Result<FileLock, SecretsError> {
+        let lock = FileLock::take(&self.directory.join(LOCK_FILE), purpose, self.patience)?;
+        files::remove_unfinished(&self.directory, files::UNFINISHED);
         Ok(lock)
     }
 
@@ -217,7 +217,12 @@ impl SecretStore {
         salt: Option<Salt>,
     ) -> Result<(), SecretsError> {
         let text = encode(values, protection, salt)?;
-        files::replace(&self.values_file(), text.as_bytes(), VALUES_MODE)
+        files::replace(
+            &self.values_file(),
+            text.as_bytes(),
+            VALUES_MODE,
+            files::UNFINISHED,
+        )
     }
 
     pub(super) fn write_meta(&self, meta: &Meta) -> Result<(), SecretsError> {
@@ -226,10 +231,15 @@ impl SecretStore {
             path: path.clone(),
             reason: error.to_string(),
         })?;
-        files::replace(&path, text.as_bytes(), META_MODE)
+        files::replace(&path, text.as_bytes(), META_MODE, files::UNFINISHED)
     }
 
-    fn protection(&self) -> Arc<Protection> {
+    /// The data directory.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(super) fn protection(&self) -> Arc<Protection> {
         let own = self
             .protection
             .lock()
@@ -246,31 +256,36 @@ impl SecretSource for SecretStore {
     }
 }
 
-fn encode(
-    values: &Values,
-    protection: &Protection,
-    salt: Option<Salt>,
-) -> Result<Zeroizing<String>, SecretsError> {
-    let text = match protection {
-        Protection::Key(key) => envelope::seal(&values.to_json()?, key, salt, SystemTime::now())
-            .map_err(SecretsError::NoRandomness)?,
-        Protection::Insecure => {
-            // The bound of the size is the same.
-            values.to_json()?;
-            let text = yaml::to_string(&Shown(values))
-                .map_err(|error| SecretsError::InvalidDocument(error.to_string()))?;
-            format!("{INSECURE_HEAD}{text}")
-        }
-        Protection::Unset => return Err(SecretsError::NoProtection),
-    };
-    Ok(Zeroizing::new(text))
+/// What a file holds.
+pub(super) enum Content {
+    /// What was encrypted.
+    Encrypted(envelope::Opened),
+    /// The text as it is, which the operator allowed.
+    Plain,
 }
 
-fn decode(
+/// Encrypts a document. `None`: the operator allowed to store it as it is.
+pub(super) fn sealed(
+    document: &[u8],
+    protection: &Protection,
+    salt: Option<Salt>,
+) -> Result<Option<Zeroizing<String>>, SecretsError> {
+    match protection {
+        Protection::Key(key) => envelope::seal(document, key, salt, SystemTime::now())
+            .map(|text| Some(Zeroizing::new(text)))
+            .map_err(SecretsError::NoRandomness),
+        Protection::Insecure => Ok(None),
+        Protection::Unset => Err(SecretsError::NoProtection),
+    }
+}
+
+/// Decrypts a file. `is_plain` says whether a text is what the file would be without encryption.
+pub(super) fn opened(
     path: &Path,
     text: &[u8],
     protection: &Protection,
-) -> Result<(Values, Option<Salt>), SecretsError> {
+    is_plain: impl FnOnce(&[u8]) -> bool,
+) -> Result<Content, SecretsError> {
     let damaged = |reason: String| SecretsError::Damaged {
         path: path.to_owned(),
         reason,
@@ -289,6 +304,44 @@ fn decode(
                     found,
                 },
             })?;
+            Ok(Content::Encrypted(opened))
+        }
+        Protection::Insecure | Protection::Unset if is_encrypted => {
+            Err(SecretsError::KeyMissing(path.to_owned()))
+        }
+        Protection::Key(_) if is_plain(text) => Err(SecretsError::NotEncrypted(path.to_owned())),
+        Protection::Key(_) => Err(damaged("not the JSON of an encrypted file".to_owned())),
+        Protection::Insecure => Ok(Content::Plain),
+        Protection::Unset => Err(SecretsError::InsecureNotAllowed(path.to_owned())),
+    }
+}
+
+fn encode(
+    values: &Values,
+    protection: &Protection,
+    salt: Option<Salt>,
+) -> Result<Zeroizing<String>, SecretsError> {
+    // The bound of the size is the same without encryption.
+    if let Some(text) = sealed(&values.to_json()?, protection, salt)? {
+        return Ok(text);
+    }
+    let text = yaml::to_string(&Shown(values))
+        .map_err(|error| SecretsError::InvalidDocument(error.to_string()))?;
+    Ok(Zeroizing::new(format!("{INSECURE_HEAD}{text}")))
+}
+
+fn decode(
+    path: &Path,
+    text: &[u8],
+    protection: &Protection,
+) -> Result<(Values, Option<Salt>), SecretsError> {
+    let damaged = |reason: String| SecretsError::Damaged {
+        path: path.to_owned(),
+        reason,
+    };
+    let is_plain = |text: &[u8]| Document::from_yaml(text).is_ok();
+    match opened(path, text, protection, is_plain)? {
+        Content::Encrypted(opened) => {
             let document = Values::from_json(&opened.plain).map_err(|place| {
                 damaged(format!(
                     "what is encrypted is no document of secrets: {place}"
@@ -296,18 +349,10 @@ fn decode(
             })?;
             Ok((document.into_parts().0, opened.salt))
         }
-        Protection::Insecure | Protection::Unset if is_encrypted => {
-            Err(SecretsError::KeyMissing(path.to_owned()))
-        }
-        Protection::Key(_) => match Document::from_yaml(text) {
-            Ok(_) => Err(SecretsError::NotEncrypted(path.to_owned())),
-            Err(_) => Err(damaged("not the JSON of an encrypted file".to_owned())),
-        },
-        Protection::Insecure => {
+        Content::Plain => {
             let document = Document::from_yaml(text).map_err(damaged)?;
             Ok((document.into_parts().0, None))
         }
-        Protection::Unset => Err(SecretsError::InsecureNotAllowed(path.to_owned())),
     }
 }
 

@@ -10,18 +10,20 @@ use serde::Serialize;
 use zeroize::Zeroizing;
 
 use super::envelope::Salt;
-use super::lock::Lock;
 use super::meta::{Meta, Status};
+use super::scoped::Owner;
 use super::store::{Loaded, SecretStore};
 use super::values::{Document, Values};
 use super::{Scope, Secret, SecretsError};
+use crate::file_lock::FileLock;
 use crate::manifest::DeclaredSecret;
 use crate::names::NamespaceName;
 use crate::yaml;
 
 /// What an edited document begins with.
 const HELP: &str = "\
-# Secrets: one line KEY: VALUE each. A key without a value is a placeholder. Quote values with : # or quotes in them.
+# Secrets: one line KEY: VALUE each, under global:, namespaces: NAME:, or principals: NAME: for personal values.
+# A key without a value is a placeholder. Quote values with : # or quotes in them.
 # Save and leave the editor to keep the changes; a file that cannot be read changes nothing.
 ";
 
@@ -34,11 +36,11 @@ pub struct Transaction<'a> {
     before: Values,
     on_disk: Meta,
     salt: Option<Salt>,
-    _lock: Lock,
+    _lock: FileLock,
 }
 
 impl<'a> Transaction<'a> {
-    pub(super) fn new(store: &'a SecretStore, lock: Lock, loaded: Loaded) -> Self {
+    pub(super) fn new(store: &'a SecretStore, lock: FileLock, loaded: Loaded) -> Self {
         Self {
             store,
             meta: loaded.meta.healed(&loaded.values),
@@ -71,21 +73,12 @@ impl<'a> Transaction<'a> {
     /// When there is a name that YAML cannot hold.
     pub fn document(&self) -> Result<Zeroizing<String>, SecretsError> {
         let mut document = Edited::default();
-        for (key, value) in &self.values.global {
-            document.global.insert(key, Some(value.expose()));
+        for (key, owner, value) in self.values.entries() {
+            document.of_mut(owner).insert(key, Some(value.expose()));
         }
-        for (name, own) in &self.values.namespaces {
-            let own = own.iter();
-            let own = own.map(|(key, value)| (key.as_str(), Some(value.expose())));
-            document.namespaces.insert(name, own.collect());
-        }
-        for (key, namespace, status) in self.meta.entries() {
+        for (key, owner, status) in self.meta.entries() {
             if *status == Status::Placeholder {
-                let place = match namespace {
-                    None => &mut document.global,
-                    Some(name) => document.namespaces.entry(name).or_default(),
-                };
-                place.insert(key, None);
+                document.of_mut(owner).insert(key, None);
             }
         }
         let yaml = yaml::to_string(&document)
@@ -155,13 +148,10 @@ impl<'a> Transaction<'a> {
     /// The names without those that go together with a value: while the value is still there, it brings its name back.
     fn leaving(&self) -> Meta {
         let mut leaving = self.on_disk.clone();
-        let global = self.before.global.keys().map(|key| (key, Scope::Global));
-        let own = self.before.namespaces.iter().flat_map(|(name, own)| {
-            let scope = name.parse::<Scope>().ok();
-            own.keys()
-                .filter_map(move |key| Some((key, scope.clone()?)))
-        });
-        for (key, scope) in global.chain(own) {
+        for (key, owner, _) in self.before.entries() {
+            let Ok(scope) = owner.to_string().parse::<Scope>() else {
+                continue;
+            };
             if self.meta.status(key, &scope).is_none() {
                 leaving.remove(key, &scope);
             }
@@ -175,4 +165,16 @@ impl<'a> Transaction<'a> {
 struct Edited<'a> {
     global: BTreeMap<&'a str, Option<&'a str>>,
     namespaces: BTreeMap<&'a str, BTreeMap<&'a str, Option<&'a str>>>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    principals: BTreeMap<&'a str, BTreeMap<&'a str, Option<&'a str>>>,
+}
+
+impl<'a> Edited<'a> {
+    fn of_mut(&mut self, owner: Owner<'a>) -> &mut BTreeMap<&'a str, Option<&'a str>> {
+        match owner {
+            Owner::Everybody => &mut self.global,
+            Owner::Namespace(name) => self.namespaces.entry(name).or_default(),
+            Owner::Principal(name) => self.principals.entry(name).or_default(),
+        }
+    }
 }

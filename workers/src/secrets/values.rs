@@ -1,4 +1,5 @@
-//! The values themselves: `{global: {KEY: VALUE}, namespaces: {NAME: {KEY: VALUE}}}`, and that document as text.
+//! The values themselves: `{global: {KEY: VALUE}, namespaces: {NAME: {KEY: VALUE}}, principals: {NAME: {KEY: VALUE}}}`, and
+//! that document as text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,8 +9,9 @@ use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
-use super::scoped::Scoped;
+use super::scoped::{Owner, Scoped};
 use super::{Scope, Secret, SecretsError, check_key};
+use crate::names::PrincipalName;
 use crate::yaml;
 
 /// The largest document.
@@ -47,7 +49,8 @@ impl Values {
         let entries: usize = entries
             .map(|(key, _, value)| key.len() + value.expose().len() + 8)
             .sum();
-        let names: usize = self.namespaces.keys().map(|name| name.len() + 8).sum();
+        let names = self.namespaces.keys().chain(self.principals.keys());
+        let names: usize = names.map(|name| name.len() + 8).sum();
         entries + names
     }
 
@@ -68,13 +71,37 @@ pub(super) struct Document {
     global: Section,
     #[serde(default)]
     namespaces: Option<BTreeMap<String, Section>>,
+    #[serde(default)]
+    principals: Option<BTreeMap<String, Section>>,
 }
 
 /// The keys of one scope. YAML makes nothing of a line without anything behind it.
 type Section = Option<BTreeMap<String, Option<Value>>>;
 
 /// A key without a value, and whom it is for.
-pub(super) type WithoutValue = (String, Option<String>);
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct WithoutValue {
+    pub(super) key: String,
+    pub(super) owner: OwnerName,
+}
+
+/// The same as [`Owner`], for what outlives the document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum OwnerName {
+    Everybody,
+    Namespace(String),
+    Principal(String),
+}
+
+impl OwnerName {
+    pub(super) fn owner(&self) -> Owner<'_> {
+        match self {
+            Self::Everybody => Owner::Everybody,
+            Self::Namespace(name) => Owner::Namespace(name),
+            Self::Principal(name) => Owner::Principal(name),
+        }
+    }
+}
 
 impl Document {
     /// A text in YAML that a person wrote. What is wrong is named with its line and column, and no value is quoted.
@@ -103,22 +130,25 @@ impl Document {
     pub(super) fn into_parts(self) -> (Values, Vec<WithoutValue>) {
         let mut without = Vec::new();
         let mut values = Values::default();
-        for (key, value) in self.global.unwrap_or_default() {
-            match value {
-                Some(Value(value)) => drop(values.global.insert(key, value)),
-                None => without.push((key, None)),
-            }
-        }
-        for (name, own) in self.namespaces.unwrap_or_default() {
-            for (key, value) in own.unwrap_or_default() {
+        let mut take = |owner: OwnerName, section: Section| {
+            for (key, value) in section.unwrap_or_default() {
                 match value {
                     Some(Value(value)) => {
-                        let own = values.namespaces.entry(name.clone()).or_default();
-                        own.insert(key, value);
+                        values.of_mut(owner.owner()).insert(key, value);
                     }
-                    None => without.push((key, Some(name.clone()))),
+                    None => without.push(WithoutValue {
+                        key,
+                        owner: owner.clone(),
+                    }),
                 }
             }
+        };
+        take(OwnerName::Everybody, self.global);
+        for (name, own) in self.namespaces.unwrap_or_default() {
+            take(OwnerName::Namespace(name), own);
+        }
+        for (name, own) in self.principals.unwrap_or_default() {
+            take(OwnerName::Principal(name), own);
         }
         (values, without)
     }
@@ -146,6 +176,16 @@ impl Document {
         for (name, own) in self.namespaces.iter().flatten() {
             if !matches!(name.parse(), Ok(Scope::Namespace(_))) {
                 let message = format!("namespaces.{name}: {}", crate::names::InvalidNamespaceName);
+                return Err(SecretsError::InvalidDocument(message));
+            }
+            for (key, value) in own.iter().flatten() {
+                check_entry(key, value.as_ref())?;
+            }
+        }
+        for (name, own) in self.principals.iter().flatten() {
+            if let Err(error) = name.parse::<PrincipalName>() {
+                // The name may be a value that slipped into the wrong place.
+                let message = format!("principals: {error}");
                 return Err(SecretsError::InvalidDocument(message));
             }
             for (key, value) in own.iter().flatten() {
@@ -246,13 +286,18 @@ impl<'de> Deserialize<'de> for Value {
 pub(super) struct Shown<'a>(pub(super) &'a Values);
 
 struct Entries<'a>(&'a BTreeMap<String, Secret>);
-struct Namespaces<'a>(&'a BTreeMap<String, BTreeMap<String, Secret>>);
+struct Named<'a>(&'a BTreeMap<String, BTreeMap<String, Secret>>);
 
 impl Serialize for Shown<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(2))?;
+        // Versions that know of no principals read the document, too, where it holds none.
+        let principals = !self.0.principals.is_empty();
+        let mut map = serializer.serialize_map(Some(if principals { 3 } else { 2 }))?;
         map.serialize_entry("global", &Entries(&self.0.global))?;
-        map.serialize_entry("namespaces", &Namespaces(&self.0.namespaces))?;
+        map.serialize_entry("namespaces", &Named(&self.0.namespaces))?;
+        if principals {
+            map.serialize_entry("principals", &Named(&self.0.principals))?;
+        }
         map.end()
     }
 }
@@ -263,7 +308,7 @@ impl Serialize for Entries<'_> {
     }
 }
 
-impl Serialize for Namespaces<'_> {
+impl Serialize for Named<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(name, own)| (name, Entries(own))))
     }
@@ -288,7 +333,11 @@ mod tests {
         let global: Vec<_> = values.global.values().map(Secret::expose).collect();
         assert_eq!(global, ["true", "8080", "x"]);
         assert_eq!(values.namespaces["a"]["K"].expose(), "v");
-        assert_eq!(without, [("NONE".to_owned(), None)]);
+        let none = WithoutValue {
+            key: "NONE".to_owned(),
+            owner: OwnerName::Everybody,
+        };
+        assert_eq!(without, [none]);
     }
 
     #[test]
@@ -306,6 +355,8 @@ mod tests {
                 "namespaces: { global: { A: hunter2 } }",
                 "namespaces.global",
             ),
+            ("principals: { anonymous: { A: hunter2 } }", "anonymous"),
+            ("principals: { ' hunter2': { A: x } }", "principal name"),
             ("global: { 'A B': hunter2 }", "no key"),
         ] {
             let message = wrong(text);
@@ -319,6 +370,14 @@ mod tests {
         let mut values = Values::default();
         values.insert("A", &Scope::Global, Secret::new("line\n\"quote\" ä"));
         values.insert("B", &"ns".parse().unwrap(), Secret::new("b"));
+        assert!(
+            !values
+                .to_json()
+                .unwrap()
+                .windows(10)
+                .any(|it| it == b"principals")
+        );
+        values.insert("B", &"principal:key:a".parse().unwrap(), Secret::new("c"));
         let json = values.to_json().unwrap();
         let (back, without) = Values::from_json(&json).unwrap().into_parts();
         assert_eq!(back, values);

@@ -43,9 +43,13 @@ pub(crate) fn streamed<T: Send + 'static>(
     }
 }
 
-/// A stream whose task ends when it is dropped.
-pub(super) fn tied(events: Subscription, task: JoinHandle<()>) -> Reply {
-    streamed(events, None, Owner(task))
+/// A stream whose task ends when it is dropped, as `owned` does.
+pub(super) fn tied<T: Send + 'static>(
+    events: Subscription,
+    task: JoinHandle<()>,
+    owned: T,
+) -> Reply {
+    streamed(events, None, (Owner(task), owned))
 }
 
 /// Ends a task with itself.

@@ -2,13 +2,14 @@
 //! decided here. Questions become requests to the client under ids of the session.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::future::{AbortHandle, Abortable, Aborted};
 use tooldock_workers::worker::LogLevel;
 
 use crate::engine::{Talks, UpstreamCall};
 use crate::interaction::{self, EventSender, Interaction, PeerEvent};
+use crate::jsonrpc::RequestError;
 use crate::mcp::driver::{CallDriver, Next};
 use crate::mcp::{Core, call};
 use crate::session::{CancelNotice, InFlight, Session};
@@ -39,6 +40,7 @@ impl StreamedCall {
         cx: &CallContext<'_>,
         id: &str,
         call: Arc<dyn UpstreamCall>,
+        refused: &Arc<OnceLock<RequestError>>,
     ) -> Self {
         let talks = cx.streams && call.facts().talks != Talks::No;
         let (sender, events) = talks.then(interaction::events).unzip();
@@ -46,7 +48,7 @@ impl StreamedCall {
             session: cx.session().cloned(),
             progress_token: call.facts().progress_token.clone(),
             messages: VecDeque::new(),
-            driver: CallDriver::new(work(core, cx, id, call, sender), events),
+            driver: CallDriver::new(work(core, cx, id, call, sender, refused), events),
         }
     }
 
@@ -94,8 +96,9 @@ fn work(
     id: &str,
     call: Arc<dyn UpstreamCall>,
     sender: Option<EventSender>,
+    refused: &Arc<OnceLock<RequestError>>,
 ) -> impl Future<Output = Vec<u8>> + Send + use<> {
-    let core = Arc::clone(core);
+    let (core, refused) = (Arc::clone(core), Arc::clone(refused));
     let caller = cx.caller.clone();
     let format = cx.result_format();
     let (handle, registration) = AbortHandle::new_pair();
@@ -113,7 +116,12 @@ fn work(
         let outcome = Abortable::new(run, registration).await;
         drop(entry);
         let outcome = outcome.unwrap_or_else(|Aborted| Err(call::cancelled()));
-        call::response(call.facts(), &id, &caller, &format, outcome)
-            .unwrap_or_else(|failure| format.error(Some(&id), &failure))
+        call::response(call.facts(), &id, &caller, &format, outcome).unwrap_or_else(|failure| {
+            let response = format.error(Some(&id), &failure);
+            if matches!(failure, RequestError::InsufficientScope { .. }) {
+                let _ = refused.set(failure);
+            }
+            response
+        })
     }
 }

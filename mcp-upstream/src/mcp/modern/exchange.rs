@@ -28,6 +28,7 @@ use crate::mcp::exchange::{Patience, streamed};
 use crate::mcp::{Core, call};
 use crate::reply::Reply;
 use crate::seal::BoundRequest;
+use crate::stream::open::OpenKind;
 use crate::stream::{Stream, frame};
 use crate::upstream::{CallContext, RequestMeta};
 
@@ -169,8 +170,11 @@ impl Exchange {
     fn into_stream(self, first: Vec<u8>, driver: ModernCall) -> Reply {
         let stream = Stream::detached(&self.core.pulse);
         let events = stream.read();
+        let (namespace, principal) = (&self.namespace.name, self.caller.principal.as_ref());
+        let open = &self.core.open_streams;
+        let listed = open.enter(OpenKind::Answer, namespace, principal, &stream);
         tokio::spawn(self.deliver(first, driver, stream));
-        streamed(events, None, ())
+        streamed(events, None, listed)
     }
 
     /// Runs the rest of the call beside the stream its client reads. Ends with the reader, and with that the call.

@@ -15,6 +15,7 @@ use crate::mcp::exchange::events_head;
 use crate::mcp::{Core, stream_place};
 use crate::reply::{Guards, Reply};
 use crate::session::subscriptions::URIS_MAX;
+use crate::stream::open::OpenKind;
 use crate::stream::{Stream, frame};
 use crate::upstream::CallContext;
 
@@ -47,6 +48,11 @@ pub(super) async fn open(
     let namespace = &cx.namespace.name;
     let listening = core.audience.listen(namespace, filter, id, &stream);
     guards.push(Box::new(listening));
+    let principal = cx.caller.principal.as_ref();
+    let listed = core
+        .open_streams
+        .enter(OpenKind::Listen, namespace, principal, &stream);
+    guards.push(Box::new(listed));
     Ok(Reply::Events {
         head: events_head(),
         events: stream.read(),

@@ -60,6 +60,8 @@ pub(super) struct Place {
     version: Option<ProtocolVersion>,
     /// What goes with the end, of the client who wants it.
     headers: Option<Arc<HeaderMap>>,
+    /// Whose credentials go with the end, where they are personal.
+    principal: Option<Arc<str>>,
     let_go: bool,
 }
 
@@ -132,6 +134,7 @@ impl Drop for Place {
             body: Bytes::new(),
             streams: false,
             departure: None,
+            on_behalf_of: self.principal.take(),
         };
         // A server that does not know it, or ends no sessions, has none to end.
         runtime.spawn(timeout(END, async move {
@@ -182,6 +185,7 @@ impl Up<'_> {
             affinity,
             version: None,
             headers: None,
+            principal: self.principal.clone(),
             let_go: false,
         }
     }
@@ -289,8 +293,13 @@ impl Up<'_> {
     /// Tells a server that its session is in use. One that does not take it will say so to the next message.
     async fn confirm(&self, affinity: &Affinity) {
         let body = Bytes::from_static(CONFIRMATION);
-        let Some((backend, confirmation)) = told(&*self.backends, &self.headers, affinity, body)
-        else {
+        let told = told(
+            &*self.backends,
+            (&self.headers, self.principal.as_ref()),
+            affinity,
+            body,
+        );
+        let Some((backend, confirmation)) = told else {
             return;
         };
         if let Ok(mut taken) = backend.send(confirmation).await {
@@ -310,7 +319,7 @@ impl Up<'_> {
 /// A message of ours in a session of the server, and the backend it is for.
 pub(super) fn told(
     backends: &dyn Backends,
-    headers: &HeaderMap,
+    (headers, principal): (&HeaderMap, Option<&Arc<str>>),
     affinity: &Affinity,
     body: Bytes,
 ) -> Option<(Arc<dyn Backend>, BackendRequest)> {
@@ -323,6 +332,7 @@ pub(super) fn told(
         body,
         streams: false,
         departure: None,
+        on_behalf_of: principal.cloned(),
     };
     Some((backend, request))
 }
@@ -409,6 +419,7 @@ mod tests {
                 },
                 version: None,
                 headers: None,
+                principal: None,
                 let_go: false,
             }));
             drop(kept);

@@ -100,8 +100,9 @@ async fn message(
                 if pending.id().is_some() && held.trim_ascii().is_empty() {
                     return pending.fail(&Failure::Malformed("it is empty"));
                 }
-                match tap::read(&held) {
+                match tap::read(&held, pending.id()) {
                     Said::Answer(status) => pending.finish(Ok(status)),
+                    Said::Foreign => return pending.fail(&Failure::Foreign),
                     Said::Question | Said::Other if pending.id().is_some() => {
                         return pending.fail(&Failure::Malformed("it answers nothing"));
                     }
@@ -210,7 +211,7 @@ impl Flow for MessageFlow {
                 self.over = true;
                 let status = match self.long.end() {
                     Said::Answer(status) => status,
-                    Said::Question | Said::Other => "ok",
+                    Said::Question | Said::Other | Said::Foreign => "ok",
                 };
                 self.pending.finish(Ok(status));
                 return None;
@@ -325,7 +326,7 @@ impl EventFlow {
                 long.end()
             }
             None => match &fields.data {
-                Some(data) => tap::read(data),
+                Some(data) => tap::read(data, self.pending.id()),
                 None => Said::Other,
             },
         };
@@ -335,7 +336,8 @@ impl EventFlow {
                 self.pending.finish(Ok(status));
             }
             Said::Question => self.pending.asked(),
-            Said::Other => {}
+            // An answer that nobody waits for is no harm in a stream.
+            Said::Other | Said::Foreign => {}
         }
     }
 
@@ -405,7 +407,7 @@ pub(super) async fn whole(
             let Some(data) = events::fields(&event).data else {
                 continue;
             };
-            if matches!(tap::read(&data), Said::Answer(_)) {
+            if matches!(tap::read(&data, None), Said::Answer(_)) {
                 let message = Bytes::copy_from_slice(&data);
                 return Ok((passed.freeze(), message));
             }

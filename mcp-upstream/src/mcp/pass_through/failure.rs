@@ -28,6 +28,8 @@ pub(super) enum Failure {
     Status(StatusCode, Option<HeaderValue>),
     /// The answer is none of MCP.
     Malformed(&'static str),
+    /// The answer is the answer to another request.
+    Foreign,
     /// The answer broke off.
     Body(BodyError),
     /// A bound of the gateway was reached.
@@ -48,7 +50,9 @@ impl Failure {
     /// How the call is counted.
     pub(super) fn code(&self) -> CallErrorCode {
         match self {
-            Self::NoBackend | Self::SessionEnded => CallErrorCode::WorkerUnavailable,
+            Self::NoBackend | Self::SessionEnded | Self::Foreign => {
+                CallErrorCode::WorkerUnavailable
+            }
             Self::Send(error) => match error.kind {
                 SendErrorKind::HeadTimeout => CallErrorCode::ExecutionTimeout,
                 SendErrorKind::Malformed | SendErrorKind::Request => CallErrorCode::UpstreamError,
@@ -68,8 +72,10 @@ impl Failure {
             (Self::Send(error), CallErrorCode::WorkerUnavailable) if !error.unsent => {
                 StatusCode::BAD_GATEWAY
             }
+            (Self::Foreign, _) => StatusCode::BAD_GATEWAY,
             (_, CallErrorCode::WorkerUnavailable) => StatusCode::SERVICE_UNAVAILABLE,
             (_, CallErrorCode::RateLimited) => StatusCode::TOO_MANY_REQUESTS,
+            (_, CallErrorCode::MissingCredential) => StatusCode::FORBIDDEN,
             (_, CallErrorCode::ExecutionTimeout) => StatusCode::GATEWAY_TIMEOUT,
             _ => StatusCode::BAD_GATEWAY,
         }
@@ -94,6 +100,7 @@ impl Failure {
                 code => format!("answered with status {code}"),
             },
             Self::Malformed(reason) => format!("gave an answer that is none of MCP: {reason}"),
+            Self::Foreign => "answered something else than the request".into(),
             Self::Body(error) => format!("did not finish its answer: {error}"),
             Self::Refused(error) => return error.message.clone(),
             Self::SessionEnded => "ended the session".into(),
@@ -200,6 +207,7 @@ mod tests {
                 502,
                 "upstream_error",
             ),
+            (Failure::Foreign, 502, "worker_unavailable"),
             (Failure::Body(BodyError::Cut), 502, "upstream_error"),
             (Failure::SessionEnded, 404, "session_not_found"),
         ] {

@@ -27,6 +27,7 @@ use crate::mcp::{Core, stream_place};
 use crate::protocol::Era;
 use crate::reply::{Head, Reply};
 use crate::session::Session;
+use crate::stream::open::OpenKind;
 use crate::stream::{Role, Stream, StreamGuard};
 use crate::upstream::CallContext;
 use crate::upstream::http::port::{BackendResponse, ResponseBody};
@@ -72,6 +73,7 @@ pub(in crate::mcp) async fn open(
         None,
         sent,
         (place, Role::General, Some((stay, ids))),
+        caller,
     )
     .await
 }
@@ -95,7 +97,8 @@ pub(super) async fn listen(
         let (_, response) = up.to_any(&what, Vec::new(), up.hash).await?;
         Ok(response)
     };
-    begin(up, Era::Modern, Some(id), sent, (place, Role::Listen, None)).await
+    let what = (place, Role::Listen, None);
+    begin(up, Era::Modern, Some(id), sent, what, cx.caller).await
 }
 
 /// A stream's place in its session, and the events of that.
@@ -108,6 +111,7 @@ async fn begin(
     id: Option<&str>,
     sent: impl Future<Output = Result<BackendResponse, Failure>>,
     (place, role, of_session): (StreamGuard, Role, Option<OfSession>),
+    caller: &Caller,
 ) -> Result<Reply, RequestError> {
     let limit = up.namespace.limits.timeout;
     let sent = timeout(limit, sent).await;
@@ -149,12 +153,15 @@ async fn begin(
     answer::unbuffered(&mut head);
     let stream = Stream::passing(&up.core.pulse, role);
     let events = stream.read();
+    let principal = caller.principal.as_ref();
+    let open = &up.core.open_streams;
+    let listed = open.enter(OpenKind::PassedThrough, name, principal, &stream);
     // Ends with its reader, with the session, or with the server.
     tokio::spawn(pump(response.body, stream, of_session));
     Ok(Reply::Events {
         head,
         events,
-        guards: vec![Box::new(place)],
+        guards: vec![Box::new(place), Box::new(listed)],
     })
 }
 

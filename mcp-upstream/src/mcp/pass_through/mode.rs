@@ -6,7 +6,6 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 use tooldock_workers::external::Isolation;
-use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::{Mode, Transport};
 
 use super::remote;
@@ -40,7 +39,7 @@ pub(super) fn modern(cx: &CallContext<'_>, accept: AcceptFlags, method: &str) ->
 fn as_it_is(cx: &CallContext<'_>, accept: AcceptFlags) -> bool {
     accept.json_acceptable
         && accept.sse_named
-        && changes_nothing(&cx.namespace)
+        && changes_nothing(cx)
         && speaks_modern(cx.upstream.speaks(&cx.namespace, Era::Modern))
 }
 
@@ -63,10 +62,10 @@ fn speaks_modern(known: Option<EraSupport>) -> bool {
 }
 
 /// Whether the configuration wants nothing that only client mode can do.
-fn changes_nothing(namespace: &Namespace) -> bool {
-    remote(namespace).is_some_and(|server| {
+fn changes_nothing(cx: &CallContext<'_>) -> bool {
+    remote(&cx.namespace).is_some_and(|server| {
         server.spec.isolation == Isolation::Auto && server.spec.transport != Transport::Sse
-    }) && namespace.policy.allows_every_tool()
+    }) && cx.view().allows_every_tool()
 }
 
 #[cfg(test)]

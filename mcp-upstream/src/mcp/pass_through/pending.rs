@@ -46,6 +46,7 @@ pub(super) struct Pending {
 struct Cancel {
     way: Way,
     headers: Arc<HeaderMap>,
+    principal: Option<Arc<str>>,
     session: Arc<Session>,
     id: Box<str>,
     departure: Departure,
@@ -70,7 +71,8 @@ impl Drop for Cancel {
         );
         let body =
             format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#);
-        let told = |it| told(it, &self.headers, &at, body.into());
+        let own = (&*self.headers, self.principal.as_ref());
+        let told = |it| told(it, own, &at, body.into());
         let Some((backend, request)) = self.way.backends().as_deref().and_then(told) else {
             return;
         };
@@ -149,6 +151,7 @@ impl Pending {
             departure,
             way: up.way.clone(),
             headers: Arc::clone(&up.headers),
+            principal: up.principal.clone(),
             session: Arc::clone(session),
             id: id.into(),
             wanted: true,

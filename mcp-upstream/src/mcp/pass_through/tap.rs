@@ -30,18 +30,21 @@ pub(super) enum Said {
     Answer(&'static str),
     /// A request of the server: it asks its client something.
     Question,
+    /// The answer to another request.
+    Foreign,
     /// Anything else.
     Other,
 }
 
-/// Reads a whole message.
-pub(super) fn read(text: &[u8]) -> Said {
+/// Reads a whole message. `asked` is the raw id of the request that is to be answered, where that counts.
+pub(super) fn read(text: &[u8], asked: Option<&str>) -> Said {
     let plain = IS_ERROR.find(text).is_none() && ERROR.find(text).is_none();
     if plain && METHOD.find(text).is_none() {
         // A body that ends with its connection may have been cut.
         let whole = || json::is_value(text) || serde_json::from_slice::<IgnoredAny>(text).is_ok();
         return match whole() {
-            true => Said::Answer("ok"),
+            true if asked.is_none_or(|asked| has_id(text, asked)) => Said::Answer("ok"),
+            true => Said::Foreign,
             false => Said::Other,
         };
     }
@@ -52,6 +55,9 @@ pub(super) fn read(text: &[u8]) -> Said {
             outcome,
             members,
         })) => {
+            if asked.is_some_and(|asked| !is_same(id, asked) && id != "null") {
+                return Said::Foreign;
+            }
             let message = members.message();
             let (Ok(part) | Err(part)) = outcome;
             let response = Response::new(
@@ -66,6 +72,43 @@ pub(super) fn read(text: &[u8]) -> Said {
         Err(_) if ERROR.find(text).is_some() => Said::Answer("upstream_error"),
         Ok(_) | Err(_) => Said::Other,
     }
+}
+
+/// Whether a message, which is JSON, has that id. Servers write the id at one end of their messages, so that it is looked
+/// for there first; that a text inside the message reads like it is found out by reading the whole message.
+fn has_id(text: &[u8], asked: &str) -> bool {
+    let id = || match jsonrpc::body(text) {
+        Ok(Body::One(Message::Response { id, .. })) => is_same(id, asked),
+        _ => false,
+    };
+    starts_with_id(text, asked) || id()
+}
+
+/// Whether a message begins as most do: with its version and that id, in either order, or with the id alone.
+fn starts_with_id(text: &[u8], asked: &str) -> bool {
+    let text = text.trim_ascii_start();
+    let Some(text) = text.strip_prefix(b"{") else {
+        return false;
+    };
+    let after_version = text.strip_prefix(b"\"jsonrpc\":\"2.0\",").unwrap_or(text);
+    let id = after_version.strip_prefix(b"\"id\":");
+    let rest = id.and_then(|rest| rest.strip_prefix(asked.as_bytes()));
+    rest.is_some_and(|rest| matches!(rest.first(), Some(b',' | b'}')))
+}
+
+/// Whether two raw ids are the same: servers may write a text or a number in another way.
+fn is_same(one: &str, other: &str) -> bool {
+    use serde_json::{Value, from_str};
+    let read = |raw| from_str::<Value>(raw).ok();
+    let number = |value: &Value| value.as_f64().filter(|_| value.is_f64());
+    one == other
+        || match (read(one), read(other)) {
+            (Some(one), Some(other)) if number(&one).is_some() || number(&other).is_some() => {
+                one.as_f64() == other.as_f64()
+            }
+            (Some(one), Some(other)) => one == other,
+            _ => false,
+        }
 }
 
 /// Reads a message of any length, piece by piece.
@@ -171,7 +214,68 @@ mod tests {
             ),
             ("", Said::Other),
         ] {
-            assert_eq!(read(text.as_bytes()), said, "{text}");
+            assert_eq!(read(text.as_bytes(), None), said, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_the_answer_to_the_request_is_one() {
+        for (text, asked, said) in [
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
+                "1",
+                Said::Answer("ok"),
+            ),
+            (
+                r#" {"id":1,"jsonrpc":"2.0","result":{}}"#,
+                "1",
+                Said::Answer("ok"),
+            ),
+            (
+                r#"{"result":{"id":2},"jsonrpc":"2.0", "id" : 1}"#,
+                "1",
+                Said::Answer("ok"),
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1.0,"result":{}}"#,
+                "1",
+                Said::Answer("ok"),
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":"\u00e9","result":{}}"#,
+                "\"é\"",
+                Said::Answer("ok"),
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":12,"result":{}}"#,
+                "1",
+                Said::Foreign,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":"1","result":{}}"#,
+                "1",
+                Said::Foreign,
+            ),
+            (
+                r#"{"result":{"x":{"jsonrpc":"2.0","id":1}},"id":2}"#,
+                "1",
+                Said::Foreign,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":2,"error":{"code":-1,"message":"m"}}"#,
+                "1",
+                Said::Foreign,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"m"}}"#,
+                "1",
+                Said::Answer("upstream_error"),
+            ),
+            ("[]", "1", Said::Foreign),
+            ("7", "1", Said::Foreign),
+            (r#"{"result":{}}"#, "1", Said::Foreign),
+        ] {
+            assert_eq!(read(text.as_bytes(), Some(asked)), said, "{text}");
         }
     }
 

@@ -60,6 +60,8 @@ pub(super) struct Up<'a> {
     pub(super) headers: Arc<HeaderMap>,
     /// Leads the same client to the same backend.
     pub(super) hash: u64,
+    /// Whose credentials go up, where they are personal.
+    pub(super) principal: Option<Arc<str>>,
 }
 
 /// What is sent.
@@ -97,6 +99,7 @@ impl<'a> Up<'a> {
             way: Way::new(client, server),
             headers: Arc::new(headers::up(own, &server.spec.headers.pass)),
             hash,
+            principal: caller.principal.clone(),
         }
     }
 
@@ -113,6 +116,14 @@ impl<'a> Up<'a> {
         self.headers.get(LAST_EVENT_ID)
     }
 
+    /// Whether the caller has what it takes to reach the server.
+    fn check_credentials(&self) -> Result<(), Failure> {
+        let own = &self.server.spec.personal;
+        let secrets = self.core.registry.personal();
+        let checked = own.check(&self.server.name, secrets, self.principal.as_deref());
+        checked.map_err(Failure::Refused)
+    }
+
     fn request(&self, what: &Outgoing<'_>, session: Option<&str>) -> BackendRequest {
         BackendRequest {
             method: what.method.clone(),
@@ -121,6 +132,7 @@ impl<'a> Up<'a> {
             body: what.body.clone(),
             streams: what.streams,
             departure: what.departure.clone(),
+            on_behalf_of: self.principal.clone(),
         }
     }
 
@@ -131,6 +143,7 @@ impl<'a> Up<'a> {
         mut avoid: Vec<BackendId>,
         hash: u64,
     ) -> Result<(Arc<dyn Backend>, BackendResponse), Failure> {
+        self.check_credentials()?;
         let mut tried = 0;
         let mut last = Err(Failure::NoBackend);
         while let Some(backend) = self.backends.pick(&avoid, hash) {
@@ -230,6 +243,7 @@ impl<'a> Up<'a> {
         what: &Outgoing<'_>,
         anyway: bool,
     ) -> Result<Result<BackendResponse, Lost>, Failure> {
+        self.check_credentials()?;
         let backend = self.backends.get(&BackendId::new(&at.backend));
         let Some(backend) = backend.filter(|it| anyway || it.is_healthy()) else {
             return Ok(Err(Lost::Backend(None)));

@@ -172,6 +172,7 @@ mod tests {
         let call = documented(Fails::Call);
         for code in [
             CallErrorCode::ToolNotFound,
+            CallErrorCode::InsufficientScope,
             CallErrorCode::ResourceNotFound,
             CallErrorCode::PromptNotFound,
             CallErrorCode::InvalidArguments,
@@ -186,6 +187,7 @@ mod tests {
             CallErrorCode::Cancelled,
             CallErrorCode::MissingCapability,
             CallErrorCode::AskFailed,
+            CallErrorCode::MissingCredential,
         ] {
             let status = rest_status(code).as_u16();
             assert!(call.contains(&status), "{code:?}: {status}");

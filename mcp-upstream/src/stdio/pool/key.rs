@@ -27,6 +27,17 @@ pub(crate) enum ConnectionKey {
     Exclusive,
 }
 
+/// Whose connection finds out what a server speaks.
+#[derive(Debug, Clone)]
+pub(crate) enum Opener {
+    /// Everybody's.
+    Everybody,
+    /// That principal's, with its credentials.
+    Principal(Arc<str>),
+    /// The one of a client with these headers of its own, and of no other.
+    Client(Arc<HeaderMap>),
+}
+
 /// How a process is opened for whoever asks first.
 #[derive(Clone)]
 pub(crate) struct OpenAs {
@@ -101,6 +112,11 @@ impl Key {
             ConnectionKey::Principal(name) => Self::Principal(Arc::clone(name)),
             ConnectionKey::Exclusive => return None,
         })
+    }
+
+    /// Whether its process is for one session.
+    pub(in crate::stdio) fn is_of_session(&self) -> bool {
+        matches!(self, Self::Session(_))
     }
 
     /// Whether its process is for one session or one request.

@@ -6,17 +6,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use http::HeaderMap;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::personal::PersonalSecrets;
+use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::registry::{Namespace, Registry, Snapshot, UpstreamKind};
 use tooldock_workers::remote::BackendId;
 
-use super::key::{ConnectionKey, OpenAs};
+use super::key::{ConnectionKey, OpenAs, Opener};
 use super::rules::Patience;
 use super::state::{Event, Presence, ServerCopy};
 use super::{Driver, Leased, PoolShared, PoolState};
@@ -97,10 +98,19 @@ impl Pools {
             maintenance: OnceLock::new(),
         });
         // Weak: the task is no reason to keep processes.
-        let task = run(Arc::downgrade(&pools), pools.registry.subscribe());
+        let (seen, changed) = (
+            pools.registry.subscribe(),
+            pools.registry.personal().subscribe(),
+        );
+        let task = run(Arc::downgrade(&pools), seen, changed);
         let task = pools.control.spawn(task);
         let _ = pools.maintenance.set(task.abort_handle());
         pools
+    }
+
+    /// The personal values of principals.
+    pub(crate) fn personal(&self) -> &PersonalSecrets {
+        self.registry.personal()
     }
 
     /// A process for one request, which waits for it: for its start, or for a place. Dropping the future gives the wait
@@ -144,7 +154,7 @@ impl Pools {
 
     /// What a server speaks, or spoke before it went away. Starts a process to find out where nothing is known, and one
     /// more where that alone does not say whether it can be opened as wanted; what comes of that is on record then.
-    /// `opener` are headers that no connection of everybody is opened with: then the one that finds out is nobody else's.
+    /// `opener` is whose connection finds out, where none is everybody's.
     ///
     /// # Errors
     ///
@@ -153,16 +163,20 @@ impl Pools {
         &self,
         server: impl Into<ServerRef<'a>>,
         wanted: Era,
-        opener: Option<Arc<HeaderMap>>,
+        opener: Opener,
     ) -> Result<EraSupport, CallError> {
         let pool = self.pool(server.into())?;
         let key = match &opener {
-            Some(_) => ConnectionKey::Exclusive,
-            None => ConnectionKey::Shared,
+            Opener::Everybody => ConnectionKey::Shared,
+            Opener::Principal(name) => ConnectionKey::Principal(Arc::clone(name)),
+            Opener::Client(_) => ConnectionKey::Exclusive,
         };
         let lease = async |era| {
             let open = OpenAs {
-                headers: opener.clone(),
+                headers: match &opener {
+                    Opener::Client(headers) => Some(Arc::clone(headers)),
+                    Opener::Everybody | Opener::Principal(_) => None,
+                },
                 ..OpenAs::gateway(era)
             };
             pool.lease(&key, &Arc::new(open)).await
@@ -317,6 +331,21 @@ impl Pools {
         Some(self.pool(server.into()).ok()?.presence())
     }
 
+    /// Ends the processes of a server, with the calls that run there, and starts new ones.
+    ///
+    /// # Errors
+    ///
+    /// The server is not served any more.
+    pub(crate) fn restart<'a>(&self, server: impl Into<ServerRef<'a>>) -> Result<(), CallError> {
+        self.pool(server.into())?.restart();
+        Ok(())
+    }
+
+    /// What the processes of a server printed lately; `None` where it has none of its own.
+    pub(crate) fn output<'a>(&self, server: impl Into<ServerRef<'a>>) -> Option<Arc<RecentLines>> {
+        self.pool(server.into()).ok()?.launcher.output()
+    }
+
     /// How the pool of a namespace is; `None` where it has none.
     pub(crate) fn state(&self, namespace: &NamespaceName) -> Option<PoolState> {
         Some(self.latest(namespace)?.state())
@@ -435,17 +464,17 @@ impl Pools {
             }
         }
         let mut retired = Vec::new();
+        let mut adopted = Vec::new();
         {
             let mut pools = self.lock();
             for (name, own) in pools.iter_mut() {
                 // An aborted driver of one that is over changes nothing.
                 own.retain(|pool| !pool.shared.is_over());
                 for pool in own.iter() {
-                    let serves = wanted
-                        .get(name)
-                        .is_some_and(|server| pool.shared.launcher.is(*server));
-                    if !serves {
-                        retired.push(Arc::clone(&pool.shared));
+                    let shared = Arc::clone(&pool.shared);
+                    match wanted.get(name).filter(|it| shared.launcher.is(**it)) {
+                        Some(server) => adopted.push((shared, *server)),
+                        None => retired.push(shared),
                     }
                 }
             }
@@ -456,6 +485,9 @@ impl Pools {
                 }
                 kept
             });
+        }
+        for (pool, server) in adopted {
+            pool.adopt(server);
         }
         for server in wanted.into_values() {
             if self.serving(server).is_none() {
@@ -494,8 +526,15 @@ pub(crate) fn served(namespace: &Namespace) -> Option<ServerRef<'_>> {
     }
 }
 
-/// The one maintenance task: follows the registry for as long as there are pools.
-async fn run(pools: Weak<Pools>, mut seen: watch::Receiver<Arc<Snapshot>>) {
+/// The one maintenance task, for as long as there are pools. It wakes up for:
+/// - another snapshot of the registry;
+/// - other personal values of some principal;
+/// - pools that are over.
+async fn run(
+    pools: Weak<Pools>,
+    mut seen: watch::Receiver<Arc<Snapshot>>,
+    mut personal: watch::Receiver<()>,
+) {
     /// How often pools that are over are looked for, while nothing else happens …
     const SWEEP: Duration = Duration::from_secs(60);
     /// … and while some are on their way there: what operators see of them goes when they do.
@@ -505,12 +544,21 @@ async fn run(pools: Weak<Pools>, mut seen: watch::Receiver<Arc<Snapshot>>) {
         let Some(pools) = pools.upgrade() else {
             return;
         };
+        personal.mark_unchanged();
         pools.follow(&snapshot);
+        for pool in pools.all() {
+            pool.renew();
+        }
         let leaving = pools.all().iter().any(|pool| pool.is_retired());
         // Neither of them is kept for longer than it is needed.
         drop((pools, snapshot));
         let sweep = if leaving { SOON } else { SWEEP };
-        if let Ok(Err(_)) = timeout(sweep, seen.changed()).await {
+        let changed = tokio::select! {
+            changed = seen.changed() => changed,
+            changed = personal.changed() => changed,
+            () = sleep(sweep) => Ok(()),
+        };
+        if changed.is_err() {
             return;
         }
     }

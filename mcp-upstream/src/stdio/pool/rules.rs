@@ -68,6 +68,8 @@ pub(super) struct Rules {
     pub(super) breaker: BreakerRules,
     /// What a session's process knew is lost with it, so that no other takes its place.
     pub(super) keeps_state: bool,
+    /// What everybody shares is spread over several backends. Which of these are worth trying their own health says.
+    pub(super) spreads: bool,
     /// How long a process of several clients that is to end may finish what it does …
     pub(super) drain: Duration,
     /// … and one of a single client, which may be asked something meanwhile.
@@ -86,6 +88,7 @@ impl From<&StdioSettings> for Rules {
             warm: settings.warm,
             breaker: BreakerRules::default(),
             keeps_state: false,
+            spreads: false,
             drain: DRAIN,
             drain_private: DRAIN,
         }

@@ -20,10 +20,10 @@
 //! process that shows it, and a refusal is no failure. Waiters are served in order, but one that waits for its principal's cap does not hold up others.
 //!
 //! `serve` places waiters, `give_way` makes room for them, `upkeep` does what time asks for, `ends` what follows
-//! failures and ends. Nothing in here
+//! failures and ends, `restart` what follows when an operator asks for new processes. Nothing in here
 //! reads a clock, draws a random number of its own accord or touches a process.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -39,6 +39,7 @@ use give_way::Room;
 mod ends;
 mod event;
 mod give_way;
+mod restart;
 mod serve;
 mod upkeep;
 
@@ -59,6 +60,8 @@ pub(in crate::stdio) struct State {
     waiting: VecDeque<Waiter>,
     spares: Spares,
     retired: bool,
+    /// Processes that end for a restart. While there are some, none is started.
+    restarting: BTreeSet<ProcessId>,
     next_process: ProcessId,
     next_lease: u64,
     last_error: Option<Failure>,
@@ -186,6 +189,7 @@ impl State {
             waiting: VecDeque::new(),
             spares: Spares::default(),
             retired: false,
+            restarting: BTreeSet::new(),
             next_process: 0,
             next_lease: 0,
             last_error: None,
@@ -237,11 +241,22 @@ impl State {
                 // Its task may have ended without having said so.
                 self.lost(process, End::Crash, now, jitter);
                 self.processes.remove(&process);
+                self.restarting.remove(&process);
             }
             Event::Inherit { places } => self.inherit(places, now),
             Event::SessionClosed { tag } => self.session_closed(&tag, now, &mut actions),
             Event::SessionReturned { tag } => self.session_returned(&tag),
             Event::Away { since } => self.room.note_away(since, now),
+            Event::Outdated { process } => {
+                self.vacate(process, now, true);
+                self.drain(process, StopReason::Outdated, now, &mut actions);
+            }
+            Event::Removed {
+                replicas,
+                instead,
+                processes,
+            } => self.removed((&replicas, instead.as_ref()), processes, now, &mut actions),
+            Event::Restart => self.restart(now, &mut actions),
             Event::Retire => self.retire(now, &mut actions),
             Event::Tick => {}
         }
@@ -361,16 +376,14 @@ impl State {
 
     /// What lasts in places of several clients and of sessions, for the pool that takes this one's place.
     pub(super) fn lasting(&self) -> Vec<Place> {
-        let all = self
-            .slots
-            .iter()
-            .filter(|(_, slot)| slot.replay_state.lasts());
-        all.map(|(key, slot)| Place {
+        let all = self.slots.iter().map(|(key, slot)| Place {
             slot: key.clone(),
             open: Arc::clone(&slot.open),
             replay_state: Arc::clone(&slot.replay_state),
-        })
-        .collect()
+            lost: self.keeps_state_of(key) && (slot.process.is_some() || slot.dead),
+        });
+        all.filter(|place| place.lost || place.replay_state.lasts())
+            .collect()
     }
 
     /// Its clients do not know that the server was replaced: what they wait for comes from this one.
@@ -385,6 +398,61 @@ impl State {
                 .entry(place.slot)
                 .or_insert_with(|| Slot::lasting(place.open, lasting, now));
             slot.replay_state.take_over(&place.replay_state);
+            slot.dead |= place.lost && self.rules.keeps_state;
+            slot.eager |= slot.replay_state.is_awaited() && !slot.dead;
+        }
+    }
+
+    /// Whether what a place's process knows is lost with it.
+    fn keeps_state_of(&self, slot: &SlotKey) -> bool {
+        self.rules.keeps_state && slot.key.is_of_session()
+    }
+
+    /// What runs at backends that were removed goes on there; what comes next goes elsewhere, or is told that its state is
+    /// lost.
+    fn removed(
+        &mut self,
+        (replicas, instead): (&[BackendId], Option<&BackendId>),
+        processes: Vec<ProcessId>,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) {
+        for process in processes {
+            let slot = match self.processes.get(&process).map(|it| &it.duty) {
+                Some(Duty::Serving { slot, .. }) => Some(slot.clone()),
+                _ => None,
+            };
+            self.vacate(process, now, true);
+            if let Some(slot) = slot.filter(|it| self.keeps_state_of(it))
+                && let Some(place) = self.slots.get_mut(&slot)
+            {
+                place.dead = true;
+                place.eager = false;
+            }
+            self.drain(process, StopReason::Removed, now, actions);
+        }
+        let left = |key: &SlotKey| key.key.replica().is_some_and(|it| replicas.contains(it));
+        let starting = self.processes.iter().filter_map(|(process, it)| {
+            matches!(&it.duty, Duty::Starting(slot) if left(slot)).then_some(*process)
+        });
+        for process in starting.collect::<Vec<_>>() {
+            self.stop(process, StopReason::Removed, now, actions);
+        }
+        let (gone, kept) = self.slots.drain().partition(|(key, _)| left(key));
+        self.slots = kept;
+        let gone: HashMap<SlotKey, Slot> = gone;
+        for (key, place) in gone {
+            let lasting = place.replay_state;
+            let Some(instead) = instead.filter(|_| lasting.lasts()) else {
+                continue;
+            };
+            // All places of that kind have it in common.
+            let key = SlotKey {
+                key: Key::Replica(instead.clone()),
+                era: key.era,
+            };
+            let slot = self.slots.entry(key);
+            let slot = slot.or_insert_with(|| Slot::lasting(place.open, Some(lasting), now));
             slot.eager |= slot.replay_state.is_awaited();
         }
     }
@@ -543,6 +611,21 @@ impl State {
             .collect()
     }
 
+    /// The backends that have a place for what everybody shares.
+    pub(super) fn known_replicas(&self) -> Vec<BackendId> {
+        let replicas = self.slots.keys().filter_map(|slot| slot.key.replica());
+        replicas.cloned().collect()
+    }
+
+    /// A failure that speaks against the server as a whole. Where several backends share the work, their own health says
+    /// which of them is worth trying, and one that ends again and again is no reason to keep clients from the others.
+    fn count_failure(&mut self, now: Instant) {
+        match self.rules.spreads {
+            true => self.breaker.undecided(now),
+            false => self.breaker.failed(now),
+        }
+    }
+
     /// What lasts at all backends alike, for the place at one more of them.
     fn of_replicas(&self, slot: &SlotKey) -> Option<Arc<ReplayState>> {
         slot.key.replica()?;
@@ -597,14 +680,17 @@ impl State {
 
     /// Whether what a session's process knew is gone with the process, for good.
     pub(super) fn has_lost(&self, tag: &Arc<str>) -> bool {
-        let key = Key::Session(Arc::clone(tag));
-        let lost = |era| {
+        self.rules.keeps_state && self.has_ended(&Key::Session(Arc::clone(tag)))
+    }
+
+    /// Whether the last process in the place of that key ended, and no other one takes its place.
+    pub(super) fn has_ended(&self, key: &Key) -> bool {
+        let ended = |era| {
             let key = key.clone();
-            self.slots
-                .get(&SlotKey { key, era })
-                .is_some_and(|it| it.dead)
+            let slot = self.slots.get(&SlotKey { key, era });
+            slot.is_some_and(|it| it.dead)
         };
-        self.rules.keeps_state && (lost(Era::Legacy) || lost(Era::Modern))
+        ended(Era::Legacy) || ended(Era::Modern)
     }
 
     /// How the copy is that is reached by that key.
@@ -613,12 +699,7 @@ impl State {
         let Some(lasting) = Key::lasting(key) else {
             return ServerCopy::Idle;
         };
-        let is_dead = |era| {
-            let key = lasting.clone();
-            let found = self.slots.get(&SlotKey { key, era });
-            found.is_some_and(|slot| slot.dead)
-        };
-        if is_dead(Era::Legacy) || is_dead(Era::Modern) {
+        if self.has_ended(&lasting) {
             return ServerCopy::Ended;
         }
         match self.place_of(key, wanted) {

@@ -49,6 +49,7 @@ impl House {
             control: Handle::current(),
             runtimes,
             metrics: Arc::new(WorkerMetrics::new(&exported).expect("fresh")),
+            output: Default::default(),
         };
         let log = EventLog::new(
             EventLogConfig::default(),
@@ -61,7 +62,10 @@ impl House {
         let (host, of) = (Arc::new(host), Arc::clone(&registry));
         Self {
             pools: Pools::with_patience(
-                Arc::new(ProcessLaunchers(host)),
+                Arc::new(ProcessLaunchers {
+                    host,
+                    personal: Arc::clone(registry.personal()),
+                }),
                 Handle::current(),
                 of,
                 audience,
@@ -102,6 +106,7 @@ impl House {
         let spec = StdioSpec {
             program: program.into(),
             args,
+            personal: Default::default(),
             env: vec![("PATH".into(), tooldock_workers::secrets::Secret::new(path))],
             secrets: Vec::new(),
             cwd: "/".into(),
@@ -486,7 +491,7 @@ async fn a_server_of_both_eras_is_opened_in_each_even_if_a_process_keeps_to_its_
         assert_eq!(
             house
                 .pools
-                .server_era(&server, Era::Modern, None)
+                .server_era(&server, Era::Modern, Opener::Everybody)
                 .await
                 .expect("known"),
             EraSupport::Dual
@@ -502,7 +507,7 @@ async fn whether_a_server_that_says_it_is_modern_takes_a_handshake_is_found_out_
         ("modern", EraSupport::Modern),
     ] {
         let (house, server) = House::with(era, quiet());
-        let speaks = |wanted| within(house.pools.server_era(&server, wanted, None));
+        let speaks = |wanted| within(house.pools.server_era(&server, wanted, Opener::Everybody));
         let modern = house
             .lease(&server, ConnectionKey::Shared, shared(Era::Modern))
             .await;

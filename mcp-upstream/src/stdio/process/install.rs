@@ -41,7 +41,7 @@ impl Installation {
     }
 
     /// A start failed: what was installed may not be there any more, or a new version may have to be.
-    pub(super) fn forget(&self) {
+    pub(in crate::stdio) fn forget(&self) {
         let fresh = Arc::default();
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         if done.initialized() {

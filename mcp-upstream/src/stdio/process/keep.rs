@@ -220,7 +220,7 @@ impl Keeper {
 
     async fn opened(
         &mut self,
-        running: Running,
+        mut running: Running,
         order: Order,
         opened: Opened,
         server: EraSupport,
@@ -239,7 +239,7 @@ impl Keeper {
             pool.name()
         );
         let process = Arc::new(Process::new(
-            running.child.pid(),
+            &mut *running.child,
             Arc::clone(&running.link),
             opened,
             Arc::clone(&order.open.identity),
@@ -285,8 +285,12 @@ impl Keeper {
             tokio::select! {
                 biased;
                 reason = stopped(&mut self.commands) => {
-                    if reason == Some(StopReason::GaveWay) {
-                        self.tell_of_giving_way(process);
+                    match reason {
+                        Some(StopReason::GaveWay) => self.tell_of_giving_way(process),
+                        // A server that hangs is a reason to restart it: its calls are told now, not at the end of the
+                        // ladder.
+                        Some(StopReason::Restarted) => running.link.close(),
+                        _ => {}
                     }
                     return;
                 }
@@ -328,6 +332,9 @@ impl Keeper {
             process: self.id,
             end,
         });
+        if self.pool.has_ended(&order.slot.key) {
+            running.router.ended_for_good();
+        }
         running.settle().await;
         // Nothing more will come: whoever waits is told now, not at the end of the ladder.
         running.link.close();
@@ -419,6 +426,10 @@ async fn start(
         avoid,
         hash: key.map_or(0, Key::hash),
         headers: order.and_then(|order| order.open.headers.as_ref()),
+        principal: match key {
+            Some(Key::Principal(name)) => Some(name),
+            _ => order.and_then(|order| order.open.principal.as_ref()),
+        },
     };
     let (link, child) = pool.launcher.launch(place, parts).await?;
     Ok(Running {
@@ -529,11 +540,13 @@ async fn is_alive(process: &Process, patience: Duration) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use async_trait::async_trait;
     use serde_json::json;
 
     use super::*;
     use crate::protocol::ClientIdentity;
     use crate::stdio::handshake::Initialized;
+    use crate::stdio::launch::Instance;
     use crate::stdio::metrics::ServerMetrics;
     use crate::stdio::testing::Scene;
 
@@ -551,13 +564,20 @@ mod tests {
             ServerMetrics::unregistered("demo"),
         );
         let link = Arc::clone(&scene.link);
-        Process::new(
-            Some(1),
-            link,
-            opened,
-            Arc::clone(ClientIdentity::gateway()),
-            router,
-        )
+        let gateway = Arc::clone(ClientIdentity::gateway());
+        Process::new(&mut Silent, link, opened, gateway, router)
+    }
+
+    /// Nothing is behind the link.
+    struct Silent;
+
+    #[async_trait]
+    impl Instance for Silent {
+        fn how_ended(&self, _: Option<Exit>) -> String {
+            "ended".into()
+        }
+
+        async fn stop(&self) {}
     }
 
     #[tokio::test(start_paused = true)]

@@ -178,6 +178,13 @@ impl InboundRouter {
         }
     }
 
+    /// Tells who has the process for itself that it ended, and that no other one takes its place.
+    pub(super) fn ended_for_good(&self) {
+        if let Some(own) = self.own() {
+            own.ended_for_good();
+        }
+    }
+
     fn own(&self) -> Option<Arc<dyn Inbound>> {
         self.lock().own.clone()
     }

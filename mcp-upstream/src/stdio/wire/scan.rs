@@ -10,7 +10,7 @@ const CAPTURE_MAX: usize = 20;
 
 /// Reads an object piece by piece.
 #[derive(Debug, Default)]
-pub(in crate::stdio) struct IdScan {
+pub(crate) struct IdScan {
     depth: usize,
     in_string: bool,
     escaped: bool,
@@ -50,7 +50,7 @@ impl Capture {
 
 impl IdScan {
     /// Reads on.
-    pub(in crate::stdio) fn feed(&mut self, mut bytes: &[u8]) {
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
         while let Some((&byte, rest)) = bytes.split_first() {
             // Most of a long line is long strings.
             if self.in_string && !self.escaped && !self.is_name() {
@@ -74,7 +74,7 @@ impl IdScan {
     }
 
     /// The id of the request that the line is.
-    pub(in crate::stdio) fn requested(&self) -> Option<u64> {
+    pub(crate) fn requested(&self) -> Option<u64> {
         self.id.filter(|_| self.has_method)
     }
 

@@ -7,13 +7,13 @@ use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
-use super::outbox::Outbox;
 use crate::caller::Caller;
 use crate::jsonrpc::{self, Message, RequestError};
 use crate::mcp::head::{AcceptFlags, Carrier, McpHead, SESSION_HEADER};
 use crate::mcp::{self, Core};
 use crate::reply::{Guards, Reply};
 use crate::stream::frame;
+use crate::surface::outbox::Outbox;
 
 /// One client, for as long as its pipes are open.
 pub(super) struct Conversation {

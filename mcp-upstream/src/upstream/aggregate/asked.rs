@@ -20,6 +20,7 @@ use super::toolsets::{self, Active};
 use super::visible::Visible;
 use super::{DEPTH_MAX, Shared, names};
 use crate::caller::Caller;
+use crate::catalogue::ToolList;
 use crate::engine::{CallFacts, Talks, UpstreamCall};
 use crate::format::{CacheScope, ResultWriter};
 use crate::jsonrpc::spans::{self, MemberEdit};
@@ -84,6 +85,11 @@ impl<'a> Asked<'a> {
         self.visible.shows(self, entry)
     }
 
+    /// Whether a tool is hidden by the scopes of the caller's credential alone.
+    pub(super) fn is_out_of_scope(&self, entry: &Entry) -> bool {
+        self.visible.is_out_of_scope(self, entry)
+    }
+
     /// Whether an entry can be used: turned on, in the outermost aggregate.
     pub(super) fn is_active(&self, entry: &Entry) -> bool {
         self.active.is_all || entry.is_active(&self.active.toolset)
@@ -137,6 +143,13 @@ impl<'a> Asked<'a> {
         let entries = entries.filter(|entry| self.is_active(entry) && self.is_visible(entry));
         definitions.extend(entries.map(|entry| Cow::Borrowed(&*entry.definition)));
         definitions
+    }
+
+    /// The same tools for those that do not speak MCP.
+    pub(super) fn tool_list(&self) -> Arc<ToolList> {
+        let page = self.definitions(Kind::Tool).join(",");
+        let page = format!(r#"{{"tools":[{page}]}}"#);
+        Arc::new(ToolList::listed(self.live.version(), &page.into()))
     }
 
     /// The catalogue as this client sees it.
@@ -318,13 +331,11 @@ impl<'a> Asked<'a> {
             .slots
             .iter()
             .position(|it| std::ptr::eq(&**it, slot));
-        let session = self.cx.session().map(Arc::clone);
         Arc::new(MemberCall {
             facts,
             via: Arc::clone(slot.label()),
             references: member.and_then(|at| References::new(&self.catalogue, at, slot.prefix())),
             format: self.cx.result_format(),
-            told: session.map(|session| (session, Arc::clone(&self.shared.home.audience))),
             call,
         })
     }

@@ -7,14 +7,13 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use super::own::Said;
 use super::references::References;
 use crate::audit::Transport;
-use crate::broadcast::{Audience, Change};
 use crate::engine::{
     CallFacts, CallOutcome, Delegate, Peer, Talks, UpstreamCall, UpstreamReply, Work,
 };
 use crate::format::ResultFormat;
 use crate::jsonrpc::Response;
 use crate::protocol::code;
-use crate::session::{CancelNotice, Session};
+use crate::session::CancelNotice;
 
 /// A call that a member answers.
 pub(super) struct MemberCall {
@@ -27,8 +26,6 @@ pub(super) struct MemberCall {
     pub(super) references: Option<References>,
     /// How results of this client look.
     pub(super) format: ResultFormat,
-    /// The session of the call, and who tells it that a server's entries have left its lists.
-    pub(super) told: Option<(Arc<Session>, Arc<Audience>)>,
 }
 
 impl MemberCall {
@@ -78,15 +75,6 @@ impl UpstreamCall for MemberCall {
         if !is_away || self.facts.transport == Transport::Rest {
             return Err(error);
         }
-        if let Some((session, audience)) = &self.told {
-            // Where its own copy of the server ended, its lists are others now.
-            let (session, audience) = (Arc::clone(session), Arc::clone(audience));
-            // Three short messages to one session: nobody waits for them.
-            tokio::spawn(async move {
-                let changes = [Change::Tools, Change::Resources, Change::Prompts];
-                audience.tell(&session, &changes).await;
-            });
-        }
         let said = Said::failed(self.unreachable(&error), error.code);
         let response = match self.facts.method.is_tool_call() {
             true => said.as_result(&self.format),
@@ -108,8 +96,9 @@ impl UpstreamCall for MemberCall {
 /// A call that the aggregate answers itself.
 pub(super) struct OwnCall {
     facts: CallFacts,
-    /// Taken when the call has its turn.
+    /// Taken when the call has its turn. None for a call that is refused.
     work: Mutex<Option<OwnWork>>,
+    refused: Option<CallError>,
 }
 
 /// What a call does once it has its turn.
@@ -122,6 +111,17 @@ impl OwnCall {
         Arc::new(Self {
             facts,
             work: Mutex::new(Some(work)),
+            refused: None,
+        })
+    }
+
+    /// A call that the engine is to refuse.
+    pub(super) fn refused(mut facts: CallFacts, error: CallError) -> Arc<Self> {
+        facts.talks = Talks::No;
+        Arc::new(Self {
+            facts,
+            work: Mutex::new(None),
+            refused: Some(error),
         })
     }
 }
@@ -133,6 +133,10 @@ impl CancelNotice for OwnCall {
 impl UpstreamCall for OwnCall {
     fn facts(&self) -> &CallFacts {
         &self.facts
+    }
+
+    fn admit(&self) -> Result<(), CallError> {
+        self.refused.clone().map_or(Ok(()), Err)
     }
 
     fn start(self: Arc<Self>, _: Peer) -> Work {

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use futures_util::future::join_all;
-use tooldock_workers::aggregate::{ActivationScope, Aggregate, AggregateMember};
+use tooldock_workers::aggregate::{ActivationScope, Aggregate};
 use tooldock_workers::names::NamespaceName;
 
-use super::catalogue::{Catalogue, Entry, Kind};
+use super::catalogue::{Catalogue, Kind};
 use super::member::Slot;
 use super::offer::Offer;
 use super::own::{self, Shown};
@@ -37,8 +37,8 @@ struct Built {
     offers: Offers,
     catalogue: Arc<Catalogue>,
     version: u64,
-    /// As those see the tools that do not speak MCP: those of the start set, and all. Made when somebody asks.
-    lists: Arc<[OnceLock<Arc<ToolList>>; 2]>,
+    /// All tools, for looking at calls. Made when somebody asks.
+    tools: Arc<OnceLock<Arc<ToolList>>>,
 }
 
 impl Live {
@@ -88,10 +88,37 @@ impl Live {
             offers,
             catalogue,
             version,
-            lists: Arc::default(),
+            tools: Arc::default(),
         };
         *built = Some(next.clone());
         next
+    }
+
+    /// All tools, turned on or not, for looking at calls. No caller is shown them so.
+    pub(super) fn tool_list(&self) -> Arc<ToolList> {
+        let built = self.built();
+        let list = built.tools.get_or_init(|| {
+            let options = &self.aggregate.spec.options;
+            // Calls are not judged by what the description lists.
+            let nothing = Shown {
+                catalogue: &built.catalogue,
+                toolset: &Toolset::default(),
+                visible: &|_| false,
+            };
+            let own = own::names(options).into_iter();
+            let own = own.map(|name| own::definition(name, &nothing, options).to_string());
+            let tools = built.catalogue.of(Kind::Tool);
+            let tools = tools.map(|entry| entry.definition.to_string());
+            let page: Vec<_> = own.chain(tools).collect();
+            let page = format!(r#"{{"tools":[{}]}}"#, page.join(","));
+            Arc::new(ToolList::listed(built.version, &page.into()))
+        });
+        Arc::clone(list)
+    }
+
+    /// Counts the catalogues: lists of the same one may be kept.
+    pub(super) fn version(&self) -> u64 {
+        self.built().version
     }
 
     /// Logs what is new among what is wrong with the offers.
@@ -123,43 +150,4 @@ fn same_offers(one: &Offers, other: &Offers) -> bool {
     };
     let offers = one.iter().zip(other);
     one.len() == other.len() && offers.map(|(one, other)| (&one.1, &other.1)).all(same)
-}
-
-/// Whether everybody who may use the aggregate may know of an entry. What a namespace of its own offers is shown by lists
-/// that know their caller.
-fn is_for_all(live: &Live, entry: &Entry) -> bool {
-    match &live.aggregate.members[entry.member] {
-        AggregateMember::Own(namespace) => {
-            entry.kind != Kind::Tool || namespace.policy.allows_tool(&entry.own)
-        }
-        AggregateMember::Served(_) => false,
-    }
-}
-
-/// The tools for those that do not speak MCP, and for looking at calls: the start set, or all.
-pub(super) fn tool_list(live: &Live, of_start: bool) -> Arc<ToolList> {
-    let built = live.built();
-    let list =
-        built.lists[usize::from(of_start)].get_or_init(|| written_list(live, &built, of_start));
-    Arc::clone(list)
-}
-
-fn written_list(live: &Live, built: &Built, of_start: bool) -> Arc<ToolList> {
-    let (catalogue, version) = (&built.catalogue, built.version);
-    let start = Toolset::default();
-    let for_all = |entry: &Entry| is_for_all(live, entry);
-    let shown = Shown {
-        catalogue,
-        toolset: &start,
-        visible: &for_all,
-    };
-    let options = &live.aggregate.spec.options;
-    let own = own::names(options).into_iter();
-    let own = own.map(|name| own::definition(name, &shown, options).to_string());
-    let mut page: Vec<String> = own.collect();
-    let tools = catalogue.of(Kind::Tool);
-    let tools = tools.filter(|entry| !of_start || entry.start && is_for_all(live, entry));
-    page.extend(tools.map(|entry| entry.definition.clone()));
-    let page = format!(r#"{{"tools":[{}]}}"#, page.join(","));
-    Arc::new(ToolList::listed(version, &page.into()))
 }

@@ -99,8 +99,12 @@ fn gateway() -> Caller {
         manager: false,
         headers: None,
         visibility: Visibility::All,
+        grant: None,
+        relay: None,
         toolset: None,
         note: None,
+        key_limits: None,
+        budget: None,
     }
 }
 

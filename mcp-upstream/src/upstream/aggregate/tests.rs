@@ -73,6 +73,7 @@ impl Upstream for Panicking {
     fn tools<'a>(
         &'a self,
         _: &'a Arc<Namespace>,
+        _: Option<&'a Arc<str>>,
         _: ToolsWait,
     ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
         unreachable!("nobody gets so far")

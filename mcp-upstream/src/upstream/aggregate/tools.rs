@@ -12,18 +12,20 @@ use super::asked::{Asked, text_of, with};
 use super::call::OwnCall;
 use super::catalogue::Entry;
 use super::own::{ACTIVATE, CALL, SEARCH, Said, Shown};
-use crate::engine::{CallFacts, UpstreamCall};
+use crate::engine::{CallFacts, UpstreamCall, insufficient_scope};
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{self, Key, RequestError};
 use crate::protocol::code;
 use crate::upstream::{IncomingRequest, Prepared};
 
 impl Asked<'_> {
-    /// A tool by its published name, if it is there for this caller and active.
+    /// A tool by its published name, if it is there for this caller and active; also if the caller's scopes do not open
+    /// the tool, so that the engine refuses the member's call.
     pub(super) fn active_tool(&self, name: &str) -> Result<&Entry, Said> {
         let found = self.catalogue.tool(name);
-        match found.filter(|entry| self.is_visible(entry)) {
-            Some(entry) if self.is_active(entry) => Ok(entry),
+        let known = |entry: &&Entry| self.is_visible(entry) || self.is_out_of_scope(entry);
+        match found.filter(known) {
+            Some(entry) if self.is_active(entry) || !self.is_visible(entry) => Ok(entry),
             Some(_) => Err(Said::error(format!(
                 "{name} is not active: call {ACTIVATE} with tools_on: [\"{name}\"] first"
             ))),
@@ -110,6 +112,11 @@ impl Asked<'_> {
                 // What is limited by the name of a tool is so, too, for a call by way of this one.
                 return self.to_member(request, entry, &inner.tool, params).await;
             }
+            Target::Closed(tool) => {
+                let facts = self.facts(request.method, &name, arguments);
+                let refused = insufficient_scope(&tool);
+                return Ok(Prepared::Call(OwnCall::refused(facts, refused)));
+            }
             Target::Nothing(said) => said,
         };
         let facts = self.facts(request.method, &name, arguments);
@@ -133,6 +140,7 @@ impl Asked<'_> {
                 self.count_call();
                 (entry, inner.tool, inner.arguments.get().to_owned().into())
             }
+            Target::Closed(tool) => return Err(insufficient_scope(&tool)),
             Target::Nothing(said) => {
                 let facts = self.facts("tools/call", tool, arguments);
                 return Ok(self.answered(facts, &said, code::INVALID_PARAMS));
@@ -156,6 +164,7 @@ impl Asked<'_> {
         if !self.own_names().contains(&name) {
             return match self.active_tool(name) {
                 Ok(entry) => Target::Member(entry),
+                Err(_) if self.is_closed(name) => Target::Closed(name.to_owned()),
                 Err(said) => Target::Nothing(said),
             };
         }
@@ -166,8 +175,27 @@ impl Asked<'_> {
         let inner = Inner::read(arguments);
         match inner.and_then(|inner| Ok((self.active_tool(&inner.tool)?, inner))) {
             Ok((entry, inner)) => Target::Inner(entry, inner),
-            Err(said) => Target::Nothing(said),
+            Err(said) => match Inner::read(arguments) {
+                Ok(inner) if self.is_closed(&inner.tool) => Target::Closed(inner.tool),
+                _ => Target::Nothing(said),
+            },
         }
+    }
+
+    /// Whether the caller is told of a tool only that its credential does not open it: a caller with scopes does not learn
+    /// which other tools there are.
+    fn is_closed(&self, name: &str) -> bool {
+        let is_scoped = self
+            .cx
+            .caller
+            .grant
+            .as_ref()
+            .is_some_and(|it| !it.tools.is_admin());
+        is_scoped
+            && !self
+                .catalogue
+                .tool(name)
+                .is_some_and(|entry| self.is_visible(entry))
     }
 
     fn count_call(&self) {
@@ -184,6 +212,8 @@ enum Target<'a> {
     Member(&'a Entry),
     /// A member's tool, by way of `toolman_call`.
     Inner(&'a Entry, Inner),
+    /// Nothing that the scopes of the caller's credential open.
+    Closed(String),
     /// Nothing that could be called.
     Nothing(Said),
 }

@@ -6,6 +6,8 @@
 //! | a namespace that is served anyway | to whom that namespace is open, what its policy allows |
 //! | another aggregate | the same once more, for the members of that one |
 //!
+//! Of tools, that is narrowed to those that the scopes of the caller's credential open in their own namespaces.
+//!
 //! In a session whose own copy of a server has ended for good, that server offers nothing any more (AGG-35).
 
 use std::sync::{Arc, OnceLock};
@@ -14,6 +16,7 @@ use tooldock_workers::registry::Namespace;
 
 use super::asked::{Asked, may_reach};
 use super::catalogue::{Entry, Kind};
+use crate::catalogue::View;
 use crate::upstream::ServerCopy;
 
 /// What is known of the members so far, each looked at once in a request.
@@ -34,8 +37,30 @@ impl Visible {
         let Some(namespace) = self.member(asked, entry.member) else {
             return false;
         };
-        (!is_tool || namespace.policy.allows_tool(&entry.own))
-            && (!super::is_aggregate(namespace) || shown_inside(asked, namespace, entry))
+        (!is_tool || View::of(asked.cx.caller, namespace).allows_tool(&entry.own))
+            && (!super::is_aggregate(namespace)
+                || inside(asked, namespace, entry, |inner, entry| {
+                    inner.is_visible(entry)
+                }))
+    }
+
+    /// Whether a tool is hidden by the scopes of the caller's credential alone. The engine is to refuse its call, as it
+    /// does where no aggregate stands between.
+    pub(super) fn is_out_of_scope(&self, asked: &Asked<'_>, entry: &Entry) -> bool {
+        let caller = asked.cx.caller;
+        if caller.grant.is_none() || !asked.cx.view().allows_tool(&entry.published) {
+            return false;
+        }
+        let Some(namespace) = self.member(asked, entry.member) else {
+            return false;
+        };
+        if super::is_aggregate(namespace) {
+            return inside(asked, namespace, entry, |inner, entry| {
+                inner.is_out_of_scope(entry)
+            });
+        }
+        let opened = View::of(caller, namespace).opens_tool(&entry.own);
+        !opened && namespace.policy.allows_tool(&entry.own)
     }
 
     /// A member that the caller may know of.
@@ -51,13 +76,18 @@ impl Visible {
     }
 }
 
-/// Whether a member that is an aggregate shows an entry to the caller.
-fn shown_inside(asked: &Asked<'_>, namespace: &Arc<Namespace>, entry: &Entry) -> bool {
+/// What a member that is an aggregate says of an entry to the caller.
+fn inside(
+    asked: &Asked<'_>,
+    namespace: &Arc<Namespace>,
+    entry: &Entry,
+    says: impl Fn(&Asked<'_>, &Entry) -> bool,
+) -> bool {
     let runner = asked.shared.runner(namespace);
     let cx = asked.child(asked.cx.body, Arc::clone(namespace), runner.upstream());
     let Ok(inner) = Asked::new(asked.shared, &cx, None) else {
         return false;
     };
     let inner_entry = inner.catalogue.find(entry.kind, &entry.own);
-    inner_entry.is_some_and(|entry| inner.is_visible(entry))
+    inner_entry.is_some_and(|entry| says(&inner, entry))
 }

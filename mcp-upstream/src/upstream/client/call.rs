@@ -14,7 +14,7 @@ use tooldock_workers::worker::LogLevel;
 use super::connector::{Connection, ConnectionKey, Fate, SentRequest, ServerInfo, Unanswered};
 use super::inbound::{CallListener, InboundHandler};
 use super::isolation::{Place, may_ask};
-use super::{ExternalServers, Leased, Requester, catalogue, subscriptions, tasks};
+use super::{ExternalServers, Leased, Requester, Whose, catalogue, subscriptions, tasks};
 use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::{reply, rounds, state};
 use crate::catalogue::{Access, PageKey};
@@ -135,8 +135,12 @@ impl ServerCall {
     async fn check_arguments(&self) -> Result<(), CallError> {
         // A server that does not list its tools says itself what is wrong with a call.
         let (namespace, tool) = (&self.facts.namespace, &*self.facts.subject);
-        let tools = match self.external.catalogue(namespace) {
-            Ok(catalogue) => self.external.tools_soon(namespace, &catalogue).await,
+        let whose = Whose {
+            namespace,
+            principal: self.requester.principal.as_ref(),
+        };
+        let tools = match self.external.catalogue(namespace, whose.principal) {
+            Ok(catalogue) => self.external.tools_soon(whose, &catalogue).await,
             Err(error) => Err(error),
         };
         match tools.ok().and_then(|tools| tools.arguments_schema(tool)) {
@@ -272,7 +276,7 @@ impl ServerCall {
             && !self.requester.is_told_apart()
             && let Some(page) = self.page(opening)
             && let ResponseOutcome::Result(result) = &answer.outcome()
-            && let Ok(catalogue) = self.external.catalogue(&self.facts.namespace)
+            && let Ok(catalogue) = self.external.catalogue(&self.facts.namespace, None)
         {
             catalogue.remember(page, result);
         }
@@ -358,7 +362,11 @@ impl ServerCall {
         let (processes, namespace) = (&self.external.processes, &self.facts.namespace);
         let opening = processes.last_opening(namespace, place.open.era)?;
         let page = self.page(&opening)?;
-        let result = self.external.catalogue(namespace).ok()?.recall(&page)?;
+        let result = self
+            .external
+            .catalogue(namespace, None)
+            .ok()?
+            .recall(&page)?;
         processes.fell_back(namespace, LastGood::List);
         Some(self.for_client(
             &opening,
@@ -457,7 +465,8 @@ impl ServerCall {
         let harmless = || {
             let name = self.request.raw(Key::Name).and_then(json::raw);
             let name = name.and_then(jsonrpc::string);
-            let catalogue = self.external.catalogue(namespace);
+            let principal = self.requester.principal.as_ref();
+            let catalogue = self.external.catalogue(namespace, principal);
             catalogue.is_ok_and(|it| it.is_repeatable(&self.facts.method, name.as_deref()))
         };
         let unsent = unanswered.fate == Fate::Unsent;

@@ -9,8 +9,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tooldock_workers::error::CallError;
 use tooldock_workers::registry::Namespace;
 
-use super::connector::{Connection, Era, Isolation, ServerInfo};
+use super::connector::{Connection, Era, Isolation, Opener, ServerInfo};
 use super::isolation;
+use super::own_lists::OwnLists;
 use super::{ExternalServers, Requester};
 use crate::catalogue::{Catalogue, Outcome, PageSource, Reading, ToolList, late};
 use crate::jsonrpc::ResponseOutcome;
@@ -21,6 +22,14 @@ use crate::upstream::Client;
 const TRIES: usize = 2;
 /// How long a list may take that is known from before.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whose lists are meant.
+#[derive(Clone, Copy)]
+pub(super) struct Whose<'a> {
+    pub(super) namespace: &'a Arc<Namespace>,
+    /// Who asks. It matters where the server is reached with credentials of whoever asks.
+    pub(super) principal: Option<&'a Arc<str>>,
+}
 
 #[async_trait]
 impl PageSource for Arc<dyn Connection> {
@@ -40,12 +49,28 @@ impl PageSource for Arc<dyn Connection> {
 }
 
 impl ExternalServers {
-    /// What the namespace's server offers.
+    /// What the namespace's server offers: to a principal, where the server is reached with its credentials.
     ///
     /// # Errors
     ///
     /// The server is not served any more, or could not be brought up.
-    pub(super) fn catalogue(&self, namespace: &Namespace) -> Result<Arc<Catalogue>, CallError> {
+    pub(super) fn catalogue(
+        &self,
+        namespace: &Namespace,
+        principal: Option<&Arc<str>>,
+    ) -> Result<Arc<Catalogue>, CallError> {
+        if self.processes.is_personal(namespace) {
+            let base = self.processes.catalogue(namespace)?;
+            let Some(principal) = principal else {
+                return Ok(base);
+            };
+            let lists = namespace.attached.get::<OwnLists>().unwrap_or_else(|| {
+                namespace.attached.set(Arc::new(OwnLists::default()));
+                // Another caller may have been faster.
+                namespace.attached.get().unwrap_or_default()
+            });
+            return Ok(lists.of(principal, base.version()));
+        }
         if let Some(catalogue) = namespace.attached.get() {
             return Ok(catalogue);
         }
@@ -61,9 +86,10 @@ impl ExternalServers {
     /// Why they cannot be read.
     pub(super) async fn tools(
         self: &Arc<Self>,
-        namespace: &Arc<Namespace>,
+        whose: Whose<'_>,
         catalogue: &Arc<Catalogue>,
     ) -> Outcome {
+        let namespace = whose.namespace;
         let version = catalogue.version();
         // One for all tries.
         let end = Instant::now() + namespace.limits.timeout;
@@ -73,7 +99,7 @@ impl ExternalServers {
                 return Ok(current);
             }
             tries += 1;
-            let (reading, is_own) = self.reading(namespace, catalogue);
+            let (reading, is_own) = self.reading(whose, catalogue);
             let outcome = timeout_at(end, reading.outcome()).await;
             match outcome.unwrap_or_else(|_| Err(late(&namespace.name))) {
                 // It may have been begun before the change that this request knows of.
@@ -92,15 +118,16 @@ impl ExternalServers {
     /// Why none are known.
     pub(super) async fn tools_soon(
         self: &Arc<Self>,
-        namespace: &Arc<Namespace>,
+        whose: Whose<'_>,
         catalogue: &Arc<Catalogue>,
     ) -> Outcome {
+        let namespace = whose.namespace;
         if let Some(current) = catalogue.current() {
             return Ok(current);
         }
-        let (reading, _) = self.reading(namespace, catalogue);
+        let (reading, _) = self.reading(whose, catalogue);
         let until = reading.patience(namespace.limits.timeout);
-        let outcome = timeout_at(until, self.tools(namespace, catalogue)).await;
+        let outcome = timeout_at(until, self.tools(whose, catalogue)).await;
         let outcome = outcome.unwrap_or_else(|_| Err(late(&namespace.name)));
         outcome.or_else(|error| catalogue.known().ok_or(error))
     }
@@ -108,17 +135,22 @@ impl ExternalServers {
     /// The reading of the tools that serves now, begun where there is none. `true`: it was.
     fn reading(
         self: &Arc<Self>,
-        namespace: &Arc<Namespace>,
+        whose: Whose<'_>,
         catalogue: &Arc<Catalogue>,
     ) -> (Arc<Reading>, bool) {
         let (reading, begun) = catalogue.begin();
         let is_own = begun.is_some();
         if let Some(begun) = begun {
-            let (external, namespace) = (Arc::clone(self), Arc::clone(namespace));
+            let (external, namespace) = (Arc::clone(self), Arc::clone(whose.namespace));
+            let principal = whose.principal.cloned();
             let catalogue = Arc::clone(catalogue);
             // One for each catalogue, and bounded by the time of a call.
             tokio::spawn(async move {
-                let read = external.read_tools(&namespace, &catalogue);
+                let whose = Whose {
+                    namespace: &namespace,
+                    principal: principal.as_ref(),
+                };
+                let read = external.read_tools(whose, &catalogue);
                 let outcome = timeout(namespace.limits.timeout, read).await;
                 begun.end(outcome.unwrap_or_else(|_| Err(late(&namespace.name))));
             });
@@ -126,16 +158,25 @@ impl ExternalServers {
         (reading, is_own)
     }
 
-    /// Asks the process that everybody shares: it lists for everybody, even where calls have processes of their own.
-    async fn read_tools(
-        self: &Arc<Self>,
-        namespace: &Arc<Namespace>,
-        catalogue: &Catalogue,
-    ) -> Outcome {
+    /// Asks the process that everybody shares: it lists for everybody, even where calls have processes of their own. Where
+    /// there is none, since the server is reached with credentials of whoever asks, the one of the principal that asks.
+    async fn read_tools(self: &Arc<Self>, whose: Whose<'_>, catalogue: &Catalogue) -> Outcome {
+        let namespace = whose.namespace;
         let client = Client::Plain;
+        if self.processes.is_personal(namespace) {
+            let requester = Requester {
+                principal: whose.principal.cloned(),
+                ..Requester::default()
+            };
+            let leased = self.lease(namespace, &client, &requester, "tools/list");
+            let leased = leased.await?;
+            let list = catalogue.read(&namespace.name, &leased.process).await?;
+            leased.process.answered();
+            return Ok(list);
+        }
         let speaks = self
             .processes
-            .speaks(namespace, client.own_era(), None)
+            .speaks(namespace, client.own_era(), Opener::Everybody)
             .await?;
         let place = isolation::place(
             Isolation::Shared,

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tooldock_workers::error::CallError;
 pub(crate) use tooldock_workers::external::Isolation;
+use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::BackendId;
 use tooldock_workers::worker::LogLevel;
@@ -23,7 +24,7 @@ pub(crate) use crate::protocol::{Era, EraSupport, ServerInfo};
 pub(crate) use crate::stdio::link::Inbound;
 use crate::stdio::link::{Canceller, NotificationSink};
 use crate::stdio::metrics::LastGood;
-pub(crate) use crate::stdio::pool::{ConnectionKey, OpenAs};
+pub(crate) use crate::stdio::pool::{ConnectionKey, OpenAs, Opener};
 use crate::stdio::pool::{Presence, ServerCopy};
 use crate::stdio::process::tasks::Tasks;
 use crate::upstream::health::ServerHealth;
@@ -76,8 +77,22 @@ pub(crate) trait Connector: Send + Sync {
     /// How the processes of a namespace's server are shared; `None` where the namespace is no external server.
     fn isolation(&self, namespace: &Namespace) -> Option<Isolation>;
 
-    /// What the server speaks, as far as it matters to a client of that era. Asks it the first time; `opener` are the
-    /// headers of the client that asks, where none of the server's connections is everybody's.
+    /// Whether a principal has what it takes to reach the server.
+    ///
+    /// # Errors
+    ///
+    /// `missing_credential`: the server needs credentials of whoever calls, and there are none.
+    fn check_credentials(&self, _: &Namespace, _: Option<&str>) -> Result<(), CallError> {
+        Ok(())
+    }
+
+    /// Whether the server is reached with credentials of whoever calls, so that what it answers is nobody else's.
+    fn is_personal(&self, _: &Namespace) -> bool {
+        false
+    }
+
+    /// What the server speaks, as far as it matters to a client of that era. Asks it the first time; `opener` is whose
+    /// connection finds out.
     ///
     /// # Errors
     ///
@@ -86,7 +101,7 @@ pub(crate) trait Connector: Send + Sync {
         &self,
         namespace: &Namespace,
         client: Era,
-        opener: Option<Arc<HeaderMap>>,
+        opener: Opener,
     ) -> Result<EraSupport, CallError>;
 
     /// The same without asking; `None` where only asking tells. Nearly always it is known.
@@ -173,6 +188,20 @@ pub(crate) trait Connector: Send + Sync {
 
     /// How the server of a namespace is; `None` where nobody asked for it yet.
     fn health(&self, namespace: &Namespace) -> Option<ServerHealth>;
+
+    /// Ends every connection of the server, with the calls that run there, and opens new ones.
+    ///
+    /// # Errors
+    ///
+    /// The server is not served any more.
+    fn restart(&self, _: &Namespace) -> Result<(), CallError> {
+        Ok(())
+    }
+
+    /// What the processes of the server printed lately; `None` where it has none.
+    fn output(&self, _: &Namespace) -> Option<Arc<RecentLines>> {
+        None
+    }
 
     /// Whether what everybody shares of the server is there, now and whenever that changes.
     fn presence(&self, _: &Namespace) -> Option<watch::Receiver<Presence>> {

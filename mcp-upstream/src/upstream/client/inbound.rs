@@ -438,6 +438,15 @@ impl Inbound for HandlerRef {
         }
     }
 
+    /// The session's lists lose what the server offered (AGG-35).
+    fn ended_for_good(&self) {
+        if let ProcessOwner::Session(_) = self.0.scope {
+            for change in [Change::Tools, Change::Resources, Change::Prompts] {
+                self.0.put(change.message(None).into());
+            }
+        }
+    }
+
     fn away_since(&self, now: Instant) -> Option<Instant> {
         self.0.away_since(now)
     }

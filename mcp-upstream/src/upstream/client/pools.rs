@@ -9,13 +9,14 @@ use http::HeaderMap;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::BackendId;
 use tooldock_workers::worker::LogLevel;
 
 use super::connector::{
     Connection, ConnectionKey, Connector, Era, EraSupport, Fate, Inbound, Isolation, OpenAs,
-    SentRequest, ServerInfo, Unanswered,
+    Opener, SentRequest, ServerInfo, Unanswered,
 };
 use crate::catalogue::Catalogue;
 use crate::jsonrpc::Request;
@@ -46,11 +47,25 @@ impl Connector for PooledConnector {
         Some(served(namespace)?.isolation())
     }
 
+    fn check_credentials(
+        &self,
+        namespace: &Namespace,
+        principal: Option<&str>,
+    ) -> Result<(), CallError> {
+        let server = there(namespace)?;
+        let own = server.personal();
+        own.check(server.name(), self.0.personal(), principal)
+    }
+
+    fn is_personal(&self, namespace: &Namespace) -> bool {
+        served(namespace).is_some_and(|server| server.personal().is_needed())
+    }
+
     async fn speaks(
         &self,
         namespace: &Namespace,
         client: Era,
-        opener: Option<Arc<HeaderMap>>,
+        opener: Opener,
     ) -> Result<EraSupport, CallError> {
         let server = there(namespace)?;
         self.0.server_era(server, client, opener).await
@@ -157,6 +172,14 @@ impl Connector for PooledConnector {
         if let Some(server) = served(namespace) {
             self.0.settled(server).await;
         }
+    }
+
+    fn restart(&self, namespace: &Namespace) -> Result<(), CallError> {
+        self.0.restart(there(namespace)?)
+    }
+
+    fn output(&self, namespace: &Namespace) -> Option<Arc<RecentLines>> {
+        self.0.output(served(namespace)?)
     }
 
     fn health(&self, namespace: &Namespace) -> Option<ServerHealth> {

@@ -63,7 +63,7 @@ impl GlobalTools {
         let members = members(snapshot, caller);
         let read = members
             .iter()
-            .map(|namespace| list(kinds, namespace, ToolsWait::Long, deadline));
+            .map(|namespace| list(kinds, (namespace, caller), ToolsWait::Long, deadline));
         let read = join_all(read).await;
         let (mut lists, mut missing) = (Vec::new(), Vec::new());
         for (namespace, list) in members.into_iter().zip(read) {
@@ -120,7 +120,7 @@ pub(crate) async fn find(
     let deadline = Instant::now() + WAIT;
     let members = members(snapshot, caller);
     for namespace in &members {
-        let list = list(kinds, namespace, ToolsWait::Short, deadline).await;
+        let list = list(kinds, (namespace, caller), ToolsWait::Short, deadline).await;
         if list.is_some_and(|list| View::of(caller, namespace).tool(&list, name).is_some()) {
             return Some((Arc::clone(namespace), name.into()));
         }
@@ -130,7 +130,7 @@ pub(crate) async fn find(
         let Some(own) = own.and_then(|rest| rest.strip_prefix('_')) else {
             continue;
         };
-        let list = list(kinds, namespace, ToolsWait::Short, deadline).await;
+        let list = list(kinds, (namespace, caller), ToolsWait::Short, deadline).await;
         if list.is_some_and(|list| View::of(caller, namespace).tool(&list, own).is_some()) {
             return Some((Arc::clone(namespace), own.into()));
         }
@@ -141,12 +141,12 @@ pub(crate) async fn find(
 /// The tools of a namespace, as far as they are known by the deadline.
 async fn list(
     kinds: &Upstreams,
-    namespace: &Arc<Namespace>,
+    (namespace, caller): (&Arc<Namespace>, &Caller),
     wait: ToolsWait,
     deadline: Instant,
 ) -> Option<Arc<ToolList>> {
     let upstream = kinds.of(namespace);
-    let read = match upstream.tools(namespace, wait) {
+    let read = match upstream.tools(namespace, caller.principal.as_ref(), wait) {
         Soon::Now(list) => list.ok(),
         Soon::Later(list) => timeout_at(deadline, list).await.ok().and_then(Result::ok),
     };

@@ -9,6 +9,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::remote::RemoteServer;
 
 use super::port::{BackendResponse, BodyError};
+use crate::call_error::retry_seconds;
 use crate::jsonrpc::{self, Message};
 
 /// When to try again what a backend could not do now, where it does not say.
@@ -187,6 +188,7 @@ pub(super) fn refused(server: &RemoteServer, status: StatusCode, headers: &Heade
         true => ("client's own credentials, or missed them", "headers.pass"),
         false => ("gateway's own credentials", "credentials"),
     };
+    let again = retry_after(headers).unwrap_or(RETRY);
     let (code, what) = match number {
         401 | 403 => (
             CallErrorCode::WorkerUnavailable,
@@ -197,11 +199,17 @@ pub(super) fn refused(server: &RemoteServer, status: StatusCode, headers: &Heade
         ),
         429 => (
             CallErrorCode::RateLimited,
-            "takes no more requests at the moment (HTTP 429)".to_owned(),
+            format!(
+                "takes no more requests at the moment (HTTP 429). Try again in {} s",
+                retry_seconds(again)
+            ),
         ),
         503 => (
             CallErrorCode::WorkerUnavailable,
-            "is not available at the moment (HTTP 503)".to_owned(),
+            format!(
+                "is not available at the moment (HTTP 503). Try again in {} s",
+                retry_seconds(again)
+            ),
         ),
         504 => (
             CallErrorCode::ExecutionTimeout,
@@ -218,7 +226,7 @@ pub(super) fn refused(server: &RemoteServer, status: StatusCode, headers: &Heade
     };
     let mut failed = failed(server, code, &what);
     failed.error.retry_after = match number {
-        429 | 503 => Some(retry_after(headers).unwrap_or(RETRY)),
+        429 | 503 => Some(again),
         401 | 403 | 300..=399 => None,
         _ => Some(RETRY),
     };

@@ -8,14 +8,17 @@ use tokio::runtime::Handle;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::{Isolation, ProcessHost, Restart, StdioSettings};
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::personal::PersonalSecrets;
 use tooldock_workers::process::Exit;
 use tooldock_workers::remote::{BackendId, RemoteServer, RemoteSpec};
 
 use super::port::{Backend, BackendState, Backends, HttpClient};
-use super::session::{Session, SessionTransport};
+use super::reached::Reached;
+use super::session::{Opener, Session, SessionTransport};
 use super::sse::Channel;
 use crate::stdio::launch::{
-    Instance, Launcher, Launchers, LinkParts, Place, ProcessLaunchers, ServerRef,
+    Instance, Launcher, Launchers, LinkParts, PersonalUse, Place, ProcessLaunchers, ServerRef,
+    is_outdated, personal_use,
 };
 use crate::stdio::link::Link;
 
@@ -34,13 +37,22 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(crate) struct AllLaunchers {
     processes: ProcessLaunchers,
     client: Arc<dyn HttpClient>,
+    personal: Arc<PersonalSecrets>,
     runtime: Handle,
 }
 
 impl AllLaunchers {
-    pub(crate) fn new(host: &Arc<ProcessHost>, client: Option<Arc<dyn HttpClient>>) -> Arc<Self> {
+    pub(crate) fn new(
+        host: &Arc<ProcessHost>,
+        client: Option<Arc<dyn HttpClient>>,
+        personal: &Arc<PersonalSecrets>,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            processes: ProcessLaunchers(Arc::clone(host)),
+            processes: ProcessLaunchers {
+                host: Arc::clone(host),
+                personal: Arc::clone(personal),
+            },
+            personal: Arc::clone(personal),
             client: client.unwrap_or_else(|| Arc::new(NoClient)),
             runtime: host.control.clone(),
         })
@@ -52,9 +64,10 @@ impl Launchers for AllLaunchers {
         match server {
             ServerRef::Process(_) => self.processes.launcher(server),
             ServerRef::Remote(server) => Arc::new(RemoteLauncher {
-                settings: settings(&server.spec),
-                backends: self.client.backends(server),
-                server: Arc::clone(server),
+                name: server.name.clone(),
+                reached: Reached::new(server, &*self.client),
+                client: Arc::clone(&self.client),
+                personal: Arc::clone(&self.personal),
                 runtime: self.runtime.clone(),
             }),
         }
@@ -63,9 +76,10 @@ impl Launchers for AllLaunchers {
 
 /// Opens sessions at the backends of one server.
 struct RemoteLauncher {
-    server: Arc<RemoteServer>,
-    settings: StdioSettings,
-    backends: Arc<dyn Backends>,
+    name: NamespaceName,
+    reached: Arc<Reached>,
+    client: Arc<dyn HttpClient>,
+    personal: Arc<PersonalSecrets>,
     runtime: Handle,
 }
 
@@ -88,15 +102,24 @@ fn settings(spec: &RemoteSpec) -> StdioSettings {
 #[async_trait]
 impl Launcher for RemoteLauncher {
     fn name(&self) -> &NamespaceName {
-        &self.server.name
+        &self.name
     }
 
-    fn settings(&self) -> &StdioSettings {
-        &self.settings
+    fn settings(&self) -> StdioSettings {
+        settings(&self.reached.now().server.spec)
     }
 
     fn is(&self, server: ServerRef<'_>) -> bool {
-        matches!(server, ServerRef::Remote(server) if Arc::ptr_eq(&self.server, server))
+        matches!(server, ServerRef::Remote(server) if self.reached.serves(server))
+    }
+
+    fn adopt(&self, server: ServerRef<'_>) -> bool {
+        matches!(server, ServerRef::Remote(server) if self.reached.adopt(server, &*self.client))
+    }
+
+    fn has(&self, backend: &BackendId) -> bool {
+        let now = self.reached.now();
+        now.server.spec.backends.iter().any(|it| it.id == *backend)
     }
 
     /// Nothing is sent yet: the first message opens the session.
@@ -105,11 +128,14 @@ impl Launcher for RemoteLauncher {
         place: Place<'_>,
         parts: LinkParts,
     ) -> Result<(Arc<Link>, Box<dyn Instance>), CallError> {
+        let now = self.reached.now();
+        let spec = &now.server.spec;
+        let own = personal_use(&spec.personal, self.name(), &self.personal, place)?;
         let backend = match place.replica {
-            Some(id) => self.backends.get(id),
-            None => self.backends.pick(place.avoid, place.hash),
+            Some(id) => now.backends.get(id),
+            None => now.backends.pick(place.avoid, place.hash),
         };
-        let name = &self.server.name;
+        let name = &self.name;
         let Some(backend) = backend else {
             let message = format!("the server of namespace {name} has no healthy backend");
             let error = CallError::new(CallErrorCode::WorkerUnavailable, message);
@@ -123,21 +149,24 @@ impl Launcher for RemoteLauncher {
         let id = backend.id().clone();
         let mut made = None;
         let transport = |incoming| {
-            let server = Arc::clone(&self.server);
-            let old = Channel::new(self.server.spec.transport);
+            let reached = Arc::clone(&self.reached);
+            let old = Channel::new(spec.transport);
             let runtime = self.runtime.clone();
-            let opener = place.headers.cloned();
-            let session = Session::new(server, backend, incoming, runtime, old, catalogue, opener);
+            let opener = Opener {
+                headers: place.headers.cloned(),
+                principal: place.principal.cloned(),
+            };
+            let session = Session::new(reached, backend, incoming, runtime, old, catalogue, opener);
             made = Some(Arc::clone(&session));
             Arc::new(SessionTransport(session)) as _
         };
         let link = Link::over(name.clone(), transport, &self.runtime, limits, inbound);
         let session = made.expect("the link was made with it");
-        Ok((link, Box::new(RemoteSession { session, id })))
+        Ok((link, Box::new(RemoteSession { session, id, own })))
     }
 
     fn replica(&self, avoid: &[BackendId], hash: u64) -> Option<BackendId> {
-        let picked = self.backends.pick(avoid, hash);
+        let picked = self.reached.now().backends.pick(avoid, hash);
         picked.map(|backend| backend.id().clone())
     }
 
@@ -146,21 +175,29 @@ impl Launcher for RemoteLauncher {
     }
 
     fn further_backends(&self) -> usize {
-        usize::try_from(self.server.spec.retry.max).unwrap_or(usize::MAX)
+        usize::try_from(self.reached.now().server.spec.retry.max).unwrap_or(usize::MAX)
     }
 
     fn needs_a_client(&self) -> bool {
-        let spec = &self.server.spec;
+        let now = self.reached.now();
+        let spec = &now.server.spec;
         let own = matches!(spec.sharing(), Isolation::Session | Isolation::Principal);
-        own && !spec.headers.pass.is_empty()
+        spec.personal.is_needed() || (own && !spec.headers.pass.is_empty())
+    }
+
+    fn is_outdated(&self, own: &PersonalUse) -> bool {
+        let now = self.reached.now();
+        is_outdated(&now.server.spec.personal, &self.name, &self.personal, own)
     }
 
     fn keeps_state(&self) -> bool {
-        self.server.spec.stateful
+        self.reached.now().server.spec.stateful
     }
 
     fn without_secrets(&self, text: &str) -> String {
-        self.server.without_secrets(text)
+        let now = self.reached.now();
+        let text = now.server.without_secrets(text);
+        now.server.spec.personal.hide(&self.personal, text)
     }
 }
 
@@ -168,6 +205,7 @@ impl Launcher for RemoteLauncher {
 struct RemoteSession {
     session: Arc<Session>,
     id: BackendId,
+    own: Option<PersonalUse>,
 }
 
 #[async_trait]
@@ -176,8 +214,12 @@ impl Instance for RemoteSession {
         Some(&self.id)
     }
 
+    fn take_personal(&mut self) -> Option<PersonalUse> {
+        self.own.take()
+    }
+
     fn how_ended(&self, _: Option<Exit>) -> String {
-        format!("is gone at backend {}", self.id)
+        "is gone at its backend".into()
     }
 
     fn leaves_calls(&self) -> Duration {

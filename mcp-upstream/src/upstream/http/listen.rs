@@ -49,7 +49,7 @@ pub(super) async fn run(session: Arc<Session>) {
             Ok(_) => failures += 1,
             Err(_) => {
                 failures += 1;
-                if !session.backend.is_healthy() {
+                if !session.backend().is_healthy() {
                     session.lose();
                     return;
                 }

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The client decides which backend is healthy, adds the server's own headers and credentials, and takes the headers away
-//! that go no further than one connection. It repeats nothing: whether a request may be sent again is decided above, by
-//! [`SendError::unsent`].
+//! that go no further than one connection. It repeats nothing, but once with a new token where a backend refused the old
+//! one with 401: whether a request may be sent again is decided above, by [`SendError::unsent`].
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -78,6 +78,8 @@ pub struct BackendRequest {
     pub streams: bool,
     /// Where it may be given up before it is sent.
     pub departure: Option<Departure>,
+    /// The principal whose credentials are added, where the server's are personal. Without one none of these are.
+    pub on_behalf_of: Option<Arc<str>>,
 }
 
 impl BackendRequest {
@@ -165,7 +167,7 @@ pub struct SendError {
     pub kind: SendErrorKind,
     /// Nothing of the request can have reached the backend.
     pub unsent: bool,
-    /// What went wrong in words, fit for clients: without secrets.
+    /// What went wrong in words, for those who operate the gateway: with the backend, without secrets.
     pub message: String,
 }
 
@@ -193,6 +195,21 @@ pub enum SendErrorKind {
 }
 
 impl SendErrorKind {
+    /// What went wrong, for clients: where the backends are is no concern of theirs.
+    pub(crate) fn told(self) -> &'static str {
+        match self {
+            Self::Resolve => "its address was not found, or may not be used",
+            Self::Connect => "there is no connection",
+            Self::ConnectTimeout => "no connection came about in time",
+            Self::Tls => "there is no encrypted connection",
+            Self::Closed => "the connection ended before the answer",
+            Self::HeadTimeout => "no answer came in time",
+            Self::Malformed => "what it answered is no HTTP",
+            Self::Request => "the request cannot be sent as it is",
+            Self::GivenUp => "the request was given up",
+        }
+    }
+
     /// As it is spelled in metrics and messages.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -33,6 +33,7 @@ use super::answer::{self, Failed};
 use super::events::Events;
 use super::headers::{self, Outgoing};
 use super::port::{Backend, BackendRequest, BackendResponse, Departure, SendError, SendErrorKind};
+use super::reached::Reached;
 use super::{listen, sse, stream};
 use crate::catalogue::Catalogue;
 use crate::protocol::ProtocolVersion;
@@ -48,7 +49,9 @@ const DELETE_WAIT: Duration = Duration::from_secs(2);
 /// A session, or where there is none, the way to a backend.
 pub(super) struct Session {
     pub(super) server: Arc<RemoteServer>,
-    pub(super) backend: Arc<dyn Backend>,
+    reached: Arc<Reached>,
+    /// The backend, as it was when the session was opened.
+    opened_at: Arc<dyn Backend>,
     pub(super) incoming: Incoming,
     /// Where tasks run that no caller's runtime is there for.
     runtime: Handle,
@@ -70,8 +73,16 @@ pub(super) struct Session {
     pub(super) old: sse::Channel,
     /// Which arguments of which tools are mirrored in headers.
     catalogue: Arc<Catalogue>,
+    /// Whose session it is.
+    opener: Opener,
+}
+
+/// For whom a session is opened.
+pub(super) struct Opener {
     /// What of its one client's own headers goes with every message; nothing where several share the session.
-    opener: Option<Arc<HeaderMap>>,
+    pub(super) headers: Option<Arc<HeaderMap>>,
+    /// Whose credentials go with every message, where they are personal.
+    pub(super) principal: Option<Arc<str>>,
 }
 
 /// What became of a request that did not fail.
@@ -94,17 +105,19 @@ pub(super) type OfClient = Option<Arc<HeaderMap>>;
 
 impl Session {
     pub(super) fn new(
-        server: Arc<RemoteServer>,
+        reached: Arc<Reached>,
         backend: Arc<dyn Backend>,
         incoming: Incoming,
         runtime: Handle,
         old: sse::Channel,
         catalogue: Arc<Catalogue>,
-        opener: Option<Arc<HeaderMap>>,
+        opener: Opener,
     ) -> Arc<Self> {
+        let server = Arc::clone(&reached.now().server);
         Arc::new(Self {
             server,
-            backend,
+            reached,
+            opened_at: backend,
             incoming,
             runtime,
             id: OnceLock::new(),
@@ -119,6 +132,12 @@ impl Session {
             catalogue,
             opener,
         })
+    }
+
+    /// The session's backend, as it is configured now; of one that is not, what it was.
+    pub(super) fn backend(&self) -> Arc<dyn Backend> {
+        let known = self.reached.now().backends.get(self.opened_at.id());
+        known.unwrap_or_else(|| Arc::clone(&self.opened_at))
     }
 
     /// Runs one request to its end.
@@ -283,7 +302,7 @@ impl Session {
         if let Err(failed) = told {
             tracing::debug!(
                 namespace = %self.server.name,
-                backend = %self.backend.id(),
+                backend = %self.opened_at.id(),
                 "a notification or an answer did not reach the server: {}",
                 failed.error.message
             );
@@ -308,7 +327,7 @@ impl Session {
             true => outgoing.mirror(&mut headers, &self.catalogue),
             false => self.legacy_headers(&mut headers),
         }
-        self.backend
+        self.backend()
             .send(BackendRequest {
                 method: Method::POST,
                 target: None,
@@ -316,6 +335,7 @@ impl Session {
                 body: message,
                 streams: false,
                 departure: departure.cloned(),
+                on_behalf_of: self.principal(),
             })
             .await
     }
@@ -329,7 +349,7 @@ impl Session {
         let mut headers = headers::of_get(after);
         self.add_of_client(&mut headers, of_client);
         self.legacy_headers(&mut headers);
-        self.backend
+        self.backend()
             .send(BackendRequest {
                 method: Method::GET,
                 target: None,
@@ -337,15 +357,21 @@ impl Session {
                 body: Bytes::new(),
                 streams: true,
                 departure: None,
+                on_behalf_of: self.principal(),
             })
             .await
+    }
+
+    /// Whose credentials go with its messages, where they are personal.
+    pub(super) fn principal(&self) -> Option<Arc<str>> {
+        self.opener.principal.clone()
     }
 
     /// Those of the client whose message it is, or of the one client of the session.
     pub(super) fn add_of_client(&self, headers: &mut HeaderMap, of_client: &OfClient) {
         for (name, value) in of_client
             .iter()
-            .chain(&self.opener)
+            .chain(&self.opener.headers)
             .take(1)
             .flat_map(|it| &**it)
         {
@@ -435,13 +461,21 @@ impl Session {
         let away = match error.kind {
             SendErrorKind::Resolve | SendErrorKind::Connect | SendErrorKind::Tls => true,
             // It may be as busy as that for a moment, and has the session.
-            SendErrorKind::ConnectTimeout => !self.backend.is_healthy(),
+            SendErrorKind::ConnectTimeout => !self.backend().is_healthy(),
             _ => false,
         };
         if away && self.version.get().is_some() {
             self.lose();
         }
-        let mut failed = answer::failed(&self.server, code, &format!("cannot be reached: {error}"));
+        if error.kind != SendErrorKind::GivenUp {
+            tracing::warn!(
+                namespace = %self.server.name,
+                "the server of namespace {} cannot be reached: {error}",
+                self.server.name
+            );
+        }
+        let what = format!("cannot be reached: {}", error.kind.told());
+        let mut failed = answer::failed(&self.server, code, &what);
         failed.is_unsent = error.unsent;
         failed
     }
@@ -496,9 +530,10 @@ impl Session {
             body: Bytes::new(),
             streams: false,
             departure: None,
+            on_behalf_of: self.principal(),
         };
         // A backend that does not take it ends the session in its own time.
-        let _ = timeout(DELETE_WAIT, self.backend.send(request)).await;
+        let _ = timeout(DELETE_WAIT, self.backend().send(request)).await;
     }
 
     fn stop_listening(&self) {

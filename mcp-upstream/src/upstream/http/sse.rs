@@ -118,8 +118,9 @@ impl Channel {
             body: message,
             streams: false,
             departure: None,
+            on_behalf_of: session.principal(),
         };
-        let response = session.backend.send(request).await;
+        let response = session.backend().send(request).await;
         let response = response.map_err(|error| session.not_sent(&error))?;
         match response.status {
             status if status.is_success() => Ok(()),
@@ -150,11 +151,10 @@ impl Channel {
     /// Path and query of the address, if that is at the backend itself: an address elsewhere would be sent what is meant
     /// for the backend.
     fn own_target(&self, session: &Session, endpoint: &str) -> Option<String> {
-        let spec = &session.server.spec;
-        let own = spec
-            .backends
+        let backends = &session.server.spec.backends;
+        let own = backends
             .iter()
-            .find(|it| it.id == *session.backend.id())?;
+            .find(|it| it.id == *session.backend().id())?;
         let authority = match own.backend.host {
             Host::Unix(_) => None,
             _ => Some((own.backend.tls, own.backend.authority())),

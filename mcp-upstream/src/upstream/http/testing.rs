@@ -248,6 +248,7 @@ impl Scene {
             control: Handle::current(),
             runtimes: Arc::new(Runtimes::new()),
             metrics: Arc::new(WorkerMetrics::new(&exported).expect("fresh")),
+            output: Default::default(),
         });
         let log = EventLog::new(
             EventLogConfig::default(),
@@ -263,7 +264,7 @@ impl Scene {
             .insert(namespace.name.clone(), Arc::new(namespace));
         registry.swap(snapshot);
         let pools = Pools::new(
-            AllLaunchers::new(&host, Some(Arc::new(Client(pool)))),
+            AllLaunchers::new(&host, Some(Arc::new(Client(pool))), registry.personal()),
             Handle::current(),
             Arc::clone(&registry),
             Audience::new(Arc::new(log)),
@@ -290,6 +291,8 @@ fn spec(backends: Vec<BackendSpec>, transport: Transport) -> RemoteSpec {
         allow_private: false,
         headers: HeaderRules::default(),
         credentials: None,
+        personal: Default::default(),
+        oauth: None,
         secrets: Vec::new(),
         tls: TlsSpec::default(),
         timeouts: config.timeouts,

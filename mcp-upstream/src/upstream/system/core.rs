@@ -22,6 +22,11 @@ pub enum CoreRequest {
     Namespaces,
     /// `POST /reload`.
     Reload,
+    /// `POST /explain`.
+    Explain {
+        /// The question, a JSON object.
+        question: Bytes,
+    },
     /// `POST /tools/{tool}`.
     Call {
         /// The tool's namespace.

@@ -26,6 +26,27 @@ impl JsonSchema for Namespace {
     }
 }
 
+/// The name of a namespace that is only asked about: `_system` too.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(transparent)]
+pub(super) struct ServedNamespace(
+    #[serde(deserialize_with = "tooldock_workers::explain::served_name")] pub(super) NamespaceName,
+);
+
+impl JsonSchema for ServedNamespace {
+    fn schema_name() -> Cow<'static, str> {
+        "ServedNamespace".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": "^([a-z0-9][a-z0-9_-]{0,62}|_system)$" })
+    }
+}
+
 /// The name of a tool file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(transparent)]

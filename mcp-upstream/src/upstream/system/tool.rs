@@ -172,14 +172,22 @@ impl Entry {
                 Box::pin(async move {
                     let parameters = read::<T::Parameters>(&arguments)?;
                     let outcome = T::run(management, parameters, progress).await?;
-                    let text = serde_json::to_vec(&outcome);
-                    text.map(Bytes::from).map_err(|error| {
-                        CallError::new(CallErrorCode::InternalError, error.to_string())
-                    })
+                    written(&outcome)
                 })
             },
         }
     }
+}
+
+/// A tool's JSON result.
+///
+/// # Errors
+///
+/// When the result is nothing that JSON can say, which no tool's is.
+pub(super) fn written(outcome: &impl Serialize) -> Result<Bytes, CallError> {
+    let text = serde_json::to_vec(outcome);
+    text.map(Bytes::from)
+        .map_err(|error| CallError::new(CallErrorCode::InternalError, error.to_string()))
 }
 
 /// The arguments of a call.
@@ -187,7 +195,7 @@ impl Entry {
 /// # Errors
 ///
 /// What is wrong with which of them.
-fn read<P: DeserializeOwned>(arguments: &[u8]) -> Result<P, CallError> {
+pub(super) fn read<P: DeserializeOwned>(arguments: &[u8]) -> Result<P, CallError> {
     let arguments = match arguments {
         [] => b"{}",
         given => given,

@@ -1,14 +1,17 @@
 //! The management tools: one file per group, one line per tool (MGR-21).
 
 mod core;
+mod explain;
 mod files;
 mod namespaces;
 mod packages;
 mod repositories;
 mod secrets;
 mod test_tool;
+mod tokens;
 
 pub use self::core::ServerFacts;
+pub use self::tokens::KeyTools;
 use super::tool::Entry;
 
 /// All of them, in the order of lists.
@@ -37,6 +40,10 @@ pub(super) fn all() -> Vec<Entry> {
         Entry::of::<repositories::SearchRegistry>(),
         Entry::of::<repositories::InstallFromRegistry>(),
         Entry::of::<repositories::InstallFromRepo>(),
+        Entry::of::<tokens::TokenCreate>(),
+        Entry::of::<tokens::TokenList>(),
+        Entry::of::<tokens::TokenRevoke>(),
+        Entry::of::<explain::Explain>(),
         Entry::of::<core::Health>(),
         Entry::of::<core::ServerConfig>(),
     ]

@@ -290,7 +290,13 @@ async fn checks_find_a_backend_that_goes_and_comes_back() {
 async fn the_series_of_a_backend_go_with_it() {
     let registry = prometheus::Registry::new();
     let metrics = Arc::new(RemoteMetrics::new(&registry).expect("fresh"));
-    let client = RemoteClient::new(Arc::new(SystemNames), metrics, Handle::current());
+    let client = RemoteClient::new(
+        Arc::new(SystemNames),
+        metrics,
+        Handle::current(),
+        Arc::default(),
+        None,
+    );
     let scripted = Scripted::start(&[Answer::Say(OK)]).await;
     let server = server(&[scripted.url()], QUIET);
     let backend = client.backends(&server).pick(&[], 0).expect("a backend");

@@ -106,14 +106,26 @@ function Search({ chosen, onChoose }: { chosen: Found | null; onChoose: (found: 
       {loaded.data && <p class="quiet" role="status">{plural(servers.length, "server")} found</p>}
       <ul class="plain-list found">
         {servers.slice(0, MOST_FOUND).map((server) => (
-          <li key={server.name}>
-            <button type="button" class="as-link" aria-pressed={chosen?.name === server.name} onClick={() => onChoose(server)}>{server.name}</button>
+          <li key={`${server.name} ${server.package_type} ${server.package}`}>
+            {whyNot(server)
+              ? <p><strong>{server.name}</strong></p>
+              : <button type="button" class="as-link" aria-pressed={chosen === server} onClick={() => onChoose(server)}>{server.name}{server.package_type && ` (${server.package_type})`}</button>}
             {server.description && <p class="quiet">{server.description}</p>}
+            {whyNot(server) && <p class="hint">{whyNot(server)}</p>}
           </li>
         ))}
       </ul>
     </div>
   );
+}
+
+/** Why a server of the registry cannot be started here; nothing where it can. */
+function whyNot(server: Found): string | undefined {
+  const kind = server.package_type;
+  if (kind === "remote") return "Reached over HTTP: add its URL as a remote server, under upstreams.remote in the gateway's configuration.";
+  if (!server.package) return "The registry names no package: add the server by its command.";
+  if (kind && kind !== "npm" && kind !== "pypi") return `Published as ${kind}: add the server by its command.`;
+  return undefined;
 }
 
 function shortName(name: string): string {

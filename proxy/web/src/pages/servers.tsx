@@ -1,6 +1,6 @@
 // MCP servers of others: what runs, and adding one from the registry or by its command.
 import { useState } from "preact/hooks";
-import { path, put, remove, type JsonObject } from "../api.ts";
+import { path, post, put, remove, type JsonObject } from "../api.ts";
 import { link } from "../router.ts";
 import type { Server } from "../types.ts";
 import { announce } from "../ui/announce.tsx";
@@ -8,6 +8,7 @@ import { Button, Confirm, Empty, Loading, PageHead, Problem, State } from "../ui
 import { count } from "../ui/format.ts";
 import { More, usePaged } from "../ui/paged.tsx";
 import { AddServer } from "./add-server.tsx";
+import { ServerOutput } from "./server-output.tsx";
 
 const REFRESH_TIMES = 10;
 const REFRESH_MS = 1500;
@@ -16,6 +17,8 @@ export function Servers() {
   const list = usePaged<Server>("/api/servers", "servers");
   const [adding, setAdding] = useState(false);
   const [removing, setRemoving] = useState<Server | null>(null);
+  const [restarting, setRestarting] = useState<Server | null>(null);
+  const [reading, setReading] = useState<Server | null>(null);
   // A server that was added starts in the background: it is looked at again for a while.
   const lookAgain = (times = REFRESH_TIMES) => {
     list.reload();
@@ -30,16 +33,26 @@ export function Servers() {
       {list.loading && !list.items.length && <Loading what="the servers" />}
       {!list.items.length && !list.loading && !list.error && <Empty>No servers yet. Add one from the registry, or by its command.</Empty>}
       <ul class="cards wide">
-        {list.items.map((server) => <OneServer key={server.server_id} server={server} onRemove={() => setRemoving(server)} onChange={() => lookAgain(3)} />)}
+        {list.items.map((server) => <OneServer key={server.server_id} server={server} onRead={() => setReading(server)} onRestart={() => setRestarting(server)} onRemove={() => setRemoving(server)} onChange={() => lookAgain(3)} />)}
       </ul>
       <More list={list} />
       {adding && <AddServer onClose={() => setAdding(false)} onDone={() => (setAdding(false), lookAgain())} />}
+      {reading && <ServerOutput server={reading.server_id} onClose={() => setReading(null)} />}
+      {restarting && <RestartServer server={restarting} onClose={() => setRestarting(null)} onDone={() => (setRestarting(null), lookAgain())} />}
       {removing && <RemoveServer server={removing} onClose={() => setRemoving(null)} onDone={() => (setRemoving(null), list.reload())} />}
     </>
   );
 }
 
-function OneServer({ server, onRemove, onChange }: { server: Server; onRemove: () => void; onChange: () => void }) {
+interface Acting {
+  server: Server;
+  onRead: () => void;
+  onRestart: () => void;
+  onRemove: () => void;
+  onChange: () => void;
+}
+
+function OneServer({ server, onRead, onRestart, onRemove, onChange }: Acting) {
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<Error>();
   const config = server.config ?? {};
@@ -52,6 +65,12 @@ function OneServer({ server, onRemove, onChange }: { server: Server; onRemove: (
           <a class="card-title" href={link("namespaces", server.namespace)}>{server.server_id}</a> <State state={server.status} />
         </p>
         <div class="actions">
+          {server.status !== "disabled" && server.status !== "pending" && server.kind !== "aggregate" && (
+            <>
+              {server.kind === "stdio" && <Button small onClick={onRead} label={`Standard error of ${server.server_id}`}>Standard error</Button>}
+              <Button small onClick={onRestart} label={`Restart ${server.server_id}`}>Restart</Button>
+            </>
+          )}
           {server.managed && (
             <>
               <Button
@@ -85,6 +104,34 @@ function OneServer({ server, onRemove, onChange }: { server: Server; onRemove: (
       {server.error && <div class="notice bad"><p>{server.error.message} <code class="quiet">{server.error.code}</code></p>{server.error.hint && <p class="hint">{server.error.hint}</p>}</div>}
       {error && <Problem error={error} />}
     </li>
+  );
+}
+
+function RestartServer({ server, onClose, onDone }: { server: Server; onClose: () => void; onDone: () => void }) {
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState<Error>();
+  return (
+    <Confirm
+      title={`Restart ${server.server_id}?`}
+      action="Restart"
+      danger
+      busy={busy}
+      error={error}
+      onNo={onClose}
+      onYes={async () => {
+        setBusy(true);
+        try {
+          await post(path`/api/servers/${server.server_id}/restart`, {});
+          announce(`${server.server_id} is restarted`);
+          onDone();
+        } catch (cause) {
+          setError(cause as Error);
+          setBusy(false);
+        }
+      }}
+    >
+      <p>{server.kind === "remote" ? "Its sessions at the backends end and are opened anew." : "Its processes end and new ones start."} Calls that run there fail.</p>
+    </Confirm>
   );
 }
 

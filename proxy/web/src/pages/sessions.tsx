@@ -1,11 +1,11 @@
-// The sessions of clients with their open streams, and the means to end them.
+// The sessions of clients with their open streams, streams without a session, and the means to end them.
 import { useEffect, useState } from "preact/hooks";
 import { path, remove } from "../api.ts";
 import { link } from "../router.ts";
 import { announce } from "../ui/announce.tsx";
 import { Button, Confirm, Empty, Loading, Problem } from "../ui/basics.tsx";
 import { count, duration, size } from "../ui/format.ts";
-import { More, usePaged } from "../ui/paged.tsx";
+import { More, usePaged, type Paged } from "../ui/paged.tsx";
 
 interface Session {
   /** The digest that Activity shows, not the id that a client sends. */
@@ -21,21 +21,44 @@ interface Session {
 
 const REFRESH_MS = 5000;
 
+interface OpenStream {
+  id: string;
+  kind: "listen" | "answer" | "passed_through";
+  namespace: string;
+  principal: string | null;
+  open_seconds: number;
+}
+
+const KINDS = { listen: "listens to changes", answer: "answer of a running call", passed_through: "passed through" };
+
 export function Sessions() {
-  const list = usePaged<Session>("/api/sessions", "sessions");
-  const [ending, setEnding] = useState<Session | null>(null);
-  // The first page is looked at again; whoever reads further back is left in peace.
-  const resting = list.loading || list.items.length > 100 || list.error !== undefined || ending !== null;
+  return (
+    <>
+      <WithSession />
+      <WithoutSession />
+    </>
+  );
+}
+
+/** The first page is looked at again; whoever reads further back, or decides something, is left in peace. */
+function useRefresh(list: Paged<unknown>, busy: boolean) {
+  const resting = list.loading || list.items.length > 100 || list.error !== undefined || busy;
   useEffect(() => {
     if (resting) return;
     const timer = setTimeout(list.reload, REFRESH_MS);
     return () => clearTimeout(timer);
   });
+}
+
+function WithSession() {
+  const list = usePaged<Session>("/api/sessions", "sessions");
+  const [ending, setEnding] = useState<Session | null>(null);
+  useRefresh(list, ending !== null);
   return (
     <>
       {list.error && <Problem error={list.error} retry={list.reload} />}
       {list.loading && !list.items.length && <Loading what="the sessions" />}
-      {!list.items.length && !list.loading && !list.error && <Empty>No client has a session open. Clients of 2026-07-28 need none.</Empty>}
+      {!list.items.length && !list.loading && !list.error && <Empty>No client has a session open. Clients of 2026-07-28 need none: their streams are listed below.</Empty>}
       {list.items.length > 0 && (
         <div class="table-box" tabIndex={0} role="region" aria-label="Sessions">
           <table>
@@ -67,6 +90,74 @@ export function Sessions() {
       <More list={list} />
       {ending && <EndSession session={ending} onClose={() => setEnding(null)} onDone={() => (setEnding(null), list.reload())} />}
     </>
+  );
+}
+
+function WithoutSession() {
+  const list = usePaged<OpenStream>("/api/streams", "streams");
+  const [ending, setEnding] = useState<OpenStream | null>(null);
+  useRefresh(list, ending !== null);
+  return (
+    <section aria-labelledby="streams">
+      <h2 id="streams">Streams without a session</h2>
+      {list.error && <Problem error={list.error} retry={list.reload} />}
+      {list.loading && !list.items.length && <Loading what="the streams" />}
+      {!list.items.length && !list.loading && !list.error && <Empty>No stream is open without a session.</Empty>}
+      {list.items.length > 0 && (
+        <div class="table-box" tabIndex={0} role="region" aria-label="Streams without a session">
+          <table>
+            <thead>
+              <tr>
+                <th scope="col">Stream</th><th scope="col">Namespace</th><th scope="col">Principal</th><th scope="col">What for</th><th scope="col" class="number">Open for</th>
+                <th scope="col"><span class="visually-hidden">Actions</span></th>
+              </tr>
+            </thead>
+            <tbody>
+              {list.items.map((stream) => (
+                <tr key={stream.id}>
+                  <th scope="row">{stream.id}</th>
+                  <td><a href={link("namespaces", stream.namespace)}>{stream.namespace}</a></td>
+                  <td>{stream.principal ?? "–"}</td>
+                  <td>{KINDS[stream.kind]}</td>
+                  <td class="number">{duration(stream.open_seconds)}</td>
+                  <td class="number"><Button small onClick={() => setEnding(stream)} label={`End stream ${stream.id}`}>End</Button></td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+      <More list={list} />
+      {ending && <EndStream stream={ending} onClose={() => setEnding(null)} onDone={() => (setEnding(null), list.reload())} />}
+    </section>
+  );
+}
+
+function EndStream({ stream, onClose, onDone }: { stream: OpenStream; onClose: () => void; onDone: () => void }) {
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState<Error>();
+  return (
+    <Confirm
+      title="End this stream?"
+      action="End stream"
+      danger
+      busy={busy}
+      error={error}
+      onNo={onClose}
+      onYes={async () => {
+        setBusy(true);
+        try {
+          await remove(path`/api/streams/${stream.id}`);
+          announce("The stream has ended");
+          onDone();
+        } catch (cause) {
+          setError(cause as Error);
+          setBusy(false);
+        }
+      }}
+    >
+      <p>{stream.kind === "answer" ? "The call is cancelled, and its client gets no answer." : "The client hears no more changes. Most clients listen again by themselves."}</p>
+    </Confirm>
   );
 }
 

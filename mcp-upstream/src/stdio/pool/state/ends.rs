@@ -144,7 +144,7 @@ impl State {
                 match failure.elsewhere {
                     true => self.breaker.undecided(now),
                     false => {
-                        self.breaker.failed(now);
+                        self.count_failure(now);
                         self.last_error = Some(failure.clone());
                     }
                 }
@@ -160,7 +160,7 @@ impl State {
             }
             Duty::Spare { runs } => {
                 if !runs {
-                    self.breaker.failed(now);
+                    self.count_failure(now);
                     self.last_error = Some(failure);
                 }
                 self.spare_failed(now, jitter);
@@ -225,7 +225,7 @@ impl State {
             Duty::Spare { .. } => self.spare_failed(now, jitter),
             Duty::Starting(slot) => {
                 // Its task broke off; else it had reported a failed start.
-                self.breaker.failed(now);
+                self.count_failure(now);
                 self.forget_scout(process);
                 self.failed(&slot, false, now, jitter);
             }
@@ -236,7 +236,7 @@ impl State {
                 }
                 // One session's process ends for its own reasons; that says nothing about the others'.
                 if slot.key == Key::Shared && !(proven && end == End::Clean) {
-                    self.breaker.failed(now);
+                    self.count_failure(now);
                 }
                 if matches!(slot.key, Key::Exclusive(_)) {
                     self.slots.remove(&slot);
@@ -265,7 +265,7 @@ impl State {
             return;
         }
         let never = self.rules.restart == tooldock_workers::external::Restart::Never;
-        let lost_with_it = self.rules.keeps_state && matches!(slot.key, Key::Session(_));
+        let lost_with_it = self.keeps_state_of(slot);
         let Some(place) = self.slots.get_mut(slot) else {
             return;
         };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tooldock_workers::error::CallError;
+use tooldock_workers::remote::BackendId;
 
 use crate::protocol::{Era, EraSupport};
 use crate::stdio::pool::key::{ConnectionKey, OpenAs, SlotKey};
@@ -62,6 +63,17 @@ pub(in crate::stdio) enum Event {
     SessionReturned { tag: Arc<str> },
     /// Whose clients are away, and since when: of those that [`super::State::to_ask`] named.
     Away { since: Vec<(ProcessId, Instant)> },
+    /// A process was opened with credentials that its principal does not have any more.
+    Outdated { process: ProcessId },
+    /// Backends are not the server's any more: those with places for what everybody shares, another one for what lasts in
+    /// these, and all processes that lead to them.
+    Removed {
+        replicas: Vec<BackendId>,
+        instead: Option<BackendId>,
+        processes: Vec<ProcessId>,
+    },
+    /// An operator wants new processes, at once.
+    Restart,
     /// Nobody wants the server any more.
     Retire,
     /// Time has passed.
@@ -85,6 +97,8 @@ pub(in crate::stdio) struct Place {
     pub(in crate::stdio) slot: SlotKey,
     pub(in crate::stdio) open: Arc<OpenAs>,
     pub(in crate::stdio) replay_state: Arc<ReplayState>,
+    /// What its process knew is lost with the pool that had it.
+    pub(in crate::stdio) lost: bool,
 }
 
 /// How a process ended unasked.
@@ -187,6 +201,12 @@ pub(in crate::stdio) enum StopReason {
     GaveWay,
     /// It was one request's alone.
     Used,
+    /// It was opened with credentials that its principal does not have any more.
+    Outdated,
+    /// Its backend is not configured any more.
+    Removed,
+    /// An operator asked for a restart.
+    Restarted,
 }
 
 impl StopReason {
@@ -199,6 +219,9 @@ impl StopReason {
             Self::Surplus => "surplus",
             Self::GaveWay => "gave_way",
             Self::Used => "used",
+            Self::Outdated => "outdated",
+            Self::Removed => "removed",
+            Self::Restarted => "restarted",
         }
     }
 }

@@ -63,8 +63,7 @@ impl State {
         };
         if let Some(place) = self.slots.get_mut(&slot) {
             if place.dead {
-                let lost = self.rules.keeps_state && matches!(slot.key, Key::Session(_));
-                return Placed::Refused(match lost {
+                return Placed::Refused(match self.rules.keeps_state && slot.key.is_of_session() {
                     true => Refusal::StateLost,
                     false => Refusal::Dead,
                 });
@@ -149,7 +148,7 @@ impl State {
         if self.retired {
             return Placed::Refused(Refusal::Retired);
         }
-        if self.server.is_none() && self.scout.is_some() {
+        if !self.restarting.is_empty() || (self.server.is_none() && self.scout.is_some()) {
             return Placed::Waits(For::Start);
         }
         match self.breaker.admits(now) {

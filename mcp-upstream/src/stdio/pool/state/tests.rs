@@ -510,6 +510,26 @@ fn an_old_process_finishes_what_it_does_while_its_successor_takes_what_is_new() 
 }
 
 #[test]
+fn a_process_with_outdated_credentials_takes_nothing_new_and_those_of_others_go_on() {
+    let principal = |name: &str| ConnectionKey::Principal(name.into());
+    let mut world = World::plain();
+    let ada = world.lease(principal("ada"), legacy());
+    world.start_all(EraSupport::Legacy);
+    let bob = world.lease(principal("bob"), legacy());
+    world.start_all(EraSupport::Legacy);
+    let (old, others) = (world.granted[&ada], world.granted[&bob]);
+    world.step(Event::Outdated { process: old });
+    assert!(world.stopped.is_empty(), "its call goes on");
+    let later = world.lease(principal("ada"), legacy());
+    world.start_all(EraSupport::Legacy);
+    assert!(![old, others].contains(&world.granted[&later]));
+    let again = world.lease(principal("bob"), legacy());
+    assert_eq!(world.granted[&again], others);
+    world.release(old);
+    assert_eq!(world.stopped, [(old, StopReason::Outdated)]);
+}
+
+#[test]
 fn what_drains_for_a_minute_is_stopped_all_the_same() {
     let mut world = World::plain();
     world.lease(ConnectionKey::Shared, legacy());
@@ -643,6 +663,58 @@ fn a_server_nobody_asks_for_is_not_tried_for_ever() {
     assert!(world.state.wake_at().is_none());
     world.lease(ConnectionKey::Shared, legacy());
     assert_eq!(world.started.len(), tried + 1);
+}
+
+#[test]
+fn a_backend_that_fails_again_and_again_keeps_nobody_from_the_others() {
+    let rules = Rules {
+        spreads: true,
+        ..Rules::from(&StdioSettings::default())
+    };
+    let mut world = World::plain();
+    world.state = State::new(rules);
+    let at = |backend| ConnectionKey::Replica(BackendId::new(backend));
+    for _ in 0..10 {
+        world.lease(at("a:1"), legacy());
+        world.fail_last();
+        world.pass(seconds(1));
+    }
+    assert_eq!(world.state.breaker(world.now), BreakerState::Closed);
+    let other = world.lease(at("b:1"), legacy());
+    world.start_all(EraSupport::Legacy);
+    assert!(world.granted.contains_key(&other));
+}
+
+#[test]
+fn what_lasts_at_a_backend_that_was_removed_lasts_at_another_and_a_session_with_state_is_lost() {
+    let rules = Rules {
+        spreads: true,
+        keeps_state: true,
+        warm: 0,
+        ..Rules::from(&StdioSettings::default())
+    };
+    let mut world = World::plain();
+    world.state = State::new(rules);
+    let (gone, stays) = (BackendId::new("a:1"), BackendId::new("b:1"));
+    world.lease(ConnectionKey::Replica(gone.clone()), legacy());
+    world.lease(session("a"), legacy());
+    world.start_all(EraSupport::Legacy);
+    let shared = world.state.replay_state_of(1).expect("it serves");
+    shared.subscribe("test://a").expect("the first");
+    world.step(Event::Removed {
+        replicas: vec![gone],
+        instead: Some(stays.clone()),
+        processes: vec![1, 2],
+    });
+    assert!(world.stopped.is_empty(), "what runs is not cut off");
+    assert!(world.state.has_lost(&"a".into()));
+    let (_, order) = world.started.last().expect("started elsewhere");
+    assert_eq!(order.slot.key.replica(), Some(&stays));
+    assert_eq!(order.replay_state.subscriptions(), ["test://a".into()]);
+    world.release(1);
+    world.release(2);
+    let stopped = [1, 2].map(|process| (process, StopReason::Removed));
+    assert_eq!(world.stopped, stopped);
 }
 
 #[test]

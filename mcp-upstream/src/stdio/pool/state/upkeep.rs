@@ -122,6 +122,7 @@ impl State {
         self.spares_until().is_some_and(|until| until > now)
             && spares < self.rules.warm
             && self.processes.len() < self.rules.max_processes
+            && self.restarting.is_empty()
     }
 
     pub(super) fn keep_spares(&mut self, now: Instant, actions: &mut Vec<Action>) {

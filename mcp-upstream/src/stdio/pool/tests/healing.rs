@@ -147,7 +147,7 @@ async fn what_a_server_said_of_itself_is_known_while_it_is_down_and_not_when_it_
         assert_eq!(
             house
                 .pools
-                .server_era(&server, Era::Legacy, None)
+                .server_era(&server, Era::Legacy, Opener::Everybody)
                 .await
                 .expect("it is on record"),
             EraSupport::Legacy
@@ -192,4 +192,50 @@ async fn a_question_without_an_answer_does_not_keep_who_was_asked() {
         }
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_ends_calls_and_processes_and_starts_when_they_are_gone() {
+    let (house, server) = House::with("legacy", quiet());
+    let leased = house
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
+        .await;
+    let pid = leased.pid();
+    let waits = call(&leased, "stop");
+    let restart = async {
+        // The process is stopped: it hears neither the end of its input nor SIGTERM.
+        within(async {
+            while !is_stopped(pid) {
+                tokio::task::yield_now().await
+            }
+        })
+        .await;
+        house.pools.restart(&server).expect("served");
+    };
+    let (ended, ()) = tokio::join!(waits, restart);
+    assert!(ended.is_err());
+    drop(leased);
+    let successor = house
+        .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
+        .await;
+    assert_ne!(successor.pid(), pid);
+    // The new one was not started beside the old one.
+    house.until_live(1).await;
+    let pool = house.pools.state(&server.name).expect("a pool");
+    assert_eq!(
+        pool.last_restart.map(|(reason, _)| reason),
+        Some("requested")
+    );
+    call(&successor, "look").await.expect("answered");
+    drop(successor);
+    within(house.pools.shutdown(Duration::from_secs(20))).await;
+    house.until_live(0).await;
+}
+
+/// Whether SIGSTOP has reached a process.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ")
+        .next()
+        .is_some_and(|rest| rest.starts_with('T'))
 }

@@ -23,8 +23,8 @@ use crate::stdio::link::{Canceller, Cancels, NotificationSink};
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::testing::response;
 use crate::upstream::client::connector::{
-    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, SentRequest,
-    ServerInfo, Unanswered,
+    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, Opener,
+    SentRequest, ServerInfo, Unanswered,
 };
 use crate::upstream::health::ServerHealth;
 
@@ -92,12 +92,7 @@ impl Connector for Fake {
         (namespace.name.as_str() == "shared").then_some(self.isolation)
     }
 
-    async fn speaks(
-        &self,
-        _: &Namespace,
-        _: Era,
-        _: Option<Arc<HeaderMap>>,
-    ) -> Result<EraSupport, CallError> {
+    async fn speaks(&self, _: &Namespace, _: Era, _: Opener) -> Result<EraSupport, CallError> {
         Ok(self.speaks)
     }
 

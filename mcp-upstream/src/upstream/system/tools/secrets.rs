@@ -11,7 +11,7 @@ use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize};
 use tooldock_workers::error::CallError;
 use tooldock_workers::manifest::DeclaredSecret;
-use tooldock_workers::names::NamespaceName;
+use tooldock_workers::names::{NamespaceName, PRINCIPAL_NAME_MAX, PrincipalName};
 use tooldock_workers::secrets::{Scope, SecretNames, SecretsError, Status, check_key};
 
 use super::super::Management;
@@ -54,13 +54,50 @@ pub(in super::super) struct Named {
     /// The namespace that alone gets the secret; leave it out for a secret of all namespaces.
     #[serde(default)]
     namespace: Option<Namespace>,
+    /// The principal whose personal value it is, for servers that list the key under `personal`: the name of a token, or
+    /// key:NAME for an API key. Not together with namespace.
+    #[serde(default)]
+    principal: Option<Principal>,
+}
+
+/// A principal's name, checked.
+#[derive(Debug)]
+struct Principal(PrincipalName);
+
+impl<'de> Deserialize<'de> for Principal {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        name.parse().map(Self).map_err(D::Error::custom)
+    }
+}
+
+impl JsonSchema for Principal {
+    fn schema_name() -> Cow<'static, str> {
+        "Principal".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "minLength": 1, "maxLength": PRINCIPAL_NAME_MAX })
+    }
 }
 
 impl Named {
     fn scope(&self) -> Result<Scope, CallError> {
         let Some(Namespace(name)) = &self.namespace else {
-            return Ok(Scope::Global);
+            let personal = self.principal.as_ref();
+            return Ok(personal.map_or(Scope::Global, |Principal(name)| {
+                Scope::Principal(name.clone())
+            }));
         };
+        if self.principal.is_some() {
+            return Err(invalid(
+                "A secret is a namespace's or a principal's: leave out `namespace` or `principal`",
+            ));
+        }
         Scope::of(name).ok_or_else(|| {
             invalid(format!(
                 "A namespace called {name} has no secrets of its own. For a secret of all namespaces, leave `namespace` out"
@@ -75,7 +112,7 @@ pub(in super::super) struct PrepareSecret;
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in super::super) struct Prepared {
     key: String,
-    /// global, or the namespace.
+    /// global, the namespace, or principal:NAME.
     scope: String,
     /// Where names and statuses are kept.
     meta_file: String,
@@ -106,7 +143,8 @@ impl ManagementTool for PrepareSecret {
         let container = &secrets.container;
         Ok(Prepared {
             instructions: format!(
-                "Run: docker exec -it {container} python -m app.cli.secrets set --key {key} --scope {scope}"
+                "Run: docker exec -it {container} python -m app.cli.secrets set --key {key} --scope {}",
+                scope.shell_word()
             ),
             key,
             scope: scope.to_string(),
@@ -130,7 +168,7 @@ pub(in super::super) struct Of {
 #[derive(Debug, PartialEq, Serialize, JsonSchema)]
 pub(in super::super) struct Listed {
     key: String,
-    /// global, or the namespace.
+    /// global, the namespace, or principal:NAME.
     scope: String,
     /// set, placeholder, or missing: declared by the namespace, and nobody asked for it.
     status: &'static str,
@@ -198,7 +236,7 @@ pub(in super::super) struct RemoveSecret;
 pub(in super::super) struct Removed {
     removed: bool,
     key: String,
-    /// global, or the namespace.
+    /// global, the namespace, or principal:NAME.
     scope: String,
 }
 
@@ -307,4 +345,25 @@ pub(super) async fn with_names<T: Send + 'static>(
     let asked = tokio::task::spawn_blocking(move || ask(&names)).await;
     let asked = asked.map_err(|_| refused("The secrets store was interrupted; try again"))?;
     asked.map_err(|error| refused(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_everybodys_a_namespaces_or_a_principals() {
+        let scope = |json: &str| {
+            let named: Named = serde_json::from_str(json).expect(json);
+            named.scope().map(|it| it.to_string())
+        };
+        let told = |json: &str| scope(json).expect(json);
+        assert_eq!(told(r#"{"key":"A"}"#), "global");
+        assert_eq!(told(r#"{"key":"A","namespace":"n"}"#), "n");
+        let personal = r#"{"key":"A","principal":"key:ada"}"#;
+        assert_eq!(told(personal), "principal:key:ada");
+        assert!(scope(r#"{"key":"A","namespace":"n","principal":"ada"}"#).is_err());
+        let nobody = r#"{"key":"A","principal":"anonymous"}"#;
+        assert!(serde_json::from_str::<Named>(nobody).is_err());
+    }
 }

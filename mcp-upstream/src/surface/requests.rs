@@ -8,14 +8,18 @@ use tokio::task::{self, AbortHandle, JoinSet};
 use super::outbox::Outbox;
 use crate::jsonrpc::RequestError;
 
-/// Requests that run at once. Their namespace bounds how many of them are calls at work.
-const REQUESTS_MAX: usize = 1024;
-/// What their lines may hold together. A single one may be longer.
-const BYTES_MAX: usize = 32 * 1024 * 1024;
+/// How much may run at once.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    /// So many requests.
+    pub(super) requests: usize,
+    /// What their lines may hold together. A single one may be longer.
+    pub(super) bytes: usize,
+}
 
 /// The requests that run. Dropping it ends them.
-#[derive(Default)]
 pub(super) struct Requests {
+    room: Room,
     tasks: JoinSet<()>,
     running: HashMap<task::Id, Running>,
     bytes: usize,
@@ -33,10 +37,22 @@ struct Running {
 }
 
 impl Requests {
+    /// None yet, and never more than there is room for.
+    pub(super) fn within(room: Room) -> Self {
+        Self {
+            room,
+            tasks: JoinSet::new(),
+            running: HashMap::new(),
+            bytes: 0,
+            begun: 0,
+        }
+    }
+
     /// Whether another request may be begun.
     pub(super) fn have_room_for(&self, bytes: usize) -> bool {
         let count = self.running.len();
-        count == 0 || (count < REQUESTS_MAX && self.bytes + bytes <= BYTES_MAX)
+        let fits = self.bytes + bytes <= self.room.bytes;
+        count == 0 || (count < self.room.requests && fits)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -121,13 +137,18 @@ mod tests {
 
     use super::*;
 
+    const ROOM: Room = Room {
+        requests: 8,
+        bytes: 1024,
+    };
+
     #[tokio::test]
     async fn requests_are_bounded_in_number_and_in_bytes_and_a_single_one_always_fits() {
         let (outbox, _lines) = Outbox::new();
-        let mut requests = Requests::default();
-        assert!(requests.have_room_for(2 * BYTES_MAX));
+        let mut requests = Requests::within(ROOM);
+        assert!(requests.have_room_for(2 * ROOM.bytes));
         let end = Arc::new(Notify::new());
-        for _ in 0..REQUESTS_MAX {
+        for _ in 0..ROOM.requests {
             assert!(requests.have_room_for(1));
             let end = Arc::clone(&end);
             let work = async move { end.notified().await };
@@ -137,13 +158,13 @@ mod tests {
         end.notify_one();
         requests.settle_one(&outbox).await;
         assert!(requests.have_room_for(1));
-        assert!(!requests.have_room_for(BYTES_MAX));
+        assert!(!requests.have_room_for(ROOM.bytes));
     }
 
     #[tokio::test]
     async fn a_request_that_is_taken_back_is_over() {
         let (outbox, _lines) = Outbox::new();
-        let mut requests = Requests::default();
+        let mut requests = Requests::within(ROOM);
         let id = || Some("7".into());
         requests.begin(id(), false, 1, std::future::pending()).await;
         requests.cancel("8");
@@ -155,7 +176,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_that_panics_is_answered() {
         let (outbox, mut lines) = Outbox::new();
-        let mut requests = Requests::default();
+        let mut requests = Requests::within(ROOM);
         let work = async {
             task::yield_now().await;
             panic!("a request panics, as this test wants it to");

@@ -1,4 +1,4 @@
-//! `secrets.lock`: at most one process writes at a time.
+//! Lock files beside what several processes write: at most one of them writes at a time.
 //!
 //! The kernel's lock on the file decides, so a process that dies holds nothing. What the file says is for people only:
 //! who waits in vain is told who is in the way.
@@ -10,11 +10,9 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
-use humantime_serde::re::humantime::format_rfc3339_seconds;
+use humantime_serde::re::humantime::{format_duration, format_rfc3339_seconds};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
-
-use super::{SecretsError, files};
 
 /// How often a taken lock is tried again.
 const TRY_EVERY: Duration = Duration::from_millis(25);
@@ -22,19 +20,40 @@ const TRY_EVERY: Duration = Duration::from_millis(25);
 /// More than a holder writes.
 const HOLDER_MAX: u64 = 256;
 
+/// Why the lock was not taken. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Somebody else is writing.
+    #[error("{}: held by {holder} for longer than {}; end that command, or try again when it is done", path.display(), format_duration(*waited))]
+    Held {
+        /// The lock file.
+        path: PathBuf,
+        /// Who holds it, as far as known.
+        holder: String,
+        /// How long this process waited.
+        waited: Duration,
+    },
+    /// The file system refused.
+    #[error("{}: cannot {doing}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// The lock file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
 /// The lock, held until this is dropped.
 #[derive(Debug)]
-pub(super) struct Lock(File);
+pub(crate) struct FileLock(File);
 
-impl Lock {
+impl FileLock {
     /// Takes the lock, waiting for up to `patience`. `purpose` is what others are told.
-    pub(super) fn take(
-        path: &Path,
-        purpose: &str,
-        patience: Duration,
-    ) -> Result<Self, SecretsError> {
+    pub(crate) fn take(path: &Path, purpose: &str, patience: Duration) -> Result<Self, LockError> {
         let told = |doing| {
-            move |source: io::Error| SecretsError::Io {
+            move |source: io::Error| LockError::Io {
                 doing,
                 path: path.to_owned(),
                 source,
@@ -54,7 +73,7 @@ impl Lock {
                     sleep(TRY_EVERY);
                 }
                 Ok(()) | Err(Errno::WOULDBLOCK | Errno::INTR) => {
-                    return Err(SecretsError::Locked {
+                    return Err(LockError::Held {
                         holder: holder(&file),
                         path: PathBuf::from(path),
                         waited: patience,
@@ -77,7 +96,7 @@ impl Lock {
     }
 }
 
-impl Drop for Lock {
+impl Drop for FileLock {
     fn drop(&mut self) {
         let _ = self.0.set_len(0);
     }
@@ -96,7 +115,7 @@ fn open(path: &Path) -> io::Result<File> {
     match options.clone().create_new(true).open(path) {
         Ok(file) => {
             if let Some(directory) = path.parent() {
-                files::belong_to_owner_of(&file, directory)?;
+                belong_to_owner_of(&file, directory)?;
             }
             return Ok(file);
         }
@@ -111,6 +130,23 @@ fn open(path: &Path) -> io::Result<File> {
             "not a regular file of one name only; remove it",
         )),
     }
+}
+
+/// Gives a file that root made to the owner of a directory: who serves from the directory must be able to read it.
+pub(crate) fn belong_to_owner_of(file: &File, directory: &Path) -> io::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let owner = fs::metadata(directory)?;
+    if owner.uid() == 0 {
+        return Ok(());
+    }
+    let (user, group) = (owner.uid(), owner.gid());
+    let (user, group) = (
+        rustix::fs::Uid::from_raw(user),
+        rustix::fs::Gid::from_raw(group),
+    );
+    rustix::fs::fchown(file, Some(user), Some(group)).map_err(io::Error::from)
 }
 
 fn is_at(file: &File, path: &Path) -> bool {
@@ -138,8 +174,8 @@ mod tests {
     fn who_waits_in_vain_is_told_who_holds_the_lock() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secrets.lock");
-        let held = Lock::take(&path, "secrets edit", Duration::ZERO).unwrap();
-        let error = Lock::take(&path, "secrets set", Duration::ZERO).unwrap_err();
+        let held = FileLock::take(&path, "secrets edit", Duration::ZERO).unwrap();
+        let error = FileLock::take(&path, "secrets set", Duration::ZERO).unwrap_err();
         let message = error.to_string();
         let process = format!(
             "held by secrets edit (process {}, since 2",
@@ -147,16 +183,16 @@ mod tests {
         );
         assert!(message.contains(&process), "{message}");
         drop(held);
-        Lock::take(&path, "secrets set", Duration::ZERO).unwrap();
+        FileLock::take(&path, "secrets set", Duration::ZERO).unwrap();
     }
 
     #[test]
     fn a_lock_file_that_was_removed_protects_nothing_and_is_not_relied_on() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secrets.lock");
-        let held = Lock::take(&path, "one", Duration::ZERO).unwrap();
+        let held = FileLock::take(&path, "one", Duration::ZERO).unwrap();
         fs::remove_file(&path).unwrap();
-        let other = Lock::take(&path, "two", Duration::ZERO).unwrap();
+        let other = FileLock::take(&path, "two", Duration::ZERO).unwrap();
         assert!(!is_at(&held.0, &path) && is_at(&other.0, &path));
     }
 
@@ -166,7 +202,7 @@ mod tests {
         let path = folder.path().join("secrets.lock");
         let victim = folder.path().join("victim");
         let refused = || {
-            let error = Lock::take(&path, "one", Duration::ZERO).unwrap_err();
+            let error = FileLock::take(&path, "one", Duration::ZERO).unwrap_err();
             assert!(
                 error.to_string().contains("cannot open the lock"),
                 "{error}"

@@ -1,10 +1,12 @@
 //! The lines on their way to the client: bounded in number and in bytes, written by one task.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::timeout;
 
 use crate::jsonrpc::splice;
 
@@ -54,16 +56,23 @@ impl Outbox {
     }
 }
 
-/// Writes the lines until the last sender is gone, or the client. Each line is a write of its own: some clients lose a
+/// Writes the lines until the last sender is gone, or the client, or until one line took longer than `patience`. Each line is a write of its own: some clients lose a
 /// progress notification that they read together with the response after it.
 pub(super) async fn write(
     mut lines: mpsc::Receiver<Outgoing>,
     mut output: impl AsyncWrite + Unpin,
+    patience: Option<Duration>,
 ) {
     while let Some(outgoing) = lines.recv().await {
-        let written = match output.write_all(&outgoing.line).await {
-            Ok(()) => output.flush().await,
-            failed => failed,
+        let write = async {
+            output.write_all(&outgoing.line).await?;
+            output.flush().await
+        };
+        let written = match patience {
+            None => write.await,
+            Some(patience) => timeout(patience, write)
+                .await
+                .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())),
         };
         if let Err(error) = written {
             tracing::debug!(%error, "the client reads no more");
@@ -108,10 +117,19 @@ mod tests {
         outbox.send(Bytes::from_static(b"{}")).await;
         drop(outbox);
         let (mut reader, output) = tokio::io::duplex(64);
-        write(lines, output).await;
+        write(lines, output, None).await;
         let mut text = String::new();
         reader.read_to_string(&mut text).await.expect("text");
         assert_eq!(text, "{   \"a\": 1  }\n{}\n");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_a_line_too_slowly_closes_the_outbox() {
+        let (outbox, lines) = Outbox::new();
+        let (_reader, output) = tokio::io::duplex(1);
+        outbox.send(Bytes::from_static(b"{}")).await;
+        write(lines, output, Some(Duration::from_secs(30))).await;
+        outbox.closed().await;
     }
 
     #[tokio::test]
@@ -120,7 +138,7 @@ mod tests {
         let (reader, output) = tokio::io::duplex(1);
         drop(reader);
         outbox.send(Bytes::from_static(b"{}")).await;
-        write(lines, output).await;
+        write(lines, output, None).await;
         outbox.closed().await;
     }
 }

@@ -1,0 +1,326 @@
+//! `admission.oauth:` — the authorization servers whose tokens are accepted, and what their tokens allow.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use tooldock_workers::secrets::Secret;
+use tooldock_workers::{off_or, remote};
+
+use crate::oauth::Algorithm;
+
+const AUTO: &str = "auto";
+
+/// One entry of `admission.oauth`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OauthConfig {
+    /// The issuer's URL, exactly as tokens and the issuer's metadata spell it.
+    pub issuer: String,
+    /// What the `aud` of a token has to name: one of these.
+    pub audience: Audience,
+    /// Where the keys are that the issuer signs with.
+    #[serde(default)]
+    pub jwks: JwksSource,
+    /// The signature algorithms that are accepted.
+    #[serde(default = "default_algorithms")]
+    pub algorithms: Vec<Algorithm>,
+    /// How far the clocks of issuer and gateway may differ.
+    #[serde(default = "default_leeway", with = "humantime_serde")]
+    pub leeway: Duration,
+    /// The claim that names the principal.
+    #[serde(default = "default_principal")]
+    pub principal: String,
+    /// Which scope of the gateway a scope of a token stands for.
+    pub scopes: BTreeMap<String, String>,
+    /// The namespaces that tokens open.
+    #[serde(default)]
+    pub namespaces: TokenNamespaces,
+    /// Where tokens that are no JWT are asked about.
+    #[serde(default)]
+    pub introspection: Introspection,
+    /// Whether names may resolve to addresses that are not public.
+    #[serde(default)]
+    pub allow_private: bool,
+}
+
+/// What the `aud` of a token has to name: one text, or any of a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "an audience such as https://gw.example/mcp, or a list of them"
+)]
+pub enum Audience {
+    /// One.
+    One(String),
+    /// Any of these.
+    Several(Vec<String>),
+}
+
+impl Audience {
+    /// All of them.
+    pub fn names(&self) -> &[String] {
+        match self {
+            Self::One(name) => std::slice::from_ref(name),
+            Self::Several(names) => names,
+        }
+    }
+}
+
+/// Where the keys of an issuer are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum JwksSource {
+    /// At the address that the issuer's metadata names.
+    #[default]
+    Auto,
+    /// At this URL.
+    Url(String),
+    /// In this file.
+    File(PathBuf),
+}
+
+/// The namespaces that the tokens of an issuer open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a list of namespaces, or { claim: NAME }")]
+pub enum TokenNamespaces {
+    /// The same for all tokens: names and globs.
+    Listed(Vec<String>),
+    /// Those that a claim of the token lists.
+    Claimed(ClaimedNamespaces),
+}
+
+/// `{ claim: NAME }`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClaimedNamespaces {
+    /// The claim's name.
+    pub claim: String,
+}
+
+/// `introspection:` — `off`, or where an issuer is asked about a token.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Introspection {
+    /// Tokens that are no JWT are refused.
+    #[default]
+    Off,
+    /// The endpoint of RFC 7662.
+    At(IntrospectionConfig),
+}
+
+/// An introspection endpoint, and as whom the gateway asks there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IntrospectionConfig {
+    /// The endpoint.
+    pub url: String,
+    /// The gateway's name at the issuer.
+    pub client_id: String,
+    /// The gateway's password there, or `${NAME}` for a variable of the gateway's environment.
+    pub client_secret: ClientSecret,
+}
+
+/// A client's password. Neither `Debug` nor serialisation shows it, unless it is nothing but a reference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientSecret(Secret);
+
+impl ClientSecret {
+    /// The password as it is written.
+    pub fn written(&self) -> &Secret {
+        &self.0
+    }
+
+    /// The variable that the password is in, where it is written as `${NAME}`.
+    pub fn variable(&self) -> Option<&str> {
+        let inside = self.0.expose().strip_prefix("${")?.strip_suffix('}')?;
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        (!inside.is_empty() && inside.bytes().all(fits)).then_some(inside)
+    }
+}
+
+impl OauthConfig {
+    /// The URL of a key that names an endpoint, taken apart; `http:` only where nobody can listen on the way.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong and what to write instead.
+    pub fn endpoint(&self, url: &str) -> Result<remote::Backend, String> {
+        let backend = remote::Backend::parse(url)?;
+        let loopback = match &backend.host {
+            remote::Host::Address(address, _) => address.is_loopback(),
+            remote::Host::Name(..) => false,
+            remote::Host::Unix(_) => return Err("must be an https URL".into()),
+        };
+        if !backend.tls && !loopback && !self.allow_private {
+            return Err(
+                "must be an https URL; http is for loopback addresses, and for others with allow_private: true".into(),
+            );
+        }
+        Ok(backend)
+    }
+}
+
+fn default_algorithms() -> Vec<Algorithm> {
+    vec![Algorithm::Rs256, Algorithm::Es256]
+}
+
+fn default_leeway() -> Duration {
+    Duration::from_secs(60)
+}
+
+fn default_principal() -> String {
+    "sub".to_owned()
+}
+
+impl Default for TokenNamespaces {
+    fn default() -> Self {
+        Self::Listed(vec!["*".to_owned()])
+    }
+}
+
+impl Serialize for JwksSource {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => serializer.serialize_str(AUTO),
+            Self::Url(url) => serializer.serialize_str(url),
+            Self::File(file) => serializer.collect_str(&file.display()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for JwksSource {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.as_str() {
+            AUTO => Ok(Self::Auto),
+            "" | "off" => Err(de::Error::custom(
+                "jwks is `auto`, the URL of a JWKS, or the path of a file with one",
+            )),
+            _ if text.contains("://") => Ok(Self::Url(text)),
+            _ => Ok(Self::File(text.into())),
+        }
+    }
+}
+
+impl Serialize for Introspection {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let at = match self {
+            Self::Off => None,
+            Self::At(at) => Some(at),
+        };
+        off_or::serialize(at, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Introspection {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let at = off_or::deserialize(deserializer, "`off` or {url, client_id, client_secret}")?;
+        Ok(at.map_or(Self::Off, Self::At))
+    }
+}
+
+impl Serialize for ClientSecret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(match self.variable() {
+            Some(_) => self.0.expose(),
+            None => "***MASKED***",
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for ClientSecret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self(Secret::new(text)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tooldock_workers::yaml;
+
+    use super::*;
+
+    const WHOLE: &str = r#"{ issuer: "https://idp.example", audience: "https://gw.example/mcp", jwks: auto, algorithms: [RS256, ES256],
+        leeway: 60s, principal: sub, scopes: { "mcp:read": read, "mcp:admin": admin }, namespaces: ["*"],
+        introspection: off, allow_private: false }"#;
+
+    fn read(text: &str) -> Result<OauthConfig, String> {
+        yaml::from_str(text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_documented_entry_has_the_defaults() {
+        let short = r#"{ issuer: "https://idp.example", audience: "https://gw.example/mcp", scopes: { "mcp:read": read, "mcp:admin": admin } }"#;
+        let whole = read(WHOLE).unwrap();
+        assert_eq!(read(short).unwrap(), whole);
+        assert_eq!(read(&yaml::to_string(&whole).unwrap()).unwrap(), whole);
+    }
+
+    #[test]
+    fn every_documented_form_is_read() {
+        let form = |key: &str, value: &str| {
+            let text =
+                format!(r#"{{ issuer: "https://i", audience: a, scopes: {{}}, {key}: {value} }}"#);
+            read(&text.replace(
+                "audience: a, scopes",
+                match key {
+                    "audience" => "scopes",
+                    _ => "audience: a, scopes",
+                },
+            ))
+        };
+        assert_eq!(
+            form("audience", "[a, b]").unwrap().audience.names(),
+            ["a", "b"]
+        );
+        let file = form("jwks", "/etc/keys.json").unwrap().jwks;
+        assert_eq!(file, JwksSource::File("/etc/keys.json".into()));
+        let url = form("jwks", "'https://i/keys'").unwrap().jwks;
+        assert_eq!(url, JwksSource::Url("https://i/keys".into()));
+        let claimed = form("namespaces", "{ claim: groups }").unwrap().namespaces;
+        assert!(matches!(claimed, TokenNamespaces::Claimed(it) if it.claim == "groups"));
+        let at = "{ url: 'https://i/introspect', client_id: gw, client_secret: hunter2 }";
+        assert!(matches!(
+            form("introspection", at).unwrap().introspection,
+            Introspection::At(_)
+        ));
+        for (key, value, said) in [
+            ("algorithms", "[HS256]", "HS256"),
+            ("algorithms", "[none]", "none"),
+            ("jwks", "off", "jwks is"),
+            ("namespaces", "{ claims: x }", "{ claim: NAME }"),
+            ("introspection", "on", "`off` or"),
+            ("audiences", "x", "audiences"),
+        ] {
+            let error = form(key, value).unwrap_err();
+            assert!(error.contains(said), "{key}: {value}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_client_secret_is_shown_as_a_reference_only() {
+        let shown = |secret: &str| {
+            let secret: ClientSecret = yaml::from_str(&format!("'{secret}'")).unwrap();
+            format!("{secret:?} {}", yaml::to_string(&secret).unwrap())
+        };
+        assert!(!shown("hunter2").contains("hunter2"));
+        assert!(shown("${IDP_SECRET}").contains("${IDP_SECRET}"));
+    }
+
+    #[test]
+    fn plain_http_is_for_loopback_addresses_unless_the_operator_says_otherwise() {
+        let mut config = read(WHOLE).unwrap();
+        assert!(config.endpoint("https://idp.example/keys").is_ok());
+        assert!(config.endpoint("http://127.0.0.1:9000/keys").is_ok());
+        for url in [
+            "http://idp.example/keys",
+            "http://localhost/",
+            "unix:/run/x.sock",
+            "keys",
+        ] {
+            assert!(config.endpoint(url).is_err(), "{url}");
+        }
+        config.allow_private = true;
+        assert!(config.endpoint("http://keycloak:8080/keys").is_ok());
+    }
+}

@@ -1,0 +1,212 @@
+//! Checks on `admission.oauth` that parsing alone does not make.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use tooldock_workers::bounds::within;
+use tooldock_workers::namespace_scope::NamespaceScope;
+
+use super::{AdmissionConfig, ConfigError};
+use crate::config::{Introspection, JwksSource, OauthConfig, TokenNamespaces};
+
+/// Issuers of one gateway.
+const ISSUERS_MAX: usize = 16;
+/// Scopes of one issuer that stand for something, and audiences.
+const LISTED_MAX: usize = 100;
+/// The longest text of a token that is compared with one of the configuration.
+const TEXT_MAX: usize = 1_024;
+/// Clocks that differ by more are wrong.
+const LEEWAY_MAX: Duration = Duration::from_secs(600);
+
+impl AdmissionConfig {
+    /// The issuers of access tokens.
+    pub(super) fn validate_oauth(&self) -> Result<(), ConfigError> {
+        if self.oauth.len() > ISSUERS_MAX {
+            let message = format!("at most {ISSUERS_MAX} issuers can be configured");
+            return Err(ConfigError::new("admission.oauth", message));
+        }
+        if !self.oauth.is_empty() && self.public_url.origin().is_none() {
+            return Err(ConfigError::new(
+                "admission.public_url",
+                "admission.oauth needs the address by which clients reach the gateway, such as https://gw.example",
+            ));
+        }
+        let mut issuers = HashSet::new();
+        for (index, issuer) in self.oauth.iter().enumerate() {
+            let at = format!("admission.oauth[{index}]");
+            issuer
+                .validate()
+                .map_err(|(key, message)| ConfigError::new(format!("{at}.{key}"), message))?;
+            if !issuers.insert(&issuer.issuer) {
+                let message = "the same issuer is listed twice";
+                return Err(ConfigError::new(format!("{at}.issuer"), message));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A key and what is wrong with its value.
+type Wrong = (&'static str, String);
+
+impl OauthConfig {
+    fn validate(&self) -> Result<(), Wrong> {
+        self.endpoint(&self.issuer)
+            .map_err(|message| ("issuer", message))?;
+        if self.issuer.contains(['?', '#']) {
+            let message = "an issuer is a URL without query and fragment";
+            return Err(("issuer", message.into()));
+        }
+        if let JwksSource::Url(url) = &self.jwks {
+            self.endpoint(url).map_err(|message| ("jwks", message))?;
+        }
+        if let Introspection::At(at) = &self.introspection {
+            self.endpoint(&at.url)
+                .map_err(|message| ("introspection.url", message))?;
+            if at.client_id.is_empty() || at.client_secret.written().expose().is_empty() {
+                let message = "client_id and client_secret must not be empty: the issuer has to know who asks";
+                return Err(("introspection", message.into()));
+            }
+        }
+        self.validate_audience()?;
+        self.validate_scopes()?;
+        if self.algorithms.is_empty() {
+            let message = "no algorithm is listed; write [RS256, ES256]";
+            return Err(("algorithms", message.into()));
+        }
+        within(self.leeway, &(Duration::ZERO..=LEEWAY_MAX))
+            .map_err(|message| ("leeway", message))?;
+        if self.principal.is_empty() {
+            let message = "the claim's name is empty; write sub";
+            return Err(("principal", message.into()));
+        }
+        match &self.namespaces {
+            TokenNamespaces::Listed(patterns) if patterns.is_empty() => {
+                let message = "no namespace is listed; write [\"*\"] for all";
+                Err(("namespaces", message.into()))
+            }
+            TokenNamespaces::Listed(patterns) => {
+                let compiled = NamespaceScope::new(patterns);
+                compiled
+                    .map(drop)
+                    .map_err(|message| ("namespaces", message))
+            }
+            TokenNamespaces::Claimed(it) if it.claim.is_empty() => {
+                let message = "the claim's name is empty".to_owned();
+                Err(("namespaces.claim", message))
+            }
+            TokenNamespaces::Claimed(_) => Ok(()),
+        }
+    }
+
+    fn validate_audience(&self) -> Result<(), Wrong> {
+        let names = self.audience.names();
+        let fits = |it: &String| (1..=TEXT_MAX).contains(&it.len());
+        match (1..=LISTED_MAX).contains(&names.len()) && names.iter().all(fits) {
+            true => Ok(()),
+            false => Err((
+                "audience",
+                "name what the aud of tokens for this gateway is, as in https://gw.example/mcp"
+                    .into(),
+            )),
+        }
+    }
+
+    fn validate_scopes(&self) -> Result<(), Wrong> {
+        if self.scopes.is_empty() || self.scopes.len() > LISTED_MAX {
+            let message = format!(
+                "map 1 to {LISTED_MAX} scopes of tokens to scopes of the gateway, as in {{ \"mcp:read\": read }}; without one, tokens allow nothing"
+            );
+            return Err(("scopes", message));
+        }
+        // RFC 6749, 3.3. A scope stands in quotes in challenges.
+        let fits = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+        let wrong =
+            |name: &&String| name.is_empty() || name.len() > TEXT_MAX || !name.bytes().all(fits);
+        match self.scopes.keys().find(wrong) {
+            Some(name) => Err(("scopes", format!("{name:?} is no name of an OAuth scope"))),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tooldock_workers::yaml;
+
+    use super::*;
+
+    fn wrong(change: &str) -> String {
+        let (key, value) = change.split_once(": ").unwrap();
+        let mut keys = vec![
+            ("issuer", "'https://idp.example'"),
+            ("audience", "a"),
+            ("scopes", "{ r: read }"),
+        ];
+        match keys.iter_mut().find(|(name, _)| *name == key) {
+            Some(found) => found.1 = value,
+            None => keys.push((key, value)),
+        }
+        let entry: Vec<_> = keys
+            .iter()
+            .map(|(key, value)| format!("{key}: {value}"))
+            .collect();
+        let entry = format!("{{ {} }}", entry.join(", "));
+        let text = format!("public_url: 'https://gw'\noauth: [ {entry} ]");
+        let config: AdmissionConfig = yaml::from_str(&text).expect(&text);
+        config
+            .validate()
+            .map_or_else(|error| error.key, |()| "fine".into())
+    }
+
+    #[test]
+    fn validation_names_the_key() {
+        for (change, key) in [
+            ("leeway: 30s", "fine"),
+            ("issuer: 'http://127.0.0.1:9'", "fine"),
+            ("issuer: 'http://idp.example'", "admission.oauth[0].issuer"),
+            (
+                "issuer: 'https://idp.example?x'",
+                "admission.oauth[0].issuer",
+            ),
+            ("issuer: idp", "admission.oauth[0].issuer"),
+            ("audience: ''", "admission.oauth[0].audience"),
+            ("audience: []", "admission.oauth[0].audience"),
+            ("jwks: 'ftp://x/'", "admission.oauth[0].jwks"),
+            ("algorithms: []", "admission.oauth[0].algorithms"),
+            ("leeway: 1h", "admission.oauth[0].leeway"),
+            ("principal: ''", "admission.oauth[0].principal"),
+            ("scopes: {}", "admission.oauth[0].scopes"),
+            ("scopes: { 'a b': read }", "admission.oauth[0].scopes"),
+            ("scopes: { 'a\"': read }", "admission.oauth[0].scopes"),
+            ("namespaces: []", "admission.oauth[0].namespaces"),
+            ("namespaces: ['[']", "admission.oauth[0].namespaces"),
+            (
+                "namespaces: { claim: '' }",
+                "admission.oauth[0].namespaces.claim",
+            ),
+            (
+                "introspection: { url: 'http://idp/x', client_id: a, client_secret: b }",
+                "admission.oauth[0].introspection.url",
+            ),
+            (
+                "introspection: { url: 'https://idp/x', client_id: a, client_secret: '' }",
+                "admission.oauth[0].introspection",
+            ),
+        ] {
+            assert_eq!(wrong(change), key, "{change}");
+        }
+    }
+
+    #[test]
+    fn tokens_need_the_public_address_and_one_entry_for_each_issuer() {
+        let entry = "{ issuer: 'https://idp.example', audience: a, scopes: { r: read } }";
+        let key = |text: String| {
+            let config: AdmissionConfig = yaml::from_str(&text).unwrap();
+            config.validate().unwrap_err().key
+        };
+        assert_eq!(key(format!("oauth: [ {entry} ]")), "admission.public_url");
+        let twice = format!("public_url: 'https://gw'\noauth: [ {entry}, {entry} ]");
+        assert_eq!(key(twice), "admission.oauth[1].issuer");
+    }
+}

@@ -1,0 +1,289 @@
+//! OAuth 2.1: whose access token a request carries. The gateway is a resource server (RFC 9728); authorization servers are
+//! other people's.
+//!
+//! ```text
+//! token ── JWT? ── yes ── issuer by `iss` ── keys ── signature ── claims ──▶ principal
+//!            └──── no ─── each issuer with introspection: what has it said of the token? ──▶ principal
+//! ```
+//!
+//! Pure as the other filters: keys and answers of issuers are put into [`Issuer`] from outside. What is not there yet makes
+//! the token [`TokenVerdict::Pending`]; whoever asked fetches what [`Pending`] names, and asks again.
+
+mod algorithm;
+mod claims;
+mod issuer;
+mod jwt;
+mod keys;
+mod resource;
+mod signature;
+mod tokens;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use http::HeaderValue;
+use http::header::WWW_AUTHENTICATE;
+use tooldock_workers::scope::ScopeTable;
+use tooldock_workers::secrets::Secret;
+
+pub use self::algorithm::Algorithm;
+use self::issuer::Known;
+pub use self::issuer::{Issuer, IssuerKeys, Replaced};
+use self::jwt::{Jwt, TOKEN_BYTES_MAX};
+pub use self::keys::{InvalidKeys, KeySet};
+use self::resource::Resources;
+use crate::admission::Request;
+use crate::bearer::{Principal, bearer_token};
+use crate::config::AdmissionConfig;
+use crate::fields::{Field, Fields};
+use crate::rejection::{Reason, Rejection};
+use crate::token::TokenDigest;
+
+/// How API keys begin. They are never an issuer's, so no issuer is shown one.
+const KEY_PREFIXES: [&[u8]; 2] = [b"td_", b"oub_"];
+
+/// All issuers of a configuration.
+#[derive(Debug, Default)]
+pub struct Oauth {
+    issuers: Vec<Arc<Issuer>>,
+    resources: Resources,
+}
+
+/// What a token was found to be.
+#[derive(Debug)]
+pub enum TokenVerdict {
+    /// It stands for somebody.
+    Principal(Arc<Principal>),
+    /// Something has to be fetched before that can be said.
+    Pending(Pending),
+    /// It is no issuer's, or counts no longer. The log is told why.
+    Refused(&'static str),
+}
+
+/// What has to be fetched before a token can be judged. Neither the token nor its digest shows in `Debug`.
+#[derive(Debug, Clone)]
+pub struct Pending {
+    /// From whom.
+    pub issuer: Arc<Issuer>,
+    /// What.
+    pub needs: Needs,
+    /// The token that waits for that.
+    pub token: Secret,
+    /// By which requests with the same token are known.
+    pub digest: TokenDigest,
+}
+
+/// How often a request was judged.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Asked {
+    /// This is the first time.
+    #[default]
+    First,
+    /// It was counted, and waited for an issuer since.
+    Again,
+    /// It waits no more: what is still not known is a refusal.
+    Last,
+}
+
+/// What of an issuer is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// Its newest keys.
+    Keys,
+    /// What its introspection endpoint says of the token.
+    Answer,
+}
+
+impl Oauth {
+    /// The error names the key below `admission` and says what is wrong with it; [`AdmissionConfig::validate`] has found the
+    /// rest.
+    pub(crate) fn new(
+        config: &AdmissionConfig,
+        table: &ScopeTable,
+    ) -> Result<Self, (String, String)> {
+        let issuers = config.oauth.iter().enumerate().map(|(index, issuer)| {
+            let issuer = Issuer::new(issuer, table);
+            issuer
+                .map(Arc::new)
+                .map_err(|message| (format!("oauth[{index}].scopes"), message))
+        });
+        let issuers = issuers.collect::<Result<Vec<_>, _>>()?;
+        let names = issuers.iter().map(|it| it.config().issuer.as_str());
+        let scopes = issuers.iter().flat_map(|it| it.offered());
+        let origin = config.public_url.origin().unwrap_or_default();
+        let resources = Resources::new(origin, names, scopes.map(|it| &*it.name));
+        Ok(Self { issuers, resources })
+    }
+
+    /// Whether tokens of anybody are accepted.
+    pub(crate) fn is_on(&self) -> bool {
+        !self.issuers.is_empty()
+    }
+
+    /// The issuers, for who fetches their keys.
+    pub fn issuers(&self) -> &[Arc<Issuer>] {
+        &self.issuers
+    }
+
+    /// Goes on with the keys that issuers had before the configuration was read again.
+    pub(crate) fn go_on_from(&mut self, before: &Self) {
+        for issuer in &mut self.issuers {
+            let name = &issuer.config().issuer;
+            let known = before.issuers.iter().find(|it| it.config().issuer == *name);
+            if let (Some(known), Some(issuer)) = (known.cloned(), Arc::get_mut(issuer)) {
+                issuer.go_on_from(&known);
+            }
+        }
+    }
+
+    /// Whose token it is, as far as is known at that moment.
+    pub fn judge(&self, token: &[u8], now: SystemTime) -> TokenVerdict {
+        const NOBODYS: TokenVerdict = TokenVerdict::Refused("the token is no issuer's");
+        if !self.is_on() || KEY_PREFIXES.iter().any(|it| token.starts_with(it)) {
+            return NOBODYS;
+        }
+        if token.len() > TOKEN_BYTES_MAX {
+            return TokenVerdict::Refused("the token is longer than 16 KiB");
+        }
+        let Some(text) = std::str::from_utf8(token).ok().filter(|it| is_token(it)) else {
+            return NOBODYS;
+        };
+        let digest = TokenDigest::of(token);
+        match Jwt::of(text) {
+            Some(jwt) => self.judge_jwt(text, jwt, digest, now),
+            None => self.judge_opaque(text, digest, now),
+        }
+    }
+
+    fn judge_jwt(
+        &self,
+        token: &str,
+        jwt: Jwt<'_>,
+        digest: TokenDigest,
+        now: SystemTime,
+    ) -> TokenVerdict {
+        let named = jwt.issuer();
+        let mut issuers = self.issuers.iter();
+        let Some(issuer) = issuers.find(|it| Some(&it.config().issuer) == named.as_ref()) else {
+            return TokenVerdict::Refused("the token's issuer is none of admission.oauth");
+        };
+        match issuer.judge(jwt, digest, now) {
+            Known::Principal(principal) => TokenVerdict::Principal(principal),
+            Known::Refused(why) => TokenVerdict::Refused(why),
+            Known::Nothing => TokenVerdict::Pending(Pending {
+                issuer: Arc::clone(issuer),
+                needs: Needs::Keys,
+                token: Secret::new(token),
+                digest,
+            }),
+        }
+    }
+
+    fn judge_opaque(&self, token: &str, digest: TokenDigest, now: SystemTime) -> TokenVerdict {
+        let mut pending = None;
+        let mut refused = "the token is no JWT, and no issuer has an introspection endpoint";
+        for issuer in self
+            .issuers
+            .iter()
+            .filter(|it| it.introspection().is_some())
+        {
+            match issuer.known(digest, now) {
+                Known::Principal(principal) => return TokenVerdict::Principal(principal),
+                Known::Refused(why) => refused = why,
+                Known::Nothing => {
+                    let first = || Pending {
+                        issuer: Arc::clone(issuer),
+                        needs: Needs::Answer,
+                        token: Secret::new(token),
+                        digest,
+                    };
+                    pending.get_or_insert_with(first);
+                }
+            }
+        }
+        pending.map_or(TokenVerdict::Refused(refused), TokenVerdict::Pending)
+    }
+
+    /// The opaque token of a request and the principal whose token it is. While a stream of the request lasts, the issuer has
+    /// to be asked again: it may take the token back at any time.
+    pub fn revocable(&self, fields: &Fields<'_>, now: SystemTime) -> Option<(Secret, Arc<str>)> {
+        self.issuers
+            .iter()
+            .find(|it| it.introspection().is_some())?;
+        let Field::Once(value) = fields.authorization else {
+            return None;
+        };
+        let token = bearer_token(value.as_bytes())?;
+        let text = std::str::from_utf8(token).ok()?;
+        if Jwt::of(text).is_some() {
+            return None;
+        }
+        match self.judge(token, now) {
+            TokenVerdict::Principal(principal) => {
+                Some((Secret::new(text), Arc::clone(principal.name())))
+            }
+            _ => None,
+        }
+    }
+
+    /// The document of RFC 9728 for the rest of a path behind `/.well-known/`; None where there is none.
+    pub fn resource_metadata(&self, rest: &str, path_prefix: &str) -> Option<Vec<u8>> {
+        self.is_on()
+            .then(|| self.resources.document(rest, path_prefix))
+            .flatten()
+    }
+
+    /// Where clients find the metadata of the resource that a path belongs to. None where no tokens are accepted.
+    pub fn metadata_url(&self, path: &str, path_prefix: &str) -> Option<String> {
+        self.is_on()
+            .then(|| self.resources.metadata_url(path, path_prefix))
+    }
+
+    /// Tells the client of a refusal where to get a token, and whether the one it sent was wrong.
+    pub(crate) fn challenge(&self, request: &Request<'_>, rejection: &mut Rejection) {
+        let prefix = request.listener.path_prefix.as_deref().unwrap_or_default();
+        let Some(url) = self.metadata_url(request.parts.uri.path(), prefix) else {
+            return;
+        };
+        let token_sent = !request.fields.authorization.is_absent();
+        let error = match (rejection.reason, token_sent) {
+            (Reason::InsufficientScope, _) => "error=\"insufficient_scope\", ",
+            (_, true) => "error=\"invalid_token\", ",
+            (_, false) => "",
+        };
+        let scopes = self.resources.scopes();
+        let scope = match scopes.is_empty() {
+            true => String::new(),
+            false => format!(", scope=\"{scopes}\""),
+        };
+        // Every part was checked when the configuration was read.
+        let challenge = format!("Bearer {error}resource_metadata=\"{url}\"{scope}");
+        if let Ok(challenge) = HeaderValue::try_from(challenge) {
+            rejection
+                .headers
+                .retain(|(name, _)| name != WWW_AUTHENTICATE);
+            rejection.headers.push((WWW_AUTHENTICATE, challenge));
+        }
+    }
+}
+
+/// Refuses a principal whose access token has no scope that stands for anything here.
+pub(crate) fn check_scopes(principal: &Principal) -> Result<(), Rejection> {
+    let scopes = principal.grant().and_then(|grant| grant.token_scopes());
+    match scopes.is_some_and(|scopes| scopes.held.is_empty()) {
+        false => Ok(()),
+        true => Err(Rejection::new(
+            Reason::InsufficientScope,
+            "The access token has no scope that allows anything here. Ask for one of those in the challenge.",
+        )),
+    }
+}
+
+/// Whether a text can be an access token at all (RFC 6750, `b64token`).
+fn is_token(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+    text.bytes().all(fits)
+}

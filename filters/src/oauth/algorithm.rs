@@ -1,0 +1,84 @@
+//! The signature algorithms that a token may have: asymmetric ones only. `none` and those with a shared secret have no
+//! variant, so no configuration and no token can ask for them.
+
+use jsonwebtoken as jwt;
+use serde::{Deserialize, Serialize};
+
+/// A signature algorithm, as RFC 7518 and RFC 8037 name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Algorithm {
+    /// RSA PKCS#1 1.5 with SHA-256.
+    Rs256,
+    /// RSA PKCS#1 1.5 with SHA-384.
+    Rs384,
+    /// RSA PKCS#1 1.5 with SHA-512.
+    Rs512,
+    /// RSA PSS with SHA-256.
+    Ps256,
+    /// RSA PSS with SHA-384.
+    Ps384,
+    /// RSA PSS with SHA-512.
+    Ps512,
+    /// ECDSA on P-256 with SHA-256.
+    Es256,
+    /// ECDSA on P-384 with SHA-384.
+    Es384,
+    /// Ed25519.
+    #[serde(rename = "EdDSA")]
+    EdDsa,
+}
+
+/// The kind of key that an algorithm needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeyKind {
+    Rsa,
+    P256,
+    P384,
+    Ed25519,
+}
+
+impl Algorithm {
+    /// The algorithm that a token's header names; None for every other one.
+    pub(super) fn of_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "RS256" => Self::Rs256,
+            "RS384" => Self::Rs384,
+            "RS512" => Self::Rs512,
+            "PS256" => Self::Ps256,
+            "PS384" => Self::Ps384,
+            "PS512" => Self::Ps512,
+            "ES256" => Self::Es256,
+            "ES384" => Self::Es384,
+            "EdDSA" => Self::EdDsa,
+            _ => return None,
+        })
+    }
+
+    /// The kind of key that it needs.
+    pub(super) fn key_kind(self) -> KeyKind {
+        match self {
+            Self::Rs256 | Self::Rs384 | Self::Rs512 | Self::Ps256 | Self::Ps384 | Self::Ps512 => {
+                KeyKind::Rsa
+            }
+            Self::Es256 => KeyKind::P256,
+            Self::Es384 => KeyKind::P384,
+            Self::EdDsa => KeyKind::Ed25519,
+        }
+    }
+
+    /// As the JWT library calls it.
+    pub(super) fn of_library(self) -> jwt::Algorithm {
+        match self {
+            Self::Rs256 => jwt::Algorithm::RS256,
+            Self::Rs384 => jwt::Algorithm::RS384,
+            Self::Rs512 => jwt::Algorithm::RS512,
+            Self::Ps256 => jwt::Algorithm::PS256,
+            Self::Ps384 => jwt::Algorithm::PS384,
+            Self::Ps512 => jwt::Algorithm::PS512,
+            Self::Es256 => jwt::Algorithm::ES256,
+            Self::Es384 => jwt::Algorithm::ES384,
+            Self::EdDsa => jwt::Algorithm::EdDSA,
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! From the claims of a token to a principal: for whom the token is, how long it counts, who it stands for, and what it
+//! opens. The same for the claims of a JWT and for the answer of an introspection endpoint.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+use tooldock_workers::grant::{Grant, GrantSource, OfferedScope, TokenScopes};
+use tooldock_workers::namespace_scope::NamespaceScope;
+use tooldock_workers::scope::ScopeTable;
+
+use super::jwt::Claims;
+use crate::bearer::Principal;
+use crate::config::{OauthConfig, TokenNamespaces};
+
+/// The longest name of a subject, in bytes.
+const SUBJECT_MAX: usize = 255;
+
+/// Namespaces that a claim may list.
+const NAMESPACES_MAX: usize = 256;
+
+/// By what the claims of one issuer's tokens are judged, compiled once.
+#[derive(Debug)]
+pub(super) struct ClaimRules {
+    config: OauthConfig,
+    table: ScopeTable,
+    /// The scopes of tokens that stand for something.
+    pub(super) offered: Arc<[OfferedScope]>,
+}
+
+/// Why claims make nobody a principal. For the log.
+pub(super) type Refused = &'static str;
+
+impl ClaimRules {
+    /// The error says which scope does not exist.
+    pub(super) fn new(config: &OauthConfig, table: &ScopeTable) -> Result<Self, String> {
+        let offered = config.scopes.iter().map(|(name, permission)| {
+            let tools = table.compile(&[permission]).map_err(|it| it.to_string())?;
+            Ok(OfferedScope {
+                name: name.as_str().into(),
+                tools: Arc::new(tools),
+            })
+        });
+        Ok(Self {
+            offered: offered.collect::<Result<Vec<_>, String>>()?.into(),
+            config: config.clone(),
+            table: table.clone(),
+        })
+    }
+
+    /// Who a token with these claims stands for at that moment.
+    pub(super) fn principal(
+        &self,
+        claims: &Claims,
+        now: SystemTime,
+    ) -> Result<Arc<Principal>, Refused> {
+        if claims.get("iss").and_then(Value::as_str) != Some(&self.config.issuer) {
+            return Err("the token is another issuer's");
+        }
+        self.judge(claims, now, true)
+    }
+
+    /// The same for what an introspection endpoint says. The endpoint is the issuer's own, so that it need not name the
+    /// issuer, nor an end of the token.
+    pub(super) fn introspected(
+        &self,
+        claims: &Claims,
+        now: SystemTime,
+    ) -> Result<Arc<Principal>, Refused> {
+        if claims.get("active") != Some(&Value::Bool(true)) {
+            return Err("the issuer says that the token is not active");
+        }
+        let named = claims.get("iss").filter(|it| !it.is_null());
+        if named.is_some_and(|it| it.as_str() != Some(&self.config.issuer)) {
+            return Err("the token is another issuer's");
+        }
+        self.judge(claims, now, false)
+    }
+
+    fn judge(
+        &self,
+        claims: &Claims,
+        now: SystemTime,
+        ends: bool,
+    ) -> Result<Arc<Principal>, Refused> {
+        let audience = texts(claims.get("aud"));
+        if !audience
+            .iter()
+            .any(|it| self.config.audience.names().iter().any(|own| own == it))
+        {
+            return Err("the token's aud names none of admission.oauth[].audience");
+        }
+        let expires_at = match time(claims, "exp")? {
+            Some(at) => Some(at + self.config.leeway),
+            None if ends => return Err("the token has no exp"),
+            None => None,
+        };
+        if expires_at.is_some_and(|at| at <= now) {
+            return Err("the token has expired");
+        }
+        if time(claims, "nbf")?.is_some_and(|at| at > now + self.config.leeway) {
+            return Err("the token does not count yet (nbf)");
+        }
+        Ok(Arc::new(Principal::of_access_token(
+            &self.name(claims)?,
+            self.namespaces(claims)?,
+            self.grant(claims)?,
+            expires_at,
+        )))
+    }
+
+    /// `oauth:ISSUER#SUBJECT`. No issuer has a `#` in it and no configured principal a `:`, so that two subjects never share
+    /// a name, and none has that of a static token.
+    fn name(&self, claims: &Claims) -> Result<String, Refused> {
+        let subject = claims.get(&self.config.principal).and_then(Value::as_str);
+        let fits =
+            |it: &&str| (1..=SUBJECT_MAX).contains(&it.len()) && !it.chars().any(char::is_control);
+        match subject.filter(fits) {
+            Some(subject) => Ok(format!("oauth:{}#{subject}", self.config.issuer)),
+            None => Err("the claim of admission.oauth[].principal is no text of 1 to 255 bytes"),
+        }
+    }
+
+    fn namespaces(&self, claims: &Claims) -> Result<NamespaceScope, Refused> {
+        const NONE: Refused = "the claim of admission.oauth[].namespaces is no list of namespaces";
+        let claimed;
+        let patterns = match &self.config.namespaces {
+            TokenNamespaces::Listed(patterns) => patterns,
+            TokenNamespaces::Claimed(it) => {
+                claimed = texts(claims.get(&it.claim));
+                &claimed
+            }
+        };
+        if patterns.len() > NAMESPACES_MAX {
+            return Err(NONE);
+        }
+        NamespaceScope::new(patterns).map_err(|_| NONE)
+    }
+
+    /// What the scopes of the token stand for. Scopes that are not in the mapping stand for nothing.
+    fn grant(&self, claims: &Claims) -> Result<Grant, Refused> {
+        let scopes = match claims.get("scope") {
+            Some(scope) => words(Some(scope)),
+            None => words(claims.get("scp")),
+        };
+        let mapping: &BTreeMap<_, _> = &self.config.scopes;
+        let held: Vec<_> = mapping.keys().filter(|it| scopes.contains(it)).collect();
+        let permissions: Vec<_> = held.iter().map(|it| mapping[*it].as_str()).collect();
+        let tools = self.table.compile(&permissions);
+        let tools = tools.map_err(|_| "a scope of the configuration is gone")?;
+        Ok(Grant {
+            tools: Arc::new(tools),
+            source: GrantSource::Token(Arc::new(TokenScopes {
+                held: held.iter().map(|it| it.as_str().into()).collect(),
+                offered: Arc::clone(&self.offered),
+            })),
+        })
+    }
+}
+
+/// A claim that is one text or a list of them.
+fn texts(claim: Option<&Value>) -> Vec<String> {
+    match claim {
+        Some(Value::String(text)) => vec![text.clone()],
+        Some(Value::Array(list)) => {
+            let texts = list.iter().filter_map(Value::as_str);
+            texts.map(str::to_owned).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A claim that is words with spaces between them, or a list.
+fn words(claim: Option<&Value>) -> Vec<String> {
+    let texts = texts(claim);
+    let words = texts.iter().flat_map(|text| text.split(' '));
+    words
+        .filter(|it| !it.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// A claim that is a moment, in seconds since 1970.
+fn time(claims: &Claims, name: &str) -> Result<Option<SystemTime>, Refused> {
+    /// The year 9999: later moments are a slip, and overflow.
+    const LAST: f64 = 253_402_300_799.0;
+    match claims.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => match value.as_f64().filter(|it| (0.0..=LAST).contains(it)) {
+            Some(seconds) => Ok(Some(UNIX_EPOCH + Duration::from_secs_f64(seconds))),
+            None => Err("a time of the token is no number of seconds since 1970"),
+        },
+    }
+}

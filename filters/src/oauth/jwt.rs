@@ -1,0 +1,140 @@
+//! Reading a JWT: its header, its signature, and the claims behind a signature that is right.
+//!
+//! Nothing of a token is believed before its signature is checked, but the issuer's name and the key's id, by which the key
+//! is found. A key, a certificate or an address that the header carries is never looked at.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::algorithm::Algorithm;
+use super::keys::KeySet;
+use super::signature;
+
+/// The longest token that is looked at.
+pub(super) const TOKEN_BYTES_MAX: usize = 16 * 1024;
+
+/// The three parts of a token, as they came.
+#[derive(Clone, Copy)]
+pub(super) struct Jwt<'a> {
+    /// Header and claims with the dot between them, which the signature is over.
+    signed: &'a str,
+    header: &'a str,
+    claims: &'a str,
+    signature: &'a str,
+}
+
+/// What of a header counts.
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    #[serde(default)]
+    kid: Option<String>,
+    /// Extensions that a recipient has to understand. This one understands none.
+    #[serde(default)]
+    crit: Option<Value>,
+    /// Claims that are not encoded, by RFC 7797.
+    #[serde(default)]
+    b64: Option<Value>,
+    #[serde(default)]
+    typ: Option<String>,
+}
+
+/// The claims of a token.
+pub(super) type Claims = Map<String, Value>;
+
+/// What came of a token's signature.
+#[derive(Debug, PartialEq)]
+pub(super) enum Signed {
+    /// It is right: these are the claims.
+    By(Claims),
+    /// It is by a key that is not in the set. A newer set may have it.
+    ByUnknownKey,
+    /// It is wrong for the key that the token names. Perhaps another key was published under the same id.
+    Wrong,
+    /// It is wrong, or the token is none that is accepted; the log is told this.
+    Not(&'static str),
+}
+
+impl<'a> Jwt<'a> {
+    /// Takes a token apart; None for what does not look like a signed JWT.
+    pub(super) fn of(token: &'a str) -> Option<Self> {
+        let (signed, signature) = token.rsplit_once('.')?;
+        let (header, claims) = signed.split_once('.')?;
+        let encoded = |part: &str| {
+            let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+            !part.is_empty() && part.bytes().all(fits)
+        };
+        // Without a signature it is still a JWT, and refused as one.
+        let is_jwt =
+            encoded(header) && encoded(claims) && (signature.is_empty() || encoded(signature));
+        is_jwt.then_some(Self {
+            signed,
+            header,
+            claims,
+            signature,
+        })
+    }
+
+    /// The issuer that the token names, unchecked: to find the keys by.
+    pub(super) fn issuer(&self) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Named {
+            iss: String,
+        }
+        let claims = URL_SAFE_NO_PAD.decode(self.claims).ok()?;
+        let named: Named = serde_json::from_slice(&claims).ok()?;
+        Some(named.iss)
+    }
+
+    /// Checks the signature.
+    pub(super) fn signed(&self, allowed: &[Algorithm], keys: Option<&KeySet>) -> Signed {
+        let header = URL_SAFE_NO_PAD.decode(self.header).ok();
+        let header = header.and_then(|it| serde_json::from_slice::<Header>(&it).ok());
+        let Some(header) = header else {
+            return Signed::Not("the token's header cannot be read");
+        };
+        let Some(algorithm) = Algorithm::of_name(&header.alg).filter(|it| allowed.contains(it))
+        else {
+            return Signed::Not("the token's algorithm is not one of admission.oauth[].algorithms");
+        };
+        if header.crit.is_some() || header.b64.is_some() {
+            return Signed::Not("the token's header has critical extensions");
+        }
+        if header.typ.is_some_and(|typ| is_no_access_token(&typ)) {
+            return Signed::Not("the token's type is not that of an access token");
+        }
+        let Some(keys) = keys else {
+            return Signed::ByUnknownKey;
+        };
+        let id = header.kid.as_deref();
+        if id.is_some_and(|id| !keys.knows(id)) {
+            return Signed::ByUnknownKey;
+        }
+        let mut candidates = keys.candidates(id, algorithm);
+        let right = candidates.any(|key| {
+            signature::is_right(self.signature, self.signed, key, algorithm.of_library())
+        });
+        match (right, id) {
+            (true, _) => self.claims(),
+            (false, Some(_)) => Signed::Wrong,
+            // Perhaps a new key's.
+            (false, None) => Signed::ByUnknownKey,
+        }
+    }
+
+    fn claims(&self) -> Signed {
+        let claims = URL_SAFE_NO_PAD.decode(self.claims).ok();
+        let claims = claims.and_then(|it| serde_json::from_slice(&it).ok());
+        claims.map_or(Signed::Not("the token's claims cannot be read"), Signed::By)
+    }
+}
+
+/// Whether the header says that this is a token for something else: what ends a login or a session, or proves a key.
+/// Many issuers give access tokens no type, or `JWT`.
+fn is_no_access_token(typ: &str) -> bool {
+    let typ = typ.to_ascii_lowercase();
+    let typ = typ.strip_prefix("application/").unwrap_or(&typ);
+    !matches!(typ, "jwt" | "at+jwt")
+}

@@ -1,0 +1,186 @@
+//! What clients are told about where tokens come from: the metadata of the protected resource (RFC 9728), and the challenges
+//! of 401 and 403 (RFC 6750) that lead to it.
+//!
+//! The resource of a namespace is the address by which clients reach it: public URL, the listener's path prefix, path. Its
+//! metadata stand where RFC 9728 says: `/.well-known/oauth-protected-resource` between the host and the path.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+use tooldock_workers::names::NamespaceName;
+
+/// Where the metadata of resources stand.
+const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
+
+/// The same behind `/.well-known/`.
+const DOCUMENT: &str = "oauth-protected-resource";
+
+/// What stands in every document.
+#[derive(Debug, Default)]
+pub(super) struct Resources {
+    /// The origin by which clients reach the gateway.
+    origin: String,
+    issuers: Vec<String>,
+    scopes: BTreeSet<String>,
+}
+
+impl Resources {
+    pub(super) fn new<'a>(
+        origin: &str,
+        issuers: impl IntoIterator<Item = &'a str>,
+        scopes: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        let mut listed: Vec<String> = Vec::new();
+        for issuer in issuers {
+            if !listed.iter().any(|it| it == issuer) {
+                listed.push(issuer.to_owned());
+            }
+        }
+        Self {
+            origin: origin.to_owned(),
+            issuers: listed,
+            scopes: scopes.into_iter().map(str::to_owned).collect(),
+        }
+    }
+
+    /// The document for the rest of a path behind `/.well-known/`; None where no resource is meant.
+    pub(super) fn document(&self, rest: &str, prefix: &str) -> Option<Vec<u8>> {
+        let path = rest.strip_prefix(DOCUMENT)?;
+        // A proxy in front may have taken the prefix away, or not.
+        let path = match path.strip_prefix(prefix) {
+            Some(inner) if inner.is_empty() || inner.starts_with('/') => inner,
+            _ => path,
+        };
+        let path = match path {
+            "" | "/" => "",
+            _ => resource_path(path)?,
+        };
+        let document = json!({
+            "resource": format!("{}{prefix}{path}", self.origin),
+            "authorization_servers": self.issuers,
+            "scopes_supported": self.scopes,
+            "bearer_methods_supported": ["header"],
+        });
+        Some(document.to_string().into_bytes())
+    }
+
+    /// Where the metadata are of the resource that a path belongs to: the namespace's for paths of MCP, else those of
+    /// the whole gateway.
+    pub(super) fn metadata_url(&self, path: &str, prefix: &str) -> String {
+        let path = resource_path(path).unwrap_or_default();
+        format!("{}{WELL_KNOWN}{prefix}{path}", self.origin)
+    }
+
+    /// All scopes that mean something here.
+    pub(super) fn scopes(&self) -> String {
+        let scopes: Vec<_> = self.scopes.iter().map(String::as_str).collect();
+        scopes.join(" ")
+    }
+}
+
+/// The path of a resource in that of a request: `/mcp` or `/mcp/NAMESPACE`, without a slash at its end.
+fn resource_path(path: &str) -> Option<&str> {
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let rest = path.strip_prefix("/mcp")?;
+    match rest.strip_prefix('/') {
+        None => rest.is_empty().then_some(path),
+        Some(namespace) => namespace.parse::<NamespaceName>().is_ok().then_some(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn resources() -> Resources {
+        let issuers = ["https://a", "https://b", "https://a"];
+        Resources::new("https://gw.example", issuers, ["mcp:write", "mcp:read"])
+    }
+
+    #[test]
+    fn each_path_has_its_resource_with_and_without_the_prefix() {
+        let resources = resources();
+        for (rest, prefix, resource) in [
+            ("oauth-protected-resource", "", "https://gw.example"),
+            ("oauth-protected-resource/mcp", "", "https://gw.example/mcp"),
+            (
+                "oauth-protected-resource/mcp/",
+                "",
+                "https://gw.example/mcp",
+            ),
+            (
+                "oauth-protected-resource/mcp/calc",
+                "",
+                "https://gw.example/mcp/calc",
+            ),
+            (
+                "oauth-protected-resource/mcp/calc",
+                "/tools",
+                "https://gw.example/tools/mcp/calc",
+            ),
+            (
+                "oauth-protected-resource/tools/mcp/calc",
+                "/tools",
+                "https://gw.example/tools/mcp/calc",
+            ),
+            (
+                "oauth-protected-resource/tools",
+                "/tools",
+                "https://gw.example/tools",
+            ),
+        ] {
+            let document = resources.document(rest, prefix).expect(rest);
+            let document: Value = serde_json::from_slice(&document).unwrap();
+            assert_eq!(document["resource"], resource);
+            assert_eq!(
+                document["authorization_servers"],
+                json!(["https://a", "https://b"])
+            );
+            assert_eq!(
+                document["scopes_supported"],
+                json!(["mcp:read", "mcp:write"])
+            );
+        }
+        for rest in [
+            "openid-configuration",
+            "oauth-protected-resource2",
+            "oauth-protected-resource/toolsx/mcp",
+            "oauth-protected-resource/tools/list",
+            "oauth-protected-resource/mcp/a/b",
+            "oauth-protected-resource/mcp/\"",
+        ] {
+            assert_eq!(resources.document(rest, "/tools"), None, "{rest}");
+        }
+    }
+
+    #[test]
+    fn a_challenge_leads_to_the_document_of_its_path() {
+        let resources = resources();
+        for (path, prefix, url) in [
+            (
+                "/mcp",
+                "",
+                "https://gw.example/.well-known/oauth-protected-resource/mcp",
+            ),
+            (
+                "/mcp/calc",
+                "/x",
+                "https://gw.example/.well-known/oauth-protected-resource/x/mcp/calc",
+            ),
+            (
+                "/tools",
+                "",
+                "https://gw.example/.well-known/oauth-protected-resource",
+            ),
+            (
+                "/mcp/\"quote",
+                "",
+                "https://gw.example/.well-known/oauth-protected-resource",
+            ),
+        ] {
+            assert_eq!(resources.metadata_url(path, prefix), url);
+        }
+    }
+}

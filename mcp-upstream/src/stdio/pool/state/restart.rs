@@ -1,0 +1,77 @@
+//! A restart that an operator asked for: every process ends, and new ones start when nothing of the old ones is left.
+//!
+//! An old process may hold a port or a lock file that the new one needs, so the two never run side by side here. What
+//! lasts in a place (subscriptions, a log level) stays with the place, and requests that wait go on waiting.
+
+use tokio::time::Instant;
+
+use super::super::key::Key;
+use super::{Action, Duty, ProcessId, Spares, State, StopReason};
+use crate::stdio::breaker::Breaker;
+
+/// Why a process that takes another's place is started, for metrics.
+const REQUESTED: &str = "requested";
+
+impl State {
+    pub(super) fn restart(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        if self.retired {
+            return;
+        }
+        let all: Vec<_> = self.processes.keys().copied().collect();
+        for process in all {
+            self.end_for_restart(process, now, actions);
+        }
+        // The server may be another version now: nothing that was true of the old one counts.
+        self.breaker = Breaker::new(self.rules.breaker);
+        self.server = None;
+        self.scout = None;
+        self.last_error = None;
+        self.last_end = None;
+        self.spares = Spares {
+            asked_for: self.spares.asked_for,
+            ..Spares::default()
+        };
+        for (key, place) in &mut self.slots {
+            let lost = self.rules.keeps_state && key.key.is_of_session();
+            if lost && place.dead {
+                continue;
+            }
+            place.failures = 0;
+            place.not_before = None;
+            place.dead = false;
+            place.away = false;
+            place.eager = key.key.is_shared() || place.replay_state.is_awaited();
+        }
+    }
+
+    fn end_for_restart(&mut self, process: ProcessId, now: Instant, actions: &mut Vec<Action>) {
+        let Some(entry) = self.processes.get(&process) else {
+            return;
+        };
+        let slot = match &entry.duty {
+            Duty::Stopping => return,
+            Duty::Starting(slot) | Duty::Serving { slot, .. } => Some(slot.clone()),
+            Duty::Spare { .. } | Duty::Returned { .. } | Duty::Draining { .. } => None,
+        };
+        let served = matches!(entry.duty, Duty::Serving { .. });
+        match slot {
+            Some(slot) if matches!(slot.key, Key::Exclusive(_)) => {
+                self.slots.remove(&slot);
+            }
+            Some(slot) => {
+                let lost = self.keeps_state_of(&slot);
+                if let Some(place) = self.slots.get_mut(&slot) {
+                    place.process = None;
+                    place.last_used = now;
+                    if served {
+                        place.ended = Some(REQUESTED);
+                        place.dead = lost;
+                    }
+                }
+            }
+            None => {}
+        }
+        self.stop(process, StopReason::Restarted, now, actions);
+        self.restarting.insert(process);
+    }
+}

@@ -1,0 +1,155 @@
+//! Open streams that no session knows of: of requests without a session, and of remote servers whose messages are passed
+//! on. They are listed for operators, who may end each.
+//!
+//! Streams of a session are found by the session. A stream leaves the list with its reader.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::time::Instant;
+use tooldock_workers::names::NamespaceName;
+
+use super::Stream;
+
+/// What an open stream is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OpenKind {
+    /// Changes that a client listens to.
+    Listen,
+    /// The answer to one request, while its call runs.
+    Answer,
+    /// A remote server's own stream.
+    PassedThrough,
+}
+
+impl OpenKind {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Listen => "listen",
+            Self::Answer => "answer",
+            Self::PassedThrough => "passed_through",
+        }
+    }
+}
+
+/// One open stream.
+#[derive(Debug, Clone)]
+pub(crate) struct OpenStream {
+    pub(crate) kind: OpenKind,
+    pub(crate) namespace: NamespaceName,
+    pub(crate) principal: Option<Arc<str>>,
+    pub(crate) since: Instant,
+}
+
+/// All of them. Clones share the list.
+#[derive(Clone, Default)]
+pub(crate) struct OpenStreams {
+    /// Plain data; nothing awaits under it. Bounded by connections: each entry belongs to an answer that is being sent.
+    open: Arc<Mutex<Numbered>>,
+}
+
+#[derive(Default)]
+struct Numbered {
+    last: u64,
+    streams: BTreeMap<u64, (OpenStream, Weak<Stream>)>,
+}
+
+/// Takes a stream from the list when dropped.
+pub(crate) struct Listed {
+    open: OpenStreams,
+    number: u64,
+}
+
+impl OpenStreams {
+    /// Lists a stream until the guard is dropped.
+    pub(crate) fn enter(
+        &self,
+        kind: OpenKind,
+        namespace: &NamespaceName,
+        principal: Option<&Arc<str>>,
+        stream: &Arc<Stream>,
+    ) -> Listed {
+        let entry = OpenStream {
+            kind,
+            namespace: namespace.clone(),
+            principal: principal.cloned(),
+            since: Instant::now(),
+        };
+        let mut open = self.lock();
+        open.last += 1;
+        let number = open.last;
+        open.streams.insert(number, (entry, Arc::downgrade(stream)));
+        Listed {
+            open: self.clone(),
+            number,
+        }
+    }
+
+    /// All open streams with their numbers, the newest first.
+    pub(crate) fn all(&self) -> Vec<(u64, OpenStream)> {
+        let open = self.lock();
+        let newest = open.streams.iter().rev();
+        newest
+            .map(|(number, (entry, _))| (*number, entry.clone()))
+            .collect()
+    }
+
+    /// Ends a stream. `false`: there is no such stream any more.
+    pub(crate) fn end(&self, number: u64) -> bool {
+        let stream = {
+            let open = self.lock();
+            let found = open.streams.get(&number);
+            found.and_then(|(_, stream)| stream.upgrade())
+        };
+        // Outside the lock: the reader wakes up, and may take the stream from the list.
+        let Some(stream) = stream else {
+            return false;
+        };
+        stream.end_for_operator();
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Numbered> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        let removed = self.open.lock().streams.remove(&self.number);
+        // Outside the lock: the entry may hold the last of a name.
+        drop(removed);
+    }
+}
+
+impl fmt::Debug for OpenStreams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenStreams")
+            .field("open", &self.lock().streams.len())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::Pulse;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stream_is_listed_until_its_guard_goes_and_ends_when_asked() {
+        let (open, name) = (OpenStreams::default(), "a".parse().expect("valid"));
+        let stream = Stream::detached(&Pulse::new(Duration::from_secs(15)));
+        let listed = open.enter(OpenKind::Answer, &name, None, &stream);
+        let [(number, shown)] = open.all().try_into().expect("one");
+        assert_eq!((shown.kind, &shown.namespace), (OpenKind::Answer, &name));
+        assert!(!open.end(number + 1));
+        assert!(open.end(number));
+        assert!(stream.is_over());
+        drop(listed);
+        assert!(open.all().is_empty());
+        assert!(!open.end(number));
+    }
+}

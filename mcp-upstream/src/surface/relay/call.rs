@@ -1,0 +1,327 @@
+//! What a frame asks for, done for whoever its key stands for.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::keys::ApiKey;
+use tooldock_workers::network::UNIX;
+use tooldock_workers::registry::{Namespace, UpstreamKind};
+use tooldock_workers::secrets::Secret;
+
+use super::frame::{Refused, ToolCall};
+use super::room::Guest;
+use super::tokens::TokenCall;
+use super::{Relay, reply, tokens};
+use crate::caller::{Caller, RelayPeer, Visibility};
+use crate::catalogue::{ToolList, View};
+use crate::engine::{PeerEvent, Talks, UpstreamCall, ask_failed, rate_limited};
+use crate::format;
+use crate::interaction;
+use crate::jsonrpc::{self, Message, RequestError};
+use crate::mcp::driver::{CallDriver, Next};
+use crate::mcp::{self, Core};
+use crate::protocol::method::TOOLS_CALL;
+use crate::surface::outbox::Outbox;
+use crate::upstream::system::KeyTools;
+use crate::upstream::{Client, IncomingRequest, Prepared, RequestMeta};
+
+/// One client, for as long as it is connected.
+pub(super) struct Conversation {
+    core: Arc<Core>,
+    relay: Arc<Relay>,
+    /// Who is connected. Guards plain data; nothing awaits under it.
+    peer: Mutex<Arc<RelayPeer>>,
+    guest: Arc<Guest>,
+    pub(super) outbox: Outbox,
+}
+
+/// Whom a frame is from, and what is served to them.
+struct Admitted {
+    key: Arc<ApiKey>,
+    caller: Caller,
+    namespace: Arc<Namespace>,
+}
+
+/// An answer that is there before anything was called.
+struct Answered(Vec<u8>);
+
+impl Conversation {
+    pub(super) fn new(
+        core: Arc<Core>,
+        relay: Arc<Relay>,
+        (guest, peer): (Arc<Guest>, RelayPeer),
+        outbox: Outbox,
+    ) -> Self {
+        Self {
+            core,
+            relay,
+            peer: Mutex::new(Arc::new(peer)),
+            guest,
+            outbox,
+        }
+    }
+
+    fn peer(&self) -> Arc<RelayPeer> {
+        Arc::clone(&self.peer.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The client works for a project, as it says.
+    pub(super) fn greeted(&self, project: Option<String>) {
+        let mut peer = self.peer.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::make_mut(&mut peer).project = project.map(Into::into);
+    }
+
+    /// Answers a frame that cannot be used.
+    pub(super) async fn refuse(&self, refused: &Refused) {
+        self.note_refused(refused.reason());
+        self.outbox.send(refused.reply().into()).await;
+    }
+
+    /// Answers a request for the tools.
+    pub(super) async fn tools(&self, id: &str, key: &Secret) {
+        let answer = match self.admit(id, key) {
+            Ok(admitted) => self.list(id, &admitted).await,
+            Err(Answered(answer)) => answer,
+        };
+        self.outbox.send(answer.into()).await;
+    }
+
+    async fn list(&self, id: &str, admitted: &Admitted) -> Vec<u8> {
+        let Admitted {
+            key,
+            caller,
+            namespace,
+        } = admitted;
+        if let UpstreamKind::Failed(failed) = &namespace.upstream {
+            return reply::not_dispatched(id, failed);
+        }
+        let upstream = self.core.upstreams.of(namespace);
+        match upstream.listed(namespace, caller).get().await {
+            Ok(listed) => {
+                let view = View::of(caller, namespace);
+                let own = ToolList::declared(&KeyTools::declarations());
+                let own = view.tools(&own).filter(|_| tokens::may_use(key));
+                let listed = view.tools(&listed);
+                let listed = listed.filter(|tool| !tokens::is_token_tool(tool.name()));
+                reply::tools(id, listed.chain(own))
+            }
+            Err(failed) => reply::not_dispatched(id, &failed),
+        }
+    }
+
+    /// Runs a call to its end, and says what it says before its answer. Dropping the future cancels the call.
+    pub(super) async fn call(&self, id: &str, key: &Secret, call: ToolCall) {
+        let answer = match self.admit(id, key) {
+            Ok(admitted) => self.run(id, admitted, call).await,
+            Err(Answered(answer)) => answer,
+        };
+        self.outbox.send(answer.into()).await;
+    }
+
+    async fn run(&self, id: &str, admitted: Admitted, call: ToolCall) -> Vec<u8> {
+        let Admitted {
+            key,
+            caller,
+            namespace,
+        } = admitted;
+        let prepared = match tokens::is_token_tool(&call.tool) {
+            true => {
+                let (tools, tables) = (self.relay.tokens.clone(), self.relay.keys.clone());
+                let call = TokenCall::new(tools, tables, key, namespace, &call);
+                Ok(Prepared::Call(Arc::new(call) as Arc<dyn UpstreamCall>))
+            }
+            false => self.prepare(id, &caller, &namespace, &call).await,
+        };
+        let prepared = match prepared {
+            Ok(Prepared::Call(prepared)) => prepared,
+            Ok(Prepared::Response(response)) => return reply::response(id, &response),
+            Err(failure) => return not_prepared(id, failure),
+        };
+        let talks = prepared.facts().talks != Talks::No;
+        let (sender, events) = talks.then(interaction::events).unzip();
+        let core = Arc::clone(&self.core);
+        let work = async move { core.engine.run(&caller, &prepared, sender).await };
+        let mut driver = CallDriver::new(work, events);
+        loop {
+            match driver.next().await {
+                Next::Event(event) => self.tell(event, call.progress_token.as_deref()).await,
+                Next::Over(outcome) => return reply::outcome(id, outcome),
+            }
+        }
+    }
+
+    /// The call as its upstream understands it: of a client that can be told how far the call is, and asked nothing.
+    async fn prepare(
+        &self,
+        id: &str,
+        caller: &Caller,
+        namespace: &Arc<Namespace>,
+        call: &ToolCall,
+    ) -> Result<Prepared, RequestError> {
+        let peer = self.peer();
+        let body = Bytes::from(message(id, call, peer.project.as_deref()));
+        let text = std::str::from_utf8(&body).map_err(|_| RequestError::Internal)?;
+        let Ok(Message::Request { members, .. }) = jsonrpc::message(text) else {
+            return Err(RequestError::InvalidParams(
+                "params.arguments are nested too deep".into(),
+            ));
+        };
+        let token = call.progress_token.as_deref();
+        let client = Client::Modern(RequestMeta {
+            capabilities: Bytes::from_static(b"{}"),
+            client_info: None,
+            log_level: None,
+            progress_token: token.map(|token| Bytes::copy_from_slice(token.as_bytes())),
+            inputs: None,
+        });
+        let core = &*self.core;
+        core.passing.took_client_mode(caller, namespace);
+        let cx = mcp::context(core, caller, &body, Arc::clone(namespace), client, true);
+        let request = IncomingRequest {
+            id,
+            method: TOOLS_CALL,
+            members: &members,
+        };
+        mcp::prepare(&cx, request).await
+    }
+
+    /// Passes on how far a call is, to a client that gave a token. Questions fail: the relay has no frame for them.
+    async fn tell(&self, event: PeerEvent, token: Option<&str>) {
+        if let PeerEvent::InputRequests(questions) = event {
+            for question in questions {
+                question.fail(ask_failed("A client of the relay cannot be asked anything"));
+            }
+            return;
+        }
+        if token.is_none() || !is_progress(&event) {
+            return;
+        }
+        if let Some(frame) = interaction::notification(event, token, None) {
+            self.outbox.send(frame.into()).await;
+        }
+    }
+
+    /// Who a frame is from, and what is served to them; else the answer.
+    fn admit(&self, id: &str, key: &Secret) -> Result<Admitted, Answered> {
+        let name = &self.relay.namespace;
+        let table = self.relay.keys.load();
+        let verified = table.verify(key.expose().as_bytes(), UNIX, SystemTime::now());
+        let key = match verified {
+            Ok(key) => Arc::clone(key),
+            Err(refusal) => return Err(self.invalid_key(id, refusal.cause())),
+        };
+        if !key.grant().key_id().is_some_and(|id| self.guest.shows(id)) {
+            let reason = "Too many connections use this API key: close others, or make a key of its own for this client";
+            self.note_refused(reason);
+            let failed = CallError::new(CallErrorCode::Overloaded, reason);
+            return Err(Answered(reply::not_dispatched(id, &failed)));
+        }
+        let namespaces = Arc::clone(key.namespaces());
+        let caller = Caller {
+            namespace: Some(name.clone()),
+            principal: Some(Arc::clone(key.principal())),
+            client: UNIX,
+            request_id: (self.relay.request_ids)(),
+            profile: Arc::clone(&self.relay.profile),
+            manager: false,
+            headers: None,
+            visibility: Visibility::Only(Arc::new(move |name| namespaces.opens(name))),
+            grant: Some(Arc::clone(key.grant())),
+            key_limits: (!key.limits().is_empty()).then(|| Arc::clone(key.limits())),
+            budget: None,
+            relay: Some(self.peer()),
+            toolset: None,
+            note: None,
+        };
+        // Asked first: a key for other namespaces is not told whether this one is there.
+        if !key.namespaces().opens(name) {
+            return Err(self.invalid_key(id, "the API key does not open the relay's namespace"));
+        }
+        let Some(namespace) = self.core.registry.admitted(name) else {
+            let reason = format!("The relay's namespace {name} is not there");
+            self.note_refused(&reason);
+            let failed = CallError::new(CallErrorCode::WorkerUnavailable, reason);
+            return Err(Answered(reply::not_dispatched(id, &failed)));
+        };
+        if !caller.may_use(&namespace) {
+            return Err(self.invalid_key(
+                id,
+                "the relay's namespace does not let the API key's principal in",
+            ));
+        }
+        // A frame is a request, as one by HTTP is.
+        if let Err(exhausted) = self.core.engine.limiter.check_request(&caller, name) {
+            let failed = rate_limited(&exhausted);
+            return Err(Answered(reply::not_dispatched(id, &failed)));
+        }
+        Ok(Admitted {
+            key,
+            caller,
+            namespace,
+        })
+    }
+
+    fn invalid_key(&self, id: &str, cause: &str) -> Answered {
+        self.note_refused(cause);
+        Answered(reply::invalid_key(id))
+    }
+
+    fn note_refused(&self, reason: &str) {
+        let peer = self.peer();
+        let (uid, pid) = (peer.uid, peer.pid.unwrap_or_default());
+        self.relay.note_refused(format_args!(
+            "a frame on the relay's socket was refused: {reason} uid={uid} pid={pid}"
+        ));
+    }
+}
+
+/// A call that its upstream cannot make.
+fn not_prepared(id: &str, failure: RequestError) -> Vec<u8> {
+    let failed = match failure {
+        RequestError::Upstream(failed) => failed,
+        failure => CallError::new(CallErrorCode::UpstreamError, failure.message()),
+    };
+    reply::outcome(id, Err(failed))
+}
+
+/// Whether an event tells how far a call is.
+fn is_progress(event: &PeerEvent) -> bool {
+    match event {
+        PeerEvent::Progress(_) => true,
+        PeerEvent::Message { message, .. } => {
+            let text = std::str::from_utf8(message).unwrap_or_default();
+            matches!(
+                jsonrpc::message(text),
+                Ok(Message::Notification { method, .. }) if method == "notifications/progress"
+            )
+        }
+        PeerEvent::Log { .. } | PeerEvent::InputRequests(_) => false,
+    }
+}
+
+/// A call as a message of MCP. The project is a hint for servers that read `_meta`.
+fn message(id: &str, call: &ToolCall, project: Option<&str>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256 + call.arguments.len());
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    out.extend_from_slice(id.as_bytes());
+    out.extend_from_slice(b",\"method\":\"tools/call\",\"params\":{\"name\":");
+    format::escape(&mut out, call.tool.as_bytes());
+    out.extend_from_slice(b",\"arguments\":");
+    out.extend_from_slice(&call.arguments);
+    out.extend_from_slice(b",\"_meta\":{");
+    if let Some(token) = &call.progress_token {
+        out.extend_from_slice(b"\"progressToken\":");
+        out.extend_from_slice(token.as_bytes());
+        out.push(b',');
+    }
+    if let Some(project) = project {
+        out.extend_from_slice(b"\"tooldock/project\":");
+        format::escape(&mut out, project.as_bytes());
+        out.push(b',');
+    }
+    out.extend_from_slice(b"\"io.modelcontextprotocol/protocolVersion\":\"2026-07-28\",");
+    out.extend_from_slice(b"\"io.modelcontextprotocol/clientCapabilities\":{}}}}");
+    out
+}

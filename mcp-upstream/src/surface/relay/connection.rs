@@ -1,0 +1,225 @@
+//! One connection of the relay: its lines in, what runs for them, and how the connection ends.
+//!
+//! A client may close its writing end and still read the answers to what it asked, as `socat` does. A client that closes
+//! the connection is gone, and its calls are cancelled.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tooldock_workers::error::{CallError, CallErrorCode};
+
+use super::call::Conversation;
+use super::frame::{self, Frame, Refused};
+use super::room::{FrameMemory, Guest};
+use super::whole_lines::WholeLines;
+use super::{Relay, reply};
+use crate::caller::RelayPeer;
+use crate::mcp::Core;
+use crate::stdio::wire::{Line, Lines};
+use crate::surface::outbox::{self, Outbox};
+use crate::surface::requests::{Requests, Room};
+
+/// What runs at once for one connection. The namespace bounds how many of them are calls at work.
+const ROOM: Room = Room {
+    requests: 64,
+    bytes: 16 * 1024 * 1024,
+};
+/// How long a frame may take from its first byte to its last.
+const FRAME_TIME: Duration = Duration::from_secs(30);
+/// How long the client may take to read one line.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the client may take to read the last lines.
+const LAST_LINES: Duration = Duration::from_secs(2);
+/// A frame that is longer than so many frames may be is read no further.
+const ENDLESS: u64 = 64;
+
+/// Serves one client until it is gone. From `stop` on no further frame is read; calls that run are answered. `gone` is
+/// there when the client has closed the connection, and not only its writing end.
+pub(crate) async fn serve(
+    core: Arc<Core>,
+    relay: Arc<Relay>,
+    (guest, peer): (Guest, RelayPeer),
+    (input, output): (
+        impl AsyncRead + Send + Unpin + 'static,
+        impl AsyncWrite + Send + Unpin + 'static,
+    ),
+    gone: impl Future<Output = ()>,
+    stop: impl Future<Output = ()>,
+) {
+    let (outbox, lines) = Outbox::new();
+    let writer = tokio::spawn(outbox::write(lines, output, Some(PATIENCE)));
+    let guest = Arc::new(guest);
+    let frame_max = relay.frames.each;
+    let lines = WholeLines::new(input, FRAME_TIME, frame_max, Arc::clone(&guest));
+    let reading = read(lines, frame_max);
+    let mut connection = Connection {
+        conversation: Arc::new(Conversation::new(
+            core,
+            relay,
+            (Arc::clone(&guest), peer),
+            outbox,
+        )),
+        requests: Requests::within(ROOM),
+        frame_max,
+        greeted: false,
+    };
+    let mut gone = std::pin::pin!(gone);
+    // - the client is served to its end
+    // - it has shown no key, and its place is needed for another one
+    tokio::select! {
+        () = connection.run(reading.lines, gone.as_mut(), stop) => {}
+        () = guest.turned_out() => {
+            let outbox = &connection.conversation.outbox;
+            let _ = timeout(LAST_LINES, outbox.send(reply::turned_out().into())).await;
+        }
+    }
+    reading.task.abort();
+    connection.requests.end().await;
+    // The writer ends when the last sender is gone.
+    drop(connection);
+    let _ = timeout(LAST_LINES, writer).await;
+}
+
+/// The client's lines, as they are read by a task of their own: a line that is too long is skipped as it comes, which
+/// must not be broken off half way.
+struct Reading {
+    lines: mpsc::Receiver<ReadLine>,
+    task: JoinHandle<()>,
+}
+
+/// A line, and the memory that it holds if it is a long one.
+type ReadLine = (Line, Option<FrameMemory>);
+
+fn read(input: WholeLines<impl AsyncRead + Send + Unpin + 'static>, frame_max: usize) -> Reading {
+    let (sender, lines) = mpsc::channel(1);
+    let memory = input.complete();
+    let endless = ENDLESS.saturating_mul(frame_max as u64);
+    let mut read = Lines::new(input, move |size| size <= frame_max, endless);
+    let task = tokio::spawn(async move {
+        while let Ok(line) = read.next().await {
+            if sender.send((line, memory.take())).await.is_err() {
+                return;
+            }
+        }
+    });
+    Reading { lines, task }
+}
+
+/// A client and what runs for it.
+struct Connection {
+    conversation: Arc<Conversation>,
+    requests: Requests,
+    frame_max: usize,
+    /// Whether the first line was read: only that may be a greeting.
+    greeted: bool,
+}
+
+impl Connection {
+    async fn run(
+        &mut self,
+        mut lines: mpsc::Receiver<ReadLine>,
+        mut gone: Pin<&mut impl Future<Output = ()>>,
+        stop: impl Future<Output = ()>,
+    ) {
+        let mut stop = std::pin::pin!(stop);
+        let outbox = self.conversation.outbox.clone();
+        loop {
+            // - told to end: what runs is answered
+            // - the client reads no more
+            // - a request is over, with its answer written
+            // - the client's next frame, or the end of them
+            let line = tokio::select! {
+                biased;
+                () = &mut stop => break,
+                () = outbox.closed() => return,
+                () = self.requests.settle_one(&outbox) => continue,
+                line = lines.recv() => line,
+            };
+            let Some((line, memory)) = line else { break };
+            // A full outbox stops the reading here, and the client with it.
+            tokio::select! {
+                biased;
+                () = outbox.closed() => return,
+                () = self.take(line, memory) => {}
+            }
+        }
+        // - the client is gone: nobody wants the answers
+        // - the client reads no more
+        // - everything is answered
+        tokio::select! {
+            biased;
+            () = &mut gone => {}
+            () = outbox.closed() => {}
+            () = self.last_answers(&outbox) => {}
+        }
+    }
+
+    async fn last_answers(&mut self, outbox: &Outbox) {
+        while !self.requests.is_empty() {
+            self.requests.settle_one(outbox).await;
+        }
+    }
+
+    /// `memory` is kept for as long as anything of the line is.
+    async fn take(&mut self, line: Line, memory: Option<FrameMemory>) {
+        let first = !std::mem::replace(&mut self.greeted, true);
+        let line = match line {
+            Line::Whole(line) => line,
+            Line::TooLong {
+                requested, size, ..
+            } => {
+                let refused = Refused::too_long(requested, size, self.frame_max);
+                return self.conversation.refuse(&refused).await;
+            }
+        };
+        if first && let Some(project) = frame::greeting(&line) {
+            return self.conversation.greeted(project);
+        }
+        let conversation = Arc::clone(&self.conversation);
+        match Frame::of(&line) {
+            Frame::Tools { id, key } => {
+                let asked = id.clone();
+                let work = async move {
+                    conversation.tools(&asked, &key).await;
+                    drop(memory);
+                };
+                self.begin(id, line.len(), work).await;
+            }
+            Frame::Call { id, key, call } => {
+                let asked = id.clone();
+                let work = async move {
+                    conversation.call(&asked, &key, call).await;
+                    drop(memory);
+                };
+                self.begin(id, line.len(), work).await;
+            }
+            Frame::Cancelled(id) => self.requests.cancel(&id),
+            Frame::Ignored => {}
+            Frame::Refused(refused) => self.conversation.refuse(&refused).await,
+        }
+    }
+
+    /// Begins a request. Its call has begun when this is over, unless it has to wait for something.
+    async fn begin(
+        &mut self,
+        id: Box<str>,
+        size: usize,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) {
+        if !self.requests.have_room_for(size) {
+            let failed = CallError::new(
+                CallErrorCode::Overloaded,
+                "Too many calls at once on this connection: send this again when others are answered",
+            );
+            let refused = reply::not_dispatched(&id, &failed);
+            return self.conversation.outbox.send(refused.into()).await;
+        }
+        self.requests.begin(Some(id), false, size, work).await;
+    }
+}

@@ -1,0 +1,205 @@
+//! `token_create`, `token_list` and `token_revoke` on the relay, for keys with the scope `admin` (REL-09).
+//!
+//! The tools are those of the management server. Here stands what a key must not get by them: keys for more than it is
+//! itself for (SEC-18). A key makes, sees and revokes only keys whose namespaces are among its own, those it makes are
+//! principals of their own whatever their names ([`KeyRecord::makes`]), and a key that ends, is bound to networks or has
+//! limits makes none, since the new key would have none of these.
+//!
+//! [`KeyRecord::makes`]: tooldock_workers::keys::KeyRecord::makes
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::keys::{ApiKey, KeyId, KeyTables};
+use tooldock_workers::registry::Namespace;
+use tooldock_workers::worker::ToolReply;
+
+use super::frame::ToolCall;
+use crate::audit::Transport;
+use crate::engine::{
+    CallFacts, Peer, Talks, UpstreamCall, UpstreamReply, Work, insufficient_scope,
+};
+use crate::protocol::Method;
+use crate::protocol::method::TOOLS_CALL;
+use crate::session::CancelNotice;
+use crate::upstream::system::KeyTools;
+
+/// The names of the tools. No tool of the relay's namespace is called by one of them.
+const NAMES: [&str; 3] = ["token_create", "token_list", "token_revoke"];
+/// The name of the namespace that `*` does not stand for.
+const SYSTEM: &str = "_system";
+
+/// Whether a name is that of one of the tools.
+pub(super) fn is_token_tool(name: &str) -> bool {
+    NAMES.contains(&name)
+}
+
+/// Whether a key may use the tools.
+pub(super) fn may_use(key: &ApiKey) -> bool {
+    key.grant().tools.is_admin()
+}
+
+/// A call of one of the tools.
+pub(super) struct TokenCall {
+    facts: CallFacts,
+    tools: KeyTools,
+    tables: KeyTables,
+    /// Of the caller.
+    key: Arc<ApiKey>,
+}
+
+impl TokenCall {
+    /// The call of a frame, recorded as one of the relay's namespace.
+    pub(super) fn new(
+        tools: KeyTools,
+        tables: KeyTables,
+        key: Arc<ApiKey>,
+        namespace: Arc<Namespace>,
+        call: &ToolCall,
+    ) -> Self {
+        Self {
+            facts: CallFacts {
+                namespace,
+                method: Method::Known(TOOLS_CALL),
+                subject: (*call.tool).into(),
+                arguments: call.arguments.clone(),
+                transport: Transport::Relay,
+                version: None,
+                session: None,
+                talks: Talks::No,
+                progress_token: None,
+                asks_singly: false,
+            },
+            tools,
+            tables,
+            key,
+        }
+    }
+
+    async fn run(&self) -> Result<Bytes, CallError> {
+        let tool = &*self.facts.subject;
+        let arguments = match tool {
+            "token_create" => self.within_own()?,
+            "token_revoke" => self.own_key()?,
+            _ => self.facts.arguments.clone(),
+        };
+        let answer = self.tools.call(tool, &arguments, self.key.record()).await;
+        let answer = answer.ok_or_else(|| insufficient_scope(tool))??;
+        match tool {
+            "token_list" => Ok(self.own_keys(&answer)),
+            _ => Ok(answer),
+        }
+    }
+
+    /// Whether keys for these namespaces open nothing that the caller's key does not.
+    fn covers(&self, namespaces: &[String]) -> bool {
+        let own = &self.key.record().namespaces;
+        let everywhere = own.iter().any(|it| it == "*");
+        namespaces
+            .iter()
+            .all(|wanted| own.contains(wanted) || (everywhere && wanted != SYSTEM))
+    }
+
+    /// The arguments of `token_create`, with the caller's own namespaces where none are named.
+    fn within_own(&self) -> Result<Bytes, CallError> {
+        let own = self.key.record();
+        if own.expires.is_some() || !own.networks.is_empty() || !own.limits.is_empty() {
+            return Err(CallError::new(
+                CallErrorCode::ToolError,
+                "A key that ends, is bound to networks or has limits makes no keys. Ask the operator of the host",
+            ));
+        }
+        let mut arguments = self.arguments()?;
+        let named = arguments.get("namespaces").filter(|it| !it.is_null());
+        match named {
+            None => {
+                arguments.insert("namespaces".into(), own.namespaces.clone().into());
+            }
+            Some(named) => {
+                // What is no list of texts is for the tool to refuse.
+                let wanted = serde_json::from_value::<Vec<String>>(named.clone());
+                if wanted.is_ok_and(|wanted| !self.covers(&wanted)) {
+                    return Err(CallError::new(
+                        CallErrorCode::InvalidArguments,
+                        format!(
+                            "namespaces: this key makes keys for {} alone. Nothing was changed",
+                            own.namespaces.join(", ")
+                        ),
+                    ));
+                }
+            }
+        }
+        Ok(Value::Object(arguments).to_string().into())
+    }
+
+    /// The arguments of `token_revoke`, of a key that the caller sees.
+    fn own_key(&self) -> Result<Bytes, CallError> {
+        let arguments = self.arguments()?;
+        let id = arguments.get("id").and_then(Value::as_str);
+        let id = id.and_then(|id| id.parse::<KeyId>().ok());
+        let foreign = id.is_some_and(|id| {
+            let table = self.tables.load();
+            let key = table.get(id);
+            key.is_some_and(|key| !self.covers(&key.record().namespaces))
+        });
+        match foreign {
+            true => Err(CallError::new(
+                CallErrorCode::ToolError,
+                "The key opens other namespaces than the caller's: only the operator of the host can revoke it",
+            )),
+            false => Ok(self.facts.arguments.clone()),
+        }
+    }
+
+    fn arguments(&self) -> Result<Map<String, Value>, CallError> {
+        serde_json::from_slice(&self.facts.arguments).map_err(|_| {
+            let reason = "The arguments cannot be read. Nothing was changed";
+            CallError::new(CallErrorCode::InvalidArguments, reason)
+        })
+    }
+
+    /// A list of keys without those that the caller does not see.
+    fn own_keys(&self, answer: &Bytes) -> Bytes {
+        let Ok(mut answer) = serde_json::from_slice::<Value>(answer) else {
+            return answer.clone();
+        };
+        if let Some(tokens) = answer["tokens"].as_array_mut() {
+            tokens.retain(|token| {
+                let namespaces = serde_json::from_value::<Vec<String>>(token["namespaces"].clone());
+                namespaces.is_ok_and(|namespaces| self.covers(&namespaces))
+            });
+        }
+        answer.to_string().into()
+    }
+}
+
+impl CancelNotice for TokenCall {
+    fn cancelled(&self, _: &str) {}
+}
+
+impl UpstreamCall for TokenCall {
+    fn facts(&self) -> &CallFacts {
+        &self.facts
+    }
+
+    /// Asked of the key itself: scopes go by the names of the namespace's tools, and these are not among them.
+    fn admit(&self) -> Result<(), CallError> {
+        match may_use(&self.key) {
+            true => Ok(()),
+            false => Err(insufficient_scope(&self.facts.subject)),
+        }
+    }
+
+    fn start(self: Arc<Self>, _: Peer) -> Work {
+        Box::pin(async move {
+            let value = self.run().await?;
+            Ok(UpstreamReply::Value(ToolReply {
+                value,
+                content: None,
+                meta: None,
+            }))
+        })
+    }
+}

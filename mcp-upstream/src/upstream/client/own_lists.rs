@@ -1,0 +1,64 @@
+//! The lists of servers that are reached with credentials of whoever calls: each principal has its own.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::catalogue::Catalogue;
+
+/// Principals whose lists are kept for one namespace. All are read anew after that many.
+const PRINCIPALS_MAX: usize = 1_000;
+
+/// The catalogue of each principal, kept with the namespace.
+#[derive(Default)]
+pub(super) struct OwnLists(Mutex<HashMap<Arc<str>, Own>>);
+
+struct Own {
+    catalogue: Arc<Catalogue>,
+    /// The version of the server's own catalogue that the lists were read at. It counts every change that the server
+    /// tells of, in whoever's connection.
+    seen: u64,
+}
+
+impl OwnLists {
+    /// A principal's catalogue, which is out of date once the server's own has another version.
+    pub(super) fn of(&self, principal: &Arc<str>, version: u64) -> Arc<Catalogue> {
+        // Plain data, short sections.
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= PRINCIPALS_MAX && !all.contains_key(principal) {
+            all.clear();
+        }
+        let own = all.entry(Arc::clone(principal)).or_insert_with(|| Own {
+            catalogue: Arc::default(),
+            seen: version,
+        });
+        if std::mem::replace(&mut own.seen, version) != version {
+            own.catalogue.changed();
+        }
+        Arc::clone(&own.catalogue)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_principal_has_its_own_lists_until_the_server_tells_of_a_change() {
+        let lists = OwnLists::default();
+        let (ada, bob): (Arc<str>, Arc<str>) = ("ada".into(), "bob".into());
+        let first = lists.of(&ada, 1);
+        assert!(Arc::ptr_eq(&first, &lists.of(&ada, 1)));
+        assert!(!Arc::ptr_eq(&first, &lists.of(&bob, 1)));
+        let before = first.version();
+        assert!(lists.of(&ada, 2).version() > before);
+    }
+
+    #[test]
+    fn the_lists_of_few_principals_are_kept() {
+        let lists = OwnLists::default();
+        for number in 0..=PRINCIPALS_MAX {
+            lists.of(&number.to_string().into(), 1);
+        }
+        assert_eq!(lists.0.lock().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,444 @@
+//! API keys for models and for the relay: `token_create`, `token_list`, `token_revoke`.
+//!
+//! What the three do stands in [`KeyTools`], which needs no management server: the relay offers the same tools on its
+//! socket. Whoever may call `token_create` can make a key for anything, so no built-in scope but `admin` has these tools.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use humantime_serde::re::humantime::{format_rfc3339_seconds, parse_duration};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use tooldock_workers::error::CallError;
+use tooldock_workers::keys::{
+    KeyId, KeyKind, KeyLimit, KeyRecord, KeyState, KeyStore, KeysError, NewKey,
+};
+use tooldock_workers::network::Cidr;
+use tooldock_workers::tool::Tool;
+
+use super::super::Management;
+use super::super::parameters::Nothing;
+use super::super::tool::{Entry, Hints, ManagementTool, Progress, invalid, read, refused, written};
+
+/// The most keys that one list shows.
+const LISTED_MAX: usize = 500;
+
+/// The tools over a store of keys.
+#[derive(Debug, Clone)]
+pub struct KeyTools {
+    store: Arc<KeyStore>,
+    /// What keys begin with that `token_create` makes.
+    kind: KeyKind,
+}
+
+impl KeyTools {
+    /// The tools as the relay offers them: its keys begin with `oub_`.
+    pub fn of_relay(store: Arc<KeyStore>) -> Self {
+        let kind = KeyKind::Relay;
+        Self { store, kind }
+    }
+
+    /// The tools as the management server offers them.
+    pub(in super::super) fn of_management(store: Arc<KeyStore>) -> Self {
+        let kind = KeyKind::Gateway;
+        Self { store, kind }
+    }
+
+    /// The tools as lists show them.
+    pub fn declarations() -> [Arc<Tool>; 3] {
+        [
+            Entry::of::<TokenCreate>().declaration,
+            Entry::of::<TokenList>().declaration,
+            Entry::of::<TokenRevoke>().declaration,
+        ]
+    }
+
+    /// Calls one of the tools for the owner of a key: its JSON result. None for another tool's name.
+    ///
+    /// # Errors
+    ///
+    /// What was wrong and what to do about it. Nothing was changed then.
+    pub async fn call(
+        &self,
+        tool: &str,
+        arguments: &[u8],
+        caller: &KeyRecord,
+    ) -> Option<Result<Bytes, CallError>> {
+        Some(match tool {
+            TokenCreate::NAME => match read(arguments) {
+                Ok(wanted) => {
+                    let made = self.create(wanted, Some(caller)).await;
+                    made.and_then(|it| written(&it))
+                }
+                Err(error) => Err(error),
+            },
+            TokenList::NAME => match read::<Nothing>(arguments) {
+                Ok(_) => self.list().await.and_then(|it| written(&it)),
+                Err(error) => Err(error),
+            },
+            TokenRevoke::NAME => match read(arguments) {
+                Ok(Revoked { id }) => self.revoke(id.0).await.and_then(|it| written(&it)),
+                Err(error) => Err(error),
+            },
+            _ => return None,
+        })
+    }
+
+    async fn create(
+        &self,
+        wanted: WantedToken,
+        maker: Option<&KeyRecord>,
+    ) -> Result<MadeToken, CallError> {
+        let mut wanted = wanted.key(self.kind)?;
+        wanted.made_by = maker.and_then(|maker| maker.makes(&wanted.name));
+        let made = self.with_store(|store| store.create(wanted)).await?;
+        Ok(MadeToken {
+            token: made.text.expose().to_owned(),
+            record: Token::of(&made.record),
+        })
+    }
+
+    async fn list(&self) -> Result<Tokens, CallError> {
+        let mut records = self.with_store(KeyStore::list).await?;
+        records.reverse();
+        let left_out = records.len().saturating_sub(LISTED_MAX);
+        records.truncate(LISTED_MAX);
+        Ok(Tokens {
+            tokens: records.iter().map(Token::of).collect(),
+            left_out,
+        })
+    }
+
+    async fn revoke(&self, id: KeyId) -> Result<Token, CallError> {
+        let record = self.with_store(move |store| store.revoke(id)).await?;
+        Ok(Token::of(&record))
+    }
+
+    /// Asks the store, where blocking is allowed. A change that has begun is finished, whoever still waits.
+    async fn with_store<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&KeyStore) -> Result<T, KeysError> + Send + 'static,
+    ) -> Result<T, CallError> {
+        let store = Arc::clone(&self.store);
+        let asked = tokio::task::spawn_blocking(move || ask(&store)).await;
+        let asked = asked.map_err(|_| refused("The key store was interrupted; call token_list"))?;
+        asked.map_err(|error| match error {
+            KeysError::Invalid(message) => invalid(message),
+            KeysError::NoSuchKey(id) => refused(format!(
+                "There is no key with the id {id}; token_list shows those there are"
+            )),
+            error => refused(error.to_string()),
+        })
+    }
+}
+
+/// What a new key is to open.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct WantedToken {
+    /// Whom the key is for, as ci or alice-laptop: letters, digits, '-', '_', '.' and '@'. Logs and limits name its requests
+    /// key:NAME.
+    name: String,
+    /// Scopes whose tools the key may list and call: admin (every tool), write, read, or names that the operator configured.
+    scopes: Vec<String>,
+    /// Namespaces that the key opens: names and patterns as dev-*. Leave it out for all. Only the name _system opens the
+    /// management tools.
+    #[serde(default)]
+    namespaces: Option<Vec<String>>,
+    /// Networks that the key counts from, as 10.0.0.0/8. Leave it out for all.
+    #[serde(default)]
+    networks: Vec<String>,
+    /// For how long the key counts, as 90d or 12h. Leave it out for a key that counts until it is revoked.
+    #[serde(default)]
+    expires: Option<String>,
+    /// Limits per second: RATE/BURST for requests, or RATE/BURST:tool_call for calls of tools.
+    #[serde(default)]
+    limits: Vec<String>,
+}
+
+impl WantedToken {
+    fn key(self, kind: KeyKind) -> Result<NewKey, CallError> {
+        let networks = self.networks.iter().map(|it| it.parse::<Cidr>());
+        let networks: Result<Vec<_>, _> = networks.collect();
+        let limits: Result<Vec<_>, _> = self
+            .limits
+            .iter()
+            .map(|it| it.parse::<KeyLimit>())
+            .collect();
+        let lifetime: Option<Duration> = match self.expires.as_deref().map(parse_duration) {
+            None => None,
+            Some(Ok(lifetime)) => Some(lifetime),
+            Some(Err(error)) => return Err(invalid(format!("expires: {error}; write it as 90d"))),
+        };
+        Ok(NewKey {
+            name: self.name,
+            made_by: None,
+            scopes: self.scopes,
+            namespaces: self.namespaces.unwrap_or_else(|| vec!["*".to_owned()]),
+            networks: networks.map_err(|error| invalid(format!("networks: {error}")))?,
+            limits: limits.map_err(|error| invalid(format!("limits: {error}")))?,
+            lifetime,
+            kind,
+        })
+    }
+}
+
+/// What is shown of a key.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Token {
+    /// The key's public id.
+    id: String,
+    name: String,
+    /// Whom logs, limits and the lists of namespaces call the key's owner.
+    principal: String,
+    state: KeyState,
+    scopes: Vec<String>,
+    namespaces: Vec<String>,
+    networks: Vec<String>,
+    limits: Vec<String>,
+    created: String,
+    expires: Option<String>,
+    /// To about an hour.
+    last_used: Option<String>,
+    revoked: Option<String>,
+}
+
+impl Token {
+    fn of(record: &KeyRecord) -> Self {
+        let time = |at: SystemTime| format_rfc3339_seconds(at).to_string();
+        Self {
+            id: record.id.to_string(),
+            name: record.name.clone(),
+            principal: record.principal(),
+            state: record.state(SystemTime::now()),
+            scopes: record.scopes.clone(),
+            namespaces: record.namespaces.clone(),
+            networks: record.networks.iter().map(Cidr::to_string).collect(),
+            limits: record.limits.iter().map(KeyLimit::to_string).collect(),
+            created: time(record.created),
+            expires: record.expires.map(time),
+            last_used: record.last_used.map(time),
+            revoked: record.revoked.map(time),
+        }
+    }
+}
+
+/// A key that was just made. Not `Debug`.
+#[derive(Serialize, JsonSchema)]
+pub(in super::super) struct MadeToken {
+    /// The key itself, shown this once.
+    token: String,
+    #[serde(flatten)]
+    record: Token,
+}
+
+/// The keys there are.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Tokens {
+    /// Newest first.
+    tokens: Vec<Token>,
+    /// How many older keys the list leaves out.
+    left_out: usize,
+}
+
+/// A key's id, checked.
+#[derive(Debug)]
+struct Id(KeyId);
+
+impl<'de> Deserialize<'de> for Id {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // Somebody may have given the key in place of its id: the error does not repeat the text.
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(D::Error::custom)
+    }
+}
+
+impl JsonSchema for Id {
+    fn schema_name() -> Cow<'static, str> {
+        "Id".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": "^[a-z0-9]{12}$" })
+    }
+}
+
+/// The key that is to be revoked.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct Revoked {
+    /// The key's id, as token_list shows it. Never the key itself.
+    id: Id,
+}
+
+/// Makes a key.
+pub(in super::super) struct TokenCreate;
+
+impl ManagementTool for TokenCreate {
+    const NAME: &'static str = "token_create";
+    const DESCRIPTION: &'static str = "Make an API key that opens only the tools of its scopes, in its namespaces. `token` in \
+        the result is the key: it is shown this once and kept nowhere, so give it to the user at once and do not repeat it. \
+        Ask for as little as the user needs: a scope, the namespaces, an end. After calling: token_list shows the key by \
+        its id, token_revoke takes it back.";
+    const HINTS: Hints = Hints::ADDS.each_time();
+    type Parameters = WantedToken;
+    type Outcome = MadeToken;
+
+    async fn run(
+        management: Arc<Management>,
+        wanted: WantedToken,
+        _: Progress,
+    ) -> Result<MadeToken, CallError> {
+        management.key_tools().create(wanted, None).await
+    }
+}
+
+/// Lists keys.
+pub(in super::super) struct TokenList;
+
+impl ManagementTool for TokenList {
+    const NAME: &'static str = "token_list";
+    const DESCRIPTION: &'static str = "List the API keys, newest first: what each opens, whether it counts, and when it was \
+        used last. The keys themselves are kept nowhere. After calling: token_revoke(id) takes a key back.";
+    const HINTS: Hints = Hints::READS;
+    type Parameters = Nothing;
+    type Outcome = Tokens;
+
+    async fn run(
+        management: Arc<Management>,
+        _: Nothing,
+        _: Progress,
+    ) -> Result<Tokens, CallError> {
+        management.key_tools().list().await
+    }
+}
+
+/// Takes a key back.
+pub(in super::super) struct TokenRevoke;
+
+impl ManagementTool for TokenRevoke {
+    const NAME: &'static str = "token_revoke";
+    const DESCRIPTION: &'static str = "Revoke an API key by its id: it is refused from now on and its streams end. This cannot \
+        be undone: ask the user first. After calling: token_list shows the key as revoked.";
+    const HINTS: Hints = Hints::REPLACES;
+    type Parameters = Revoked;
+    type Outcome = Token;
+
+    async fn run(
+        management: Arc<Management>,
+        Revoked { id }: Revoked,
+        _: Progress,
+    ) -> Result<Token, CallError> {
+        management.key_tools().revoke(id.0).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tooldock_workers::scope::ScopeTable;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn keys_are_made_listed_and_revoked_by_the_tools() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = KeyStore::open(folder.path().join("keys.json"), ScopeTable::default());
+        let store = Arc::new(store.unwrap());
+        let caller = NewKey {
+            name: "droid".into(),
+            made_by: None,
+            scopes: vec!["admin".into()],
+            namespaces: vec!["*".into()],
+            networks: Vec::new(),
+            limits: Vec::new(),
+            lifetime: None,
+            kind: KeyKind::Relay,
+        };
+        let caller = store.create(caller).unwrap().record;
+        let tools = KeyTools::of_relay(store);
+        let call = async |tool: &str, arguments: Value| {
+            let arguments = arguments.to_string();
+            let answer = tools.call(tool, arguments.as_bytes(), &caller).await;
+            answer
+                .expect("one of the tools")
+                .map(|answer| serde_json::from_slice::<Value>(&answer).unwrap())
+                .map_err(|error| error.message.to_string())
+        };
+        let made = call(
+            "token_create",
+            json!({ "name": "ci", "scopes": ["read"], "expires": "90d" }),
+        );
+        let made = made.await.unwrap();
+        assert!(
+            made["token"].as_str().unwrap().starts_with("oub_"),
+            "{made}"
+        );
+        assert_eq!(
+            (&made["namespaces"], &made["state"]),
+            (&json!(["*"]), &json!("active"))
+        );
+        assert_eq!(made["principal"], "key:droid/ci");
+        let listed = call("token_list", json!({})).await.unwrap();
+        let listed = listed["tokens"].as_array().unwrap();
+        let found = listed.iter().find(|token| token["id"] == made["id"]);
+        assert!(found.unwrap().get("token").is_none());
+        let revoked = call("token_revoke", json!({ "id": made["id"] }))
+            .await
+            .unwrap();
+        assert_eq!(revoked["state"], "revoked");
+
+        let token = made["token"].as_str().unwrap();
+        for (tool, arguments, told) in [
+            (
+                "token_revoke",
+                json!({ "id": token }),
+                "not the id of a key",
+            ),
+            (
+                "token_revoke",
+                json!({ "id": "aaaaaaaaaaaa" }),
+                "token_list",
+            ),
+            (
+                "token_create",
+                json!({ "name": "ci", "scopes": ["rad"] }),
+                "admin, read, write",
+            ),
+            (
+                "token_create",
+                json!({ "name": "ci", "scopes": [] }),
+                "scopes: ",
+            ),
+            (
+                "token_create",
+                json!({ "name": "ci", "scopes": ["read"], "expires": "soon" }),
+                "expires: ",
+            ),
+            (
+                "token_create",
+                json!({ "name": "ci", "scopes": ["read"], "networks": ["x"] }),
+                "networks: ",
+            ),
+            (
+                "token_create",
+                json!({ "name": "ci", "scopes": ["read"], "limits": ["x"] }),
+                "limits: ",
+            ),
+        ] {
+            let error = call(tool, arguments).await.unwrap_err();
+            assert!(
+                error.contains(told) && !error.contains(token),
+                "{tool}: {error}"
+            );
+        }
+        assert!(tools.call("other", b"{}", &caller).await.is_none());
+    }
+}

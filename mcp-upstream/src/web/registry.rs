@@ -1,0 +1,167 @@
+//! What the MCP registry says of a server that is added by its name there (K-18).
+//!
+//! The name alone says enough for most packages, so a registry that does not answer, or does not know the name, keeps
+//! nobody from adding a server. What is looked at is whether the registry knows better: another package, or none that
+//! could be run here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::answer::Failure;
+use super::tools::{call, management};
+use crate::caller::Caller;
+use crate::mcp::Core;
+
+/// How long the registry may take. Then the name has to do.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the registry says of a name.
+#[derive(Debug, PartialEq, Eq)]
+enum Known {
+    /// Nothing.
+    Unknown,
+    /// A package that npx or uvx runs.
+    Package { package: String, kind: String },
+    /// A server that is reached over HTTP, without such a package.
+    Remote,
+    /// Packages of other kinds, or none.
+    Other(Option<String>),
+}
+
+/// The entry of a new server, with the package that the registry has for its name.
+///
+/// # Errors
+///
+/// The registry knows the server, and that it cannot be started here.
+pub(super) async fn settled(
+    core: &Arc<Core>,
+    caller: &Caller,
+    mut config: Value,
+) -> Result<Value, Failure> {
+    let Some(name) = asked(&config).map(str::to_owned) else {
+        return Ok(config);
+    };
+    if management(core)?.workspace.registry_is_cached(&name).await {
+        return Ok(config);
+    }
+    let word = name.rsplit('/').next().unwrap_or(&name);
+    let query = json!({ "query": word });
+    let answer = timeout(PATIENCE, call(core, caller, "search_registry", &query)).await;
+    let Ok(Ok(found)) = answer else {
+        return Ok(config);
+    };
+    let entries = found.as_array().map(Vec::as_slice).unwrap_or_default();
+    let why = match known(entries, &name) {
+        Known::Unknown => return Ok(config),
+        Known::Package { package, kind } => {
+            config["name"] = package.into();
+            config["package_type"] = kind.into();
+            return Ok(config);
+        }
+        Known::Remote => {
+            "runs elsewhere and is reached over HTTP: the registry has no package of the server that could be started here. \
+             Add the server's URL as a remote server instead: upstreams.remote in the gateway's own configuration"
+                .to_owned()
+        }
+        Known::Other(Some(kind)) => format!(
+            "is published as {kind} only, which the gateway does not start by itself. Add the server by its command instead"
+        ),
+        Known::Other(None) => {
+            "has no package in the registry. Add the server by its command instead".to_owned()
+        }
+    };
+    Err(Failure::invalid("config.name", format!("{name} {why}")))
+}
+
+/// The name that the registry is to be asked for: of an entry that says neither what kind of package it is, nor the
+/// package itself.
+fn asked(config: &Value) -> Option<&str> {
+    let said = |key: &str| config.get(key).filter(|value| !value.is_null());
+    let source = said("source").map_or("registry", |it| it.as_str().unwrap_or_default());
+    let name = said("name")?.as_str()?;
+    let is_open = source == "registry" && said("package_type").is_none();
+    (is_open && !name.starts_with('@')).then_some(name)
+}
+
+fn known(entries: &[Value], name: &str) -> Known {
+    let is_it = |entry: &&Value| {
+        let package = entry["package"].as_str();
+        entry["name"] == name
+            || package.is_some_and(|it| it == name || it.strip_prefix('@') == Some(name))
+    };
+    let mut found = entries.iter().filter(is_it).peekable();
+    if found.peek().is_none() {
+        return Known::Unknown;
+    }
+    let mut other = Known::Other(None);
+    for entry in found {
+        match (entry["package"].as_str(), entry["package_type"].as_str()) {
+            (Some(package), Some(kind @ ("npm" | "pypi"))) => {
+                return Known::Package {
+                    package: package.to_owned(),
+                    kind: kind.to_owned(),
+                };
+            }
+            // The registry says no kind: the name of the package has to do.
+            (Some(_), None) => return Known::Unknown,
+            (_, Some("remote")) => other = Known::Remote,
+            (_, Some(kind)) => other = Known::Other(Some(kind.to_owned())),
+            (None, None) => {}
+        }
+    }
+    other
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_registry_is_asked_for_names_that_say_no_kind_of_package() {
+        for (config, name) in [
+            (json!({"name": "a/b"}), Some("a/b")),
+            (json!({"source": "registry", "name": "a"}), Some("a")),
+            (json!({"source": "registry", "name": "@a/b"}), None),
+            (
+                json!({"source": "registry", "name": "a", "package_type": "pypi"}),
+                None,
+            ),
+            (json!({"source": "custom", "name": "a"}), None),
+            (json!({"command": "a"}), None),
+        ] {
+            assert_eq!(asked(&config), name, "{config}");
+        }
+    }
+
+    #[test]
+    fn a_package_that_runs_here_goes_before_what_does_not() {
+        let entry = |name: &str, package: Option<&str>, kind: Option<&str>| json!({"name": name, "package": package, "package_type": kind});
+        let entries = [
+            entry("a/remote", None, Some("remote")),
+            entry("a/image", Some("a/image:1"), Some("oci")),
+            entry("a/nothing", None, None),
+            entry("a/both", None, Some("remote")),
+            entry("a/both", Some("both-mcp"), Some("pypi")),
+            entry("io.b/server", Some("@b/server"), Some("npm")),
+            entry("a/plain", Some("plain"), None),
+        ];
+        let package = |package: &str, kind: &str| Known::Package {
+            package: package.into(),
+            kind: kind.into(),
+        };
+        for (name, expected) in [
+            ("a/remote", Known::Remote),
+            ("a/image", Known::Other(Some("oci".into()))),
+            ("a/nothing", Known::Other(None)),
+            ("a/both", package("both-mcp", "pypi")),
+            ("b/server", package("@b/server", "npm")),
+            ("a/plain", Known::Unknown),
+            ("remote", Known::Unknown),
+        ] {
+            assert_eq!(known(&entries, name), expected, "{name}");
+        }
+    }
+}

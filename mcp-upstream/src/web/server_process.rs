@@ -1,0 +1,141 @@
+//! `/api/servers/{id}/stderr` and `/restart`: what the processes of a server say, and new processes for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio::time::sleep;
+use tooldock_workers::process::output::{RecentLine, RecentLines};
+use tooldock_workers::registry::{Namespace, UpstreamKind};
+
+use super::answer::{Answer, Failure, capitalised, json_of};
+use super::request::Request;
+use super::servers::{one, server_id};
+use super::tools::management;
+use super::{streams, trail};
+use crate::caller::Caller;
+use crate::mcp::Core;
+
+/// Lines that an answer has when the request does not say.
+const LINES: usize = 100;
+/// How long a stream gathers lines before it sends them: a server that prints much costs few wake-ups.
+const GATHERING: Duration = Duration::from_millis(100);
+
+/// The server of that name as it is served.
+async fn served(core: &Core, id: &str) -> Result<Arc<Namespace>, Failure> {
+    let name = server_id(id)?;
+    let found = core.registry.namespace(name.as_str());
+    if let Some(namespace) = found.filter(|it| it.is_server()) {
+        return Ok(namespace);
+    }
+    let managed = management(core)?.workspace.servers().await?;
+    Err(match managed.iter().find(|it| it.name == name) {
+        Some(entry) if !entry.enabled => {
+            Failure::refused(format!("The server {name} is disabled; enable it first"))
+        }
+        Some(_) => Failure::refused(format!(
+            "The server {name} is not served yet; reload to see why"
+        )),
+        None => Failure::not_found("server_not_found", format!("There is no server {name}")),
+    })
+}
+
+async fn output(core: &Core, id: &str) -> Result<Arc<RecentLines>, Failure> {
+    let namespace = served(core, id).await?;
+    let output = core.upstreams.of(&namespace).output(&namespace);
+    output.ok_or_else(|| {
+        let what = match namespace.upstream {
+            UpstreamKind::Remote(_) => "is reached over HTTP, so it has no standard error here",
+            UpstreamKind::Aggregate(_) => {
+                "stands for several servers: each of them has a standard error of its own, which the log shows"
+            }
+            _ => "is not served any more",
+        };
+        Failure::refused(format!("The server {} {what}", namespace.name))
+    })
+}
+
+/// A number in the query.
+fn number(request: &Request, name: &str) -> Result<Option<u64>, Failure> {
+    let Some(text) = request.parameter(name) else {
+        return Ok(None);
+    };
+    let number = text.parse().map(Some);
+    number.map_err(|_| Failure::invalid(name, format!("{name} must be the number of a line")))
+}
+
+fn shown(line: &RecentLine) -> Value {
+    let at = OffsetDateTime::from(line.at).format(&Rfc3339);
+    json!({
+        "number": line.number,
+        "ts": at.unwrap_or_default(),
+        "pid": line.pid,
+        "stream": line.stream.as_str(),
+        "text": &*line.text,
+    })
+}
+
+/// The last lines, oldest first.
+pub(super) async fn stderr(core: &Arc<Core>, request: &Request, id: &str) -> Answer {
+    let limit = match request.parameter("limit") {
+        None => LINES,
+        Some(_) => request.limit()?,
+    };
+    let lines = output(core, id).await?.after(0);
+    let last = &lines[lines.len().saturating_sub(limit)..];
+    json_of(&json!({
+        "server_id": id,
+        "lines": last.iter().map(shown).collect::<Vec<_>>(),
+        "total": lines.len(),
+    }))
+}
+
+/// Lines as they come. With `after`, first those that are kept of the lines after that number.
+pub(super) async fn events(
+    core: &Arc<Core>,
+    caller: &Caller,
+    request: &Request,
+    id: &str,
+) -> Answer {
+    let lines = output(core, id).await?;
+    let mut newest = lines.newest();
+    let after = number(request, "after")?.unwrap_or_else(|| *newest.borrow());
+    streams::open(core, caller, move |stream| async move {
+        let mut told = after;
+        loop {
+            newest.mark_unchanged();
+            for line in lines.after(told) {
+                told = line.number;
+                if !stream.event("line", &shown(&line)) {
+                    return;
+                }
+            }
+            if newest.changed().await.is_err() {
+                return;
+            }
+            sleep(GATHERING).await;
+        }
+    })
+}
+
+/// Ends the server's processes, so that they start anew. Calls that run there end with an error.
+pub(super) async fn restart(core: &Arc<Core>, caller: &Caller, id: &str) -> Answer {
+    let restarted = restarted(core, id).await;
+    trail::note(core, caller, "restart_server", &restarted);
+    json_of(&one(core, caller, &restarted?.name).await?)
+}
+
+async fn restarted(core: &Core, id: &str) -> Result<Arc<Namespace>, Failure> {
+    let namespace = served(core, id).await?;
+    if matches!(namespace.upstream, UpstreamKind::Aggregate(_)) {
+        return Err(Failure::refused(format!(
+            "The server {} stands for several servers, which are restarted one by one",
+            namespace.name
+        )));
+    }
+    let restarted = core.upstreams.of(&namespace).restart(&namespace);
+    restarted.map_err(|error| Failure::refused(capitalised(error.message)))?;
+    Ok(namespace)
+}

@@ -1,0 +1,172 @@
+//! Messages of the MCP client, read as far as they matter here. Ids, tokens and arguments keep the bytes they came with.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// The revision whose requests each speak for themselves.
+pub(crate) const MODERN: &str = "2026-07-28";
+/// The revisions that `initialize` opens, the newest first.
+pub(crate) const LEGACY: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+
+/// How a client of the protocol speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Era {
+    /// It opened a session by `initialize`.
+    Legacy,
+    /// Each request names the revision.
+    Modern,
+}
+
+/// One message.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Message {
+    pub(crate) jsonrpc: Option<Box<RawValue>>,
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) id: Option<Box<RawValue>>,
+    pub(crate) method: Option<String>,
+    #[serde(default)]
+    pub(crate) params: Option<Box<RawValue>>,
+}
+
+/// A value that is there, `null` included: no id is another thing than the id null.
+fn present<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// What of `params` matters to one method or another. What has another shape than it should counts as absent.
+#[derive(Debug, Default)]
+pub(crate) struct Params {
+    /// Of `tools/call`.
+    pub(crate) name: Option<String>,
+    /// Of `tools/call`: an object.
+    pub(crate) arguments: Option<Box<RawValue>>,
+    /// Of `initialize`.
+    pub(crate) version: Option<String>,
+    /// Of `notifications/cancelled`.
+    pub(crate) request: Option<Box<RawValue>>,
+    /// Whether `subscriptions/listen` asks for changes of tools.
+    pub(crate) listens_to_tools: bool,
+    /// What progress of the request is told under.
+    pub(crate) progress_token: Option<Box<RawValue>>,
+    /// The revision that a request of the modern era names.
+    pub(crate) modern_version: Option<String>,
+    /// Whether such a request says what its client can be asked.
+    pub(crate) has_capabilities: bool,
+}
+
+impl Params {
+    /// Reads the parameters of a message.
+    ///
+    /// # Errors
+    ///
+    /// They are no object.
+    pub(crate) fn of(params: Option<&RawValue>) -> Result<Self, &'static str> {
+        let Some(params) = params else {
+            return Ok(Self::default());
+        };
+        let members: Members = object(params).ok_or("params must be an object")?;
+        let meta = members.meta.as_deref().and_then(object::<Meta>);
+        let meta = meta.unwrap_or_default();
+        let listens = members.notifications.as_deref().and_then(object::<Kinds>);
+        let text = |raw: Option<Box<RawValue>>| -> Option<String> {
+            serde_json::from_str(raw?.get()).ok()
+        };
+        Ok(Self {
+            name: text(members.name),
+            arguments: members.arguments,
+            version: text(members.version),
+            request: members.request.filter(|raw| is_id(raw)),
+            listens_to_tools: listens
+                .and_then(|kinds| kinds.tools)
+                .is_some_and(|raw| raw.get() == "true"),
+            progress_token: meta.progress_token.filter(|raw| is_id(raw)),
+            modern_version: text(meta.version),
+            has_capabilities: meta
+                .capabilities
+                .is_some_and(|raw| raw.get().starts_with('{')),
+        })
+    }
+}
+
+/// Whether a value can name a request: a string or a number.
+pub(crate) fn is_id(raw: &RawValue) -> bool {
+    raw.get()
+        .starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'))
+}
+
+fn object<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Option<T> {
+    // A struct would be read from an array, too.
+    raw.get().starts_with('{').then_some(())?;
+    serde_json::from_str(raw.get()).ok()
+}
+
+#[derive(Deserialize)]
+struct Members {
+    name: Option<Box<RawValue>>,
+    arguments: Option<Box<RawValue>>,
+    #[serde(rename = "protocolVersion")]
+    version: Option<Box<RawValue>>,
+    #[serde(rename = "requestId")]
+    request: Option<Box<RawValue>>,
+    notifications: Option<Box<RawValue>>,
+    #[serde(rename = "_meta")]
+    meta: Option<Box<RawValue>>,
+}
+
+#[derive(Default, Deserialize)]
+struct Meta {
+    #[serde(rename = "progressToken")]
+    progress_token: Option<Box<RawValue>>,
+    #[serde(rename = "io.modelcontextprotocol/protocolVersion")]
+    version: Option<Box<RawValue>>,
+    #[serde(rename = "io.modelcontextprotocol/clientCapabilities")]
+    capabilities: Option<Box<RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct Kinds {
+    #[serde(rename = "toolsListChanged")]
+    tools: Option<Box<RawValue>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(text: &str) -> Message {
+        serde_json::from_str(text).expect("a message")
+    }
+
+    #[test]
+    fn an_id_that_is_null_is_told_from_none() {
+        let with = message(r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#);
+        assert_eq!(with.id.as_deref().map(RawValue::get), Some("null"));
+        assert!(message(r#"{"jsonrpc":"2.0","method":"ping"}"#).id.is_none());
+    }
+
+    #[test]
+    fn parameters_keep_their_bytes_and_surplus_ones_are_ignored() {
+        let message = message(
+            r#"{"params":{"name":"t","arguments":{"n":1.50},"x":[],"_meta":{"progressToken":7,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#,
+        );
+        let params = Params::of(message.params.as_deref()).expect("an object");
+        assert_eq!(params.name.as_deref(), Some("t"));
+        assert_eq!(params.arguments.expect("there").get(), r#"{"n":1.50}"#);
+        assert_eq!(params.progress_token.expect("there").get(), "7");
+        assert_eq!(params.modern_version.as_deref(), Some(MODERN));
+        assert!(params.has_capabilities);
+    }
+
+    #[test]
+    fn parameters_of_another_shape_are_refused_or_absent() {
+        let params = |text: &str| {
+            let raw: Box<RawValue> = serde_json::from_str(text).expect("JSON");
+            Params::of(Some(&raw))
+        };
+        assert!(params("[]").is_err());
+        let odd = params(r#"{"name":7,"requestId":{},"_meta":[]}"#).expect("an object");
+        assert!(odd.name.is_none() && odd.request.is_none() && odd.modern_version.is_none());
+    }
+}

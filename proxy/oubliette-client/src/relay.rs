@@ -1,0 +1,451 @@
+//! The connection to the host: which calls are in flight, and another connection when one is lost.
+//!
+//! ```text
+//!   connect ──▶ ask for the tools ──▶ read frames ──▶ lost: calls in flight fail, then a pause ──▶ connect …
+//! ```
+//!
+//! A call is answered by whoever takes it out of the table of calls in flight: the thread that reads its answer, the
+//! thread that finds the connection lost, or the one that could not send it. So each is answered once.
+
+use std::collections::HashMap;
+use std::io::{BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::value::RawValue;
+
+use crate::frame::{self, Call, CallResult, Incoming, Outcome};
+use crate::lines::{self, Line};
+use crate::message::Era;
+use crate::options::ApiKey;
+use crate::output::Output;
+use crate::pause::{self, Pauses};
+use crate::tools::{Owner, Tools};
+use crate::warning;
+
+/// The longest frame of the host.
+const FRAME_MAX: usize = 64 * 1024 * 1024;
+/// Calls in flight. The host takes fewer on one connection.
+const CALLS_MAX: usize = 256;
+/// How long the host may take to read one frame.
+const SEND_TIME: Duration = Duration::from_secs(10);
+/// The pauses before another connection.
+const PAUSES: Pauses = Pauses {
+    first: Duration::from_millis(100),
+    longest: Duration::from_secs(5),
+};
+/// A connection that lived so long was a good one: the next pause is the first again.
+const GOOD: Duration = Duration::from_secs(10);
+/// The pauses before the tools are asked for again that could not be listed.
+const ASK_PAUSES: Pauses = Pauses {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(30),
+};
+/// The relay's code for a key that does not count: asking again would not help.
+const INVALID_KEY: i64 = -32001;
+
+const LOST: &str = "The host closed the connection while the call was running. Whether the tool ran to its end is not known. \
+                    The connection is opened again by itself: look at what is there before you call the tool again.";
+const AWAY: &str = "The host is not reachable at the moment, and the tool was not called. The connection is opened again by \
+                    itself: call the tool again in a few seconds.";
+
+/// The host, as far as it can be reached. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Relay(Arc<Shared>);
+
+struct Shared {
+    socket: PathBuf,
+    key: Option<ApiKey>,
+    output: Arc<Output>,
+    /// What frames are written to. Held while one is written.
+    writer: Mutex<Option<UnixStream>>,
+    /// Never held while anything waits.
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    last_id: u64,
+    calls: HashMap<u64, InFlight>,
+    /// The request for the tools that is not answered yet.
+    asked: Option<u64>,
+    ask_pause: Option<Duration>,
+    tools: Tools,
+    /// The first look for tools is over.
+    looked: bool,
+    connected: bool,
+    /// Counts connections.
+    connections: u64,
+    caller_known: bool,
+    /// The MCP client has opened a session and hears of changes there.
+    session: bool,
+    /// The ids of `subscriptions/listen` that ask for changes of tools.
+    listeners: Vec<Box<RawValue>>,
+}
+
+struct InFlight {
+    id: Box<RawValue>,
+    era: Era,
+}
+
+impl Relay {
+    /// Connects, and keeps connected for as long as the process lives.
+    pub(crate) fn start(socket: PathBuf, key: Option<ApiKey>, output: Arc<Output>) -> Self {
+        let shared = Arc::new(Shared {
+            socket,
+            key,
+            output,
+            writer: Mutex::default(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let relay = Self(shared);
+        let keeper = relay.clone();
+        let spawned = thread::Builder::new()
+            .name("relay".into())
+            .spawn(move || keeper.keep());
+        if let Err(error) = spawned {
+            warning!("no thread for the host's connection: {error}; none of its tools are offered");
+            relay.state().looked = true;
+        }
+        relay
+    }
+
+    /// Waits until the tools were fetched, or could not be. Says whether the host is connected.
+    pub(crate) fn wait_for_tools(&self, limit: Duration) -> bool {
+        let state = self.wait(limit, |state| state.looked);
+        if !state.looked {
+            warning!(
+                "the host has not listed its tools within {limit:?}; they are offered when it does"
+            );
+        }
+        state.connected
+    }
+
+    /// Waits until the host has said which tools the caller has.
+    pub(crate) fn wait_for_caller(&self, limit: Duration) {
+        drop(self.wait(limit, |state| state.caller_known || !state.connected));
+    }
+
+    /// Waits until every call is answered.
+    pub(crate) fn wait_for_answers(&self, limit: Duration) {
+        drop(self.wait(limit, |state| state.calls.is_empty()));
+    }
+
+    fn wait(&self, limit: Duration, until: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let waited = self
+            .0
+            .changed
+            .wait_timeout_while(self.state(), limit, |state| !until(state));
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The array of tools, raw JSON.
+    pub(crate) fn tools(&self) -> String {
+        self.state().tools.list()
+    }
+
+    /// Whose tool a name stands for, and the tool's own name.
+    pub(crate) fn find(&self, name: &str) -> Option<(Owner, String)> {
+        self.state().tools.find(name)
+    }
+
+    /// The MCP client has opened a session.
+    pub(crate) fn session_opened(&self) {
+        self.state().session = true;
+    }
+
+    /// The MCP client listens under this id. False where it listens too often.
+    pub(crate) fn listen(&self, id: &RawValue) -> bool {
+        let listeners = &mut self.state().listeners;
+        let room = listeners.len() < CALLS_MAX;
+        if room {
+            listeners.push(id.to_owned());
+        }
+        room
+    }
+
+    /// Makes a call, which is answered to the MCP client when its answer is there.
+    pub(crate) fn call(&self, id: &RawValue, era: Era, call: &Call<'_>) {
+        let number = {
+            let mut state = self.state();
+            if state.calls.len() >= CALLS_MAX {
+                drop(state);
+                let text = "Too many calls at once: call again when others are answered";
+                return self.0.output.failed_call(id, era, text);
+            }
+            let number = state.next_id();
+            let id = id.to_owned();
+            state.calls.insert(number, InFlight { id, era });
+            number
+        };
+        if !self.send(&call.frame(number, self.0.key.as_ref())) {
+            self.fail(number, AWAY);
+        }
+    }
+
+    /// Takes the call, or the listening, of that id back. It is not answered then.
+    pub(crate) fn cancel(&self, id: &RawValue) {
+        let number = {
+            let mut state = self.state();
+            state
+                .listeners
+                .retain(|listener| listener.get() != id.get());
+            let mut calls = state.calls.iter();
+            let found = calls.find(|(_, call)| call.id.get() == id.get());
+            let number = found.map(|(number, _)| *number);
+            if let Some(number) = number {
+                state.calls.remove(&number);
+            }
+            number
+        };
+        self.0.changed.notify_all();
+        if let Some(number) = number {
+            self.send(&frame::cancelled(number));
+        }
+    }
+
+    fn fail(&self, number: u64, text: &str) {
+        let call = self.state().calls.remove(&number);
+        if let Some(call) = call {
+            self.0.output.failed_call(&call.id, call.era, text);
+        }
+        self.0.changed.notify_all();
+    }
+
+    /// Writes a frame. False where it could not be written whole; the connection is over then.
+    fn send(&self, frame: &str) -> bool {
+        let writer = self.0.writer.lock();
+        let mut writer = writer.unwrap_or_else(PoisonError::into_inner);
+        let Some(stream) = &mut *writer else {
+            return false;
+        };
+        if stream.write_all(frame.as_bytes()).is_ok() {
+            return true;
+        }
+        // The thread that reads finds the end of it.
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+        *writer = None;
+        false
+    }
+
+    /// Keeps a connection. Never ends.
+    fn keep(&self) {
+        let mut pause = PAUSES.first;
+        let mut told = false;
+        loop {
+            match UnixStream::connect(&self.0.socket) {
+                Ok(stream) => {
+                    told = false;
+                    let began = Instant::now();
+                    let why = self.serve(stream);
+                    warning!("the connection to the host is lost: {why}; it is opened again");
+                    if began.elapsed() >= GOOD {
+                        pause = PAUSES.first;
+                    }
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut told, true) {
+                        let socket = self.0.socket.display();
+                        warning!(
+                            "cannot connect to {socket}: {error}; it is tried again and again"
+                        );
+                    }
+                    self.looked(false);
+                }
+            }
+            thread::sleep(pause::spread(pause));
+            pause = PAUSES.after(pause);
+        }
+    }
+
+    /// The first look for tools is over.
+    fn looked(&self, connected: bool) {
+        let mut state = self.state();
+        state.looked = true;
+        state.connected = connected;
+        drop(state);
+        self.0.changed.notify_all();
+    }
+
+    /// Reads frames until the connection is over, and says why.
+    fn serve(&self, stream: UnixStream) -> String {
+        let writer = stream
+            .set_write_timeout(Some(SEND_TIME))
+            .and_then(|()| stream.try_clone());
+        match writer {
+            Ok(writer) => {
+                *self.0.writer.lock().unwrap_or_else(PoisonError::into_inner) = Some(writer)
+            }
+            Err(error) => return error.to_string(),
+        }
+        {
+            let mut state = self.state();
+            state.connected = true;
+            state.connections += 1;
+            state.ask_pause = None;
+        }
+        self.ask_for_tools();
+        let mut reader = BufReader::new(stream);
+        let why = loop {
+            match lines::next(&mut reader, FRAME_MAX) {
+                Ok(Some(Line::Whole(line))) => self.take(&line),
+                Ok(Some(Line::TooLong | Line::NotText)) => {
+                    break "it sent what is no frame".to_owned();
+                }
+                Ok(None) => break "the host closed it".to_owned(),
+                Err(error) => break error.to_string(),
+            }
+        };
+        *self.0.writer.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let calls = {
+            let mut state = self.state();
+            state.connected = false;
+            state.asked = None;
+            std::mem::take(&mut state.calls)
+        };
+        for call in calls.into_values() {
+            self.0.output.failed_call(&call.id, call.era, LOST);
+        }
+        self.looked(false);
+        why
+    }
+
+    fn ask_for_tools(&self) {
+        let Some(key) = &self.0.key else {
+            return self.looked(true);
+        };
+        let number = {
+            let mut state = self.state();
+            let number = state.next_id();
+            state.asked = Some(number);
+            number
+        };
+        self.send(&frame::ask_for_tools(number, key));
+    }
+
+    fn take(&self, line: &str) {
+        match Incoming::of(line) {
+            Incoming::Answer(number, outcome) => {
+                let mut state = self.state();
+                if state.asked == Some(number) {
+                    state.asked = None;
+                    drop(state);
+                    return self.take_tools(outcome);
+                }
+                let call = state.calls.remove(&number);
+                drop(state);
+                if let Some(call) = call {
+                    self.answer(&call, outcome);
+                }
+                self.0.changed.notify_all();
+            }
+            Incoming::Progress => self.0.output.say(line),
+            Incoming::CallerTools { caller, tools } => {
+                let mut state = self.state();
+                state.caller_known = true;
+                let changed = state.tools.set_caller(caller, tools);
+                self.announce(state, changed);
+                self.0.changed.notify_all();
+            }
+            Incoming::Other => {}
+        }
+    }
+
+    fn answer(&self, call: &InFlight, outcome: Outcome) {
+        let output = &self.0.output;
+        match outcome {
+            Outcome::Result(result) => match serde_json::from_str::<CallResult>(result.get()) {
+                Ok(result) => output.content(&call.id, call.era, &result.content, result.is_error),
+                Err(_) => output.failed_call(&call.id, call.era, "The host's answer is no result"),
+            },
+            Outcome::Error { message, .. } => output.failed_call(&call.id, call.era, &message),
+        }
+    }
+
+    /// The host has answered which tools there are.
+    fn take_tools(&self, outcome: Outcome) {
+        let tools = match &outcome {
+            Outcome::Result(result) => frame::tools(result),
+            Outcome::Error { .. } => None,
+        };
+        if let Some(tools) = tools {
+            let mut state = self.state();
+            let changed = state.tools.set_host(tools);
+            self.announce(state, changed);
+            return self.looked(true);
+        }
+        let why = match outcome {
+            Outcome::Result(_) => "the host's answer is no list of tools".to_owned(),
+            Outcome::Error { code, message } => {
+                if code == INVALID_KEY {
+                    warning!("the host's tools could not be fetched: {message}; none are offered");
+                    let mut state = self.state();
+                    let changed = state.tools.set_host(Vec::new());
+                    self.announce(state, changed);
+                    return self.looked(true);
+                }
+                message
+            }
+        };
+        let mut state = self.state();
+        let pause = match state.ask_pause {
+            Some(before) => ASK_PAUSES.after(before),
+            None => {
+                // Once for each connection.
+                warning!("the host's tools could not be fetched: {why}; they are asked for again");
+                ASK_PAUSES.first
+            }
+        };
+        state.ask_pause = Some(pause);
+        let connection = state.connections;
+        drop(state);
+        let again = self.clone();
+        // One at a time: the next begins with the answer to this one.
+        let _ = thread::Builder::new().spawn(move || {
+            thread::sleep(pause);
+            let state = again.state();
+            let current = state.connected && state.connections == connection;
+            drop(state);
+            if current {
+                again.ask_for_tools();
+            }
+        });
+        self.looked(true);
+    }
+
+    /// Tells the MCP client that there are other tools.
+    fn announce(&self, state: MutexGuard<'_, State>, changed: bool) {
+        if !changed {
+            return;
+        }
+        let session = state.session;
+        let listeners = state.listeners.clone();
+        drop(state);
+        const METHOD: &str = "notifications/tools/list_changed";
+        if session {
+            let message = format!(r#"{{"jsonrpc":"2.0","method":"{METHOD}"}}"#);
+            self.0.output.say(&message);
+        }
+        for id in listeners {
+            self.0.output.say(&format!(
+                r#"{{"jsonrpc":"2.0","method":"{METHOD}","params":{{"_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}}}}}}"#
+            ));
+        }
+    }
+}
+
+impl State {
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+}

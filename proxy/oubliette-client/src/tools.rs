@@ -1,0 +1,152 @@
+//! The tools under the names that the MCP client sees: `oubliette_<name>` for the host's, `<caller_id>_<name>` for those of
+//! the caller.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::frame::Described;
+use crate::warning;
+
+/// What names of the host's tools begin with.
+const PREFIX: &str = "oubliette";
+/// Tools of one list that are taken.
+const TOOLS_MAX: usize = 2000;
+
+/// All tools at one moment.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Tools {
+    host: Vec<Described>,
+    caller: Option<(String, Vec<Described>)>,
+}
+
+/// Whose tool a name stands for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The host.
+    Host,
+    /// The caller of this id.
+    Caller(String),
+}
+
+impl Tools {
+    /// The host's tools are these. Says whether others are offered than before.
+    pub(crate) fn set_host(&mut self, tools: Vec<Described>) -> bool {
+        self.change(|all| all.host = bounded(tools))
+    }
+
+    /// The caller's tools are these. Says whether others are offered than before.
+    pub(crate) fn set_caller(&mut self, caller: String, tools: Vec<Described>) -> bool {
+        self.change(|all| all.caller = Some((caller, bounded(tools))))
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Self)) -> bool {
+        let before = self.list();
+        change(self);
+        self.list() != before
+    }
+
+    /// All tools by the names that clients see. Where two tools have one name, the first of them is served.
+    fn named(&self) -> Vec<(String, Owner, &Described)> {
+        let host = self.host.iter().map(|tool| {
+            let name = format!("{PREFIX}_{}", tool.name);
+            (name, Owner::Host, tool)
+        });
+        let caller = self.caller.iter().flat_map(|(caller, tools)| {
+            tools.iter().map(move |tool| {
+                let name = format!("{caller}_{}", tool.name);
+                (name, Owner::Caller(caller.clone()), tool)
+            })
+        });
+        let mut seen = std::collections::HashSet::new();
+        let all = host.chain(caller);
+        all.filter(|(name, ..)| seen.insert(name.clone())).collect()
+    }
+
+    /// The array of tools for `tools/list`, raw JSON.
+    pub(crate) fn list(&self) -> String {
+        let mut list = String::from("[");
+        for (name, _, tool) in self.named() {
+            if list.len() > 1 {
+                list.push(',');
+            }
+            let (name, description) = (Value::from(name), Value::from(&*tool.description));
+            let schema = tool.schema.as_deref().map(RawValue::get);
+            // MCP wants an object.
+            let schema = schema.filter(|schema| schema.starts_with('{'));
+            let schema = schema.unwrap_or(r#"{"type":"object"}"#);
+            let _ = write!(
+                list,
+                r#"{{"name":{name},"description":{description},"inputSchema":{schema}}}"#
+            );
+        }
+        list.push(']');
+        list
+    }
+
+    /// Whose tool that is, and its own name there.
+    pub(crate) fn find(&self, name: &str) -> Option<(Owner, String)> {
+        let named = self.named();
+        let found = named.into_iter().find(|(known, ..)| known == name)?;
+        Some((found.1, found.2.name.clone()))
+    }
+}
+
+fn bounded(mut tools: Vec<Described>) -> Vec<Described> {
+    if tools.len() > TOOLS_MAX {
+        warning!(
+            "{} tools are too many: the first {TOOLS_MAX} are offered",
+            tools.len()
+        );
+        tools.truncate(TOOLS_MAX);
+    }
+    tools
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described(names: &[&str]) -> Vec<Described> {
+        let of = |name: &&str| Described {
+            name: (*name).to_owned(),
+            description: "d \"q\"".to_owned(),
+            schema: serde_json::from_str(r#"{"type":"object","n":1.50}"#).ok(),
+        };
+        names.iter().map(of).collect()
+    }
+
+    #[test]
+    fn tools_are_listed_under_their_owners_name_with_their_own_schema() {
+        let mut tools = Tools::default();
+        assert!(tools.set_host(described(&["project_create"])));
+        assert!(tools.set_caller("boss".into(), described(&["ask"])));
+        assert!(tools.list().contains("1.50"));
+        let list: Value = serde_json::from_str(&tools.list()).expect("JSON");
+        assert_eq!(list[0]["name"], "oubliette_project_create");
+        assert_eq!(list[0]["description"], "d \"q\"");
+        assert_eq!(list[1]["name"], "boss_ask");
+        let owner = |name| tools.find(name);
+        assert_eq!(
+            owner("oubliette_project_create"),
+            Some((Owner::Host, "project_create".into()))
+        );
+        assert_eq!(
+            owner("boss_ask"),
+            Some((Owner::Caller("boss".into()), "ask".into()))
+        );
+        assert_eq!(owner("project_create"), None);
+    }
+
+    #[test]
+    fn a_change_is_one_that_the_client_can_see() {
+        let mut tools = Tools::default();
+        assert!(!tools.set_host(Vec::new()));
+        assert!(tools.set_host(described(&["a"])));
+        assert!(!tools.set_host(described(&["a"])));
+        // A caller that takes the host's prefix takes none of its tools.
+        assert!(!tools.set_caller("oubliette".into(), described(&["a"])));
+        assert_eq!(tools.find("oubliette_a").map(|it| it.0), Some(Owner::Host));
+    }
+}

@@ -1,0 +1,124 @@
+//! The key `relay:` — tools for containers, behind a Unix socket, and the scopes of credentials.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::scope::ScopeTable;
+
+use super::ConfigError;
+use super::address::SocketMode;
+use super::later::OFF;
+
+/// The longest path of the relay's socket, in bytes. The kernel has room for 108; a few are kept for the folder below which
+/// a container may see the socket.
+const PATH_MAX: usize = 100;
+
+/// What is served behind the relay's socket, and what the names of scopes stand for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RelayConfig {
+    /// The path of the socket, or `off`.
+    pub(crate) socket: PathBuf,
+    /// The namespace whose tools are relayed.
+    pub(crate) namespace: NamespaceName,
+    /// Who may connect to the socket, as the permissions of a file.
+    pub(crate) mode: SocketMode,
+    /// Scopes beside `admin`: names with the patterns of the tools that they open.
+    pub(crate) scopes: BTreeMap<String, Vec<String>>,
+}
+
+impl Default for RelayConfig {
+    fn default() -> Self {
+        Self {
+            socket: OFF.into(),
+            namespace: "oubliette".parse().expect("a valid name"),
+            mode: SocketMode::default(),
+            scopes: BTreeMap::new(),
+        }
+    }
+}
+
+impl RelayConfig {
+    /// Where the socket is, if the relay is on.
+    pub(crate) fn socket(&self) -> Option<&Path> {
+        (self.socket != Path::new(OFF)).then_some(&self.socket)
+    }
+
+    /// What the names of scopes stand for.
+    ///
+    /// # Errors
+    ///
+    /// The scope that cannot be configured.
+    pub(crate) fn scope_table(&self) -> Result<ScopeTable, ConfigError> {
+        ScopeTable::new(&self.scopes)
+            .map_err(|error| ConfigError::key("relay.scopes", error.to_string()))
+    }
+
+    /// Checks the socket's path and the scopes.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        self.scope_table()?;
+        let Some(socket) = self.socket() else {
+            return Ok(());
+        };
+        let socket_key = |reason: String| Err(ConfigError::key("relay.socket", reason));
+        if !socket.is_absolute() {
+            return socket_key(format!(
+                "the path of a Unix socket is absolute, and {} is not: write /PATH, or off",
+                socket.display()
+            ));
+        }
+        let length = socket.as_os_str().len();
+        if length > PATH_MAX {
+            return socket_key(format!(
+                "the path has {length} bytes, and a socket's path at most {PATH_MAX}: choose a shorter one"
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tooldock_workers::yaml;
+
+    use super::*;
+
+    fn refused(keys: &str) -> String {
+        let relay: RelayConfig = yaml::from_str(keys).expect(keys);
+        let refused = relay.check().err();
+        refused.map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn the_relay_is_off_unless_a_socket_is_named() {
+        assert_eq!(RelayConfig::default().socket(), None);
+        assert_eq!(RelayConfig::default().check(), Ok(()));
+        let relay: RelayConfig = yaml::from_str("socket: /run/relay.sock").expect("keys");
+        assert_eq!(relay.socket(), Some(Path::new("/run/relay.sock")));
+        assert_eq!(relay.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_path_that_no_socket_can_have_is_refused() {
+        assert!(refused("socket: relay.sock").starts_with("relay.socket: the path of a Unix"));
+        let path = |length: usize| format!("/{}", "s".repeat(length - 1));
+        let socket = |length| format!("socket: {}", path(length));
+        assert_eq!(refused(&socket(100)), "");
+        let long = refused(&socket(101));
+        assert!(
+            long.contains("101 bytes") && long.contains("at most 100"),
+            "{long}"
+        );
+    }
+
+    #[test]
+    fn scopes_are_checked() {
+        assert_eq!(
+            refused("scopes: { admin: ['*'] }"),
+            "relay.scopes: admin opens every tool and cannot be given patterns; choose another name"
+        );
+        assert!(refused("scopes: { ci: ['['] }").starts_with("relay.scopes: ci: invalid pattern"));
+    }
+}

@@ -1,0 +1,85 @@
+//! For how long the credential of a request admits a long stream: until its own end, until somebody takes it back, or until
+//! what it was verified by counts no more. The streams of an API key end alone; those of JWTs end together when an issuer
+//! drops a key, and whoever still has a token that counts opens them again.
+//!
+//! | credential | ends by itself | taken back |
+//! |---|---|---|
+//! | API key | at its `expires` | the table in force has another key of its id, or none |
+//! | JWT | at its `exp` | the keys of any issuer have lost one since it was verified |
+//! | opaque token | at its `exp` | its issuer says so: it is asked again |
+//! | token of the configuration | never | by a reload, which admits all streams again |
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tooldock_filters::Fields;
+use tooldock_filters::bearer::Principal;
+use tooldock_workers::grant::Grant;
+use tooldock_workers::keys::KeyStore;
+
+use super::Gateway;
+use crate::stream::End;
+
+/// What is remembered of the credential that admitted a request. Nothing for most tokens of the configuration.
+pub(super) struct Lasting {
+    ends: Option<SystemTime>,
+    grant: Option<Arc<Grant>>,
+    /// The count of issuers' losses when the request was admitted.
+    losses: u64,
+}
+
+impl Lasting {
+    pub(super) fn of(principal: &Principal, gateway: &Gateway) -> Option<Self> {
+        let (ends, grant) = (principal.ends(), principal.grant());
+        (ends.is_some() || grant.is_some()).then(|| Self {
+            ends,
+            grant: grant.cloned(),
+            losses: gateway.issuers.losses(),
+        })
+    }
+
+    /// How long it is until the credential ends by itself.
+    pub(super) fn left(&self) -> Option<Duration> {
+        let left = |end: SystemTime| end.duration_since(SystemTime::now());
+        self.ends.map(|end| left(end).unwrap_or_default())
+    }
+
+    /// Is over when the credential of the request counts no more.
+    pub(super) fn taken_back(&self, gateway: &Gateway, fields: &Fields<'_>) -> Option<End> {
+        let grant = self.grant.as_ref()?;
+        if grant.key_id().is_some() {
+            let (keys, grant) = (Arc::clone(&gateway.keys), Arc::clone(grant));
+            return Some(Box::pin(async move { outlive_key(&keys, &grant).await }));
+        }
+        let rules = gateway.rules.load();
+        let opaque = rules.admission.oauth().revocable(fields, SystemTime::now());
+        let issuers = Arc::clone(&gateway.issuers);
+        match opaque {
+            Some((token, principal)) => Some(Box::pin(issuers.outlive(token, principal))),
+            None => {
+                let losses = self.losses;
+                Some(Box::pin(
+                    async move { issuers.lose_keys_after(losses).await },
+                ))
+            }
+        }
+    }
+}
+
+/// Waits until the key with that grant counts no more, or opens something else.
+async fn outlive_key(keys: &KeyStore, grant: &Arc<Grant>) {
+    let mut losses = keys.losses();
+    let id = grant.key_id().and_then(|id| id.parse().ok());
+    loop {
+        losses.mark_unchanged();
+        let table = keys.tables();
+        let key = id.and_then(|id| table.load().get(id).cloned());
+        // A key that is still the same is compiled once.
+        if !key.is_some_and(|key| Arc::ptr_eq(key.grant(), grant)) {
+            return;
+        }
+        if losses.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What the gateway tells clients as a protected resource (RFC 9728): its metadata, and where these are when a call needs
+//! more scopes than its token has. The documents themselves are made by the filters.
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::{HeaderValue, StatusCode};
+use pingora_proxy::Session;
+use tooldock_filters::{Admitted, RouteId};
+use tooldock_upstream::reply::{Head, Reply};
+
+use super::Passage;
+use super::admit::listener_of;
+
+/// The metadata that a request is for; None for every other request, and where no access tokens are accepted.
+pub(super) fn metadata(session: &Session, passage: &Passage, admitted: &Admitted) -> Option<Reply> {
+    if admitted.route.id != RouteId::WellKnown {
+        return None;
+    }
+    let rest = admitted.rest.as_deref()?;
+    let rules = &passage.rules;
+    let prefix = prefix(session, passage);
+    let document = rules.admission.oauth().resource_metadata(rest, prefix)?;
+    let json = HeaderValue::from_static("application/json");
+    Some(Reply::Full {
+        head: Head::new(StatusCode::OK).with(CONTENT_TYPE, json),
+        body: Bytes::from(document),
+    })
+}
+
+/// Completes the challenge of a reply that refuses a call for want of a scope: the service behind does not know by which
+/// address clients reach it.
+pub(super) fn with_metadata_url(session: &Session, passage: &Passage, mut reply: Reply) -> Reply {
+    let Reply::Full { head, .. } = &mut reply else {
+        return reply;
+    };
+    if head.status != StatusCode::FORBIDDEN {
+        return reply;
+    }
+    let path = session.req_header().uri.path();
+    let oauth = passage.rules.admission.oauth();
+    let url = oauth.metadata_url(path, prefix(session, passage));
+    let mut headers = head.headers.iter_mut();
+    let challenge = headers.find(|(name, _)| name == WWW_AUTHENTICATE);
+    if let (Some(url), Some((_, challenge))) = (url, challenge)
+        && let Ok(begun) = challenge.to_str()
+        && let Ok(whole) = format!("{begun}, resource_metadata=\"{url}\"").parse()
+    {
+        *challenge = whole;
+    }
+    reply
+}
+
+fn prefix<'a>(session: &Session, passage: &'a Passage) -> &'a str {
+    let listener = listener_of(&passage.rules.listeners, session).ok();
+    let prefix = listener.and_then(|it| it.rules.path_prefix.as_deref());
+    prefix.unwrap_or_default()
+}

@@ -1,0 +1,89 @@
+//! Asking an issuer about a token (RFC 7662).
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::StatusCode;
+use tooldock_filters::config::ClientSecret;
+use tooldock_filters::oauth::Issuer;
+
+use crate::remote::{Fetch, Fetcher};
+
+/// The largest answer.
+const ANSWER_MAX: usize = 64 * 1024;
+
+/// How long it may take.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// What the issuer says of a token.
+///
+/// # Errors
+///
+/// What went wrong, for the log. Neither the token nor the gateway's password is in it.
+pub(super) async fn ask(fetcher: &Fetcher, issuer: &Issuer, token: &str) -> Result<Bytes, String> {
+    let at = issuer
+        .introspection()
+        .ok_or("the issuer has no introspection endpoint")?;
+    let from = issuer.config().endpoint(&at.url)?;
+    let form = format!("token={}&token_type_hint=access_token", encoded(token));
+    let secret = password(&at.client_secret)?;
+    let credentials = format!("{}:{}", encoded(&at.client_id), encoded(&secret));
+    let authorization = format!("Basic {}", STANDARD.encode(credentials));
+    let fetched = fetcher.fetch(Fetch {
+        from: &from,
+        allow_private: issuer.config().allow_private,
+        form: Some(&form),
+        authorization: Some(&authorization),
+        bytes_max: ANSWER_MAX,
+        deadline: DEADLINE,
+    });
+    match fetched.await? {
+        (StatusCode::OK, body) => Ok(body),
+        (status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN), _) => Err(format!(
+            "{}: answered {status}; check introspection.client_id and client_secret",
+            from.id()
+        )),
+        (status, _) => Err(format!("{}: answered {status}", from.id())),
+    }
+}
+
+/// The password itself, where a variable of the environment has it.
+pub(crate) fn password(secret: &ClientSecret) -> Result<String, String> {
+    match secret.variable() {
+        None => Ok(secret.written().expose().to_owned()),
+        Some(name) => std::env::var(name)
+            .ok()
+            .filter(|value| !value.is_empty())
+            .ok_or_else(|| format!("introspection.client_secret: the variable {name} is not set")),
+    }
+}
+
+/// Encoded as a form's values are.
+fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                encoded.push(char::from(byte));
+            }
+            _ => encoded += &format!("%{byte:02X}"),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_a_meaning_in_forms_is_encoded() {
+        assert_eq!(
+            encoded("a+b/c=&d e:\u{e4}"),
+            "a%2Bb%2Fc%3D%26d%20e%3A%C3%A4"
+        );
+        assert_eq!(encoded("A-z_0.9~"), "A-z_0.9~");
+    }
+}

@@ -1,0 +1,112 @@
+//! When the keys of one issuer are fetched: regularly, sooner after a failure, and soon after a token by an unknown key or with a wrong
+//! signature, but never twice at once and never in a row for whoever makes up key ids.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tooldock_filters::config::{JwksSource, OauthConfig};
+use tooldock_filters::oauth::{Issuer, IssuerKeys};
+
+use super::Flight;
+
+/// How often keys are fetched anyway: over the network, and from a file.
+const REFRESH: Duration = Duration::from_secs(300);
+const REFRESH_FILE: Duration = Duration::from_secs(15);
+
+/// How far two fetches for unknown keys are apart at least. A new key counts within this time and that of one fetch.
+const UNKNOWN_KEYS: Duration = Duration::from_secs(30);
+
+/// How long after a failure it is tried again: first, and at most.
+const RETRY: Duration = Duration::from_secs(5);
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// The fetches of one issuer's keys.
+pub(super) struct Schedule {
+    keys: Arc<IssuerKeys>,
+    flight: Option<Flight>,
+    /// The next fetch that is made anyway.
+    next: Instant,
+    /// The next fetch for an unknown key.
+    unknown_from: Instant,
+    /// The flight there is, or the last one, was for an unknown key.
+    unknown: bool,
+    failures: u32,
+    /// When the keys were fetched last.
+    fetched: Option<Instant>,
+    /// Where the keys are, by the issuer's metadata.
+    endpoint: Option<String>,
+}
+
+impl Schedule {
+    /// Due at once.
+    pub(super) fn new(issuer: &Issuer) -> Self {
+        let now = Instant::now();
+        Self {
+            keys: Arc::clone(issuer.keys()),
+            flight: None,
+            next: now,
+            unknown_from: now,
+            unknown: false,
+            failures: 0,
+            fetched: None,
+            endpoint: None,
+        }
+    }
+
+    /// Whether these are the keys of that issuer.
+    pub(super) fn is_of(&self, issuer: &Issuer) -> bool {
+        Arc::ptr_eq(&self.keys, issuer.keys())
+    }
+
+    /// What is on its way.
+    pub(super) fn flight(&self) -> Option<Flight> {
+        self.flight.clone()
+    }
+
+    /// How old the keys are.
+    pub(super) fn age(&self) -> Option<Duration> {
+        self.fetched.map(|at| at.elapsed())
+    }
+
+    /// Whether a fetch is to be made now.
+    pub(super) fn is_due(&mut self, now: Instant) -> bool {
+        self.unknown |= self.keys.take_wanted();
+        let unknown = self.unknown && now >= self.unknown_from;
+        self.flight.is_none() && (now >= self.next || unknown)
+    }
+
+    /// Notes a fetch that begins. Gives the address of the keys, where that need not be asked for again: only the regular
+    /// fetches ask.
+    pub(super) fn take_off(&mut self, flight: Flight, now: Instant) -> Option<String> {
+        self.flight = Some(flight);
+        if std::mem::take(&mut self.unknown) {
+            self.unknown_from = now + UNKNOWN_KEYS;
+        }
+        let regular = now >= self.next;
+        self.endpoint.clone().filter(|_| !regular)
+    }
+
+    /// Notes the end of a fetch: where the keys were, or that it failed.
+    pub(super) fn land(&mut self, endpoint: Option<String>, config: &OauthConfig, now: Instant) {
+        self.flight = None;
+        let pause = match endpoint {
+            Some(endpoint) => {
+                self.endpoint = Some(endpoint);
+                self.fetched = Some(now);
+                self.failures = 0;
+                match config.jwks {
+                    JwksSource::File(_) => REFRESH_FILE,
+                    _ => REFRESH,
+                }
+            }
+            None => {
+                self.failures += 1;
+                let doublings = self.failures.saturating_sub(1).min(8);
+                (RETRY * 2_u32.pow(doublings)).min(RETRY_MAX)
+            }
+        };
+        // Replicas that started together do not stay together.
+        self.next = now + pause.mul_f64(0.9 + 0.1 * fastrand::f64());
+    }
+}

@@ -1,0 +1,249 @@
+//! `tooldock keys`: API keys by hand. A key is printed once, when it is made; nothing keeps it.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use humantime_serde::re::humantime::format_rfc3339_seconds;
+use serde::Serialize;
+use tooldock_workers::keys::{
+    InvalidKeyId, KeyId, KeyKind, KeyRecord, KeyState, KeyStore, KeysError, MadeKey, NewKey,
+};
+
+use crate::cli::{KeysArgs, KeysCommand, NewKeyArgs};
+use crate::config::{self, Effective};
+use crate::{print, refuse};
+
+/// Runs a subcommand.
+pub(crate) fn run(arguments: KeysArgs) -> ExitCode {
+    let effective = match load(&arguments) {
+        Ok(effective) => effective,
+        Err(reason) => return refuse(reason),
+    };
+    match command(arguments, &effective) {
+        Ok(text) => print(&text),
+        Err(error @ (KeysError::Invalid(_) | KeysError::NoSuchKey(_))) => refuse(error),
+        Err(error) => {
+            eprintln!("tooldock: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Loads the configuration that `serve` would use: it says where the keys are and which scopes there are.
+fn load(arguments: &KeysArgs) -> Result<Effective, String> {
+    config::load_for_command(arguments.config.as_deref(), arguments.data_dir.as_deref())
+}
+
+fn command(arguments: KeysArgs, effective: &Effective) -> Result<String, KeysError> {
+    let store = KeyStore::open(effective.keys_file(), effective.scopes())?;
+    match arguments.command {
+        KeysCommand::Create(new) => {
+            let made = store.create(wanted(new))?;
+            match arguments.json {
+                true => Ok(json(&Made::of(&made))),
+                false => Ok(told(&made)),
+            }
+        }
+        KeysCommand::List => {
+            let now = SystemTime::now();
+            let records = store.list()?;
+            let listed: Vec<_> = records.iter().map(|it| Listed::of(it, now)).collect();
+            match arguments.json {
+                true => Ok(json(&listed)),
+                false => Ok(table(&listed)),
+            }
+        }
+        KeysCommand::Revoke { id } => {
+            // Parsed here: clap would repeat the text, and somebody may have given the key in place of its id.
+            let id: KeyId = id
+                .parse()
+                .map_err(|error: InvalidKeyId| KeysError::Invalid(error.to_string()))?;
+            let record = store.revoke(id)?;
+            let listed = Listed::of(&record, SystemTime::now());
+            match arguments.json {
+                true => Ok(json(&listed)),
+                false => Ok(format!(
+                    "{id} ({}) is revoked; a running gateway refuses the key within a second.\n",
+                    record.name
+                )),
+            }
+        }
+    }
+}
+
+fn wanted(arguments: NewKeyArgs) -> NewKey {
+    NewKey {
+        name: arguments.name,
+        made_by: None,
+        scopes: arguments.scope,
+        namespaces: arguments.namespaces,
+        networks: arguments.networks,
+        limits: arguments.rate,
+        lifetime: arguments.expires.map(Into::into),
+        kind: match arguments.relay {
+            true => KeyKind::Relay,
+            false => KeyKind::Gateway,
+        },
+    }
+}
+
+/// A new key for people: the key alone on its line, so that it can be copied.
+fn told(made: &MadeKey) -> String {
+    format!(
+        "id:  {}\nkey: {}\nKeep the key now: it is not stored and not shown again. Send it as `Authorization: Bearer KEY`.\n",
+        made.record.id,
+        made.text.expose()
+    )
+}
+
+/// A new key for programs.
+#[derive(Serialize)]
+struct Made<'a> {
+    key: &'a str,
+    #[serde(flatten)]
+    listed: Listed<'a>,
+}
+
+impl<'a> Made<'a> {
+    fn of(made: &'a MadeKey) -> Self {
+        Self {
+            key: made.text.expose(),
+            listed: Listed::of(&made.record, SystemTime::now()),
+        }
+    }
+}
+
+/// What is shown of a record.
+#[derive(Serialize)]
+struct Listed<'a> {
+    id: String,
+    name: &'a str,
+    principal: String,
+    state: KeyState,
+    scopes: &'a [String],
+    namespaces: &'a [String],
+    networks: Vec<String>,
+    limits: Vec<String>,
+    created: String,
+    expires: Option<String>,
+    last_used: Option<String>,
+    revoked: Option<String>,
+}
+
+impl<'a> Listed<'a> {
+    fn of(record: &'a KeyRecord, now: SystemTime) -> Self {
+        let time = |at: SystemTime| format_rfc3339_seconds(at).to_string();
+        Self {
+            id: record.id.to_string(),
+            name: &record.name,
+            principal: record.principal(),
+            state: record.state(now),
+            scopes: &record.scopes,
+            namespaces: &record.namespaces,
+            networks: record.networks.iter().map(ToString::to_string).collect(),
+            limits: record.limits.iter().map(ToString::to_string).collect(),
+            created: time(record.created),
+            expires: record.expires.map(time),
+            last_used: record.last_used.map(time),
+            revoked: record.revoked.map(time),
+        }
+    }
+}
+
+fn json(value: &impl Serialize) -> String {
+    // Texts and lists of texts are always JSON.
+    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+}
+
+fn table(keys: &[Listed<'_>]) -> String {
+    const HEAD: [&str; 8] = [
+        "ID",
+        "PRINCIPAL",
+        "STATE",
+        "SCOPES",
+        "NAMESPACES",
+        "NETWORKS",
+        "EXPIRES",
+        "LAST USED",
+    ];
+    let row = |key: &Listed<'_>| {
+        let day = |time: &Option<String>| time.clone().unwrap_or_else(|| "-".into());
+        let networks = match key.networks.is_empty() {
+            true => "-".to_owned(),
+            false => key.networks.join(","),
+        };
+        [
+            key.id.clone(),
+            key.principal.clone(),
+            key.state.as_str().to_owned(),
+            key.scopes.join(","),
+            key.namespaces.join(","),
+            networks,
+            day(&key.expires),
+            day(&key.last_used),
+        ]
+    };
+    let rows: Vec<_> = keys.iter().map(row).collect();
+    let widths: Vec<_> = (0..HEAD.len())
+        .map(|at| {
+            let cells = rows.iter().map(|row| row[at].chars().count());
+            cells.chain([HEAD[at].len()]).max().unwrap_or_default()
+        })
+        .collect();
+    let mut text = String::new();
+    let head = HEAD.map(str::to_owned);
+    for row in std::iter::once(&head).chain(&rows) {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            // Writing to a string cannot fail.
+            let _ = write!(line, "{cell:width$}  ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+
+    #[test]
+    fn the_list_is_a_table_and_shows_no_hash() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("keys.json");
+        let store = KeyStore::open(file, Default::default()).unwrap();
+        let made = store
+            .create(NewKey {
+                name: "ci".into(),
+                made_by: None,
+                scopes: vec!["read".into(), "write".into()],
+                namespaces: vec!["*".into()],
+                networks: vec!["10.0.0.0/8".parse().unwrap()],
+                limits: Vec::new(),
+                lifetime: None,
+                kind: KeyKind::Gateway,
+            })
+            .unwrap();
+        let mut record = made.record.clone();
+        record.expires = Some(UNIX_EPOCH + Duration::from_secs(1));
+        let id = record.id;
+        let shown = table(&[Listed::of(&record, SystemTime::now())]);
+        assert_eq!(
+            shown,
+            format!(
+                "ID            PRINCIPAL  STATE    SCOPES      NAMESPACES  NETWORKS    EXPIRES               LAST USED\n\
+                 {id}  key:ci     expired  read,write  *           10.0.0.0/8  1970-01-01T00:00:01Z  -\n"
+            )
+        );
+        let shown = json(&Made::of(&made));
+        assert!(
+            shown.contains(made.text.expose()) && !shown.contains("hash"),
+            "{shown}"
+        );
+        assert!(told(&made).contains(&format!("\nkey: {}\n", made.text.expose())));
+    }
+}

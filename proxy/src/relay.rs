@@ -1,0 +1,387 @@
+//! The relay's socket: binds the socket, accepts connections, and hands each to the service with the credentials that the
+//! kernel has of the process at the other end.
+//!
+//! ```text
+//!   accept (control runtime) ──▶ room for one more? ──▶ a runtime of the message path ──▶ Service::serve_relay
+//! ```
+//!
+//! Nothing of Pingora and nothing of HTTP is here: what a connection carries is for the service to know. The socket's file
+//! stays when the gateway ends, as those of listeners do; the next start replaces the file if nobody listens there.
+
+use std::io;
+use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use anyhow::anyhow;
+use prometheus::IntGauge;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, Interest, ReadBuf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tooldock_upstream::caller::RelayPeer;
+use tooldock_upstream::health::Health;
+use tooldock_upstream::{Guest, Relay, Service};
+use tooldock_workers::runtimes::Runtimes;
+
+use crate::config::RelayConfig;
+use crate::sockets;
+
+/// How long to wait after a connection could not be accepted: the cause, too many open files, goes by itself.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often it is looked whether the namespaces are there, at the start.
+const READY_CHECK: Duration = Duration::from_millis(20);
+/// How often it is looked whether a client that writes no more is gone altogether, while its calls run.
+const GONE_CHECK: Duration = Duration::from_millis(100);
+/// How long a client that is turned away may take to read why.
+const REFUSAL_TIME: Duration = Duration::from_secs(1);
+/// What a client is told that finds no room.
+const FULL: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32000,\"message\":\"too many connections: try again later\"}}\n";
+
+/// The socket, bound before anything else is built.
+#[derive(Debug)]
+pub(crate) struct RelaySocket {
+    listener: StdListener,
+    path: PathBuf,
+}
+
+impl RelaySocket {
+    /// Binds the socket, if the relay is on.
+    ///
+    /// # Errors
+    ///
+    /// One line that names the key, the path and what to do.
+    pub(crate) fn bind(config: &RelayConfig) -> anyhow::Result<Option<Self>> {
+        let Some(path) = config.socket() else {
+            return Ok(None);
+        };
+        let bound = sockets::bind_unix(path, config.mode);
+        let listener = bound.map_err(|error| {
+            let hint = hint(&error);
+            anyhow!(
+                "relay.socket: cannot bind {}: {error}{hint}",
+                path.display()
+            )
+        })?;
+        tracing::info!(
+            namespace = config.namespace.as_str(),
+            "the relay listens on {}",
+            path.display()
+        );
+        Ok(Some(Self {
+            listener,
+            path: path.to_owned(),
+        }))
+    }
+}
+
+/// What to do about the usual causes.
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "; make the folder first",
+        io::ErrorKind::PermissionDenied => {
+            "; the gateway's user needs to write and search in the folder"
+        }
+        _ => "",
+    }
+}
+
+/// The relay while it serves. Dropping it ends what is left of it.
+pub(crate) struct RelayServer {
+    stop: watch::Sender<bool>,
+    relay: Arc<Relay>,
+}
+
+impl RelayServer {
+    /// Serves the socket: accepts on the current runtime, and serves each connection on one of the message path.
+    ///
+    /// # Errors
+    ///
+    /// When the runtime cannot watch the socket.
+    pub(crate) fn start(
+        socket: RelaySocket,
+        relay: Arc<Relay>,
+        service: Service,
+        runtimes: Arc<Runtimes>,
+        health: Arc<Health>,
+        connections: IntGauge,
+    ) -> io::Result<Self> {
+        let listener = UnixListener::from_std(socket.listener)?;
+        let (stop, stopped) = watch::channel(false);
+        let accepting = Accepting {
+            path: socket.path,
+            relay: Arc::clone(&relay),
+            service,
+            runtimes,
+            health,
+            connections,
+            stopped,
+        };
+        // Ends with the sender of `stop`, which this value owns.
+        tokio::spawn(accepting.run(listener));
+        Ok(Self { stop, relay })
+    }
+
+    /// Accepts no more connections and reads no more frames; calls that run are answered.
+    pub(crate) fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Connections that are open.
+    pub(crate) fn open(&self) -> usize {
+        self.relay.connections()
+    }
+}
+
+/// What the accept loop works with.
+struct Accepting {
+    path: PathBuf,
+    relay: Arc<Relay>,
+    service: Service,
+    runtimes: Arc<Runtimes>,
+    health: Arc<Health>,
+    connections: IntGauge,
+    stopped: watch::Receiver<bool>,
+}
+
+impl Accepting {
+    async fn run(self, listener: UnixListener) {
+        let mut stopped = self.stopped.clone();
+        // Clients that come back to a gateway that starts again wait in the socket's queue: before the first scan there is
+        // no namespace, and they would take that for an answer.
+        while !self.health.is_ready() {
+            if *stopped.borrow() {
+                return;
+            }
+            sleep(READY_CHECK).await;
+        }
+        loop {
+            // - told to stop
+            // - a client
+            let accepted = tokio::select! {
+                _ = stopped.wait_for(|stopped| *stopped) => return,
+                accepted = listener.accept() => accepted,
+            };
+            let taken = match accepted {
+                Ok((stream, _)) => self.take(stream).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = taken {
+                let path = self.path.display();
+                tracing::warn!(%error, "a connection on the relay's socket {path} could not be accepted");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+
+    async fn take(&self, stream: UnixStream) -> io::Result<()> {
+        let Some(guest) = self.relay.enter() else {
+            tokio::spawn(turn_away(stream));
+            return Ok(());
+        };
+        let credentials = stream.peer_cred()?;
+        let peer = RelayPeer {
+            uid: credentials.uid(),
+            gid: credentials.gid(),
+            // 0 stands for a process that this PID namespace does not see.
+            pid: credentials.pid().filter(|pid| *pid > 0),
+            project: None,
+        };
+        // Registered anew in the runtime that serves it.
+        let stream = stream.into_std()?;
+        let connection = Connection {
+            relay: Arc::clone(&self.relay),
+            service: self.service.clone(),
+            peer,
+            stopped: self.stopped.clone(),
+            counted: Counted::new(&self.connections),
+            guest,
+        };
+        let runtime = self.runtimes.pick().await;
+        runtime.spawn(connection.serve(stream));
+        Ok(())
+    }
+}
+
+/// Tells a client that there is no room.
+async fn turn_away(mut stream: UnixStream) {
+    let _ = timeout(REFUSAL_TIME, stream.write_all(FULL)).await;
+}
+
+/// One more connection in the gauge, for as long as this value lives.
+struct Counted(IntGauge);
+
+impl Counted {
+    fn new(gauge: &IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+struct Connection {
+    relay: Arc<Relay>,
+    service: Service,
+    peer: RelayPeer,
+    stopped: watch::Receiver<bool>,
+    counted: Counted,
+    guest: Guest,
+}
+
+impl Connection {
+    async fn serve(self, stream: StdStream) {
+        let Self {
+            relay,
+            service,
+            peer,
+            mut stopped,
+            counted,
+            guest,
+        } = self;
+        let stream = match UnixStream::from_std(stream) {
+            Ok(stream) => Arc::new(stream),
+            Err(error) => return tracing::warn!(%error, "a connection of the relay was lost"),
+        };
+        let halves = (Shared(Arc::clone(&stream)), Shared(Arc::clone(&stream)));
+        let stop = async move {
+            let _ = stopped.wait_for(|stopped| *stopped).await;
+        };
+        service
+            .serve_relay(relay, (guest, peer), halves, gone(&stream), stop)
+            .await;
+        drop(counted);
+    }
+}
+
+/// Waits until the client has closed the connection, and not only its writing end: nothing that is written now would be read.
+async fn gone(stream: &UnixStream) {
+    while let Ok(ready) = stream.ready(Interest::WRITABLE).await {
+        if ready.is_write_closed() {
+            return;
+        }
+        sleep(GONE_CHECK).await;
+    }
+}
+
+/// A connection that is read and written at once, and asked whether its client is gone.
+struct Shared(Arc<UnixStream>);
+
+impl AsyncRead for Shared {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.0.poll_read_ready(context))?;
+            match self.0.try_read(buffer.initialize_unfilled()) {
+                Ok(read) => {
+                    buffer.advance(read);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Shared {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.0.poll_write_ready(context))?;
+            match self.0.try_write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return Poll::Ready(written),
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn config(socket: PathBuf) -> RelayConfig {
+        RelayConfig {
+            socket,
+            ..RelayConfig::default()
+        }
+    }
+
+    fn refused(socket: PathBuf) -> String {
+        let refused = RelaySocket::bind(&config(socket)).expect_err("refused");
+        refused.to_string()
+    }
+
+    #[test]
+    fn the_socket_has_its_mode_and_a_stale_one_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("relay.sock");
+        let bound = RelaySocket::bind(&config(path.clone())).expect("bound");
+        let mode = fs::metadata(&path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o660);
+        assert!(refused(path.clone()).contains("another process listens there"));
+        drop(bound);
+        assert!(
+            RelaySocket::bind(&config(path))
+                .expect("replaced")
+                .is_some()
+        );
+        assert!(
+            RelaySocket::bind(&RelayConfig::default())
+                .expect("off")
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn a_socket_that_cannot_be_bound_is_told_with_what_to_do() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let missing = refused(folder.path().join("missing/relay.sock"));
+        assert!(
+            missing.starts_with("relay.socket: cannot bind "),
+            "{missing}"
+        );
+        assert!(missing.ends_with("; make the folder first"), "{missing}");
+        let file = folder.path().join("file");
+        fs::write(&file, "mine").expect("written");
+        assert!(refused(file.clone()).contains("no socket"));
+        assert_eq!(fs::read_to_string(&file).expect("kept"), "mine");
+    }
+
+    #[tokio::test]
+    async fn a_client_is_gone_when_both_ends_are_closed() {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let mut theirs = theirs;
+        theirs.shutdown().await.expect("half");
+        let left = timeout(Duration::from_millis(300), gone(&ours)).await;
+        assert!(left.is_err(), "the client still reads");
+        drop(theirs);
+        let left = timeout(Duration::from_secs(20), gone(&ours)).await;
+        assert!(left.is_ok(), "nobody noticed that the client is gone");
+    }
+}

@@ -1,0 +1,99 @@
+//! The credentials of one request to a backend that are not the same in all requests: personal ones, and tokens.
+
+use http::{HeaderName, HeaderValue, header};
+use smallvec::SmallVec;
+use tooldock_upstream::http_client::{BackendRequest, SendError, SendErrorKind};
+
+use super::failure::failed;
+use super::headers;
+use super::pool::Member;
+
+/// The credentials of one request. Most servers have none of this kind.
+#[derive(Default)]
+pub(super) struct Credentials {
+    pub(super) headers: SmallVec<[(HeaderName, HeaderValue); 1]>,
+    /// The token among them.
+    token: Option<HeaderValue>,
+}
+
+impl Credentials {
+    /// Whether another token may be accepted where this one is refused.
+    pub(super) fn may_be_renewed(&self) -> bool {
+        self.token.is_some()
+    }
+}
+
+/// What is added to a request. Checks go without: they are nobody's, and have to say how the backend is, not its
+/// authorization server.
+///
+/// # Errors
+///
+/// Nothing was sent: the principal lacks a credential, or there is no token.
+pub(super) async fn of(
+    member: &Member,
+    request: &BackendRequest,
+) -> Result<Credentials, SendError> {
+    with_token(member, request, None).await
+}
+
+/// The same after the backend refused a token. `None`: there is no other one.
+///
+/// # Errors
+///
+/// No other token could be fetched.
+pub(super) async fn renewed(
+    member: &Member,
+    request: &BackendRequest,
+    refused: Credentials,
+) -> Result<Option<Credentials>, SendError> {
+    let own = with_token(member, request, refused.token.as_ref()).await?;
+    Ok((own.token != refused.token).then_some(own))
+}
+
+async fn with_token(
+    member: &Member,
+    request: &BackendRequest,
+    refused: Option<&HeaderValue>,
+) -> Result<Credentials, SendError> {
+    let mut own = Credentials::default();
+    personal(member, request, &mut own)?;
+    if member.server.spec.oauth.is_some() {
+        let tokens = &member.core.tokens;
+        let principal = request.on_behalf_of.as_deref();
+        let token = tokens.authorization(&member.server, &member.spec.id, principal, refused);
+        // Boxed, so that a request without a token does not carry the room for it.
+        own.token = Box::pin(token).await?;
+        let token = own.token.clone();
+        own.headers
+            .extend(token.map(|it| (header::AUTHORIZATION, it)));
+    }
+    Ok(own)
+}
+
+fn personal(
+    member: &Member,
+    request: &BackendRequest,
+    own: &mut Credentials,
+) -> Result<(), SendError> {
+    let server = &member.server;
+    let personal = &server.spec.personal;
+    let Some(principal) = request
+        .on_behalf_of
+        .as_deref()
+        .filter(|_| personal.is_needed())
+    else {
+        return Ok(());
+    };
+    let refused = |what: &str| failed(&member.spec.id, SendErrorKind::Request, true, what);
+    let values = personal.values(&server.name, &member.core.personal, Some(principal));
+    let values = values.map_err(|error| refused(&error.message))?;
+    for (name, value) in values.entries {
+        let header = name.parse().ok().zip(headers::value(&value));
+        own.headers.push(header.ok_or_else(|| {
+            refused(
+                "a personal credential has a control character, such as a line end, in its value",
+            )
+        })?);
+    }
+    Ok(())
+}

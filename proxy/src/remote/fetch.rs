@@ -1,0 +1,129 @@
+//! One request of the gateway itself to an address that the operator has configured, or that such an address has named: a
+//! connection, the request, and all of the response, each with a bound.
+//!
+//! Redirects are not followed: the address that was configured answers, or none. Names lead to public addresses only, unless
+//! the operator says otherwise, by the rules of remote servers ([`super::names`]).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use tokio::io::AsyncWriteExt as _;
+use tokio::time::timeout;
+use tooldock_workers::remote::{Backend, TlsSpec};
+
+use super::connect::{Connector, Target};
+use super::names::{Addresses, Names};
+use super::response::{ReadError, Response};
+use super::tls::Material;
+
+/// How long a connection may take to come about.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// What is to be fetched.
+pub(crate) struct Fetch<'a> {
+    /// From where. Never a Unix socket.
+    pub(crate) from: &'a Backend,
+    /// Whether its name may lead to addresses that are not public.
+    pub(crate) allow_private: bool,
+    /// Sent as a form; without one the request is a GET.
+    pub(crate) form: Option<&'a str>,
+    /// The value of `Authorization`.
+    pub(crate) authorization: Option<&'a str>,
+    /// The most that the response's body may be.
+    pub(crate) bytes_max: usize,
+    /// For all of it.
+    pub(crate) deadline: Duration,
+}
+
+/// Fetches things. Keeps no connection.
+pub(crate) struct Fetcher {
+    connector: Arc<Connector>,
+    names: Arc<dyn Names>,
+}
+
+impl Fetcher {
+    pub(crate) fn new(names: Arc<dyn Names>) -> Self {
+        Self {
+            connector: Arc::default(),
+            names,
+        }
+    }
+
+    /// The status and the body of the response.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong, for the log. Nothing of the request is in it but the address.
+    pub(crate) async fn fetch(&self, fetch: Fetch<'_>) -> Result<(StatusCode, Bytes), String> {
+        let all = timeout(fetch.deadline, self.exchange(&fetch)).await;
+        all.unwrap_or_else(|_| {
+            let id = fetch.from.id();
+            let seconds = fetch.deadline.as_secs_f32();
+            Err(format!("{id}: no whole response within {seconds} s"))
+        })
+    }
+
+    async fn exchange(&self, fetch: &Fetch<'_>) -> Result<(StatusCode, Bytes), String> {
+        let id = fetch.from.id();
+        let host = fetch.from.host.clone();
+        let addresses = Addresses::new(host, fetch.allow_private, Arc::clone(&self.names));
+        let target = Target {
+            id: &id,
+            backend: fetch.from,
+            tls: &TlsSpec::default(),
+            limit: CONNECT,
+            addresses: &addresses,
+            material: &Material::default(),
+        };
+        let connected = self.connector.connect_to(target).await;
+        let (mut stream, _) = connected.map_err(|error| error.message)?;
+        let head = head(fetch);
+        let written = async {
+            stream.write_all(head.as_bytes()).await?;
+            stream.flush().await
+        };
+        let broken = |_| format!("{id}: the connection ended while the request was written");
+        written.await.map_err(broken)?;
+        let unreadable = |error: ReadError| match error {
+            ReadError::Closed => format!("{id}: the connection ended before the whole response"),
+            ReadError::Malformed(what) => format!("{id}: the response is not HTTP/1.1: {what}"),
+        };
+        let mut response = Response::new(stream);
+        let head = response.read_head().await.map_err(unreadable)?;
+        let mut body = Vec::new();
+        while let Some(piece) = response.next().await.map_err(unreadable)? {
+            if body.len() + piece.len() > fetch.bytes_max {
+                let most = fetch.bytes_max;
+                return Err(format!("{id}: the response is larger than {most} bytes"));
+            }
+            body.extend_from_slice(&piece);
+        }
+        Ok((head.status, body.into()))
+    }
+}
+
+/// The whole request. URLs were checked to have no character that would end a line, and so were credentials.
+fn head(fetch: &Fetch<'_>) -> String {
+    let method = if fetch.form.is_some() { "POST" } else { "GET" };
+    let mut head = format!(
+        "{method} {} HTTP/1.1\r\nHost: {}\r\nAccept: application/json\r\nUser-Agent: tooldock/{}\r\nConnection: close\r\n",
+        fetch.from.target,
+        fetch.from.authority(),
+        env!("CARGO_PKG_VERSION"),
+    );
+    if let Some(authorization) = fetch.authorization {
+        head += &format!("Authorization: {authorization}\r\n");
+    }
+    match fetch.form {
+        Some(form) => {
+            let length = form.len();
+            head += &format!(
+                "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {length}\r\n\r\n{form}"
+            );
+        }
+        None => head += "\r\n",
+    }
+    head
+}

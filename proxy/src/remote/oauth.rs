@@ -1,0 +1,348 @@
+//! Tokens for remote servers: fetched when one is needed, renewed before they expire, each by one flight.
+//!
+//! ```text
+//! request ─▶ Tokens::authorization ─▶ Entry: the token of one server ─┬─ fresh ───────────▶ used
+//!                                                                     ├─ old, still valid ─▶ used; renewed meanwhile
+//!                                                                     └─ none, expired ────▶ one fetches, the others wait
+//! ```
+//!
+//! A token is old after four fifths of its lifetime. One that the server refuses is fetched anew once. What cannot be
+//! fetched is an error for all who wait, and is not tried again within [`PAUSE`]. Tokens that the gateway gets in its own
+//! name ([`fetch`]) are in memory alone: they are fetched again after a start. Those that somebody authorized ([`kept`]) are
+//! those of one server, or of one principal at one server.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use http::HeaderValue;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+use tooldock_upstream::http_client::{SendError, SendErrorKind};
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::personal::not_authorized;
+use tooldock_workers::remote::{BackendId, Grant, OAuthSpec, RemoteServer};
+use tooldock_workers::secrets::{AuthorizationStore, Authorizer};
+
+use super::client::RemoteClient;
+use super::failure::failed;
+use super::lock;
+
+pub(crate) mod authorize;
+mod endpoints;
+mod fetch;
+mod http_client;
+mod kept;
+
+/// After a token could not be fetched, nobody asks again for so long.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The lifetime of a token whose server does not say.
+const UNSAID: Duration = Duration::from_secs(300);
+
+/// Of a token that cannot be sent.
+const UNSENDABLE: &str = "the token has a character that no header can hold";
+
+/// The tokens of all servers.
+pub(super) struct Tokens {
+    client: Weak<RemoteClient>,
+    /// Where tokens are fetched, whoever waits for them.
+    control: Handle,
+    /// Where those are kept that somebody authorized.
+    authorizations: Option<Arc<AuthorizationStore>>,
+    /// Plain data.
+    entries: Mutex<HashMap<EntryKey, Arc<Entry>>>,
+}
+
+/// The namespace of the server, and who authorized the gateway there, where somebody has to.
+type EntryKey = (NamespaceName, Option<Authorizer>);
+
+/// One token.
+struct Entry {
+    /// What it takes to get the token. Another configuration has another entry.
+    spec: OAuthSpec,
+    given: Option<Given>,
+    /// Plain data.
+    state: Mutex<State>,
+    /// Its one permit is held by whoever fetches.
+    flight: Semaphore,
+}
+
+/// The authorization that a token comes from. Another one has another entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Given {
+    authorizer: Authorizer,
+    since: u64,
+}
+
+#[derive(Default)]
+struct State {
+    token: Option<Token>,
+    /// What the server did not take.
+    refused: Option<HeaderValue>,
+    /// When the last attempt failed, and why.
+    failed: Option<(Instant, String)>,
+}
+
+/// A token, ready to be sent.
+#[derive(Clone)]
+pub(super) struct Token {
+    authorization: HeaderValue,
+    /// From then on it is renewed.
+    old_at: Instant,
+    expires_at: Instant,
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token([redacted])")
+    }
+}
+
+impl Token {
+    /// A bearer token that lives so long from now on. `None`: no header can hold it.
+    fn new(bearer: &str, lifetime: Option<Duration>) -> Option<Self> {
+        Self::aged(bearer, lifetime.unwrap_or(UNSAID), Duration::ZERO)
+    }
+
+    /// One that has lived for a while.
+    fn aged(bearer: &str, lifetime: Duration, age: Duration) -> Option<Self> {
+        let mut authorization = HeaderValue::from_str(&format!("Bearer {bearer}")).ok()?;
+        authorization.set_sensitive(true);
+        let now = Instant::now();
+        Some(Self {
+            authorization,
+            old_at: now + lifetime.mul_f64(0.8).saturating_sub(age),
+            expires_at: now + lifetime.saturating_sub(age),
+        })
+    }
+
+    fn is_valid(&self) -> bool {
+        Instant::now() < self.expires_at
+    }
+
+    fn is_old(&self) -> bool {
+        self.old_at <= Instant::now()
+    }
+}
+
+impl Tokens {
+    /// `client` reaches the authorization servers.
+    pub(super) fn new(
+        client: Weak<RemoteClient>,
+        control: Handle,
+        authorizations: Option<Arc<AuthorizationStore>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            client,
+            control,
+            authorizations,
+            entries: Mutex::default(),
+        })
+    }
+
+    /// Keeps the tokens of these namespaces alone.
+    pub(super) fn retain(&self, keep: impl Fn(&NamespaceName) -> bool) {
+        lock(&self.entries).retain(|(name, _), _| keep(name));
+    }
+
+    /// The `Authorization` of a request to a server that a principal makes; `refused` is the one that the server did not
+    /// take.
+    pub(super) async fn authorization(
+        self: &Arc<Self>,
+        server: &Arc<RemoteServer>,
+        id: &BackendId,
+        principal: Option<&str>,
+        refused: Option<&HeaderValue>,
+    ) -> Result<Option<HeaderValue>, SendError> {
+        let Some(spec) = &server.spec.oauth else {
+            return Ok(None);
+        };
+        let refuse = |reason: String| {
+            let what = format!("its token could not be fetched: {reason}");
+            failed(id, SendErrorKind::Request, true, &what)
+        };
+        let given = self.given(server, principal).map_err(refuse)?;
+        let entry = self.entry(&server.name, spec, given);
+        if let Some(refused) = refused {
+            entry.forget(refused);
+        }
+        let token = self.token(&entry, server).await;
+        token.map(Some).map_err(refuse)
+    }
+
+    /// What a token for a server comes from, where somebody has to authorize the gateway.
+    fn given(
+        &self,
+        server: &RemoteServer,
+        principal: Option<&str>,
+    ) -> Result<Option<Given>, String> {
+        let spec = &server.spec;
+        if spec.oauth.as_ref().map(|it| it.grant) != Some(Grant::AuthorizationCode) {
+            return Ok(None);
+        }
+        let authorizer = spec.personal.authorizer(&server.name, principal);
+        let authorizer = authorizer.ok_or("nobody calls in whose name it could be")?;
+        let store = self.authorizations.as_ref();
+        let found = store.and_then(|it| it.get(&authorizer));
+        match found {
+            Some(found) => Ok(Some(Given {
+                authorizer,
+                since: found.since,
+            })),
+            None => Err(not_authorized(authorizer).message),
+        }
+    }
+
+    fn entry(&self, name: &NamespaceName, spec: &OAuthSpec, given: Option<Given>) -> Arc<Entry> {
+        let key = (name.clone(), given.as_ref().map(|it| it.authorizer.clone()));
+        let mut entries = lock(&self.entries);
+        let known = entries.get(&key);
+        if let Some(entry) = known.filter(|it| it.spec == *spec && it.given == given) {
+            return Arc::clone(entry);
+        }
+        let entry = Arc::new(Entry {
+            spec: spec.clone(),
+            given,
+            state: Mutex::default(),
+            flight: Semaphore::new(1),
+        });
+        entries.insert(key, Arc::clone(&entry));
+        entry
+    }
+
+    async fn token(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        server: &Arc<RemoteServer>,
+    ) -> Result<HeaderValue, String> {
+        let began = Instant::now();
+        if let Some(token) = entry.valid(began) {
+            let renews = token.is_old() && !entry.rests(began);
+            if renews && entry.flight.available_permits() > 0 {
+                let (tokens, entry, server) =
+                    (Arc::clone(self), Arc::clone(entry), Arc::clone(server));
+                // One for each server, and bounded by the time of a fetch.
+                self.control.spawn(async move {
+                    let Ok(_flight) = entry.flight.try_acquire() else {
+                        return;
+                    };
+                    let _ = tokens.fetch(&entry, &server).await;
+                });
+            }
+            return Ok(token.authorization);
+        }
+        let (tokens, entry, server) = (Arc::clone(self), Arc::clone(entry), Arc::clone(server));
+        // A task of its own: a fetch that has begun is finished, whoever still waits.
+        let fetching = self.control.spawn(async move {
+            let Ok(_flight) = entry.flight.acquire().await else {
+                return Err("the gateway is shutting down".to_owned());
+            };
+            if let Some(token) = entry.valid(Instant::now()) {
+                return Ok(token.authorization);
+            }
+            if let Some(reason) = entry.failed_since(began) {
+                return Err(reason);
+            }
+            tokens.fetch(&entry, &server).await
+        });
+        fetching
+            .await
+            .unwrap_or_else(|_| Err("the fetch was interrupted".to_owned()))
+    }
+
+    /// Fetches the token. The caller holds the flight.
+    async fn fetch(
+        &self,
+        entry: &Entry,
+        server: &Arc<RemoteServer>,
+    ) -> Result<HeaderValue, String> {
+        let Some(client) = self.client.upgrade() else {
+            return Err("the gateway is shutting down".to_owned());
+        };
+        let timeouts = server.spec.timeouts;
+        let limit = timeouts.connect + timeouts.head;
+        let fetched = timeout(limit, self.fetched(&client, entry, server)).await;
+        let fetched = fetched.unwrap_or_else(|_| {
+            let seconds = limit.as_secs_f32();
+            Err(format!(
+                "the authorization server did not answer within {seconds} s (timeouts.connect and timeouts.head)"
+            ))
+        });
+        let mut state = lock(&entry.state);
+        match fetched {
+            Ok(token) => {
+                let authorization = token.authorization.clone();
+                (state.token, state.failed, state.refused) = (Some(token), None, None);
+                Ok(authorization)
+            }
+            Err(reason) => {
+                let reason = server.without_secrets(&reason);
+                state.failed = Some((Instant::now(), reason.clone()));
+                drop(state);
+                tracing::warn!(
+                    namespace = %server.name,
+                    "no token for the server of namespace {}: {reason}",
+                    server.name
+                );
+                Err(reason)
+            }
+        }
+    }
+}
+
+impl Tokens {
+    async fn fetched(
+        &self,
+        client: &Arc<RemoteClient>,
+        entry: &Entry,
+        server: &Arc<RemoteServer>,
+    ) -> Result<Token, String> {
+        match (&entry.given, &self.authorizations) {
+            (Some(given), Some(store)) => {
+                let place = kept::Place {
+                    store,
+                    authorizer: &given.authorizer,
+                };
+                let refused = lock(&entry.state).refused.clone();
+                kept::token(client, server, &entry.spec, place, refused.as_ref()).await
+            }
+            _ => fetch::token(client, server, &entry.spec).await,
+        }
+    }
+}
+
+impl Entry {
+    fn valid(&self, now: Instant) -> Option<Token> {
+        let token = lock(&self.state).token.clone();
+        token.filter(|it| now < it.expires_at)
+    }
+
+    /// Whether an attempt failed just now.
+    fn rests(&self, now: Instant) -> bool {
+        let state = lock(&self.state);
+        let failed = state.failed.as_ref();
+        failed.is_some_and(|(at, _)| now.saturating_duration_since(*at) < PAUSE)
+    }
+
+    /// Why an attempt failed that ended after a caller began to wait, or shortly before.
+    fn failed_since(&self, began: Instant) -> Option<String> {
+        let state = lock(&self.state);
+        let (at, reason) = state.failed.as_ref()?;
+        (*at >= began || began.saturating_duration_since(*at) < PAUSE).then(|| reason.clone())
+    }
+
+    /// Uses a token no more that the server refused. One that was fetched since stays.
+    fn forget(&self, refused: &HeaderValue) {
+        let mut state = lock(&self.state);
+        if state
+            .token
+            .as_ref()
+            .is_some_and(|it| it.authorization == *refused)
+        {
+            state.token = None;
+            state.refused = Some(refused.clone());
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! How somebody authorizes the gateway at the authorization server of a remote server, in a browser.
+//!
+//! ```text
+//! begin ──▶ address ──▶ browser: log in, agree ──▶ redirect address ──▶ finish ──▶ Authorization
+//! ```
+//!
+//! The grant `authorization_code` with PKCE. A client that is not configured registers by itself (RFC 7591).
+
+use std::sync::Arc;
+
+use oauth2::url::Url;
+use rmcp::transport::auth::{
+    AuthorizationCallback, AuthorizationRequest, AuthorizationSession, CredentialStore as _,
+    InMemoryCredentialStore,
+};
+use tooldock_workers::remote::{OAuthSpec, RemoteServer};
+use tooldock_workers::secrets::Authorization;
+
+use super::endpoints::{Endpoints, manager, told};
+use super::http_client::Http;
+use super::kept::Kept;
+use crate::remote::RemoteClient;
+
+/// What the gateway calls itself where it registers.
+const CLIENT_NAME: &str = "ToolDock";
+/// The longest reason of a refusal, in characters.
+const REASON_MAX: usize = 300;
+
+/// An authorization that waits for somebody to agree.
+pub(crate) struct Asking {
+    session: AuthorizationSession,
+    http: Arc<Http>,
+    store: InMemoryCredentialStore,
+    client_id: String,
+    client_secret: Option<String>,
+    state: String,
+}
+
+/// What became of a redirect.
+pub(crate) enum Answered {
+    /// Somebody agreed.
+    Given(Authorization),
+    /// Somebody refused, or the authorization server did not take the answer.
+    Refused(String),
+    /// It is no answer to this question.
+    Foreign,
+}
+
+impl Asking {
+    /// Asks for an authorization. The browser comes back to `redirect`.
+    ///
+    /// # Errors
+    ///
+    /// Why nobody can be asked.
+    pub(crate) async fn begin(
+        client: &Arc<RemoteClient>,
+        server: &Arc<RemoteServer>,
+        spec: &OAuthSpec,
+        redirect: &str,
+    ) -> Result<Self, String> {
+        let Endpoints { mut manager, http } = manager(client, server, spec).await?;
+        let store = InMemoryCredentialStore::new();
+        manager.set_credential_store(store.clone());
+        let (id, secret) = match &spec.client_id {
+            Some(id) => {
+                let secret = spec.client_secret.as_ref();
+                (id.clone(), secret.map(|it| it.expose().to_owned()))
+            }
+            None => {
+                let scopes: Vec<_> = spec.scopes.iter().map(String::as_str).collect();
+                let registered = manager
+                    .register_client(CLIENT_NAME, redirect, &scopes)
+                    .await;
+                let registered = registered.map_err(|error| {
+                    format!(
+                        "the gateway could not register by itself: {}. Register a client with the redirect address {redirect} and \
+                         write oauth.client_id",
+                        told(&error, &http)
+                    )
+                })?;
+                (registered.client_id, registered.client_secret)
+            }
+        };
+        let mut request = AuthorizationRequest::new(redirect)
+            .with_preregistered_client(&*id)
+            .with_scopes(spec.scopes.clone())
+            .with_initial_scope_selection();
+        request.client_secret.clone_from(&secret);
+        let session = AuthorizationSession::new(manager, request).await;
+        let session = session.map_err(|(_, error)| told(&error, &http))?;
+        let url = Url::parse(&session.auth_url).map_err(|error| error.to_string())?;
+        let state = query(&url, "state").ok_or("the address has no state")?;
+        Ok(Self {
+            session,
+            http,
+            store,
+            client_id: id,
+            client_secret: secret,
+            state,
+        })
+    }
+
+    /// Where a browser has to go.
+    pub(crate) fn address(&self) -> &str {
+        &self.session.auth_url
+    }
+
+    /// Takes the address that the browser came back to.
+    pub(crate) async fn finish(&self, address: &str) -> Answered {
+        let Ok(url) = Url::parse(address) else {
+            return Answered::Foreign;
+        };
+        if query(&url, "state").as_deref() != Some(&*self.state) {
+            return Answered::Foreign;
+        }
+        if let Some(error) = query(&url, "error") {
+            let description = query(&url, "error_description").unwrap_or_default();
+            let reason = format!("{error} {description}").replace(char::is_control, " ");
+            return Answered::Refused(reason.trim().chars().take(REASON_MAX).collect());
+        }
+        let exchanged = async {
+            let callback = AuthorizationCallback::from_redirect_url(address)?;
+            let issuer = callback.issuer.as_deref();
+            let exchanged = self.session.handle_callback_with_issuer(
+                &callback.code,
+                &callback.csrf_token,
+                issuer,
+            );
+            exchanged.await?;
+            self.store.load().await
+        };
+        match exchanged.await {
+            Ok(Some(credentials)) => {
+                let kept = Kept {
+                    client_id: self.client_id.clone(),
+                    client_secret: self.client_secret.clone(),
+                    credentials,
+                };
+                Answered::Given(Authorization::new(kept.secret()))
+            }
+            Ok(None) => Answered::Refused("no token came".to_owned()),
+            Err(error) => Answered::Refused(told(&error, &self.http)),
+        }
+    }
+}
+
+fn query(url: &Url, wanted: &str) -> Option<String> {
+    let mut pairs = url.query_pairs();
+    let found = pairs.find(|(name, _)| name == wanted);
+    found.map(|(_, value)| value.into_owned())
+}

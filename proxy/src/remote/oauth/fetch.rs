@@ -1,0 +1,37 @@
+//! Fetching one token in the gateway's own name.
+
+use std::sync::Arc;
+
+use oauth2::TokenResponse as _;
+use rmcp::transport::auth::ClientCredentialsConfig;
+use tooldock_workers::remote::{OAuthSpec, RemoteServer};
+
+use super::Token;
+use super::endpoints::manager;
+use crate::remote::RemoteClient;
+
+/// Asks the authorization server of a server for a token.
+///
+/// # Errors
+///
+/// Why there is none, in words of the authorization server. The caller takes secrets out.
+pub(super) async fn token(
+    client: &Arc<RemoteClient>,
+    server: &Arc<RemoteServer>,
+    spec: &OAuthSpec,
+) -> Result<Token, String> {
+    let mut asked = manager(client, server, spec).await?;
+    let secret = spec.client_secret.as_ref();
+    let config = ClientCredentialsConfig::ClientSecret {
+        client_id: spec.client_id.clone().unwrap_or_default(),
+        client_secret: secret.map(|it| it.expose().to_owned()).unwrap_or_default(),
+        scopes: spec.scopes.clone(),
+        resource: Some(spec.resource.clone()),
+    };
+    let configured = asked.manager.configure_client_credentials(&config);
+    configured.map_err(|error| asked.told(&error))?;
+    let response = asked.manager.exchange_client_credentials(&config).await;
+    let response = response.map_err(|error| asked.told(&error))?;
+    let token = Token::new(response.access_token().secret(), response.expires_in());
+    token.ok_or_else(|| super::UNSENDABLE.to_owned())
+}

@@ -1,0 +1,402 @@
+//! Tokens for backends: fetched once, renewed in time, and shown nowhere.
+
+use http::StatusCode;
+use tooldock_upstream::http_client::SendErrorKind;
+use tooldock_workers::secrets::{Authorization, Authorizer, Protection, SecretStore};
+
+use super::*;
+
+const REFUSED: &str = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n";
+
+/// An answer of a token endpoint with that token and lifetime in seconds.
+fn token(value: &str, lifetime: u32) -> Answer {
+    let body =
+        format!(r#"{{"access_token":"{value}","token_type":"bearer","expires_in":{lifetime}}}"#);
+    let length = body.len();
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json";
+    let text = format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}");
+    // An `Answer` holds text that lives for ever. A test process makes few of them and ends soon.
+    Answer::Say(Box::leak(text.into_boxed_str()))
+}
+
+/// A server that wants tokens of that endpoint, and the client that gets them.
+fn wants(backend: &Scripted, endpoint: &str, more: &str) -> (Arc<RemoteServer>, Arc<RemoteClient>) {
+    let oauth = format!(
+        "oauth: {{ client_id: gateway, client_secret: '${{TOKEN}}', token_url: '{endpoint}', scopes: [read, write] }}"
+    );
+    let keys = format!("{oauth}, {more} health: {{ active: {{ every: 1h }} }}");
+    (server(&[backend.url()], &keys), client_with(SystemNames))
+}
+
+fn authorization(request: &str) -> Option<&str> {
+    let mut lines = request.lines();
+    lines.find_map(|line| line.strip_prefix("authorization: "))
+}
+
+#[tokio::test]
+async fn one_token_is_fetched_for_many_requests_at_once() {
+    let backend = Scripted::start(&[Answer::Say(OK)]).await;
+    let endpoint = Scripted::start(&[token("t1", 3600)]).await;
+    let (server, client) = wants(&backend, &endpoint.url(), "");
+    let pool = client.backends(&server);
+    let chosen = pool.pick(&[], 0).expect("a backend");
+    let sends = (0..20).map(|_| send(&chosen));
+    for sent in futures_util::future::join_all(sends).await {
+        assert_eq!(sent.expect("a response").status, StatusCode::OK);
+    }
+    let asked = endpoint.requests();
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    for part in [
+        "grant_type=client_credentials",
+        "client_id=gateway",
+        "client_secret=hunter2",
+        "scope=read+write",
+        "resource=http",
+    ] {
+        assert!(asked[0].contains(part), "{part}: {}", asked[0]);
+    }
+    assert_eq!(backend.requests().len(), 20);
+    for request in backend.requests() {
+        assert_eq!(authorization(&request), Some("bearer t1"), "{request}");
+    }
+}
+
+#[tokio::test]
+async fn an_expired_token_is_replaced_before_a_request_and_an_old_one_meanwhile() {
+    let backend = Scripted::start(&[Answer::Say(OK)]).await;
+    let endpoint = Scripted::start(&[token("t1", 0), token("t2", 1), token("t3", 3600)]).await;
+    let (server, client) = wants(&backend, &endpoint.url(), "");
+    let pool = client.backends(&server);
+    let chosen = pool.pick(&[], 0).expect("a backend");
+    let shown = || {
+        let last = backend.requests().pop().expect("a request");
+        authorization(&last).expect("a token").to_owned()
+    };
+    send(&chosen).await.expect("a response");
+    assert_eq!(shown(), "bearer t1");
+    send(&chosen).await.expect("a response");
+    assert_eq!(shown(), "bearer t2");
+    // Until four fifths of its second are over.
+    let renewed = async {
+        while shown() != "bearer t3" {
+            send(&chosen).await.expect("a response");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    within(renewed).await;
+    assert_eq!(endpoint.requests().len(), 3);
+}
+
+#[tokio::test]
+async fn a_refused_token_is_fetched_anew_once_and_the_request_repeated_once() {
+    let backend =
+        Scripted::start(&[Answer::Say(REFUSED), Answer::Say(OK), Answer::Say(REFUSED)]).await;
+    let endpoint =
+        Scripted::start(&[token("t1", 3600), token("t2", 3600), token("t3", 3600)]).await;
+    let (server, client) = wants(&backend, &endpoint.url(), "");
+    let pool = client.backends(&server);
+    let chosen = pool.pick(&[], 0).expect("a backend");
+    assert_eq!(
+        send(&chosen).await.expect("a response").status,
+        StatusCode::OK
+    );
+    let shown: Vec<_> = backend
+        .requests()
+        .iter()
+        .map(|it| authorization(it).map(str::to_owned))
+        .collect();
+    assert_eq!(
+        shown,
+        [Some("bearer t1".to_owned()), Some("bearer t2".to_owned())]
+    );
+    // One that refuses whatever is shown is believed.
+    assert_eq!(
+        send(&chosen).await.expect("a response").status,
+        StatusCode::UNAUTHORIZED
+    );
+    assert_eq!(endpoint.requests().len(), 3);
+    assert_eq!(backend.requests().len(), 4);
+}
+
+#[tokio::test]
+async fn without_a_token_nothing_is_sent_and_no_secret_is_told() {
+    const NO: &str = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: 68\r\n\r\n{\"error\":\"invalid_client\",\"error_description\":\"no client for hunter2\"}";
+    let backend = Scripted::start(&[Answer::Say(OK)]).await;
+    for answers in [
+        &[Answer::Say(NO)][..],
+        &[Answer::Silence],
+        &[Answer::Last("")],
+        &[Answer::Say(OK)],
+    ] {
+        let endpoint = Scripted::start(answers).await;
+        let limits = "timeouts: { connect: 500ms, head: 500ms },";
+        let (server, client) = wants(&backend, &endpoint.url(), limits);
+        let pool = client.backends(&server);
+        let chosen = pool.pick(&[], 0).expect("a backend");
+        let sends = (0..5).map(|_| send(&chosen));
+        for sent in futures_util::future::join_all(sends).await {
+            let error = sent.expect_err("no token");
+            assert_eq!(error.kind, SendErrorKind::Request, "{error}");
+            assert!(error.unsent && error.message.contains("token"), "{error}");
+            assert!(!error.message.contains("hunter2"), "{error}");
+        }
+        assert_eq!(endpoint.requests().len(), 1, "nobody asks again at once");
+        assert!(chosen.is_healthy(), "the backend is not to blame");
+    }
+    assert!(backend.requests().is_empty());
+}
+
+#[tokio::test]
+async fn the_rules_on_private_addresses_hold_for_the_token_endpoint() {
+    let backend = Scripted::start(&[Answer::Say(OK)]).await;
+    let endpoint = Scripted::start(&[token("t1", 3600)]).await;
+    let port = endpoint.address.port();
+    let by_name = format!("http://localhost:{port}/token");
+    let (server, client) = wants(&backend, &by_name, "");
+    let pool = client.backends(&server);
+    let error = send(&pool.pick(&[], 0).expect("a backend")).await;
+    assert!(error.expect_err("private").message.contains("token"));
+    assert!(endpoint.requests().is_empty());
+    let (server, client) = wants(&backend, &by_name, "allow_private: true,");
+    let pool = client.backends(&server);
+    send(&pool.pick(&[], 0).expect("a backend"))
+        .await
+        .expect("a response");
+}
+
+/// An authorization server that says of itself where tokens are, and the paths it was asked for. `elsewhere` is where it says
+/// they are, if not there.
+async fn issuer(elsewhere: Option<String>) -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let (own, asked) = (url.clone(), Arc::<Mutex<Vec<String>>>::default());
+    let seen = Arc::clone(&asked);
+    tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            let (own, seen) = (own.clone(), Arc::clone(&seen));
+            let token = elsewhere.clone().unwrap_or_else(|| format!("{own}/token"));
+            tokio::spawn(async move {
+                while let Some(request) = read_request(&mut connection).await {
+                    let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
+                    let (status, body) = match &*path {
+                        "/.well-known/oauth-authorization-server" => {
+                            let metadata = format!(
+                                r#"{{"issuer":"{own}","authorization_endpoint":"{own}/authorize","token_endpoint":"{token}"}}"#
+                            );
+                            (200, metadata)
+                        }
+                        "/token" => (
+                            200,
+                            r#"{"access_token":"t1","token_type":"bearer"}"#.to_owned(),
+                        ),
+                        _ => (404, "{}".to_owned()),
+                    };
+                    lock(&seen).push(path);
+                    let text = format!(
+                        "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                        body.len()
+                    );
+                    if connection.write_all(text.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (url, asked)
+}
+
+#[tokio::test]
+async fn the_token_endpoint_is_discovered_from_the_issuer() {
+    let backend = Scripted::start(&[Answer::Say(OK)]).await;
+    let (url, asked) = issuer(None).await;
+    let oauth =
+        format!("oauth: {{ client_id: gateway, client_secret: '${{TOKEN}}', issuer: '{url}' }}");
+    let keys = format!("{oauth}, health: {{ active: {{ every: 1h }} }}");
+    let server = server(&[backend.url()], &keys);
+    let client = client_with(SystemNames);
+    let pool = client.backends(&server);
+    let chosen = pool.pick(&[], 0).expect("a backend");
+    send(&chosen).await.expect("a response");
+    let request = backend.requests().pop().expect("a request");
+    assert_eq!(authorization(&request), Some("bearer t1"));
+    let asked = lock(&asked).clone();
+    assert_eq!(
+        asked.iter().filter(|it| *it == "/token").count(),
+        1,
+        "{asked:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_discovered_address_that_is_private_or_not_encrypted_gets_no_secret() {
+    let backend = Scripted::start(&[Answer::Say(OK)]).await;
+    let endpoint = Scripted::start(&[token("t1", 3600)]).await;
+    for elsewhere in [endpoint.url(), "http://tokens.example/token".to_owned()] {
+        let (url, _) = issuer(Some(elsewhere)).await;
+        let oauth = format!(
+            "oauth: {{ client_id: gateway, client_secret: '${{TOKEN}}', issuer: '{url}' }}"
+        );
+        let keys = format!("{oauth}, health: {{ active: {{ every: 1h }} }}");
+        let server = server(&[backend.url()], &keys);
+        let client = client_with(SystemNames);
+        let pool = client.backends(&server);
+        let error = send(&pool.pick(&[], 0).expect("a backend")).await;
+        let error = error.expect_err("refused").message;
+        assert!(error.contains("is discovered and not"), "{error}");
+    }
+    assert!(endpoint.requests().is_empty());
+    assert!(backend.requests().is_empty());
+}
+
+#[test]
+fn a_token_shows_nowhere_in_debug() {
+    let oauth =
+        "oauth: { client_id: gateway, client_secret: '${TOKEN}', token_url: 'https://a/token' }";
+    let text = format!("{:?}", server(&["https://a/mcp".to_owned()], oauth));
+    assert!(
+        text.contains("gateway") && !text.contains("hunter2"),
+        "{text}"
+    );
+}
+
+/// What somebody gave for the namespace of [`server`], in a store of its own.
+struct GivenHouse {
+    _folder: tempfile::TempDir,
+    store: Arc<AuthorizationStore>,
+    authorizer: Authorizer,
+}
+
+impl GivenHouse {
+    /// With an access token `t0` that was received so many seconds ago and lives for so many.
+    fn new(age: u64, lifetime: u64) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let secrets = Arc::new(SecretStore::new(folder.path(), Protection::Insecure));
+        let store = Arc::new(AuthorizationStore::new(secrets, Arc::default()));
+        let authorizer = Authorizer {
+            namespace: "ns".parse().expect("a name"),
+            principal: None,
+        };
+        let now = std::time::UNIX_EPOCH
+            .elapsed()
+            .expect("after 1970")
+            .as_secs();
+        let tokens = serde_json::json!({"client_id": "gw", "credentials": {
+            "client_id": "gw", "granted_scopes": ["read"], "token_received_at": now - age,
+            "token_response": {"access_token": "t0", "refresh_token": "r0", "token_type": "bearer", "expires_in": lifetime},
+        }});
+        let given = Authorization::new(Secret::new(tokens.to_string()));
+        store.set(authorizer.clone(), given).expect("kept");
+        Self {
+            _folder: folder,
+            store,
+            authorizer,
+        }
+    }
+
+    fn wants(&self, backend: &Scripted, endpoint: &str) -> (Arc<RemoteServer>, Arc<RemoteClient>) {
+        let keys = format!(
+            "oauth: {{ grant: authorization_code, client_id: gw, authorization_url: '{endpoint}', token_url: '{endpoint}' }}, \
+             health: {{ active: {{ every: 1h }} }}"
+        );
+        let store = Some(Arc::clone(&self.store));
+        let server = server(&[backend.url()], &keys);
+        (server, client_with_authorizations(SystemNames, store))
+    }
+
+    fn kept(&self) -> Option<String> {
+        let given = self.store.get(&self.authorizer)?;
+        Some(given.tokens.expose().to_owned())
+    }
+}
+
+/// An answer with a new refresh token, too.
+fn rotated(access: &str, refresh: &str) -> Answer {
+    let body = format!(
+        r#"{{"access_token":"{access}","refresh_token":"{refresh}","token_type":"bearer","expires_in":3600}}"#
+    );
+    let length = body.len();
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json";
+    let text = format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}");
+    // As above.
+    Answer::Say(Box::leak(text.into_boxed_str()))
+}
+
+const OVER: &str = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: 25\r\n\r\n{\"error\":\"invalid_grant\"}";
+
+#[tokio::test]
+async fn what_somebody_gave_is_used_while_it_lives_and_renewed_once_for_all_who_wait() {
+    let backend = Scripted::start(&[Answer::Say(OK)]).await;
+    let endpoint = Scripted::start(&[rotated("t1", "r1")]).await;
+    let house = GivenHouse::new(10, 3600);
+    let (server, client) = house.wants(&backend, &endpoint.url());
+    let pool = client.backends(&server);
+    send(&pool.pick(&[], 0).expect("a backend"))
+        .await
+        .expect("a response");
+    assert_eq!(authorization(&backend.requests()[0]), Some("bearer t0"));
+    assert!(endpoint.requests().is_empty());
+
+    let house = GivenHouse::new(100, 10);
+    let (server, client) = house.wants(&backend, &endpoint.url());
+    let pool = client.backends(&server);
+    let chosen = pool.pick(&[], 0).expect("a backend");
+    let sends = (0..20).map(|_| send(&chosen));
+    for sent in futures_util::future::join_all(sends).await {
+        assert_eq!(sent.expect("a response").status, StatusCode::OK);
+    }
+    let asked = endpoint.requests();
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    for part in ["grant_type=refresh_token", "refresh_token=r0", "resource="] {
+        assert!(asked[0].contains(part), "{part}: {}", asked[0]);
+    }
+    for request in &backend.requests()[1..] {
+        assert_eq!(authorization(request), Some("bearer t1"), "{request}");
+    }
+    let kept = house.kept().expect("kept");
+    assert!(kept.contains("t1") && kept.contains("r1"), "{kept}");
+}
+
+#[tokio::test]
+async fn a_given_token_that_the_server_refuses_is_renewed_once() {
+    let backend = Scripted::start(&[Answer::Say(REFUSED), Answer::Say(OK)]).await;
+    let endpoint = Scripted::start(&[rotated("t1", "r1")]).await;
+    let house = GivenHouse::new(10, 3600);
+    let (server, client) = house.wants(&backend, &endpoint.url());
+    let pool = client.backends(&server);
+    let sent = send(&pool.pick(&[], 0).expect("a backend")).await;
+    assert_eq!(sent.expect("a response").status, StatusCode::OK);
+    let shown: Vec<_> = backend.requests();
+    assert_eq!(authorization(&shown[0]), Some("bearer t0"));
+    assert_eq!(authorization(&shown[1]), Some("bearer t1"));
+}
+
+#[tokio::test]
+async fn what_is_not_renewed_is_used_to_its_end_and_what_never_will_be_is_forgotten() {
+    let backend = Scripted::start(&[Answer::Say(OK)]).await;
+    // Old, and not over yet.
+    let house = GivenHouse::new(3000, 3600);
+    let endpoint = Scripted::start(&[Answer::Last("")]).await;
+    let (server, client) = house.wants(&backend, &endpoint.url());
+    let pool = client.backends(&server);
+    send(&pool.pick(&[], 0).expect("a backend"))
+        .await
+        .expect("a response");
+    assert_eq!(authorization(&backend.requests()[0]), Some("bearer t0"));
+    assert!(house.kept().is_some());
+
+    let house = GivenHouse::new(4000, 3600);
+    let endpoint = Scripted::start(&[Answer::Say(OVER)]).await;
+    let (server, client) = house.wants(&backend, &endpoint.url());
+    let pool = client.backends(&server);
+    let chosen = pool.pick(&[], 0).expect("a backend");
+    for _ in 0..3 {
+        let error = send(&chosen).await.expect_err("no token");
+        assert_eq!(error.kind, SendErrorKind::Request);
+        let command = "tooldock secrets authorize --namespace ns";
+        assert!(error.message.contains(command), "{error}");
+    }
+    assert_eq!(endpoint.requests().len(), 1, "it is not asked again");
+    assert_eq!(house.kept(), None);
+    assert_eq!(backend.requests().len(), 1);
+}

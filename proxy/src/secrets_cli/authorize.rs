@@ -1,0 +1,278 @@
+//! `tooldock secrets authorize`: somebody lets the gateway use a remote server in their name, in a browser.
+//!
+//! The browser comes back to a port of this machine, or its last address is pasted here. What comes of it is kept in the
+//! store of authorizations, where a running gateway finds it within a second. No token is printed.
+
+use std::io::{self, Write as _};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tooldock_workers::personal::PersonalSecrets;
+use tooldock_workers::remote::{Grant, RemoteServer};
+use tooldock_workers::secrets::{
+    Authorization, AuthorizationStore, Authorizer, Scope, SecretSource as _, SecretStore,
+};
+
+use super::{Failure, make};
+use crate::cli::AuthorizeArgs;
+use crate::config::Effective;
+use crate::remote::authorize::{Answered, Asking};
+use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
+
+/// How long somebody may take to log in and agree.
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
+/// How long a browser may take to send its request.
+const REQUEST: Duration = Duration::from_secs(10);
+/// The longest head of a request, in bytes.
+const HEAD_MAX: usize = 32 * 1024;
+/// The path that browsers come back to.
+const CALLBACK: &str = "/callback";
+
+/// Runs the command.
+pub(super) fn run(
+    arguments: &AuthorizeArgs,
+    store: SecretStore,
+    effective: &Effective,
+) -> Result<String, Failure> {
+    let server = server(arguments, &store, effective)?;
+    let authorizer = authorizer(arguments, &server)?;
+    let whose = match &authorizer.principal {
+        Some(principal) => format!("namespace {} in the name of {principal}", server.name),
+        None => format!("namespace {} for everybody", server.name),
+    };
+    let store = AuthorizationStore::new(Arc::new(store), Arc::default());
+    if arguments.remove {
+        return match store.remove(&authorizer)? {
+            true => Ok(format!("The authorization of {whose} is removed.\n")),
+            false => Err(Failure::Usage(format!(
+                "{whose} is not authorized; `tooldock secrets list` shows what is"
+            ))),
+        };
+    }
+    store.can_write()?;
+    make(&effective.data_dir)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Other(format!("cannot start: {error}")))?;
+    let given = runtime.block_on(asked(&server, arguments.port))?;
+    runtime.shutdown_background();
+    store.set(authorizer, given)?;
+    Ok(format!(
+        "The gateway is authorized at {whose}. A running gateway uses that within a second.\n"
+    ))
+}
+
+/// All authorizations, a line each, for the list of secrets.
+pub(super) fn list(store: &Arc<SecretStore>) -> Result<String, Failure> {
+    let store = AuthorizationStore::new(Arc::clone(store), Arc::default());
+    store.refresh()?;
+    let all = store.list();
+    if all.is_empty() {
+        return Ok(String::new());
+    }
+    let lines = all.into_iter().map(|(authorizer, since)| {
+        let since = std::time::UNIX_EPOCH + Duration::from_secs(since);
+        let since = humantime_serde::re::humantime::format_rfc3339_seconds(since);
+        let whose = authorizer.principal.map(Scope::Principal);
+        let whose = whose.map_or_else(|| "everybody".to_owned(), |it| it.to_string());
+        format!("{}  {whose}  since {since}\n", authorizer.namespace)
+    });
+    Ok(format!("\nAUTHORIZED AT\n{}", lines.collect::<String>()))
+}
+
+/// The server of the configuration.
+fn server(
+    arguments: &AuthorizeArgs,
+    store: &SecretStore,
+    effective: &Effective,
+) -> Result<Arc<RemoteServer>, Failure> {
+    let name = &arguments.namespace;
+    let usage = |what: &str| Failure::Usage(format!("upstreams.remote.{name}{what}"));
+    let config = effective.config.upstreams.remote.get(name);
+    let config = config.ok_or_else(|| usage(" is not configured"))?;
+    let oauth = config.oauth.as_ref();
+    if oauth.is_none_or(|it| it.grant != Grant::AuthorizationCode) {
+        return Err(usage(
+            ".oauth.grant is not authorization_code: nobody has to authorize the gateway there",
+        ));
+    }
+    let secrets = store.read()?;
+    let environment = |name: &str| std::env::var(name).ok();
+    let server = RemoteServer::resolve(name, config, &secrets, &environment);
+    let server = server.map_err(|error| usage(&format!(".{error}")))?;
+    Ok(Arc::new(server))
+}
+
+fn authorizer(arguments: &AuthorizeArgs, server: &RemoteServer) -> Result<Authorizer, Failure> {
+    let name = &server.name;
+    let principal = match &arguments.scope {
+        Some(Scope::Principal(principal)) => Some(principal.as_str()),
+        Some(Scope::Namespace(of)) if of == name => None,
+        None => None,
+        Some(scope) => {
+            return Err(Failure::Usage(format!(
+                "--scope {scope} authorizes nobody: write principal:NAME, or leave it out"
+            )));
+        }
+    };
+    let authorizer = server.spec.personal.authorizer(name, principal);
+    let authorizer = authorizer.ok_or_else(|| {
+        Failure::Usage(format!(
+            "at {name} each principal authorizes the gateway for itself: write --scope principal:NAME"
+        ))
+    })?;
+    match (principal, &authorizer.principal) {
+        (Some(_), None) => Err(Failure::Usage(format!(
+            "the authorization of {name} is everybody's: leave out --scope, or write `personal: true` under \
+             upstreams.remote.{name}.oauth"
+        ))),
+        _ => Ok(authorizer),
+    }
+}
+
+/// Asks somebody, and waits for the answer.
+async fn asked(server: &Arc<RemoteServer>, port: u16) -> Result<Authorization, Failure> {
+    let other = |what: String| Failure::Other(server.without_secrets(&what));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
+    let listener = listener
+        .map_err(|error| Failure::Other(format!("port {port} of this machine: {error}")))?;
+    let address = listener
+        .local_addr()
+        .map_err(|error| Failure::Other(error.to_string()))?;
+    let origin = format!("http://{address}");
+    let metrics = RemoteMetrics::new(&prometheus::Registry::new());
+    let metrics = metrics.map_err(|error| Failure::Other(error.to_string()))?;
+    let client = RemoteClient::new(
+        Arc::new(SystemNames),
+        Arc::new(metrics),
+        tokio::runtime::Handle::current(),
+        Arc::new(PersonalSecrets::default()),
+        None,
+    );
+    let Some(oauth) = &server.spec.oauth else {
+        unreachable!("the server was chosen for having it");
+    };
+    let redirect = format!("{origin}{CALLBACK}");
+    let asking = Asking::begin(&client, server, oauth, &redirect).await;
+    let asking = asking.map_err(other)?;
+    say(&format!(
+        "Open this address in a browser on this machine:\n\n{}\n\nIf the browser is on another machine, paste here the address \
+         that it ends at, which begins with {redirect}.\n",
+        asking.address()
+    ));
+    let mut pasted = lines();
+    let answer = async {
+        loop {
+            // - a browser came back to this machine
+            // - an address was pasted
+            let (address, browser) = tokio::select! {
+                Ok((connection, _)) = listener.accept() => match came_back(connection, &origin).await {
+                    Some((address, browser)) => (address, Some(browser)),
+                    None => continue,
+                },
+                Some(line) = pasted.recv() => (line, None),
+            };
+            let answered = asking.finish(address.trim()).await;
+            if let Some(browser) = browser {
+                tell(browser, &answered).await;
+            }
+            match answered {
+                Answered::Given(given) => return Ok(given),
+                Answered::Refused(reason) => {
+                    return Err(other(format!("the gateway was not authorized: {reason}")));
+                }
+                Answered::Foreign => {}
+            }
+        }
+    };
+    timeout(PATIENCE, answer).await.unwrap_or_else(|_| {
+        Err(Failure::Other(format!(
+            "nobody agreed within {} minutes",
+            PATIENCE.as_secs() / 60
+        )))
+    })
+}
+
+fn say(text: &str) {
+    let mut out = io::stdout().lock();
+    // Who cannot be told will see the time limit.
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.flush();
+}
+
+/// The lines of standard input. Ends with it.
+fn lines() -> mpsc::Receiver<String> {
+    let (sender, lines) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        for line in io::stdin().lines().map_while(Result::ok) {
+            if sender.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+/// The address that a browser asks for, if it is the one that it was sent back to.
+async fn came_back(mut connection: TcpStream, origin: &str) -> Option<(String, TcpStream)> {
+    let mut head = Vec::with_capacity(2048);
+    let read = async {
+        while !head.windows(4).any(|it| it == b"\r\n\r\n") {
+            if head.len() > HEAD_MAX || connection.read_buf(&mut head).await.ok()? == 0 {
+                return None;
+            }
+        }
+        Some(())
+    };
+    timeout(REQUEST, read).await.ok()??;
+    let mut headers = [httparse::EMPTY_HEADER; 100];
+    let mut request = httparse::Request::new(&mut headers);
+    request.parse(&head).ok()?;
+    let target = request.path?;
+    let path = target.split('?').next()?;
+    if request.method? != "GET" || path != CALLBACK {
+        // Browsers ask for an icon, too.
+        respond(connection, "404 Not Found", "Not found\n").await;
+        return None;
+    }
+    Some((format!("{origin}{target}"), connection))
+}
+
+async fn tell(browser: TcpStream, answered: &Answered) {
+    let (status, text) = match answered {
+        Answered::Given(_) => (
+            "200 OK",
+            "The gateway is authorized. You may close this page.\n",
+        ),
+        Answered::Refused(_) => (
+            "400 Bad Request",
+            "The gateway was not authorized. The command that asked says why.\n",
+        ),
+        Answered::Foreign => (
+            "400 Bad Request",
+            "This is no answer to the question that is open. Use the address that the command printed last.\n",
+        ),
+    };
+    respond(browser, status, text).await;
+}
+
+async fn respond(mut connection: TcpStream, status: &str, text: &str) {
+    let response = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nCache-Control: no-store\r\n\
+         Connection: close\r\n\r\n{text}",
+        text.len()
+    );
+    let write = async {
+        connection.write_all(response.as_bytes()).await?;
+        connection.shutdown().await
+    };
+    // A browser that is gone reads nothing.
+    let _ = timeout(REQUEST, write).await;
+}

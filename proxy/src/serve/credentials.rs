@@ -1,0 +1,94 @@
+//! Whom a key's id or a principal's name stands for, by the rules and keys in force: for `explain`.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use arc_swap::ArcSwap;
+use tooldock_upstream::Credentials;
+use tooldock_workers::explain::Credential;
+use tooldock_workers::keys::{self, ApiKey, KeyId, KeyState, KeyTables};
+
+use crate::gateway::Rules;
+
+/// The edge, asked about names.
+pub(super) struct Known {
+    pub(super) rules: Arc<ArcSwap<Rules>>,
+    pub(super) keys: KeyTables,
+}
+
+impl Credentials for Known {
+    fn find(&self, who: &str) -> Result<Credential, String> {
+        // A key is a secret: nothing of what somebody gave in the place of its id is repeated.
+        if keys::looks_like_key(who.as_bytes()) {
+            return Err(
+                "That is an API key. Name it by its id, the 12 letters and digits after its prefix."
+                    .to_owned(),
+            );
+        }
+        let table = self.keys.load();
+        let key = who.parse::<KeyId>().ok().and_then(|id| table.get(id));
+        if let Some(key) = key {
+            return Ok(of_key(key));
+        }
+        if who.starts_with("key:") {
+            let now = SystemTime::now();
+            let counts = |key: &&Arc<ApiKey>| {
+                **key.principal() == *who && key.record().state(now) == KeyState::Active
+            };
+            let mut named: Vec<_> = table.iter().filter(counts).collect();
+            named.sort_by_key(|key| key.record().id);
+            return match &*named {
+                [] => Err(format!("No API key that counts belongs to {who}.")),
+                [key] => Ok(of_key(key)),
+                several => {
+                    let ids = several
+                        .iter()
+                        .take(10)
+                        .map(|key| key.record().id.to_string());
+                    let ids: Vec<_> = ids.collect();
+                    Err(format!(
+                        "Several API keys belong to {who}; name one by its id, as {}.",
+                        ids.join(", ")
+                    ))
+                }
+            };
+        }
+        let rules = self.rules.load();
+        let (principal, patterns) = rules.admission.named(who).ok_or_else(|| {
+            let shown: String = who.chars().take(64).collect();
+            format!("No token, certificate or API key belongs to {shown:?}.")
+        })?;
+        Ok(Credential {
+            principal: Arc::clone(principal.name()),
+            named: format!("the credential of {}", principal.name()),
+            ended: None,
+            patterns,
+            namespaces: Arc::clone(principal.namespaces()),
+            grant: principal.grant().cloned(),
+            notes: Vec::new(),
+        })
+    }
+}
+
+fn of_key(key: &ApiKey) -> Credential {
+    let record = key.record();
+    let mut notes = Vec::new();
+    if !record.networks.is_empty() {
+        let networks: Vec<_> = record.networks.iter().map(ToString::to_string).collect();
+        notes.push(format!("the key counts only from {}", networks.join(", ")));
+    }
+    for limit in &record.limits {
+        notes.push(format!("the key is limited to {limit} per second"));
+    }
+    let named = format!("API key {}", record.id);
+    let state = record.state(SystemTime::now());
+    Credential {
+        principal: Arc::clone(key.principal()),
+        ended: (state != KeyState::Active).then(|| format!("{named} is {}", state.as_str())),
+        named,
+        patterns: record.namespaces.clone(),
+        namespaces: Arc::clone(key.namespaces()),
+        grant: Some(Arc::clone(key.grant())),
+        notes,
+    }
+}

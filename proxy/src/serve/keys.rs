@@ -1,0 +1,81 @@
+//! What a running gateway does about its API keys, beside judging requests by them: it hears of changes, and says which keys
+//! open nothing. Streams of a key that counts no more end by themselves (`gateway/lasting.rs`).
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tooldock_workers::keys::{KeyState, KeyStore, KeyTable};
+use tooldock_workers::registry::{Registry, Snapshot, UpstreamKind};
+
+/// Starts all of it.
+pub(super) fn start(keys: &Arc<KeyStore>, registry: &Arc<Registry>, control: &Runtime) {
+    control.spawn(Arc::clone(keys).follow());
+    control.spawn(warn_of_idle_scopes(Arc::clone(keys), registry.subscribe()));
+}
+
+/// Says once of each list of scopes that no tool is open to its keys, where all tools are known.
+async fn warn_of_idle_scopes(keys: Arc<KeyStore>, mut published: watch::Receiver<Arc<Snapshot>>) {
+    let mut changes = keys.changes();
+    let mut told = BTreeSet::new();
+    loop {
+        // - other keys or scopes
+        // - other tools
+        let ended = tokio::select! {
+            changed = changes.changed() => changed.is_err(),
+            changed = published.changed() => changed.is_err(),
+        };
+        if ended {
+            return;
+        }
+        let snapshot = Arc::clone(&published.borrow_and_update());
+        let idle = idle_scopes(&keys.tables().load(), &snapshot);
+        for (scopes, id) in &idle {
+            if !told.contains(scopes) {
+                tracing::warn!(
+                    scopes,
+                    key = id,
+                    "no tool that is served now is open to API keys with these scopes"
+                );
+            }
+        }
+        told = idle.into_iter().map(|(scopes, _)| scopes).collect();
+    }
+}
+
+/// The scopes of active keys to which no tool is open, each with one of the keys. Nothing where servers of others might
+/// offer the tools: what they offer is not known here.
+fn idle_scopes(table: &KeyTable, snapshot: &Snapshot) -> Vec<(String, String)> {
+    let is_known = |kind: &UpstreamKind| {
+        matches!(
+            kind,
+            UpstreamKind::Empty | UpstreamKind::Worker(_) | UpstreamKind::Failed(_)
+        )
+    };
+    let mut namespaces = snapshot.namespaces.values();
+    if snapshot.generation == 0 || !namespaces.all(|it| is_known(&it.upstream)) {
+        return Vec::new();
+    }
+    let now = SystemTime::now();
+    // Keys share what is compiled of their lists, so few of them have to be looked at.
+    let mut seen = HashSet::new();
+    let mut idle = Vec::new();
+    for key in table
+        .iter()
+        .filter(|key| key.record().state(now) == KeyState::Active)
+    {
+        let (tools, opens) = (&key.grant().tools, key.namespaces());
+        if !seen.insert((Arc::as_ptr(tools), Arc::as_ptr(opens))) {
+            continue;
+        }
+        let open = snapshot.namespaces.values().any(|namespace| {
+            opens.opens(&namespace.name) && namespace.tools.iter().any(|it| tools.allows(&it.name))
+        });
+        if !open {
+            idle.push((key.record().scopes.join(","), key.record().id.to_string()));
+        }
+    }
+    idle
+}

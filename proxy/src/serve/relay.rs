@@ -1,0 +1,65 @@
+//! The relay, put together from the configuration and the parts.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use bytesize::ByteSize;
+use tokio::runtime::Runtime;
+use tooldock_upstream::{FrameLimits, Relay};
+use tooldock_workers::keys::KeyStore;
+
+use super::Parts;
+use crate::config::{Effective, Role};
+use crate::relay::{RelayServer, RelaySocket};
+use crate::request_id::RequestIds;
+
+/// Binds the relay's socket, where this process runs namespaces and the relay is on.
+///
+/// # Errors
+///
+/// One line that names the path.
+pub(super) fn bind(effective: &Effective) -> anyhow::Result<Option<RelaySocket>> {
+    match effective.role {
+        Role::Manager => Ok(None),
+        Role::All | Role::Core => RelaySocket::bind(&effective.config.relay),
+    }
+}
+
+/// Serves the relay to the holders of these keys. A frame may be as large as the body of a request, and all of them may
+/// hold as much memory as all bodies do, apart from those.
+///
+/// # Errors
+///
+/// When there is no randomness, or the runtime cannot watch the socket.
+pub(super) fn start(
+    socket: RelaySocket,
+    effective: &Effective,
+    parts: &Parts,
+    keys: Arc<KeyStore>,
+    control: &Runtime,
+) -> anyhow::Result<RelayServer> {
+    let config = &effective.config;
+    let limits = &config.admission.limits;
+    let bytes = |size: ByteSize| usize::try_from(size.as_u64()).unwrap_or(usize::MAX);
+    let frames = FrameLimits {
+        each: bytes(limits.body),
+        total: bytes(limits.bodies_total),
+    };
+    let request_ids = Arc::new(RequestIds::new()?);
+    let relay = Relay::new(
+        config.relay.namespace.clone(),
+        keys,
+        frames,
+        Arc::new(move || request_ids.mint()),
+    );
+    let _within = control.enter();
+    RelayServer::start(
+        socket,
+        Arc::new(relay),
+        parts.service.clone(),
+        Arc::clone(&parts.runtimes),
+        Arc::clone(&parts.health),
+        parts.metrics.relay_connections.clone(),
+    )
+    .context("the relay's socket")
+}

@@ -1,0 +1,93 @@
+//! What is left of a rate limit: found where limits are counted, told to the client in the answer's head.
+
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a rate limit has left for whoever was counted by it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Budget {
+    /// What the limit is counted by: `principal`, or several with `+` between them.
+    pub limit: Arc<str>,
+    /// What may be used at once after a pause.
+    pub quota: u32,
+    /// How much of that comes back each second.
+    pub rate: NonZeroU32,
+    /// What may be used now.
+    pub left: u32,
+}
+
+/// The tightest budget that a request was counted by. Limits on requests and on tool calls are counted in different places.
+#[derive(Debug, Default)]
+pub struct BudgetNote(Mutex<Option<Budget>>);
+
+impl Budget {
+    /// The seconds in which an empty budget becomes whole again, rounded up.
+    pub fn window(&self) -> u32 {
+        self.quota.div_ceil(self.rate.get())
+    }
+
+    /// The seconds until the budget is whole again, rounded up.
+    pub fn reset(&self) -> u32 {
+        let used = self.quota.saturating_sub(self.left);
+        used.div_ceil(self.rate.get())
+    }
+
+    /// Whether a smaller part of this budget is left.
+    pub fn is_tighter_than(&self, other: &Self) -> bool {
+        let part = |left: u32, of: u32| u64::from(left) * u64::from(of);
+        part(self.left, other.quota) < part(other.left, self.quota)
+    }
+
+    /// The tighter one of two.
+    #[must_use]
+    pub fn tighter(one: Option<Self>, other: Self) -> Self {
+        match one {
+            Some(one) if !other.is_tighter_than(&one) => one,
+            _ => other,
+        }
+    }
+}
+
+impl BudgetNote {
+    /// Notes a budget, unless a tighter one is noted already.
+    pub fn write(&self, budget: Budget) {
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *noted = Some(Budget::tighter(noted.take(), budget));
+    }
+
+    /// The tightest budget so far.
+    pub fn read(&self) -> Option<Budget> {
+        let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(left: u32, quota: u32) -> Budget {
+        Budget {
+            limit: "principal".into(),
+            quota,
+            rate: NonZeroU32::MIN,
+            left,
+        }
+    }
+
+    #[test]
+    fn the_budget_with_the_smaller_part_left_is_noted() {
+        let note = BudgetNote::default();
+        assert_eq!(note.read(), None);
+        for (left, quota, noted) in [
+            (50, 100, (50, 100)),
+            (9, 10, (50, 100)),
+            (1, 10, (1, 10)),
+            (10, 100, (1, 10)),
+            (0, 1000, (0, 1000)),
+        ] {
+            note.write(budget(left, quota));
+            assert_eq!(note.read(), Some(budget(noted.0, noted.1)));
+        }
+    }
+}

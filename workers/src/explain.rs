@@ -1,0 +1,304 @@
+//! Who may do what, in words: each rule between a credential and a tool, and whether it allows or refuses.
+//!
+//! The rules are those that requests are judged by, asked one at a time with the same compiled patterns. Nothing is
+//! decided here.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+use crate::config::{AccessLists, Limits};
+use crate::grant::Grant;
+use crate::names::NamespaceName;
+use crate::namespace_scope::NamespaceScope;
+use crate::policy::ToolPolicy;
+use crate::registry::{Namespace, UpstreamKind};
+
+/// What is asked.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Question {
+    /// The id of a key, or the name of a principal.
+    #[serde(rename = "as")]
+    pub who: String,
+    /// The namespace, `_system` for the management tools.
+    #[serde(deserialize_with = "served_name")]
+    pub namespace: NamespaceName,
+    /// One of its tools; all of them where none is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+}
+
+/// Reads the name of a namespace that is asked about.
+///
+/// # Errors
+///
+/// As [`NamespaceName::parse_served`].
+pub fn served_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NamespaceName, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    NamespaceName::parse_served(&text).map_err(de::Error::custom)
+}
+
+/// Somebody who is asked about, as the edge knows the credential.
+#[derive(Debug, Clone)]
+pub struct Credential {
+    /// The principal of its requests.
+    pub principal: Arc<str>,
+    /// Which credential it is, as `API key 4e6f4m62lonp`.
+    pub named: String,
+    /// Why it does not count at all, where that is so.
+    pub ended: Option<String>,
+    /// The patterns of the namespaces that it opens.
+    pub patterns: Vec<String>,
+    /// The same, compiled.
+    pub namespaces: Arc<NamespaceScope>,
+    /// What its scopes open; None where it has none.
+    pub grant: Option<Arc<Grant>>,
+    /// Conditions that only a real request can show to be met: the key's networks and limits.
+    pub notes: Vec<String>,
+}
+
+/// One rule and what it says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Rule {
+    /// Where the rule stands.
+    pub rule: String,
+    /// Whether it lets the caller pass.
+    pub allows: bool,
+    /// What it says.
+    pub says: String,
+}
+
+/// What somebody may do with a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ToolAccess {
+    /// The tool.
+    pub name: String,
+    /// Whether it is listed and callable.
+    pub allowed: bool,
+    /// The first rule that refuses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused_by: Option<String>,
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Explanation {
+    /// The principal of the requests that are meant.
+    pub principal: String,
+    /// Which credential it is.
+    pub credential: String,
+    /// The namespace.
+    pub namespace: String,
+    /// The tool, where one was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// Whether every rule allows it.
+    pub allowed: bool,
+    /// The rules, in the order in which they are asked.
+    pub rules: Vec<Rule>,
+    /// The tools of the namespace, where none was named and the namespace is open.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<ToolAccess>,
+    /// How many further tools the list leaves out.
+    #[serde(default)]
+    pub left_out: usize,
+    /// What else counts, which only a request can tell, or why tools are not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// The rule that asks whether the credential counts at all.
+const CREDENTIAL: &str = "credential";
+
+impl Rule {
+    fn new(rule: impl Into<String>, allows: bool, says: impl Into<String>) -> Self {
+        Self {
+            rule: rule.into(),
+            allows,
+            says: says.into(),
+        }
+    }
+}
+
+/// The rules between a credential and a namespace. `served` is None where there is no such namespace.
+pub fn of_namespace(
+    credential: &Credential,
+    name: &NamespaceName,
+    served: Option<&Namespace>,
+) -> Vec<Rule> {
+    let named = &credential.named;
+    let ended = credential.ended.clone();
+    let mut rules = vec![
+        Rule::new(
+            CREDENTIAL,
+            ended.is_none(),
+            ended.unwrap_or_else(|| format!("{named} counts")),
+        ),
+        Rule::new(
+            "namespaces of the credential",
+            credential.namespaces.opens(name),
+            format!(
+                "it opens {}{}",
+                list(&credential.patterns),
+                match name.is_system() {
+                    true => "; the management tools only by the name _system",
+                    false => "",
+                }
+            ),
+        ),
+    ];
+    let Some(namespace) = served else {
+        let says = format!("no namespace {name} is served");
+        rules.push(Rule::new("namespace", false, says));
+        return rules;
+    };
+    let who = &credential.principal;
+    for (whose, lists) in lists_of(&namespace.limits) {
+        let only = Limits {
+            principals: lists.principals.clone(),
+            ..Limits::default()
+        };
+        rules.push(Rule::new(
+            format!("principals of the namespace{whose}"),
+            policy(&only).is_some_and(|it| it.allows_principal(who)),
+            format!("{} for {who}", list(&lists.principals)),
+        ));
+    }
+    rules
+}
+
+/// The rules between a credential and a tool of a namespace that is open to it.
+pub fn of_tool(credential: &Credential, namespace: &Namespace, tool: &str) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    let is_aggregate = matches!(namespace.upstream, UpstreamKind::Aggregate(_));
+    rules.push(match &credential.grant {
+        None => Rule::new(
+            "scopes",
+            true,
+            "the credential has none and opens every tool",
+        ),
+        Some(_) if is_aggregate => Rule::new(
+            "scopes",
+            true,
+            "an aggregate asks for none; where the tool is a member's, the member does, by its own name of the tool",
+        ),
+        Some(grant) => {
+            let names: Vec<_> = grant.tools.names().map(str::to_owned).collect();
+            let opens = grant.tools.allows(tool);
+            let word = if opens { "opens" } else { "does not open" };
+            Rule::new("scopes", opens, format!("{} {word} {tool}", list(&names)))
+        }
+    });
+    for (whose, lists) in lists_of(&namespace.limits) {
+        let allow = Limits {
+            tools_allow: lists.tools_allow.clone(),
+            ..Limits::default()
+        };
+        let deny = Limits {
+            tools_deny: lists.tools_deny.clone(),
+            ..Limits::default()
+        };
+        for (key, patterns, only) in [
+            ("tools_allow", &lists.tools_allow, allow),
+            ("tools_deny", &lists.tools_deny, deny),
+        ] {
+            rules.push(Rule::new(
+                format!("{key} of the namespace{whose}"),
+                policy(&only).is_some_and(|it| it.allows_tool(tool)),
+                format!("{} for {tool}", list(patterns)),
+            ));
+        }
+    }
+    rules
+}
+
+/// The rules between a credential and a tool that a member lends to an aggregate. `is_served` tells a member that is a
+/// namespace by itself, which has to be open to the caller, from a server that only the aggregate has.
+pub fn of_member(
+    credential: &Credential,
+    member: &Namespace,
+    tool: &str,
+    is_served: bool,
+) -> Vec<Rule> {
+    let mut rules = match is_served {
+        true => of_namespace(credential, &member.name, Some(member)),
+        false => Vec::new(),
+    };
+    // The credential itself was asked about first.
+    rules.retain(|rule| rule.rule != CREDENTIAL);
+    rules.extend(of_tool(credential, member, tool));
+    for rule in &mut rules {
+        rule.rule.push_str(" of the member ");
+        rule.rule.push_str(member.name.as_str());
+    }
+    rules
+}
+
+/// The lists of a namespace, and behind them the operator's where these are others.
+fn lists_of(limits: &Limits) -> Vec<(&'static str, AccessLists)> {
+    let operators = limits.within.as_deref().cloned();
+    let own = ("", limits.lists());
+    let operators = operators.map(|lists| (", as the operator has it", lists));
+    std::iter::once(own).chain(operators).collect()
+}
+
+/// A namespace is served only with patterns that compile.
+fn policy(only: &Limits) -> Option<ToolPolicy> {
+    ToolPolicy::new(only).ok()
+}
+
+fn list(texts: &[String]) -> String {
+    match texts {
+        [] => "nothing".to_owned(),
+        texts => texts.join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grant::GrantSource;
+    use crate::scope::ScopeTable;
+
+    fn credential(scopes: &[&str], namespaces: &[&str]) -> Credential {
+        let patterns: Vec<_> = namespaces.iter().map(|&it| it.to_owned()).collect();
+        Credential {
+            principal: "key:ci".into(),
+            named: "API key abc".into(),
+            ended: None,
+            namespaces: Arc::new(NamespaceScope::new(&patterns).unwrap()),
+            patterns,
+            grant: Some(Arc::new(Grant {
+                tools: Arc::new(ScopeTable::default().compile(scopes).unwrap()),
+                source: GrantSource::Key { id: "abc".into() },
+            })),
+            notes: Vec::new(),
+        }
+    }
+
+    fn refusing(rules: &[Rule]) -> Vec<&str> {
+        let refusing = rules.iter().filter(|it| !it.allows);
+        refusing.map(|it| it.rule.as_str()).collect()
+    }
+
+    #[test]
+    fn a_namespace_that_is_not_there_or_not_open_says_which() {
+        let who = credential(&["read"], &["dev-*"]);
+        let rules = of_namespace(&who, &"github".parse().unwrap(), None);
+        assert_eq!(
+            refusing(&rules),
+            ["namespaces of the credential", "namespace"]
+        );
+        let ended = Credential {
+            ended: Some("revoked".into()),
+            ..credential(&["read"], &["*"])
+        };
+        let rules = of_namespace(&ended, &NamespaceName::system(), None);
+        assert_eq!(
+            refusing(&rules),
+            ["credential", "namespaces of the credential", "namespace"]
+        );
+    }
+}

@@ -1,0 +1,122 @@
+//! What a credential allows beside its namespaces. Static tokens have no grant: they open every tool of their namespaces.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::scope::ToolScope;
+
+/// The rights of a credential with scopes. The edge makes a grant when it admits a request; lists and calls are narrowed by
+/// it in the service behind.
+#[derive(Clone)]
+pub struct Grant {
+    /// The tools that may be listed and called.
+    pub tools: Arc<ToolScope>,
+    /// What the grant comes from.
+    pub source: GrantSource,
+}
+
+/// The kind of a credential, and what records may tell of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GrantSource {
+    /// An API key.
+    Key {
+        /// The key's public id, which stands in audit lines as `token_id`.
+        id: Arc<str>,
+    },
+    /// An access token of an OAuth issuer.
+    Token(Arc<TokenScopes>),
+}
+
+/// The scopes of an access token, and which others its issuer gives.
+#[derive(Debug)]
+pub struct TokenScopes {
+    /// The token's own, as far as they stand for something here.
+    pub held: Vec<Box<str>>,
+    /// All that stand for something here.
+    pub offered: Arc<[OfferedScope]>,
+}
+
+/// A scope that tokens of an issuer may have.
+#[derive(Debug)]
+pub struct OfferedScope {
+    /// Its name at the issuer.
+    pub name: Box<str>,
+    /// What it opens.
+    pub tools: Arc<ToolScope>,
+}
+
+impl TokenScopes {
+    /// The scopes that a token needs for a tool, with spaces between them: those the token has, and the narrowest that opens
+    /// the tool. None where no scope does.
+    pub fn wanted_for(&self, tool: &str) -> Option<String> {
+        let opens = |scope: &&OfferedScope| scope.tools.allows(tool);
+        let opening = || self.offered.iter().filter(opens);
+        let narrow = opening().find(|scope| !scope.tools.is_admin());
+        let added = narrow.or_else(|| opening().next())?;
+        let mut names: Vec<&str> = self.held.iter().map(|name| &**name).collect();
+        if !names.contains(&&*added.name) {
+            names.push(&added.name);
+        }
+        Some(names.join(" "))
+    }
+}
+
+impl PartialEq for TokenScopes {
+    fn eq(&self, other: &Self) -> bool {
+        self.held == other.held
+    }
+}
+
+impl Eq for TokenScopes {}
+
+impl Grant {
+    /// The id of the API key, where the grant comes from one.
+    pub fn key_id(&self) -> Option<&Arc<str>> {
+        match &self.source {
+            GrantSource::Key { id } => Some(id),
+            GrantSource::Token(_) => None,
+        }
+    }
+
+    /// The scopes of the access token, where the grant comes from one.
+    pub fn token_scopes(&self) -> Option<&TokenScopes> {
+        match &self.source {
+            GrantSource::Key { .. } => None,
+            GrantSource::Token(scopes) => Some(scopes),
+        }
+    }
+}
+
+impl fmt::Debug for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scopes: Vec<_> = self.tools.names().collect();
+        f.debug_struct("Grant")
+            .field("scopes", &scopes)
+            .field("source", &self.source)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::scope::ScopeTable;
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_told_the_narrowest_scope_that_a_tool_needs_beside_its_own() {
+        let offered = |(name, permission): (&str, &str)| OfferedScope {
+            name: name.into(),
+            tools: Arc::new(ScopeTable::default().compile(&[permission]).expect("known")),
+        };
+        let offered = [("a:admin", "admin"), ("r", "read"), ("w", "write")].map(offered);
+        let scopes = TokenScopes {
+            held: vec!["r".into()],
+            offered: Arc::new(offered),
+        };
+        let wanted = |tool: &str| scopes.wanted_for(tool);
+        assert_eq!(wanted("project_create").as_deref(), Some("r w"));
+        assert_eq!(wanted("token_list").as_deref(), Some("r a:admin"));
+        assert_eq!(wanted("project_list").as_deref(), Some("r"));
+    }
+}

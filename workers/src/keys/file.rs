@@ -1,0 +1,149 @@
+//! `keys.json`: read whole, replaced whole.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
+
+use super::error::KeysError;
+use super::record::KeyRecord;
+use crate::data_dir::replace_file;
+use crate::file_lock::belong_to_owner_of;
+
+/// What the names of unfinished files begin with. What a crash leaves is removed by the next writer.
+const UNFINISHED: &str = ".tmp-keys-";
+
+const VERSION: u64 = 1;
+
+/// The largest file: as many keys as there may be, each with long lists.
+const BYTES_MAX: u64 = 512 * 1024 * 1024;
+
+/// What tells one version of the file from another without reading it. Every change is a rename, so at least the inode or
+/// the time is another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp {
+    device: u64,
+    inode: u64,
+    length: u64,
+    modified: (i64, i64),
+    /// Changes with permissions, too: a file that could not be read may be readable now.
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    /// The stamp of the file that is there now; None if there is none, or it cannot be looked at.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        fs::metadata(path).ok().map(|it| Self::from(&it))
+    }
+}
+
+impl From<&fs::Metadata> for Stamp {
+    fn from(metadata: &fs::Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            length: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    version: u64,
+    keys: Vec<KeyRecord>,
+}
+
+#[derive(Serialize)]
+struct Storing<'a> {
+    version: u64,
+    keys: &'a [KeyRecord],
+}
+
+/// The keys of a file and its stamp; no keys and no stamp where there is no file.
+pub(super) fn read(path: &Path) -> Result<(Vec<KeyRecord>, Option<Stamp>), KeysError> {
+    let told = |source: io::Error| KeysError::Io {
+        doing: "read",
+        path: path.to_owned(),
+        source,
+    };
+    // Tools write into the data directory: a pipe in the file's place must not be waited on.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = match rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from) {
+        Ok(file) => File::from(file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), None)),
+        Err(error) => return Err(told(error)),
+    };
+    let metadata = file.metadata().map_err(told)?;
+    if !metadata.is_file() {
+        return Err(told(io::Error::other("not a regular file")));
+    }
+    if metadata.len() > BYTES_MAX {
+        return Err(told(io::Error::other("larger than 512 MiB")));
+    }
+    let mut text = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or_default() + 1);
+    file.take(BYTES_MAX).read_to_end(&mut text).map_err(told)?;
+    Ok((parse(path, &text)?, Some(Stamp::from(&metadata))))
+}
+
+fn parse(path: &Path, text: &[u8]) -> Result<Vec<KeyRecord>, KeysError> {
+    #[derive(Deserialize)]
+    struct Version {
+        version: u64,
+    }
+    let damaged = |reason: String| KeysError::Damaged {
+        path: path.to_owned(),
+        reason,
+    };
+    // Looked at first: what a newer version writes has other fields.
+    if let Ok(Version { version }) = serde_json::from_slice(text)
+        && version != VERSION
+    {
+        return Err(KeysError::Newer {
+            path: path.to_owned(),
+            found: version,
+        });
+    }
+    let stored: Stored =
+        serde_json::from_slice(text).map_err(|error| damaged(error.to_string()))?;
+    debug_assert_eq!(stored.version, VERSION);
+    let mut ids = std::collections::HashSet::with_capacity(stored.keys.len());
+    match stored.keys.iter().find(|record| !ids.insert(record.id)) {
+        Some(twice) => Err(damaged(format!("it has the key {} twice", twice.id))),
+        None => Ok(stored.keys),
+    }
+}
+
+/// Replaces the file in one step, readable for its owner alone. The caller holds the lock.
+pub(super) fn write(path: &Path, keys: &[KeyRecord]) -> Result<(), KeysError> {
+    let told = |source: io::Error| KeysError::Io {
+        doing: "write",
+        path: path.to_owned(),
+        source,
+    };
+    let version = VERSION;
+    let text = serde_json::to_vec_pretty(&Storing { version, keys });
+    let text = text.map_err(|error| told(error.into()))?;
+    let owner = |file: &File| -> io::Result<()> {
+        let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        belong_to_owner_of(file, directory)
+    };
+    replace_file(path, &text, 0o600, UNFINISHED, owner).map_err(told)
+}
+
+/// Removes what a writer that was killed left. Only the one who holds the lock may ask for it.
+pub(super) fn remove_unfinished(path: &Path) {
+    let entries = path
+        .parent()
+        .and_then(|directory| fs::read_dir(directory).ok());
+    for entry in entries.into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}

@@ -1,0 +1,477 @@
+//! What is kept of a key: whom it is for, what it allows, and a salted hash of its text. The text itself is kept nowhere.
+//!
+//! The hash is one SHA-256 over salt and text. A slow hash protects texts that can be guessed; a key is 238 random bits,
+//! and its hash is taken on every request.
+
+use std::num::NonZeroU32;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use super::text::{KeyId, KeyKind};
+use crate::namespace_scope::NamespaceScope;
+use crate::network::Cidr;
+
+/// More of anything in one record is a slip.
+const LIST_MAX: usize = 64;
+/// The longest name, as of every principal.
+const NAME_BYTES_MAX: usize = 64;
+/// The longest names of makers.
+const MAKERS_BYTES_MAX: usize = 128;
+/// The longest pattern or scope's name.
+const PATTERN_BYTES_MAX: usize = 128;
+/// Ten years. Who wants more wants a key without an end.
+const LIFETIME_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
+/// Rates above this are no limit a machine could reach.
+const RATE_MAX: u32 = 1_000_000;
+/// Bursts above this are no limit either.
+const BURST_MAX: u32 = 10_000_000;
+
+/// A key as the file has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyRecord {
+    /// The key's public name.
+    pub id: KeyId,
+    /// Whom it is for. Several keys may share a name, for rotation.
+    pub name: String,
+    /// The key's maker, where that was a key itself. What it makes are principals of their own, whatever their names: no key
+    /// becomes another principal by the choice of a name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_by: Option<String>,
+    /// The scopes, whose tools together are what the key may call.
+    pub scopes: Vec<String>,
+    /// Which namespaces it opens: names and globs.
+    pub namespaces: Vec<String>,
+    /// From which networks it counts; empty: from everywhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<Cidr>,
+    /// How often it may be used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<KeyLimit>,
+    /// When it was made.
+    #[serde(with = "humantime_serde")]
+    pub created: SystemTime,
+    /// From when on it counts no more.
+    #[serde(
+        default,
+        with = "humantime_serde",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub expires: Option<SystemTime>,
+    /// When somebody took it back.
+    #[serde(
+        default,
+        with = "humantime_serde",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub revoked: Option<SystemTime>,
+    /// When it was used last, to about an hour.
+    #[serde(
+        default,
+        with = "humantime_serde",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub last_used: Option<SystemTime>,
+    /// What is hashed with its text.
+    pub(super) salt: Bytes<16>,
+    /// The hash of both.
+    pub(super) hash: Bytes<32>,
+}
+
+/// A limit of one key: so many per second, with bursts. Written `RATE`, `RATE/BURST`, or one of these with `:tool_call`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct KeyLimit {
+    /// How many per second.
+    pub rate: NonZeroU32,
+    /// How many at once.
+    pub burst: NonZeroU32,
+    /// Of what.
+    pub unit: KeyLimitUnit,
+}
+
+/// What a key's limit counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KeyLimitUnit {
+    /// HTTP requests.
+    Request,
+    /// Calls of tools.
+    ToolCall,
+}
+
+/// What somebody wants of a new key.
+#[derive(Debug, Clone)]
+pub struct NewKey {
+    /// See [`KeyRecord::name`].
+    pub name: String,
+    /// See [`KeyRecord::made_by`].
+    pub made_by: Option<String>,
+    /// See [`KeyRecord::scopes`].
+    pub scopes: Vec<String>,
+    /// See [`KeyRecord::namespaces`].
+    pub namespaces: Vec<String>,
+    /// See [`KeyRecord::networks`].
+    pub networks: Vec<Cidr>,
+    /// See [`KeyRecord::limits`].
+    pub limits: Vec<KeyLimit>,
+    /// For how long it counts; None: until it is revoked.
+    pub lifetime: Option<Duration>,
+    /// What it begins with.
+    pub kind: KeyKind,
+}
+
+impl NewKey {
+    /// Checks what parsing alone does not. Whether there are such scopes is for the caller to know.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, and where.
+    pub fn check(&self) -> Result<(), String> {
+        check_name(&self.name)?;
+        let makers = self.made_by.as_ref().map_or(0, String::len);
+        if makers > MAKERS_BYTES_MAX {
+            return Err("name: keys that keys have made make no further ones so deep".into());
+        }
+        if self.scopes.is_empty() {
+            return Err("scopes: name at least one, as read, write or admin".into());
+        }
+        if self.namespaces.is_empty() {
+            return Err("namespaces: name at least one, or * for all".into());
+        }
+        let lists = [
+            ("scopes", self.scopes.len()),
+            ("namespaces", self.namespaces.len()),
+            ("networks", self.networks.len()),
+            ("limits", self.limits.len()),
+        ];
+        if let Some((list, length)) = lists.iter().find(|(_, length)| *length > LIST_MAX) {
+            return Err(format!("{list}: {length} are more than {LIST_MAX}"));
+        }
+        let mut texts = self.scopes.iter().chain(&self.namespaces);
+        if let Some(long) = texts.find(|it| it.is_empty() || it.len() > PATTERN_BYTES_MAX) {
+            let shown: String = long.chars().take(20).collect();
+            return Err(format!(
+                "{shown:?}: names and patterns have 1 to {PATTERN_BYTES_MAX} bytes"
+            ));
+        }
+        NamespaceScope::new(&self.namespaces).map_err(|error| format!("namespaces: {error}"))?;
+        match self.lifetime {
+            Some(Duration::ZERO) => Err("expires: the key would never count".into()),
+            Some(lifetime) if lifetime > LIFETIME_MAX => {
+                Err("expires: at most 10 years; leave it out for a key without an end".into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether a name can be part of a principal's, as those of `admission.tokens`.
+pub(super) fn check_name(name: &str) -> Result<(), String> {
+    let letter = |it: char| it.is_ascii_alphanumeric() || matches!(it, '-' | '_' | '.' | '@');
+    let valid = name.len() <= NAME_BYTES_MAX
+        && name.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && name.chars().all(letter);
+    valid.then_some(()).ok_or_else(|| {
+        format!(
+            "name: use 1 to {NAME_BYTES_MAX} letters, digits, '-', '_', '.' and '@', beginning with a letter or digit"
+        )
+    })
+}
+
+impl KeyRecord {
+    /// The record of a new key and what hashes to it.
+    pub(super) fn new(
+        id: KeyId,
+        wanted: NewKey,
+        text: &[u8],
+        salt: [u8; 16],
+        now: SystemTime,
+    ) -> Self {
+        let now = whole_seconds(now);
+        Self {
+            id,
+            name: wanted.name,
+            made_by: wanted.made_by,
+            scopes: wanted.scopes,
+            namespaces: wanted.namespaces,
+            networks: wanted.networks,
+            limits: wanted.limits,
+            created: now,
+            expires: wanted.lifetime.map(|it| now + it),
+            revoked: None,
+            last_used: None,
+            salt: Bytes(salt),
+            hash: Bytes(hash(&salt, text)),
+        }
+    }
+
+    /// The principal of requests with this key: `key:` and its name, behind those of its makers. No token's name has a colon,
+    /// so none of them is taken for a key, and no name has a slash.
+    pub fn principal(&self) -> String {
+        format!("key:{}", self.full_name())
+    }
+
+    /// The maker of a key of that name that this key makes. One of its own name is the same principal, for rotation.
+    pub fn makes(&self, name: &str) -> Option<String> {
+        match name == self.name {
+            true => self.made_by.clone(),
+            false => Some(self.full_name()),
+        }
+    }
+
+    /// The name behind those of its makers, with slashes between them.
+    pub fn full_name(&self) -> String {
+        match &self.made_by {
+            Some(maker) => format!("{maker}/{}", self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    /// What the key is good for at a moment.
+    pub fn state(&self, now: SystemTime) -> KeyState {
+        if self.revoked.is_some() {
+            return KeyState::Revoked;
+        }
+        match self.expires {
+            Some(end) if end <= now => KeyState::Expired,
+            _ => KeyState::Active,
+        }
+    }
+
+    /// Whether nobody needs to see the record any more.
+    pub(super) fn is_history(&self, now: SystemTime, kept: Duration) -> bool {
+        let ended = match (self.revoked, self.expires) {
+            (Some(revoked), _) => revoked,
+            (None, Some(expires)) => expires,
+            (None, None) => return false,
+        };
+        now.duration_since(ended).is_ok_and(|since| since > kept)
+    }
+}
+
+/// Whether a key counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyState {
+    /// It does.
+    Active,
+    /// Its time is over.
+    Expired,
+    /// Somebody took it back.
+    Revoked,
+}
+
+impl KeyState {
+    /// The word for people.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Expired => "expired",
+            Self::Revoked => "revoked",
+        }
+    }
+}
+
+/// The hash of a key's text.
+pub(super) fn hash(salt: &[u8; 16], text: &[u8]) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    digest.update(salt);
+    digest.update(text);
+    digest.finalize().into()
+}
+
+/// Cut to seconds: the file is for people, too.
+pub(super) fn whole_seconds(time: SystemTime) -> SystemTime {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    UNIX_EPOCH + Duration::from_secs(since.as_secs())
+}
+
+/// Bytes that the file has in hexadecimal. Not shown: they are as good as nothing without the text, and nobody's business.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(super) struct Bytes<const N: usize>(pub(super) [u8; N]);
+
+impl<const N: usize> Bytes<N> {
+    /// Whether both are equal, in time that does not depend on where they differ.
+    pub(super) fn matches(&self, other: &[u8; N]) -> bool {
+        self.0.as_slice().ct_eq(other.as_slice()).into()
+    }
+}
+
+impl<const N: usize> TryFrom<String> for Bytes<N> {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let wrong = || format!("{} hexadecimal digits are needed", 2 * N);
+        let (pairs, []) = text.as_bytes().as_chunks::<2>() else {
+            return Err(wrong());
+        };
+        let digit = |byte: u8| char::from(byte).to_digit(16).map(|it| it as u8);
+        let bytes = pairs
+            .iter()
+            .map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
+        let bytes: Option<Vec<u8>> = bytes.collect();
+        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+        bytes.map(Self).ok_or_else(wrong)
+    }
+}
+
+impl<const N: usize> From<Bytes<N>> for String {
+    fn from(bytes: Bytes<N>) -> Self {
+        crate::data_dir::hex(&bytes.0)
+    }
+}
+
+impl<const N: usize> std::fmt::Debug for Bytes<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+impl FromStr for KeyLimit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || {
+            format!(
+                "{text:?} is no limit: write RATE, RATE/BURST, or one of these and :tool_call, as 10/20 or 5/5:tool_call; \
+                 rates go to {RATE_MAX} per second, bursts to {BURST_MAX}"
+            )
+        };
+        let (numbers, unit) = match text.split_once(':') {
+            None => (text, KeyLimitUnit::Request),
+            Some((numbers, "request")) => (numbers, KeyLimitUnit::Request),
+            Some((numbers, "tool_call")) => (numbers, KeyLimitUnit::ToolCall),
+            Some(_) => return Err(wrong()),
+        };
+        let (rate, burst) = numbers.split_once('/').unwrap_or((numbers, numbers));
+        let number = |text: &str, most: u32| {
+            let number = text.parse::<NonZeroU32>().ok();
+            number.filter(|it| it.get() <= most).ok_or_else(wrong)
+        };
+        Ok(Self {
+            rate: number(rate, RATE_MAX)?,
+            burst: number(burst, BURST_MAX)?,
+            unit,
+        })
+    }
+}
+
+impl std::fmt::Display for KeyLimit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.rate, self.burst)?;
+        match self.unit {
+            KeyLimitUnit::Request => Ok(()),
+            KeyLimitUnit::ToolCall => f.write_str(":tool_call"),
+        }
+    }
+}
+
+impl TryFrom<String> for KeyLimit {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<KeyLimit> for String {
+    fn from(limit: KeyLimit) -> Self {
+        limit.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_written_as_they_are_read() {
+        for (text, written) in [
+            ("10", "10/10"),
+            ("10/20", "10/20"),
+            ("5/6:tool_call", "5/6:tool_call"),
+            ("5:request", "5/5"),
+        ] {
+            assert_eq!(text.parse::<KeyLimit>().unwrap().to_string(), written);
+        }
+        for wrong in [
+            "",
+            "0",
+            "1/0",
+            "1/2/3",
+            "x",
+            "1:calls",
+            "-1",
+            "2000000",
+            "1/99999999",
+        ] {
+            assert!(wrong.parse::<KeyLimit>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_could_not_be_used_as_it_is_meant_is_refused() {
+        let good = || NewKey {
+            name: "ci".into(),
+            made_by: None,
+            scopes: vec!["read".into()],
+            namespaces: vec!["*".into()],
+            networks: Vec::new(),
+            limits: Vec::new(),
+            lifetime: None,
+            kind: KeyKind::Gateway,
+        };
+        assert_eq!(good().check(), Ok(()));
+        let refused = |change: fn(&mut NewKey)| {
+            let mut key = good();
+            change(&mut key);
+            key.check().expect_err("refused")
+        };
+        assert!(refused(|key| key.name = "key:ci".into()).starts_with("name: "));
+        assert!(refused(|key| key.name = "x".repeat(65)).starts_with("name: "));
+        assert!(refused(|key| key.made_by = Some("x".repeat(129))).starts_with("name: "));
+        assert!(refused(|key| key.scopes.clear()).starts_with("scopes: "));
+        assert!(refused(|key| key.namespaces.clear()).starts_with("namespaces: "));
+        assert!(refused(|key| key.namespaces = vec!["[".into()]).starts_with("namespaces: "));
+        assert!(refused(|key| key.scopes = vec!["x".into(); 65]).starts_with("scopes: 65"));
+        assert!(refused(|key| key.lifetime = Some(Duration::ZERO)).starts_with("expires: "));
+        assert!(refused(|key| key.lifetime = Some(Duration::MAX)).starts_with("expires: "));
+    }
+
+    #[test]
+    fn a_key_that_a_key_makes_is_a_principal_of_its_own_unless_it_has_its_makers_name() {
+        let made = |name: &str, made_by: Option<String>| KeyRecord {
+            name: name.into(),
+            made_by,
+            id: "000000000000".parse().expect("an id"),
+            scopes: Vec::new(),
+            namespaces: Vec::new(),
+            networks: Vec::new(),
+            limits: Vec::new(),
+            created: UNIX_EPOCH,
+            expires: None,
+            revoked: None,
+            last_used: None,
+            salt: Bytes([0; 16]),
+            hash: Bytes([0; 32]),
+        };
+        let droid = made("droid", None);
+        let boss = made("boss", droid.makes("boss"));
+        let deeper = made("x", boss.makes("x"));
+        let again = made("boss", boss.makes("boss"));
+        let names = [&droid, &boss, &deeper, &again].map(KeyRecord::principal);
+        let expected = [
+            "key:droid",
+            "key:droid/boss",
+            "key:droid/boss/x",
+            "key:droid/boss",
+        ];
+        assert_eq!(names, expected);
+        assert_eq!(made("droid", droid.makes("droid")).principal(), "key:droid");
+    }
+}

@@ -1,0 +1,320 @@
+//! The store: one file, read by every process that admits requests, changed by one writer at a time.
+//!
+//! A change takes the lock, reads the file anew, replaces it, and puts the new table in force before it returns: whoever
+//! revoked a key in this process need not wait for anything. Other processes look at the file (`follow.rs`).
+//!
+//! All of it blocks. Call it where blocking is allowed.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::watch;
+
+use super::error::KeysError;
+use super::file::{self, Stamp};
+use super::record::{KeyRecord, NewKey, whole_seconds};
+use super::table::{KeyTable, KeyTables};
+use super::text::{self, KeyId};
+use crate::file_lock::FileLock;
+use crate::scope::ScopeTable;
+use crate::secrets::Secret;
+
+/// How long a writer waits for another one.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The most keys, those of the last 90 days that count no more included.
+const KEYS_MAX: usize = 200_000;
+
+/// For how long keys that count no more are shown.
+const HISTORY: Duration = Duration::from_secs(90 * 24 * 3600);
+
+/// How far the file may be behind with a key's last use: one key causes no more than one write in this time.
+const USE_BEHIND: Duration = Duration::from_secs(3600);
+
+/// The keys of a file.
+#[derive(Debug)]
+pub struct KeyStore {
+    path: PathBuf,
+    tables: KeyTables,
+    /// Held while a file is read and its table published, so that no older table follows a newer one. No await is under it.
+    state: Mutex<State>,
+    losses: watch::Sender<u64>,
+    changes: watch::Sender<()>,
+    patience: Duration,
+}
+
+#[derive(Debug)]
+struct State {
+    scopes: Arc<ScopeTable>,
+    /// Of the file that was read last, whether or not it could be used.
+    seen: Option<Stamp>,
+    /// Whether the last uses could not be written, so that the log says it once.
+    uses_unwritten: bool,
+}
+
+/// A key that was just made: the only moment its text is known.
+#[derive(Debug)]
+pub struct MadeKey {
+    /// What is kept of it.
+    pub record: KeyRecord,
+    /// What its owner sends.
+    pub text: Secret,
+}
+
+impl KeyStore {
+    /// Reads the keys of a file. A file that is not there has none.
+    ///
+    /// # Errors
+    ///
+    /// When the file is damaged or cannot be read: a process that begins without its keys would refuse their owners.
+    pub fn open(path: PathBuf, scopes: ScopeTable) -> Result<Self, KeysError> {
+        let store = Self {
+            path,
+            tables: KeyTables::default(),
+            state: Mutex::new(State {
+                scopes: Arc::new(scopes),
+                seen: None,
+                uses_unwritten: false,
+            }),
+            losses: watch::Sender::new(0),
+            changes: watch::Sender::new(()),
+            patience: PATIENCE,
+        };
+        let (records, stamp) = file::read(&store.path)?;
+        let mut state = store.state();
+        let table = store.compiled(&state, &records)?;
+        store.publish(&mut state, table, stamp);
+        drop(state);
+        Ok(store)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What requests are judged by.
+    pub fn tables(&self) -> KeyTables {
+        self.tables.clone()
+    }
+
+    /// Changes each time after keys that counted were revoked, removed or narrowed, by whatever process. Whoever was
+    /// admitted for longer than a request is to be admitted again then.
+    pub fn losses(&self) -> watch::Receiver<u64> {
+        self.losses.subscribe()
+    }
+
+    /// Changes each time after another table is in force.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// Makes a key. It counts from now on.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with what is wanted, an unknown scope above all; or the file cannot be read or written. Nothing is
+    /// changed then.
+    pub fn create(&self, wanted: NewKey) -> Result<MadeKey, KeysError> {
+        wanted.check().map_err(KeysError::Invalid)?;
+        let mut state = self.state();
+        let known = state.scopes.compile(&wanted.scopes);
+        known.map_err(|error| KeysError::Invalid(format!("scopes: {error}")))?;
+        let _lock = self.lock("keys create")?;
+        let (mut records, _) = file::read(&self.path)?;
+        let now = SystemTime::now();
+        records.retain(|record| !record.is_history(now, HISTORY));
+        if records.len() >= KEYS_MAX {
+            return Err(KeysError::TooMany(KEYS_MAX));
+        }
+        let mut id = KeyId::new()?;
+        while records.iter().any(|record| record.id == id) {
+            id = KeyId::new()?;
+        }
+        let text = text::generate(wanted.kind, id)?;
+        let mut salt = [0; 16];
+        getrandom::fill(&mut salt)?;
+        let record = KeyRecord::new(id, wanted, text.expose().as_bytes(), salt, now);
+        records.push(record.clone());
+        self.write(&mut state, &records)?;
+        Ok(MadeKey { record, text })
+    }
+
+    /// Takes a key back. Requests with it are refused from now on. A key that is revoked already stays so.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such key, or the file cannot be read or written.
+    pub fn revoke(&self, id: KeyId) -> Result<KeyRecord, KeysError> {
+        let mut state = self.state();
+        let _lock = self.lock("keys revoke")?;
+        let (mut records, _) = file::read(&self.path)?;
+        let record = records.iter_mut().find(|record| record.id == id);
+        let record = record.ok_or(KeysError::NoSuchKey(id))?;
+        if record.revoked.is_some() {
+            return Ok(record.clone());
+        }
+        record.revoked = Some(whole_seconds(SystemTime::now()));
+        let revoked = record.clone();
+        self.write(&mut state, &records)?;
+        Ok(revoked)
+    }
+
+    /// All keys, oldest first, with their last use as far as the file and this process know it.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read.
+    pub fn list(&self) -> Result<Vec<KeyRecord>, KeysError> {
+        let (mut records, _) = file::read(&self.path)?;
+        let table = self.tables.load();
+        for record in &mut records {
+            let known = table.get(record.id).and_then(|key| key.last_used());
+            record.last_used = record.last_used.max(known);
+        }
+        records.sort_by_key(|record| (record.created, record.id));
+        Ok(records)
+    }
+
+    /// Puts in force what another process has written. What cannot be read is told once and changes nothing: the keys of
+    /// before stay in force.
+    pub fn refresh(&self) {
+        let mut state = self.state();
+        let stamp = Stamp::of(&self.path);
+        if stamp == state.seen {
+            return;
+        }
+        // Taken before the file is read: one that cannot be used is told once, and read again when it changes.
+        state.seen = stamp;
+        let path = self.path.display();
+        let read = file::read(&self.path);
+        let published = read.and_then(|(records, stamp)| {
+            if stamp.is_none() {
+                tracing::warn!("{path}: is gone: no API key counts until there is one again");
+            }
+            let table = self.compiled(&state, &records)?;
+            self.publish(&mut state, table, stamp);
+            Ok(())
+        });
+        match published {
+            Ok(()) => tracing::info!(
+                keys = self.tables.load().len(),
+                "{path}: API keys read again"
+            ),
+            Err(error) => {
+                tracing::error!(%error, "the API keys of before stay in force");
+            }
+        }
+    }
+
+    /// Uses other scopes from now on.
+    pub fn set_scopes(&self, scopes: ScopeTable) {
+        let mut state = self.state();
+        if *state.scopes == scopes {
+            return;
+        }
+        state.scopes = Arc::new(scopes);
+        let table = self.tables.snapshot();
+        let records: Vec<_> = table.iter().map(|key| key.record().clone()).collect();
+        // All of them were compiled before, and scopes cannot make a record unusable.
+        match self.compiled(&state, &records) {
+            Ok(table) => {
+                let seen = state.seen;
+                self.publish(&mut state, table, seen);
+            }
+            Err(error) => tracing::error!(%error, "the API keys of before stay in force"),
+        }
+    }
+
+    /// Writes when keys were used last, where the file is far behind: all of them at once.
+    pub fn write_uses(&self) {
+        let table = self.tables.snapshot();
+        let behind = |record: &KeyRecord| {
+            let used = table.get(record.id)?.last_used()?;
+            let is_behind = record.last_used.is_none_or(|known| {
+                used.duration_since(known)
+                    .is_ok_and(|since| since >= USE_BEHIND)
+            });
+            is_behind.then_some(used)
+        };
+        if !table.iter().any(|key| key.is_written_behind(USE_BEHIND)) {
+            return;
+        }
+        let mut state = self.state();
+        let written = self.lock("keys in use").and_then(|_lock| {
+            let (mut records, _) = file::read(&self.path)?;
+            let mut changed = false;
+            for record in &mut records {
+                if let Some(used) = behind(record) {
+                    record.last_used = Some(used);
+                    changed = true;
+                }
+            }
+            match changed {
+                true => self.write(&mut state, &records),
+                false => Ok(()),
+            }
+        });
+        match written {
+            Ok(()) => state.uses_unwritten = false,
+            Err(error) if !state.uses_unwritten => {
+                state.uses_unwritten = true;
+                tracing::warn!(%error, "when API keys were used last cannot be written; they count all the same");
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self, purpose: &str) -> Result<FileLock, KeysError> {
+        let told = |source| KeysError::Io {
+            doing: "make the folder of",
+            path: self.path.clone(),
+            source,
+        };
+        // A first key may come before the first start.
+        if let Some(folder) = self.path.parent() {
+            std::fs::create_dir_all(folder).map_err(told)?;
+        }
+        let mut lock = self.path.clone().into_os_string();
+        lock.push(".lock");
+        let lock = FileLock::take(Path::new(&lock), purpose, self.patience)?;
+        file::remove_unfinished(&self.path);
+        Ok(lock)
+    }
+
+    /// Replaces the file and puts it in force. The caller holds the lock.
+    fn write(&self, state: &mut State, records: &[KeyRecord]) -> Result<(), KeysError> {
+        // First: a file that no process could read must not be written.
+        let table = self.compiled(state, records)?;
+        file::write(&self.path, records)?;
+        self.publish(state, table, Stamp::of(&self.path));
+        Ok(())
+    }
+
+    fn compiled(&self, state: &State, records: &[KeyRecord]) -> Result<KeyTable, KeysError> {
+        let table = KeyTable::compile(records, &state.scopes, &self.tables.load());
+        table.map_err(|reason| KeysError::Damaged {
+            path: self.path.clone(),
+            reason,
+        })
+    }
+
+    fn publish(&self, state: &mut State, table: KeyTable, stamp: Option<Stamp>) {
+        let lost = table.takes_away_from(&self.tables.load(), SystemTime::now());
+        self.tables.publish(table);
+        state.seen = stamp;
+        self.changes.send_replace(());
+        if lost {
+            // After the table: whoever is admitted again is judged by it.
+            self.losses.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,342 @@
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+use crate::keys::{KeyKind, KeyRefusal, KeyState};
+
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+fn wanted(name: &str) -> NewKey {
+    NewKey {
+        name: name.into(),
+        made_by: None,
+        scopes: vec!["read".into()],
+        namespaces: vec!["dev-*".into()],
+        networks: Vec::new(),
+        limits: vec!["5/10:tool_call".parse().unwrap()],
+        lifetime: None,
+        kind: KeyKind::Gateway,
+    }
+}
+
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self { folder }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("data/keys.json")
+    }
+
+    /// As a process that starts now.
+    fn open(&self) -> KeyStore {
+        KeyStore::open(self.file(), ScopeTable::default()).unwrap()
+    }
+}
+
+fn verify(store: &KeyStore, key: &MadeKey) -> Result<String, KeyRefusal> {
+    verify_from(store, key, HERE, SystemTime::now())
+}
+
+fn verify_from(
+    store: &KeyStore,
+    key: &MadeKey,
+    client: IpAddr,
+    now: SystemTime,
+) -> Result<String, KeyRefusal> {
+    let table = store.tables.load();
+    let found = table.verify(key.text.expose().as_bytes(), client, now)?;
+    Ok(found.principal().to_string())
+}
+
+#[test]
+fn a_key_counts_from_its_making_to_its_end() {
+    let place = Place::new();
+    let store = place.open();
+    let key = store.create(wanted("ci")).unwrap();
+    assert_eq!(verify(&store, &key).as_deref(), Ok("key:ci"));
+    let table = store.tables.load();
+    let found = table.get(key.record.id).unwrap();
+    assert!(found.namespaces().opens(&"dev-1".parse().unwrap()));
+    assert!(found.grant().tools.allows("project_list"));
+    assert!(!found.grant().tools.allows("project_create"));
+    assert_eq!(
+        found.grant().key_id().map(|id| &**id),
+        Some(key.record.id.as_str())
+    );
+    assert_eq!(found.limits().len(), 1);
+    drop(table);
+    let losses = store.losses();
+    assert_eq!(
+        store
+            .revoke(key.record.id)
+            .unwrap()
+            .state(SystemTime::now()),
+        KeyState::Revoked
+    );
+    assert_eq!(verify(&store, &key), Err(KeyRefusal::Revoked));
+    assert!(losses.has_changed().unwrap());
+    // A second time changes nothing, and a key that never was is told.
+    let first = store.list().unwrap()[0].revoked;
+    assert_eq!(store.revoke(key.record.id).unwrap().revoked, first);
+    let other = KeyId::new().unwrap();
+    assert!(matches!(store.revoke(other), Err(KeysError::NoSuchKey(id)) if id == other));
+}
+
+#[test]
+fn networks_and_time_are_judged_at_each_request() {
+    let place = Place::new();
+    let store = place.open();
+    let key = NewKey {
+        networks: vec!["10.0.0.0/8".parse().unwrap()],
+        lifetime: Some(Duration::from_secs(3600)),
+        ..wanted("ci")
+    };
+    let key = store.create(key).unwrap();
+    let inside: IpAddr = "10.1.2.3".parse().unwrap();
+    let now = SystemTime::now();
+    let at = |client, seconds| {
+        verify_from(&store, &key, client, now + Duration::from_secs(seconds)).err()
+    };
+    assert_eq!(at(inside, 0), None);
+    assert_eq!(at("::ffff:10.1.2.3".parse().unwrap(), 3000), None);
+    assert_eq!(at(HERE, 0), Some(KeyRefusal::Network));
+    assert_eq!(at(inside, 3601), Some(KeyRefusal::Expired));
+}
+
+#[test]
+fn what_is_almost_a_key_is_none() {
+    let place = Place::new();
+    let store = place.open();
+    let key = store.create(wanted("ci")).unwrap();
+    let other = store.create(wanted("ci")).unwrap();
+    let table = store.tables.load();
+    let refused = |text: &[u8]| table.verify(text, HERE, SystemTime::now()).err();
+    let text = key.text.expose().as_bytes();
+    assert_eq!(
+        refused(&text[..text.len() - 1]),
+        Some(KeyRefusal::Malformed)
+    );
+    // A right checksum around another key's id, or nobody's.
+    for (id, refusal) in [
+        (other.record.id, KeyRefusal::WrongSecret),
+        (KeyId::new().unwrap(), KeyRefusal::Unknown),
+    ] {
+        let forged = text::generate(KeyKind::Relay, id).unwrap();
+        assert_eq!(refused(forged.expose().as_bytes()), Some(refusal));
+    }
+}
+
+#[test]
+fn another_processs_changes_are_read() {
+    let place = Place::new();
+    let (one, other) = (place.open(), place.open());
+    let key = one.create(wanted("ci")).unwrap();
+    assert_eq!(verify(&other, &key), Err(KeyRefusal::Unknown));
+    other.refresh();
+    assert!(verify(&other, &key).is_ok());
+    let losses = other.losses();
+    // One more key takes nothing from anybody.
+    one.create(wanted("more")).unwrap();
+    other.refresh();
+    assert!(!losses.has_changed().unwrap());
+    one.revoke(key.record.id).unwrap();
+    other.refresh();
+    assert_eq!(verify(&other, &key), Err(KeyRefusal::Revoked));
+    assert!(losses.has_changed().unwrap());
+}
+
+#[test]
+fn a_damaged_file_leaves_the_keys_of_before_in_force_and_stops_a_start() {
+    let place = Place::new();
+    let store = place.open();
+    let key = store.create(wanted("ci")).unwrap();
+    let whole = fs::read(place.file()).unwrap();
+    for damaged in [
+        whole[..whole.len() / 2].to_vec(),
+        b"".to_vec(),
+        b"[]".to_vec(),
+        String::from_utf8(whole.clone())
+            .unwrap()
+            .replace("dev-*", "[")
+            .into_bytes(),
+        String::from_utf8(whole.clone())
+            .unwrap()
+            .replace("\"ci\"", "\"../ci\"")
+            .into_bytes(),
+        String::from_utf8(whole.clone())
+            .unwrap()
+            .replace("\"name\"", "\"nome\"")
+            .into_bytes(),
+    ] {
+        fs::write(place.file(), &damaged).unwrap();
+        store.refresh();
+        assert!(verify(&store, &key).is_ok());
+        assert!(matches!(
+            store.create(wanted("more")),
+            Err(KeysError::Damaged { .. })
+        ));
+        assert_eq!(
+            fs::read(place.file()).unwrap(),
+            damaged,
+            "nothing was written"
+        );
+        let error = KeyStore::open(place.file(), ScopeTable::default()).unwrap_err();
+        let told = error.to_string();
+        assert!(
+            told.contains("keys.json: is damaged: ") && !told.contains('\n'),
+            "{told}"
+        );
+    }
+    fs::write(place.file(), r#"{"version": 2, "keys": [], "more": 1}"#).unwrap();
+    let error = KeyStore::open(place.file(), ScopeTable::default()).unwrap_err();
+    assert!(error.to_string().contains("format version 2"), "{error}");
+    // A file that is whole again, and one that is gone.
+    fs::write(place.file(), &whole).unwrap();
+    store.refresh();
+    assert!(verify(&store, &key).is_ok());
+    fs::remove_file(place.file()).unwrap();
+    store.refresh();
+    assert_eq!(verify(&store, &key), Err(KeyRefusal::Unknown));
+}
+
+#[test]
+fn the_file_is_its_owners_alone_and_has_no_key() {
+    let place = Place::new();
+    let store = place.open();
+    let key = store.create(wanted("ci")).unwrap();
+    let mode = fs::metadata(place.file()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let text = key.text.expose();
+    let secret = &text[text.len() - 46..];
+    let shown = format!("{key:?} {store:?} {:?}", store.list().unwrap());
+    for place in fs::read_dir(place.file().parent().unwrap()).unwrap() {
+        let stored = fs::read_to_string(place.unwrap().path()).unwrap();
+        assert!(!stored.contains(secret) && !stored.contains(&secret[..40]));
+    }
+    assert!(
+        !shown.contains(secret) && !shown.contains(&secret[..40]),
+        "{shown}"
+    );
+    let hash = crate::data_dir::hex(&key.record.hash.0);
+    assert!(!shown.contains(&hash), "{shown}");
+}
+
+#[test]
+fn scopes_that_are_not_there_are_refused_and_those_that_leave_open_nothing() {
+    let place = Place::new();
+    let store = place.open();
+    let unknown = NewKey {
+        scopes: vec!["read".into(), "ci".into()],
+        ..wanted("ci")
+    };
+    let refused = store.create(unknown.clone()).unwrap_err().to_string();
+    assert!(
+        refused.contains("\"ci\"") && refused.contains("admin, read, write"),
+        "{refused}"
+    );
+    let ci = [("ci".to_owned(), vec!["deploy".to_owned()])];
+    store.set_scopes(ScopeTable::new(&ci.into()).unwrap());
+    let key = store.create(unknown).unwrap();
+    let allows = |tool| {
+        let table = store.tables.snapshot();
+        let grant = table.get(key.record.id).unwrap().grant();
+        grant.tools.allows(tool)
+    };
+    assert!(allows("deploy") && allows("project_list"));
+    let losses = store.losses();
+    store.set_scopes(ScopeTable::default());
+    assert!(!allows("deploy") && allows("project_list"));
+    assert!(losses.has_changed().unwrap());
+    assert!(verify(&store, &key).is_ok());
+}
+
+#[test]
+fn last_uses_are_written_together_and_take_nothing_else_along() {
+    let place = Place::new();
+    let (one, other) = (place.open(), place.open());
+    let keys = [
+        one.create(wanted("a")).unwrap(),
+        one.create(wanted("b")).unwrap(),
+    ];
+    other.refresh();
+    for key in &keys {
+        assert!(verify(&other, key).is_ok());
+    }
+    // Meanwhile another process changes the file.
+    one.revoke(keys[0].record.id).unwrap();
+    let losses = other.losses();
+    other.write_uses();
+    let listed = place.open().list().unwrap();
+    assert!(listed.iter().all(|record| record.last_used.is_some()));
+    assert_eq!(
+        listed
+            .iter()
+            .filter(|record| record.revoked.is_some())
+            .count(),
+        1
+    );
+    assert_eq!(verify(&other, &keys[0]), Err(KeyRefusal::Revoked));
+    assert!(losses.has_changed().unwrap());
+    // A second use soon after is no reason to write again.
+    let stamp = Stamp::of(&place.file());
+    assert!(verify(&other, &keys[1]).is_ok());
+    other.write_uses();
+    assert_eq!(Stamp::of(&place.file()), stamp);
+}
+
+#[test]
+fn two_writers_lose_nothing() {
+    let place = Place::new();
+    let stores = [place.open(), place.open(), place.open()];
+    std::thread::scope(|scope| {
+        for store in &stores {
+            scope.spawn(|| {
+                for _ in 0..5 {
+                    store.create(wanted("ci")).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(place.open().list().unwrap().len(), 15);
+}
+
+/// What a process that dies in the middle has of its key.
+const NAME: &str = "keys::store::tests::revokes_where_it_is_told";
+
+#[test]
+#[ignore = "run by `a_crash_leaves_the_old_keys_or_the_new_ones`"]
+fn revokes_where_it_is_told() {
+    let file = PathBuf::from(std::env::var_os(crate::fault::FOLDER).unwrap()).join("keys.json");
+    let store = KeyStore::open(file, ScopeTable::default()).unwrap();
+    let id = store.list().unwrap()[0].id;
+    store.revoke(id).unwrap();
+}
+
+#[test]
+fn a_crash_leaves_the_old_keys_or_the_new_ones() {
+    let open = |folder: &Path| KeyStore::open(folder.join("keys.json"), ScopeTable::default());
+    let prepare = || {
+        let folder = tempfile::tempdir().unwrap();
+        open(folder.path()).unwrap().create(wanted("ci")).unwrap();
+        folder
+    };
+    let points = crate::fault::dying_everywhere(NAME, &[], prepare, |at, folder| {
+        let store = open(folder).unwrap();
+        let listed = store.list().unwrap();
+        assert_eq!(listed.len(), 1);
+        if at == 0 {
+            assert!(listed[0].revoked.is_some());
+        }
+        // The next writer is not in the way of what the dead one left, and removes it.
+        store.create(wanted("next")).unwrap();
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 2);
+    });
+    assert!(points > 3, "{points}");
+}

@@ -1,0 +1,410 @@
+//! All keys at one moment, compiled for the question that every request asks: whose key is this, and does it count?
+//!
+//! The question costs one hash and one look into a map, however many keys there are. Keys with the same scopes or the same
+//! namespaces share what is compiled of these.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use arc_swap::{ArcSwap, Guard};
+
+use super::record::{self, KeyLimit, KeyRecord, KeyState};
+use super::text::{self, KeyId};
+use crate::grant::{Grant, GrantSource};
+use crate::namespace_scope::NamespaceScope;
+use crate::scope::{ScopeTable, ToolScope};
+
+/// How exactly a process remembers when a key was used: threads that serve the same key rarely write.
+const USE_STEP_SECONDS: u64 = 60;
+
+/// All keys at one moment.
+#[derive(Debug, Default)]
+pub struct KeyTable {
+    keys: HashMap<KeyId, Arc<ApiKey>>,
+    scopes: Arc<ScopeTable>,
+}
+
+/// The table in force, wherever it is asked. A clone is the same one.
+#[derive(Debug, Clone, Default)]
+pub struct KeyTables(Arc<ArcSwap<KeyTable>>);
+
+impl KeyTables {
+    /// The table of this moment.
+    pub fn load(&self) -> Guard<Arc<KeyTable>> {
+        self.0.load()
+    }
+
+    /// The same to keep.
+    pub fn snapshot(&self) -> Arc<KeyTable> {
+        self.0.load_full()
+    }
+
+    pub(super) fn publish(&self, table: KeyTable) {
+        self.0.store(Arc::new(table));
+    }
+}
+
+/// One key, ready to be asked.
+#[derive(Debug)]
+pub struct ApiKey {
+    record: KeyRecord,
+    principal: Arc<str>,
+    namespaces: Arc<NamespaceScope>,
+    grant: Arc<Grant>,
+    limits: Arc<[KeyLimit]>,
+    /// When a request came with it, in seconds since 1970.
+    used: AtomicU64,
+    /// What the file says of that.
+    written: AtomicU64,
+}
+
+/// Why a key does not count. For the log alone: a caller is told the same of all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyRefusal {
+    /// The text is no key's: its length, a character, or its checksum is wrong.
+    Malformed,
+    /// No key has the id.
+    Unknown,
+    /// A key has the id, and another secret.
+    WrongSecret,
+    /// It was taken back.
+    Revoked,
+    /// Its time is over.
+    Expired,
+    /// It does not count from the client's network.
+    Network,
+}
+
+impl KeyRefusal {
+    /// The cause in words.
+    pub fn cause(self) -> &'static str {
+        match self {
+            Self::Malformed => "the API key's format or checksum is wrong",
+            Self::Unknown => "no API key has this id",
+            Self::WrongSecret => "the API key's secret is wrong",
+            Self::Revoked => "the API key is revoked",
+            Self::Expired => "the API key has expired",
+            Self::Network => "the API key does not count from the client's network",
+        }
+    }
+}
+
+impl ApiKey {
+    /// What is known of the key.
+    pub fn record(&self) -> &KeyRecord {
+        &self.record
+    }
+
+    /// The principal of its requests.
+    pub fn principal(&self) -> &Arc<str> {
+        &self.principal
+    }
+
+    /// The namespaces it opens.
+    pub fn namespaces(&self) -> &Arc<NamespaceScope> {
+        &self.namespaces
+    }
+
+    /// The tools it opens.
+    pub fn grant(&self) -> &Arc<Grant> {
+        &self.grant
+    }
+
+    /// How often it may be used.
+    pub fn limits(&self) -> &Arc<[KeyLimit]> {
+        &self.limits
+    }
+
+    /// When this process or the file knows that it was used last.
+    pub fn last_used(&self) -> Option<SystemTime> {
+        let used = self.used.load(Ordering::Relaxed);
+        (used > 0).then(|| UNIX_EPOCH + Duration::from_secs(used))
+    }
+
+    /// Whether the file is so far behind with the last use.
+    pub(super) fn is_written_behind(&self, step: Duration) -> bool {
+        let written = self.written.load(Ordering::Relaxed);
+        let since = self.used.load(Ordering::Relaxed).saturating_sub(written);
+        since >= step.as_secs()
+    }
+
+    fn note_use(&self, now: SystemTime) {
+        let now = seconds(now);
+        let before = self.used.load(Ordering::Relaxed);
+        if now >= before.saturating_add(USE_STEP_SECONDS) {
+            self.used.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the file says the same of the key, but for its last use.
+    fn is(&self, other: &KeyRecord) -> bool {
+        let last_used = self.record.last_used;
+        self.record
+            == KeyRecord {
+                last_used,
+                ..other.clone()
+            }
+    }
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
+}
+
+impl KeyTable {
+    /// Whose key a text is, where the key counts for this client at this moment. The use is remembered.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyRefusal`], which no caller is to be told.
+    pub fn verify(
+        &self,
+        text: &[u8],
+        client: IpAddr,
+        now: SystemTime,
+    ) -> Result<&Arc<ApiKey>, KeyRefusal> {
+        let id = text::id_of(text).ok_or(KeyRefusal::Malformed)?;
+        let key = self.keys.get(&id);
+        // Hashed in any case: how long it takes does not tell whether there is a key of this id.
+        let salt = key.map_or([0; 16], |key| key.record.salt.0);
+        let hash = record::hash(&salt, text);
+        let key = key.ok_or(KeyRefusal::Unknown)?;
+        if !key.record.hash.matches(&hash) {
+            return Err(KeyRefusal::WrongSecret);
+        }
+        match key.record.state(now) {
+            KeyState::Active => {}
+            KeyState::Expired => return Err(KeyRefusal::Expired),
+            KeyState::Revoked => return Err(KeyRefusal::Revoked),
+        }
+        let networks = &key.record.networks;
+        if !networks.is_empty() && !networks.iter().any(|it| it.contains(client)) {
+            return Err(KeyRefusal::Network);
+        }
+        key.note_use(now);
+        Ok(key)
+    }
+
+    /// The key of an id, whether or not it counts.
+    pub fn get(&self, id: KeyId) -> Option<&Arc<ApiKey>> {
+        self.keys.get(&id)
+    }
+
+    /// All keys, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<ApiKey>> {
+        self.keys.values()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether there are no keys.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Compiles the records of a file. What `before` has compiled of keys that are still the same is used again.
+    ///
+    /// # Errors
+    ///
+    /// Which record has a name or pattern that the store does not write.
+    pub(super) fn compile(
+        records: &[KeyRecord],
+        scopes: &Arc<ScopeTable>,
+        before: &Self,
+    ) -> Result<Self, String> {
+        let same_scopes = before.scopes == *scopes;
+        let mut compiled = Compiled {
+            scopes: Arc::clone(scopes),
+            ..Compiled::default()
+        };
+        let mut keys = HashMap::with_capacity(records.len());
+        for record in records {
+            let old = before.keys.get(&record.id);
+            let same = old.filter(|old| same_scopes && old.is(record));
+            let used = record.last_used.map_or(0, seconds);
+            let key = match same {
+                Some(same) => {
+                    same.used.fetch_max(used, Ordering::Relaxed);
+                    same.written.store(used, Ordering::Relaxed);
+                    Arc::clone(same)
+                }
+                None => {
+                    let known = old.map_or(0, |old| old.used.load(Ordering::Relaxed));
+                    Arc::new(compiled.key(record.clone(), known.max(used))?)
+                }
+            };
+            keys.insert(key.record.id, key);
+        }
+        compiled.warn_of_unknown_scopes();
+        Ok(Self {
+            keys,
+            scopes: Arc::clone(scopes),
+        })
+    }
+
+    /// Whether a key that counted counts no more, or differently.
+    pub(super) fn takes_away_from(&self, before: &Self, now: SystemTime) -> bool {
+        before.keys.iter().any(|(id, old)| {
+            old.record.state(now) == KeyState::Active
+                && self.keys.get(id).is_none_or(|new| !Arc::ptr_eq(old, new))
+        })
+    }
+}
+
+/// What keys share while a table is compiled.
+#[derive(Default)]
+struct Compiled {
+    scopes: Arc<ScopeTable>,
+    tools: HashMap<Vec<String>, Arc<ToolScope>>,
+    namespaces: HashMap<Vec<String>, Arc<NamespaceScope>>,
+    /// A key with a scope that there is not, and how many there are.
+    unknown: Option<(KeyId, String, usize)>,
+}
+
+impl Compiled {
+    fn key(&mut self, record: KeyRecord, used: u64) -> Result<ApiKey, String> {
+        let told = |error: String| format!("key {}: {error}", record.id);
+        record::check_name(&record.name).map_err(told)?;
+        let namespaces = match self.namespaces.get(&record.namespaces) {
+            Some(known) => Arc::clone(known),
+            None => {
+                let scope = NamespaceScope::new(&record.namespaces);
+                let scope = Arc::new(scope.map_err(|error| told(format!("namespaces: {error}")))?);
+                self.namespaces
+                    .insert(record.namespaces.clone(), Arc::clone(&scope));
+                scope
+            }
+        };
+        Ok(ApiKey {
+            principal: record.principal().into(),
+            namespaces,
+            grant: Arc::new(Grant {
+                tools: self.tools(&record),
+                source: GrantSource::Key {
+                    id: record.id.as_str().into(),
+                },
+            }),
+            limits: record.limits.as_slice().into(),
+            used: used.into(),
+            written: record.last_used.map_or(0, seconds).into(),
+            record,
+        })
+    }
+
+    /// The tools of a key's scopes. A scope that the configuration has no more opens nothing; the others go on.
+    fn tools(&mut self, record: &KeyRecord) -> Arc<ToolScope> {
+        if let Some(known) = self.tools.get(&record.scopes) {
+            return Arc::clone(known);
+        }
+        let scopes = &self.scopes;
+        let tools = scopes.compile(&record.scopes).unwrap_or_else(|error| {
+            let (id, message) = (record.id, error.to_string());
+            let entry = self.unknown.get_or_insert((id, message, 0));
+            entry.2 += 1;
+            let is_known = |name: &&String| scopes.names().any(|known| known == name.as_str());
+            let known: Vec<_> = record.scopes.iter().filter(is_known).collect();
+            let rest = scopes.compile(&known);
+            rest.expect("scopes of these names exist")
+        });
+        let tools = Arc::new(tools);
+        self.tools.insert(record.scopes.clone(), Arc::clone(&tools));
+        tools
+    }
+
+    fn warn_of_unknown_scopes(&self) {
+        if let Some((id, error, lists)) = &self.unknown {
+            tracing::warn!(
+                key = %id,
+                %error,
+                lists,
+                "API keys have scopes that do not exist; these scopes open no tool"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Instant;
+
+    use super::super::record::NewKey;
+    use super::super::text::{self, KeyKind};
+    use super::*;
+    use crate::secrets::Secret;
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    fn made(count: usize) -> (Vec<KeyRecord>, Vec<Secret>) {
+        let wanted = NewKey {
+            name: "ci".into(),
+            made_by: None,
+            scopes: vec!["read".into()],
+            namespaces: vec!["dev-*".into(), "github".into()],
+            networks: Vec::new(),
+            limits: Vec::new(),
+            lifetime: None,
+            kind: KeyKind::Gateway,
+        };
+        let now = SystemTime::now();
+        (0..count)
+            .map(|_| {
+                let id = KeyId::new().unwrap();
+                let text = text::generate(KeyKind::Gateway, id).unwrap();
+                let sent = text.expose().as_bytes();
+                let record = KeyRecord::new(id, wanted.clone(), sent, [7; 16], now);
+                (record, text)
+            })
+            .unzip()
+    }
+
+    /// What a thousand checks take, for people who run this with `--no-capture`.
+    fn checked(table: &KeyTable, keys: &[Secret]) -> Duration {
+        let started = Instant::now();
+        for key in keys.iter().cycle().take(1000) {
+            let found = table.verify(key.expose().as_bytes(), HERE, SystemTime::now());
+            assert!(found.is_ok());
+        }
+        started.elapsed()
+    }
+
+    #[test]
+    fn a_hundred_thousand_keys_share_what_is_compiled_and_a_change_compiles_only_what_changed() {
+        let scopes = Arc::default();
+        let (mut records, keys) = made(100_000);
+        let started = Instant::now();
+        let table = KeyTable::compile(&records, &scopes, &KeyTable::default()).unwrap();
+        println!("compiled in {:?}", started.elapsed());
+        let one = KeyTable::compile(&records[..1], &scopes, &KeyTable::default()).unwrap();
+        println!("1,000 checks among 1: {:?}", checked(&one, &keys[..1]));
+        println!("1,000 checks among 100,000: {:?}", checked(&table, &keys));
+
+        let first = table.get(records[0].id).unwrap();
+        for key in table.iter() {
+            assert!(Arc::ptr_eq(&key.grant.tools, &first.grant.tools));
+            assert!(Arc::ptr_eq(&key.namespaces, &first.namespaces));
+        }
+        records[5].revoked = Some(SystemTime::now());
+        records[6].last_used = Some(SystemTime::now());
+        let started = Instant::now();
+        let next = KeyTable::compile(&records, &scopes, &table).unwrap();
+        println!("compiled again in {:?}", started.elapsed());
+        let again = |at: usize| {
+            let id = records[at].id;
+            Arc::ptr_eq(table.get(id).unwrap(), next.get(id).unwrap())
+        };
+        assert!(again(4) && !again(5) && again(6));
+        assert!(next.takes_away_from(&table, SystemTime::now()));
+        assert!(!table.takes_away_from(&table, SystemTime::now()));
+        let refused = next.verify(keys[5].expose().as_bytes(), HERE, SystemTime::now());
+        assert_eq!(refused.err(), Some(KeyRefusal::Revoked));
+    }
+}

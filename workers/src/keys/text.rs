@@ -1,0 +1,229 @@
+//! The text of a key: `td_` or `oub_`, twelve characters that are the key's public id, `_`, forty random characters, and a
+//! checksum of six over all before it.
+//!
+//! The checksum tells a typing error from a wrong key without a look at any table. It keeps nobody out: everybody can
+//! compute it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::secrets::Secret;
+
+/// Digits, capitals, small letters: what survives in headers, in shells and under a double click.
+const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+/// An id has no capitals, so that nobody has to spell them.
+const ID_ALPHABET: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+
+const ID_BYTES: usize = 12;
+/// 238 bits: not to be guessed, so that a fast hash is enough to store.
+const RANDOM_BYTES: usize = 40;
+const CHECKSUM_BYTES: usize = 6;
+
+/// What a key begins with. Every kind opens the same things everywhere; the beginning says what the key was made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KeyKind {
+    /// `td_`: for clients of the gateway.
+    #[default]
+    Gateway,
+    /// `oub_`: for containers behind the relay.
+    Relay,
+}
+
+impl KeyKind {
+    const ALL: [Self; 2] = [Self::Gateway, Self::Relay];
+
+    /// The beginning of such keys.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Self::Gateway => "td_",
+            Self::Relay => "oub_",
+        }
+    }
+}
+
+/// A key's public name: it may stand in logs, and leads to the key's record in one step.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct KeyId([u8; ID_BYTES]);
+
+/// A text that is no key's id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "not the id of a key: it has 12 small letters and digits, as `tooldock keys list` shows it"
+)]
+pub struct InvalidKeyId;
+
+impl KeyId {
+    /// Makes an id.
+    ///
+    /// # Errors
+    ///
+    /// When the operating system gives no randomness.
+    pub(super) fn new() -> Result<Self, getrandom::Error> {
+        let mut id = [0; ID_BYTES];
+        random(&mut id, ID_ALPHABET)?;
+        Ok(Self(id))
+    }
+
+    /// The id as it is written.
+    pub fn as_str(&self) -> &str {
+        // Only characters of its alphabet come in.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+
+    fn of(bytes: &[u8]) -> Option<Self> {
+        let id: [u8; ID_BYTES] = bytes.try_into().ok()?;
+        id.iter()
+            .all(|byte| ID_ALPHABET.contains(byte))
+            .then_some(Self(id))
+    }
+}
+
+impl FromStr for KeyId {
+    type Err = InvalidKeyId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::of(text.as_bytes()).ok_or(InvalidKeyId)
+    }
+}
+
+impl TryFrom<String> for KeyId {
+    type Error = InvalidKeyId;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<KeyId> for String {
+    fn from(id: KeyId) -> Self {
+        id.as_str().to_owned()
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Whether a credential is meant to be a key, right or wrong: then no other kind of credential is tried with it.
+pub fn looks_like_key(text: &[u8]) -> bool {
+    KeyKind::ALL
+        .iter()
+        .any(|kind| text.starts_with(kind.prefix().as_bytes()))
+}
+
+/// The id that a key names, where the whole text is one that a key can have.
+pub(super) fn id_of(text: &[u8]) -> Option<KeyId> {
+    let rest = KeyKind::ALL
+        .iter()
+        .find_map(|kind| text.strip_prefix(kind.prefix().as_bytes()))?;
+    if rest.len() != ID_BYTES + 1 + RANDOM_BYTES + CHECKSUM_BYTES || rest[ID_BYTES] != b'_' {
+        return None;
+    }
+    let (signed, sum) = text.split_at(text.len() - CHECKSUM_BYTES);
+    (checksum(signed) == sum).then(|| KeyId::of(&rest[..ID_BYTES]))?
+}
+
+/// Makes the text of a new key.
+///
+/// # Errors
+///
+/// When the operating system gives no randomness.
+pub(super) fn generate(kind: KeyKind, id: KeyId) -> Result<Secret, getrandom::Error> {
+    let mut secret = zeroize::Zeroizing::new([0; RANDOM_BYTES]);
+    random(&mut *secret, ALPHABET)?;
+    let mut text = String::with_capacity(80);
+    text.push_str(kind.prefix());
+    text.push_str(id.as_str());
+    text.push('_');
+    text.extend(secret.iter().map(|&byte| char::from(byte)));
+    let sum = checksum(text.as_bytes());
+    text.extend(sum.iter().map(|&byte| char::from(byte)));
+    Ok(Secret::new(text))
+}
+
+/// Fills a place with characters of an alphabet, each as likely as any other.
+fn random(place: &mut [u8], alphabet: &[u8]) -> Result<(), getrandom::Error> {
+    // Bytes from here on would make the first characters likelier.
+    let fair = 256 / alphabet.len() * alphabet.len();
+    let mut bytes = zeroize::Zeroizing::new([0; 64]);
+    let mut filled = 0;
+    while filled < place.len() {
+        getrandom::fill(&mut *bytes)?;
+        let fair = bytes.iter().filter(|&&byte| usize::from(byte) < fair);
+        for (slot, byte) in place[filled..].iter_mut().zip(fair) {
+            *slot = alphabet[usize::from(*byte) % alphabet.len()];
+            filled += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Six characters of the SHA-256 of a text.
+fn checksum(text: &[u8]) -> [u8; CHECKSUM_BYTES] {
+    let digest = Sha256::digest(text);
+    std::array::from_fn(|at| ALPHABET[usize::from(digest[at]) % ALPHABET.len()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(kind: KeyKind) -> (KeyId, Secret) {
+        let id = KeyId::new().unwrap();
+        (id, generate(kind, id).unwrap())
+    }
+
+    #[test]
+    fn a_key_names_its_id_and_has_more_than_32_random_characters() {
+        for kind in KeyKind::ALL {
+            let (id, text) = key(kind);
+            let text = text.expose();
+            assert_eq!(id_of(text.as_bytes()), Some(id), "{text}");
+            assert!(text.starts_with(kind.prefix()) && looks_like_key(text.as_bytes()));
+            let secret = text.rsplit('_').next().unwrap();
+            assert_eq!(secret.len(), RANDOM_BYTES + CHECKSUM_BYTES);
+            let graphic = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+            assert!(text.bytes().all(graphic), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_typing_error_anywhere_is_seen() {
+        let (_, text) = key(KeyKind::Gateway);
+        let text = text.expose().as_bytes();
+        for at in 0..text.len() {
+            let mut other = text.to_vec();
+            other[at] = if other[at] == b'a' { b'b' } else { b'a' };
+            assert_eq!(id_of(&other), None, "{at}");
+            let mut shorter = text.to_vec();
+            shorter.remove(at);
+            assert_eq!(id_of(&shorter), None, "{at}");
+        }
+        let relay = [b"oub_", &text[3..]].concat();
+        assert_eq!(id_of(&relay), None);
+        for wrong in [&b""[..], b"td_", b"oub_x", b"td_\xff\xfe", &[b'x'; 5000]] {
+            assert_eq!(id_of(wrong), None);
+        }
+    }
+
+    #[test]
+    fn ids_are_read_as_they_are_written_and_nothing_else_is_one() {
+        let id = KeyId::new().unwrap();
+        assert_eq!(id.to_string().parse(), Ok(id));
+        for wrong in ["", "abc", "ABCDEFGHIJKL", "abcdefghijk_", "../../etc/pa"] {
+            assert_eq!(wrong.parse::<KeyId>(), Err(InvalidKeyId), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! Personal values: secrets that each principal has of its own, and what a server makes of them.
+//!
+//! ```text
+//! secrets store, scope principal:NAME ──reload──▶ PersonalSecrets ──┐
+//! a server's keys, `personal: [TOKEN]` ──reload──▶ Personal ────────┴──for a caller──▶ PersonalValues
+//! ```
+//!
+//! A name that a server lists under `personal` is looked up among the values of the principal that calls, and nowhere else:
+//! a value that everybody shares never stands in for a personal one. Personal values are in no snapshot, so that a new one
+//! changes what its principal gets and nothing of what the others use.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::error::{CallError, CallErrorCode};
+use crate::external::InvalidServer;
+use crate::names::{NamespaceName, PrincipalName};
+use crate::process::output::Redactor;
+use crate::secrets::{Authorizer, Scope, Secret, Secrets};
+use crate::template::{NoValue, Parts, Sources, Template, is_variable_name};
+
+/// Personal values of one server; more is a mistake.
+const SLOTS_MAX: usize = 64;
+
+/// The values of one principal, by key.
+type Own = Arc<BTreeMap<String, Secret>>;
+
+/// The personal values of all principals, as the last reload read them.
+#[derive(Debug)]
+pub struct PersonalSecrets {
+    current: ArcSwap<BTreeMap<String, Own>>,
+    /// Who has authorized the gateway at which server, and when.
+    authorized: ArcSwap<BTreeMap<Authorizer, u64>>,
+    changed: watch::Sender<()>,
+}
+
+impl Default for PersonalSecrets {
+    fn default() -> Self {
+        Self {
+            current: ArcSwap::default(),
+            authorized: ArcSwap::default(),
+            changed: watch::Sender::new(()),
+        }
+    }
+}
+
+impl PersonalSecrets {
+    /// Uses the values of these secrets from now on.
+    pub fn install(&self, secrets: &Secrets) {
+        let before = self.current.load_full();
+        let wanted = secrets.of_principals().map(|(name, own)| {
+            let kept = before.get(name).filter(|kept| ***kept == *own);
+            let own = kept.map_or_else(|| Arc::new(own.clone()), Arc::clone);
+            (name.to_owned(), own)
+        });
+        let wanted: BTreeMap<_, _> = wanted.collect();
+        if wanted != *before {
+            self.current.store(Arc::new(wanted));
+            self.changed.send_replace(());
+        }
+    }
+
+    /// From now on these have authorized the gateway, each since then.
+    pub(crate) fn install_authorizations(&self, authorized: BTreeMap<Authorizer, u64>) {
+        if authorized != **self.authorized.load() {
+            self.authorized.store(Arc::new(authorized));
+            self.changed.send_replace(());
+        }
+    }
+
+    /// Since when the gateway is authorized, in seconds since 1970.
+    pub(crate) fn authorized_since(&self, authorizer: &Authorizer) -> Option<u64> {
+        self.authorized.load().get(authorizer).copied()
+    }
+
+    /// Tells of each change.
+    pub fn subscribe(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    fn of(&self, principal: &str) -> Option<Own> {
+        self.current.load().get(principal).cloned()
+    }
+
+    /// A text without any principal's values of these names.
+    fn hide(&self, slots: &BTreeSet<String>, text: &str) -> String {
+        let all = self.current.load();
+        let own = all.values().flat_map(|own| &**own);
+        let own = own.filter(|(key, _)| slots.contains(*key));
+        let hidden = Redactor::new(own.map(|(_, value)| value)).hide(text.into(), false);
+        String::from_utf8_lossy(&hidden).into_owned()
+    }
+}
+
+/// What of a server's settings depends on who calls: of a stdio server its variables, of a remote server its headers. And
+/// whether somebody has to have authorized the gateway before it may use a remote server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Personal {
+    slots: BTreeSet<String>,
+    /// By the name of the variable or header.
+    entries: Vec<(String, Parts)>,
+    authorized_by: Option<AuthorizedBy>,
+}
+
+/// Who authorizes the gateway at a remote server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthorizedBy {
+    /// The operator, for everybody.
+    Operator,
+    /// Each principal, for itself.
+    Principal,
+}
+
+/// The same for one principal.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PersonalValues {
+    /// By the name of the variable or header.
+    pub entries: Vec<(String, Secret)>,
+    /// What must not show in logs and errors.
+    pub hidden: Vec<Secret>,
+    /// Since when the principal has authorized the gateway, where that is needed. Who does so again may be somebody else
+    /// there.
+    pub authorized_since: Option<u64>,
+}
+
+impl Personal {
+    /// Nothing yet, of a server with these personal names.
+    pub(crate) fn new(slots: &[String]) -> Self {
+        Self {
+            slots: slots.iter().cloned().collect(),
+            ..Self::default()
+        }
+    }
+
+    /// From now on somebody has to have authorized the gateway.
+    pub(crate) fn authorize(&mut self, by: AuthorizedBy) {
+        self.authorized_by = Some(by);
+    }
+
+    /// Takes a setting that refers to a personal name; what else it refers to is looked up now. `false`: it refers to none,
+    /// and is everybody's.
+    pub(crate) fn take(
+        &mut self,
+        name: &str,
+        template: &Template,
+        sources: &Sources<'_>,
+    ) -> Result<bool, NoValue> {
+        if !template.names().iter().any(|it| self.slots.contains(*it)) {
+            return Ok(false);
+        }
+        let parts = template.parts(sources, &|name| self.slots.contains(name))?;
+        self.entries.push((name.to_owned(), parts));
+        Ok(true)
+    }
+
+    /// Whether anything depends on who calls.
+    pub fn is_needed(&self) -> bool {
+        !self.entries.is_empty() || self.authorized_by == Some(AuthorizedBy::Principal)
+    }
+
+    /// Whether a principal has all it takes to reach the server.
+    ///
+    /// # Errors
+    ///
+    /// As [`Personal::values`].
+    pub fn check(
+        &self,
+        namespace: &NamespaceName,
+        secrets: &PersonalSecrets,
+        principal: Option<&str>,
+    ) -> Result<(), CallError> {
+        match self.is_needed() || self.authorized_by.is_some() {
+            true => self.values(namespace, secrets, principal).map(drop),
+            false => Ok(()),
+        }
+    }
+
+    /// Who has authorized the gateway, or has to, when that principal calls. `None`: nobody has to.
+    pub fn authorizer(
+        &self,
+        namespace: &NamespaceName,
+        principal: Option<&str>,
+    ) -> Option<Authorizer> {
+        let principal = match self.authorized_by? {
+            AuthorizedBy::Operator => None,
+            AuthorizedBy::Principal => Some(principal?.parse().ok()?),
+        };
+        Some(Authorizer {
+            namespace: namespace.clone(),
+            principal,
+        })
+    }
+
+    /// The names of the variables or headers.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// What a principal gets.
+    ///
+    /// # Errors
+    ///
+    /// `missing_credential`: which personal values the principal lacks, and the command that sets the first of them; or the
+    /// command that authorizes the gateway.
+    pub fn values(
+        &self,
+        namespace: &NamespaceName,
+        secrets: &PersonalSecrets,
+        principal: Option<&str>,
+    ) -> Result<PersonalValues, CallError> {
+        let mut values = PersonalValues::default();
+        if let Some(authorizer) = self.authorizer(namespace, principal) {
+            let since = secrets.authorized_since(&authorizer);
+            values.authorized_since = Some(since.ok_or_else(|| not_authorized(authorizer))?);
+        }
+        if !self.is_needed() {
+            return Ok(values);
+        }
+        let name = principal.and_then(|name| name.parse::<PrincipalName>().ok());
+        let Some(name) = name else {
+            return Err(self.for_nobody(namespace));
+        };
+        let own = secrets.of(name.as_str()).unwrap_or_default();
+        let missing: Vec<_> = self
+            .slots
+            .iter()
+            .filter(|it| !own.contains_key(*it))
+            .collect();
+        if !missing.is_empty() {
+            return Err(missing_values(namespace, name, &missing));
+        }
+        for (entry, parts) in &self.entries {
+            let Some(value) = parts.fill(&own) else {
+                continue;
+            };
+            values.hidden.push(value.clone());
+            values.entries.push((entry.clone(), value));
+        }
+        let slots = self.slots.iter().filter_map(|slot| own.get(slot).cloned());
+        values.hidden.extend(slots);
+        Ok(values)
+    }
+
+    /// A text that quotes the server, without any principal's values.
+    pub fn hide(&self, secrets: &PersonalSecrets, text: String) -> String {
+        match self.is_needed() {
+            true => secrets.hide(&self.slots, &text),
+            false => text,
+        }
+    }
+
+    fn for_nobody(&self, namespace: &NamespaceName) -> CallError {
+        let message = format!(
+            "namespace {namespace} needs credentials of whoever calls, and this call has no principal of its own: use a listener \
+             that asks for a token, and call with one"
+        );
+        let error = CallError::new(CallErrorCode::MissingCredential, message);
+        with_details(error, &json!({ "slots": self.slots }))
+    }
+}
+
+fn missing_values(
+    namespace: &NamespaceName,
+    name: PrincipalName,
+    missing: &[&String],
+) -> CallError {
+    let scope = Scope::Principal(name);
+    let first = missing.first().map_or("", |it| it.as_str());
+    let command = format!(
+        "tooldock secrets set --key {first} --scope {}",
+        scope.shell_word()
+    );
+    let keys: Vec<_> = missing.iter().map(|it| it.as_str()).collect();
+    let message = format!(
+        "namespace {namespace} needs a personal value of {} for this caller, and none is set. Ask whoever operates the gateway \
+         to run: {command}",
+        keys.join(", ")
+    );
+    let details = json!({ "slots": missing, "scope": scope, "command": command });
+    with_details(
+        CallError::new(CallErrorCode::MissingCredential, message),
+        &details,
+    )
+}
+
+/// What a caller is told while nobody has authorized the gateway, or not any more.
+pub fn not_authorized(authorizer: Authorizer) -> CallError {
+    let Authorizer {
+        namespace,
+        principal,
+    } = authorizer;
+    let scope = principal.map(Scope::Principal);
+    let option = scope.as_ref().map(Scope::shell_word);
+    let option = option.map_or_else(String::new, |scope| format!(" --scope {scope}"));
+    let command = format!("tooldock secrets authorize --namespace {namespace}{option}");
+    let whose = match scope {
+        Some(_) => "in this caller's name",
+        None => "for everybody",
+    };
+    let message = format!(
+        "namespace {namespace} is not authorized at its server {whose}. Ask whoever operates the gateway to run: {command}"
+    );
+    let details = json!({ "scope": scope, "command": command });
+    with_details(
+        CallError::new(CallErrorCode::MissingCredential, message),
+        &details,
+    )
+}
+
+fn with_details(mut error: CallError, details: &serde_json::Value) -> CallError {
+    error.details = serde_json::value::to_raw_value(details).ok();
+    error
+}
+
+/// Checks the key `personal` of a server whose settings refer to `used`.
+pub(crate) fn check<'a>(
+    personal: &[String],
+    used: impl IntoIterator<Item = &'a Template>,
+) -> Result<(), InvalidServer> {
+    let wrong = |message: String| Err(InvalidServer::new("personal", message));
+    if personal.len() > SLOTS_MAX {
+        return wrong(format!("has more than {SLOTS_MAX} entries"));
+    }
+    let used: BTreeSet<_> = used.into_iter().flat_map(Template::names).collect();
+    let mut seen = BTreeSet::new();
+    for (index, slot) in personal.iter().enumerate() {
+        if !is_variable_name(slot) {
+            return wrong(format!("entry {index} is no name of a variable"));
+        }
+        if !seen.insert(slot) {
+            return wrong(format!("names {slot} twice"));
+        }
+        if !used.contains(slot.as_str()) {
+            return wrong(format!(
+                "names {slot}, which nothing of this server refers to: write ${{{slot}}} where the value belongs"
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secrets(pairs: &[(&str, &str, &str)]) -> Secrets {
+        pairs
+            .iter()
+            .fold(Secrets::default(), |all, (scope, key, value)| {
+                all.with_scope(&scope.parse().unwrap(), key, Secret::new(*value))
+            })
+    }
+
+    fn personal(text: &str, shared: &Secrets) -> Personal {
+        let shared = shared.for_namespace(&"ns".parse().unwrap()).values;
+        let sources = Sources {
+            secrets: &shared,
+            environment: &|_| Some("of the gateway".to_owned()),
+            allowed: None,
+        };
+        let mut personal = Personal::new(&["TOKEN".to_owned()]);
+        let taken = personal.take("authorization", &Template::new(text), &sources);
+        assert!(taken.unwrap());
+        personal
+    }
+
+    fn value(
+        personal: &Personal,
+        own: &PersonalSecrets,
+        who: Option<&str>,
+    ) -> Result<String, CallError> {
+        let values = personal.values(&"ns".parse().unwrap(), own, who)?;
+        Ok(values.entries[0].1.expose().to_owned())
+    }
+
+    #[test]
+    fn each_principal_gets_its_own_value_and_nobody_a_shared_one() {
+        let all = secrets(&[
+            ("global", "TOKEN", "everybodys"),
+            ("ns", "TOKEN", "the-namespaces"),
+            ("global", "PREFIX", "Bearer"),
+            ("principal:ada", "TOKEN", "adas"),
+            ("principal:key:bob", "TOKEN", "bobs"),
+            ("principal:carol", "OTHER", "carols"),
+        ]);
+        let own = PersonalSecrets::default();
+        own.install(&all);
+        let personal = personal("${PREFIX} ${TOKEN}", &all);
+        assert_eq!(value(&personal, &own, Some("ada")).unwrap(), "Bearer adas");
+        assert_eq!(
+            value(&personal, &own, Some("key:bob")).unwrap(),
+            "Bearer bobs"
+        );
+        let refused = value(&personal, &own, Some("carol")).unwrap_err();
+        assert_eq!(refused.code, CallErrorCode::MissingCredential);
+        let command = "tooldock secrets set --key TOKEN --scope principal:carol";
+        assert!(refused.message.contains(command), "{refused}");
+        assert!(refused.details.unwrap().get().contains(command));
+        for nobody in [None, Some(""), Some("anonymous")] {
+            let refused = value(&personal, &own, nobody).unwrap_err();
+            assert_eq!(refused.code, CallErrorCode::MissingCredential, "{nobody:?}");
+        }
+    }
+
+    #[test]
+    fn a_change_is_told_and_what_did_not_change_is_kept() {
+        let own = PersonalSecrets::default();
+        let mut changes = own.subscribe();
+        own.install(&secrets(&[
+            ("principal:a", "T", "1"),
+            ("principal:b", "T", "2"),
+        ]));
+        assert!(changes.has_changed().unwrap());
+        changes.mark_unchanged();
+        let kept = own.of("b").unwrap();
+        own.install(&secrets(&[
+            ("principal:a", "T", "1"),
+            ("principal:b", "T", "2"),
+        ]));
+        assert!(!changes.has_changed().unwrap());
+        own.install(&secrets(&[
+            ("principal:a", "T", "3"),
+            ("principal:b", "T", "2"),
+        ]));
+        assert!(changes.has_changed().unwrap());
+        assert!(Arc::ptr_eq(&kept, &own.of("b").unwrap()));
+    }
+
+    #[test]
+    fn values_show_neither_in_debug_nor_in_texts_that_quote_a_server() {
+        let all = secrets(&[
+            ("principal:ada", "TOKEN", "hunter2"),
+            ("principal:bob", "TOKEN", "hunter3"),
+        ]);
+        let own = PersonalSecrets::default();
+        own.install(&all);
+        let personal = personal("literal-secret ${TOKEN}", &all);
+        let values = personal
+            .values(&"ns".parse().unwrap(), &own, Some("ada"))
+            .unwrap();
+        let text = format!("{own:?} {personal:?} {values:?}");
+        assert!(
+            !text.contains("hunter") && !text.contains("literal"),
+            "{text}"
+        );
+        let told = personal.hide(&own, "no user hunter2 or hunter3".to_owned());
+        assert_eq!(told, "no user [redacted] or [redacted]");
+    }
+
+    #[test]
+    fn a_name_that_nothing_refers_to_is_a_mistake() {
+        let used = [Template::new("Bearer ${TOKEN}")];
+        let check = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|it| (*it).to_owned()).collect();
+            check(&names, &used).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(&["TOKEN"]), Ok(()));
+        for (names, said) in [
+            (&["TOKEN", "TOKEN"][..], "TOKEN twice"),
+            (&["OTHER"], "refers to"),
+            (&["A B"], "no name"),
+        ] {
+            let error = check(names).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}

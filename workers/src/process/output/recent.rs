@@ -1,0 +1,176 @@
+//! What the processes of one server printed lately, for operators who look at it: a bounded number of lines, each as the
+//! log has it.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::SystemTime;
+
+use tokio::sync::watch;
+
+use super::Stream;
+use crate::names::NamespaceName;
+
+/// Lines that are kept of one server …
+const LINES_MAX: usize = 500;
+/// … and the bytes of their texts. The oldest lines go first.
+const BYTES_MAX: usize = 256 * 1024;
+
+/// A line that a process of a server printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecentLine {
+    /// Counts the lines of the server, from 1.
+    pub number: u64,
+    /// When the line was read.
+    pub at: SystemTime,
+    /// The process that printed the line; `None` for an installer.
+    pub pid: Option<u32>,
+    /// Which of the process's streams the line came from.
+    pub stream: Stream,
+    /// The line as it is logged: without secrets, and unable to drive a terminal.
+    pub text: Arc<str>,
+}
+
+/// The last lines of one server, over the ends of its processes.
+pub struct RecentLines {
+    /// Plain data; nothing awaits under it.
+    kept: Mutex<Kept>,
+    /// The number of the newest line.
+    newest: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Kept {
+    lines: VecDeque<RecentLine>,
+    bytes: usize,
+    last: u64,
+}
+
+impl Default for RecentLines {
+    fn default() -> Self {
+        Self {
+            kept: Mutex::default(),
+            newest: watch::Sender::new(0),
+        }
+    }
+}
+
+impl RecentLines {
+    /// The lines that are kept of those after this number, oldest first. A number that no line has had yet is one of a
+    /// count that began before this one: then all lines are new.
+    pub fn after(&self, number: u64) -> Vec<RecentLine> {
+        let kept = self.lock();
+        let after = if number > kept.last { 0 } else { number };
+        let new = kept.lines.iter().filter(|line| line.number > after);
+        new.cloned().collect()
+    }
+
+    /// The number of the newest line, now and whenever a line comes. 0: there has been none.
+    pub fn newest(&self) -> watch::Receiver<u64> {
+        self.newest.subscribe()
+    }
+
+    pub(crate) fn keep(&self, pid: Option<u32>, stream: Stream, text: &str) {
+        let number = {
+            let mut kept = self.lock();
+            kept.last += 1;
+            let line = RecentLine {
+                number: kept.last,
+                at: SystemTime::now(),
+                pid,
+                stream,
+                text: text.into(),
+            };
+            kept.bytes += text.len();
+            kept.lines.push_back(line);
+            while kept.lines.len() > LINES_MAX || kept.bytes > BYTES_MAX {
+                let Some(oldest) = kept.lines.pop_front() else {
+                    break;
+                };
+                kept.bytes -= oldest.text.len();
+            }
+            kept.last
+        };
+        // Both streams of an installer write here: the later number stays.
+        self.newest
+            .send_modify(|newest| *newest = number.max(*newest));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for RecentLines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecentLines").finish_non_exhaustive()
+    }
+}
+
+/// The last lines of all servers. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct RecentOutput {
+    /// Those of a server live as long as somebody holds them: its pool, or somebody who reads.
+    servers: Arc<Mutex<HashMap<NamespaceName, Weak<RecentLines>>>>,
+}
+
+impl RecentOutput {
+    /// The lines of one server. They go with the last holder.
+    pub fn of(&self, server: &NamespaceName) -> Arc<RecentLines> {
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lines) = servers.get(server).and_then(Weak::upgrade) {
+            return lines;
+        }
+        servers.retain(|_, lines| lines.strong_count() > 0);
+        let lines = Arc::new(RecentLines::default());
+        servers.insert(server.clone(), Arc::downgrade(&lines));
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(lines: &[RecentLine]) -> Vec<u64> {
+        lines.iter().map(|line| line.number).collect()
+    }
+
+    #[test]
+    fn the_oldest_lines_go_by_number_and_by_size() {
+        let recent = RecentLines::default();
+        for _ in 0..LINES_MAX + 3 {
+            recent.keep(Some(7), Stream::Stderr, "x");
+        }
+        let kept = recent.after(0);
+        assert_eq!((kept.len(), kept[0].number), (LINES_MAX, 4));
+        for _ in 0..3 {
+            recent.keep(None, Stream::Stdout, &"y".repeat(BYTES_MAX / 2));
+        }
+        let kept = recent.after(0);
+        assert_eq!(kept.len(), 2);
+        assert_eq!(*recent.newest().borrow(), kept[1].number);
+    }
+
+    #[test]
+    fn a_reader_goes_on_behind_the_line_it_has_seen() {
+        let recent = RecentLines::default();
+        for text in ["a", "b", "c"] {
+            recent.keep(None, Stream::Stderr, text);
+        }
+        assert_eq!(numbers(&recent.after(1)), [2, 3]);
+        assert_eq!(numbers(&recent.after(3)), [0_u64; 0]);
+        // The number of a count that began before this one.
+        assert_eq!(numbers(&recent.after(99)), [1, 2, 3]);
+    }
+
+    #[test]
+    fn the_lines_of_a_server_outlive_its_processes_but_not_their_last_holder() {
+        let (output, name) = (RecentOutput::default(), "a".parse().expect("valid"));
+        let held = output.of(&name);
+        output.of(&name).keep(None, Stream::Stderr, "x");
+        assert_eq!(held.after(0).len(), 1);
+        drop(held);
+        assert_eq!(output.of(&name).after(0).len(), 0);
+    }
+}

@@ -1,0 +1,291 @@
+//! OAuth towards remote servers: the keys, and what it takes to get a token.
+
+use serde::{Deserialize, Serialize};
+
+use super::backend::Backend;
+use crate::external::InvalidServer;
+use crate::personal::AuthorizedBy;
+use crate::secrets::Secret;
+use crate::template::Template;
+
+/// Scopes of one server; more is a mistake.
+const SCOPES_MAX: usize = 64;
+/// The longest client id, scope or resource.
+const TEXT_MAX: usize = 1024;
+
+/// `oauth:` of a server.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OAuthConfig {
+    /// How the gateway gets tokens.
+    pub grant: Grant,
+    /// Whether each principal authorizes the gateway for itself, with the grant `authorization_code`.
+    pub personal: bool,
+    /// The client that the gateway is at the authorization server. With the grant `authorization_code` it may be left out:
+    /// the gateway then registers by itself.
+    pub client_id: Option<String>,
+    /// The client's secret.
+    pub client_secret: Option<Template>,
+    /// Where people authorize the gateway, where that is not to be discovered.
+    pub authorization_url: Option<String>,
+    /// Where tokens are fetched, where that is not to be discovered.
+    pub token_url: Option<String>,
+    /// The authorization server, where its endpoints are to be discovered and the server itself does not name it.
+    pub issuer: Option<String>,
+    /// What is asked for.
+    pub scopes: Vec<String>,
+    /// What the token is for, where that is not the first backend's URL.
+    pub resource: Option<String>,
+}
+
+/// How the gateway gets tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grant {
+    /// In its own name.
+    #[default]
+    ClientCredentials,
+    /// In the name of somebody who has authorized the gateway in a browser.
+    AuthorizationCode,
+}
+
+/// What it takes to get a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OAuthSpec {
+    /// How.
+    pub grant: Grant,
+    /// The client that the gateway is; `None`: it registers by itself.
+    pub client_id: Option<String>,
+    /// Its secret.
+    pub client_secret: Option<Secret>,
+    /// Where people authorize the gateway; `None`: that is discovered, or of no use.
+    pub authorization_url: Option<String>,
+    /// Where tokens are fetched; `None`: that is discovered.
+    pub token_url: Option<String>,
+    /// The authorization server, where it is configured.
+    pub issuer: Option<String>,
+    /// What is asked for.
+    pub scopes: Vec<String>,
+    /// What the token is for.
+    pub resource: String,
+}
+
+impl OAuthConfig {
+    /// Checks the keys. `personal` are names that each principal has of its own.
+    ///
+    /// # Errors
+    ///
+    /// The first key that is wrong, and what to write instead.
+    pub(super) fn validate(&self, personal: &[String]) -> Result<(), InvalidServer> {
+        let wrong = |key: &str, message: &str| {
+            Err(InvalidServer::new(
+                format!("oauth.{key}"),
+                message.to_owned(),
+            ))
+        };
+        let text = |text: &str| {
+            !text.is_empty()
+                && text.len() <= TEXT_MAX
+                && text.bytes().all(|it| it.is_ascii_graphic())
+        };
+        let alone = self.grant == Grant::ClientCredentials;
+        match &self.client_id {
+            Some(id) if !text(id) => {
+                return wrong("client_id", "is empty, too long, or has a space in it");
+            }
+            None if alone => return wrong("client_id", "is missing"),
+            None if self.client_secret.is_some() => {
+                return wrong(
+                    "client_id",
+                    "is missing: client_secret is the secret of a client",
+                );
+            }
+            _ => {}
+        }
+        if alone && self.client_secret.is_none() {
+            return wrong(
+                "client_secret",
+                "is missing: write ${NAME}, the name of a secret",
+            );
+        }
+        if alone && self.personal {
+            let message =
+                "needs somebody who authorizes the gateway: write grant: authorization_code";
+            return wrong("personal", message);
+        }
+        match (alone, &self.authorization_url, &self.token_url) {
+            (true, Some(_), _) => {
+                return wrong(
+                    "authorization_url",
+                    "is of no use with grant: client_credentials",
+                );
+            }
+            (false, None, Some(_)) => {
+                return wrong(
+                    "authorization_url",
+                    "is missing: token_url needs it with grant: authorization_code",
+                );
+            }
+            (false, Some(_), None) => {
+                return wrong("token_url", "is missing: authorization_url needs it");
+            }
+            _ => {}
+        }
+        let names = self.client_secret.as_ref().map(Template::names);
+        if names
+            .iter()
+            .flatten()
+            .any(|name| personal.iter().any(|it| it == name))
+        {
+            let message = "refers to a name under personal: the client is the gateway itself, and its secret is everybody's";
+            return wrong("client_secret", message);
+        }
+        if self.scopes.len() > SCOPES_MAX || !self.scopes.iter().all(|it| text(it)) {
+            return wrong("scopes", "are single words, at most 64");
+        }
+        if self.token_url.is_some() && self.issuer.is_some() {
+            return wrong(
+                "issuer",
+                "is of no use beside token_url: leave out one of them",
+            );
+        }
+        for (key, url) in [
+            ("authorization_url", &self.authorization_url),
+            ("token_url", &self.token_url),
+            ("issuer", &self.issuer),
+            ("resource", &self.resource),
+        ] {
+            let Some(url) = url else { continue };
+            if url.starts_with("unix:") {
+                return wrong(key, "must be an https or http URL");
+            }
+            Backend::parse(url)
+                .map_err(|message| InvalidServer::new(format!("oauth.{key}"), message))?;
+        }
+        if self.client_secret.is_some() && self.issuer.is_none() && self.token_url.is_none() {
+            let message = "is missing: the remote server must not choose where client_secret is sent (or write token_url)";
+            return wrong("issuer", message);
+        }
+        Ok(())
+    }
+
+    /// Who has to have authorized the gateway; `None`: nobody has to.
+    pub(super) fn authorized_by(&self) -> Option<AuthorizedBy> {
+        match (self.grant, self.personal) {
+            (Grant::ClientCredentials, _) => None,
+            (Grant::AuthorizationCode, true) => Some(AuthorizedBy::Principal),
+            (Grant::AuthorizationCode, false) => Some(AuthorizedBy::Operator),
+        }
+    }
+
+    /// The same with its secret. `resource` is what the token is for, where the configuration does not say.
+    pub(super) fn spec(&self, client_secret: Option<Secret>, resource: &str) -> OAuthSpec {
+        OAuthSpec {
+            grant: self.grant,
+            client_id: self.client_id.clone(),
+            client_secret,
+            authorization_url: self.authorization_url.clone(),
+            token_url: self.token_url.clone(),
+            issuer: self.issuer.clone(),
+            scopes: self.scopes.clone(),
+            resource: self.resource.clone().unwrap_or_else(|| resource.to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::remote::RemoteServerConfig;
+    use crate::yaml;
+
+    const WHOLE: &str =
+        "client_id: gw, client_secret: '${S}', token_url: 'https://a/token', scopes: [read]";
+
+    fn checked(oauth: &str, more: &str) -> Result<(), String> {
+        let text = format!("{{ backends: ['https://a/mcp'], oauth: {{ {oauth} }}, {more} }}");
+        let config: RemoteServerConfig = yaml::from_str(&text).map_err(|it| it.to_string())?;
+        config.validate().map_err(|it| it.to_string())
+    }
+
+    #[test]
+    fn a_wrong_key_is_named_with_what_to_write_instead() {
+        assert_eq!(checked(WHOLE, ""), Ok(()));
+        let alone = "client_id: gw, client_secret: '${S}', issuer: 'https://i'";
+        assert_eq!(checked(alone, ""), Ok(()));
+        let code = |keys: &str| format!("grant: authorization_code{keys}");
+        assert_eq!(checked(&code(""), ""), Ok(()));
+        assert_eq!(
+            checked(&code(", personal: true, client_id: gw"), ""),
+            Ok(())
+        );
+        for (keys, more, key) in [
+            (", client_secret: '${S}'", "", "oauth.client_id"),
+            (", token_url: 'https://a/t'", "", "oauth.authorization_url"),
+            (", authorization_url: 'https://a/t'", "", "oauth.token_url"),
+            (", personal: true", "isolation: shared", "isolation"),
+        ] {
+            let error = checked(&code(keys), more).expect_err(keys);
+            assert!(error.contains(key), "{keys}: {error}");
+        }
+        for (oauth, more, key) in [
+            ("client_secret: '${S}'", "", "oauth.client_id"),
+            ("client_id: gw, client_secret: '${S}'", "", "oauth.issuer"),
+            ("client_id: gw", "", "oauth.client_secret"),
+            (
+                "client_id: gw, client_secret: s, token_url: a",
+                "",
+                "oauth.token_url",
+            ),
+            (
+                "client_id: gw, client_secret: s, token_url: 'unix:/a'",
+                "",
+                "oauth.token_url",
+            ),
+            (
+                "client_id: gw, client_secret: s, scopes: ['a b']",
+                "",
+                "oauth.scopes",
+            ),
+            (
+                "client_id: gw, client_secret: s, grant: password",
+                "",
+                "grant",
+            ),
+            ("client_id: gw, client_secret: s, secret: x", "", "secret"),
+            (
+                "client_id: gw, client_secret: s, personal: true",
+                "",
+                "oauth.personal",
+            ),
+            (
+                "client_id: gw, client_secret: s, authorization_url: 'https://a'",
+                "",
+                "oauth.authorization_url",
+            ),
+            (WHOLE, "credentials: 'Bearer x'", "credentials"),
+            (
+                WHOLE,
+                "headers: { set: { Authorization: x } }",
+                "headers.set.Authorization",
+            ),
+            (
+                WHOLE,
+                "headers: { set: { X: '${S}' } }, personal: [S]",
+                "oauth.client_secret",
+            ),
+        ] {
+            let error = checked(oauth, more).expect_err(oauth);
+            assert!(error.contains(key), "{oauth} {more}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_token_is_for_the_first_backend_unless_the_configuration_says_otherwise() {
+        let config = |oauth: &str| yaml::from_str::<OAuthConfig>(oauth).expect(oauth);
+        let spec = config("{ client_id: gw }").spec(None, "https://a/mcp");
+        assert_eq!(spec.resource, "https://a/mcp");
+        let spec = config("{ client_id: gw, resource: 'https://b' }").spec(None, "https://a/mcp");
+        assert_eq!(spec.resource, "https://b");
+    }
+}

@@ -1,0 +1,536 @@
+//! What the gateway was authorized to do at remote servers in somebody's name: the tokens of the grant `authorization_code`.
+//!
+//! ```text
+//! $DATA/authorizations.enc    tokens, encrypted as the secrets are, under the same key
+//!       authorizations.lock   held by the one writer
+//! ```
+//!
+//! A file of their own, since tokens change by themselves, every hour or so: a change of the secrets asks for a reload.
+//! The store keeps what it has read in memory and tells [`PersonalSecrets`] who has authorized the gateway. What a token
+//! looks like is known to whoever fetches it, and to nobody here.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use tokio::time::{MissedTickBehavior, interval};
+use zeroize::Zeroizing;
+
+use super::envelope::Salt;
+use super::store::{self, Content, SecretStore};
+use super::{Secret, SecretsError, files};
+use crate::file_lock::FileLock;
+use crate::names::{NamespaceName, PrincipalName};
+use crate::personal::PersonalSecrets;
+
+/// The file.
+pub const AUTHORIZATIONS_FILE: &str = "authorizations.enc";
+const LOCK_FILE: &str = "authorizations.lock";
+const MODE: u32 = 0o600;
+/// What the names of unfinished files begin with.
+const UNFINISHED: &str = ".tmp-authorizations-";
+/// The largest file, in bytes: room for thousands of tokens.
+const BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// How long a writer waits for another one.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the file is looked at: what another process changes counts within a second.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// For which server, and in whose name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Authorizer {
+    /// The namespace of the server.
+    pub namespace: NamespaceName,
+    /// The principal; `None`: the operator, for everybody.
+    pub principal: Option<PrincipalName>,
+}
+
+/// What one authorizer gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Authorization {
+    /// When it was given, in seconds since 1970. It stays while its tokens are renewed.
+    pub since: u64,
+    /// The tokens, in the words of whoever fetches them.
+    pub tokens: Secret,
+}
+
+impl Authorization {
+    /// One that is given now.
+    pub fn new(tokens: Secret) -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            since: since.unwrap_or_default().as_secs(),
+            tokens,
+        }
+    }
+}
+
+/// All of them, by authorizer.
+type All = BTreeMap<Authorizer, Authorization>;
+
+/// The store. Its methods read and write files: call them where blocking is allowed.
+#[derive(Debug)]
+pub struct AuthorizationStore {
+    secrets: Arc<SecretStore>,
+    personal: Arc<PersonalSecrets>,
+    /// Plain data.
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    all: All,
+    /// Of the file that `all` was read from; `None`: nothing was read, or there is no file.
+    file: Option<FileId>,
+    /// The last file that could not be read. Its fault is told once.
+    damaged: Option<FileId>,
+}
+
+/// Equal as long as nobody replaced a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileId {
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+}
+
+impl AuthorizationStore {
+    /// The store beside these secrets, under their key. `personal` is told who has authorized the gateway.
+    pub fn new(secrets: Arc<SecretStore>, personal: Arc<PersonalSecrets>) -> Self {
+        Self {
+            secrets,
+            personal,
+            known: Mutex::default(),
+        }
+    }
+
+    /// Where the tokens are.
+    pub fn file(&self) -> PathBuf {
+        self.secrets.directory().join(AUTHORIZATIONS_FILE)
+    }
+
+    /// What an authorizer gave, as it was read last.
+    pub fn get(&self, authorizer: &Authorizer) -> Option<Authorization> {
+        self.known().all.get(authorizer).cloned()
+    }
+
+    /// All authorizers, and since when, as they were read last.
+    pub fn list(&self) -> Vec<(Authorizer, u64)> {
+        let known = self.known();
+        let all = known.all.iter();
+        all.map(|(authorizer, given)| (authorizer.clone(), given.since))
+            .collect()
+    }
+
+    /// Refuses early what could not be written.
+    ///
+    /// # Errors
+    ///
+    /// As [`SecretStore::can_write`].
+    pub fn can_write(&self) -> Result<(), SecretsError> {
+        self.secrets.can_write()
+    }
+
+    /// Keeps what an authorizer gave, in the place of what it gave before.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read or written. Nothing is changed then.
+    pub fn set(&self, authorizer: Authorizer, given: Authorization) -> Result<(), SecretsError> {
+        self.can_write()?;
+        self.change(|all| {
+            all.insert(authorizer, given);
+            true
+        })
+        .map(drop)
+    }
+
+    /// Takes away what an authorizer gave. `false`: it had given nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`AuthorizationStore::set`].
+    pub fn remove(&self, authorizer: &Authorizer) -> Result<bool, SecretsError> {
+        self.change(|all| all.remove(authorizer).is_some())
+    }
+
+    /// Puts renewed tokens in the place of those that they were made of, or takes these away. Where somebody replaced them
+    /// meanwhile, nothing is changed.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read or written. The change is then in memory alone, until the file is replaced: the tokens
+    /// of before are of no use any more.
+    pub fn renew(
+        &self,
+        authorizer: &Authorizer,
+        before: &Authorization,
+        now: Option<Authorization>,
+    ) -> Result<bool, SecretsError> {
+        let renew = |all: &mut All| {
+            if all.get(authorizer) != Some(before) {
+                return false;
+            }
+            match now.clone() {
+                Some(now) => all.insert(authorizer.clone(), now),
+                None => all.remove(authorizer),
+            };
+            true
+        };
+        self.change(renew).inspect_err(|_| {
+            let mut known = self.known();
+            let (mut all, file) = (known.all.clone(), known.file);
+            renew(&mut all);
+            self.install(&mut known, all, file);
+        })
+    }
+
+    /// Writes everything anew, under the key that the secrets have now. To be called after [`SecretStore::rekey`], with what
+    /// was read before.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub fn rewrite(&self) -> Result<(), SecretsError> {
+        let mut known = self.known();
+        if known.all.is_empty() {
+            return Ok(());
+        }
+        let _lock = self.lock()?;
+        self.write(&known.all, None)?;
+        known.file = self.file_id();
+        Ok(())
+    }
+
+    /// Reads the file if it was replaced since it was read last.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read: what was read before stays.
+    pub fn refresh(&self) -> Result<(), SecretsError> {
+        let mut known = self.known();
+        let file = self.file_id();
+        if file == known.file {
+            return Ok(());
+        }
+        match self.read() {
+            Ok((all, _)) => {
+                known.damaged = None;
+                self.install(&mut known, all, file);
+                Ok(())
+            }
+            Err(error) => {
+                known.damaged = file;
+                Err(error)
+            }
+        }
+    }
+
+    /// Follows what other processes change. Runs until it is dropped.
+    pub async fn follow(self: Arc<Self>) {
+        let mut looks = interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let store = Arc::clone(&self);
+            let look = tokio::task::spawn_blocking(move || store.look());
+            if let Err(error) = look.await {
+                tracing::error!(%error, "a look at the authorizations failed; the next one follows");
+            }
+        }
+    }
+
+    fn look(&self) {
+        let told = self.known().damaged;
+        if told.is_some() && told == self.file_id() {
+            return;
+        }
+        if let Err(error) = self.refresh() {
+            tracing::error!(
+                file = AUTHORIZATIONS_FILE,
+                "the authorizations cannot be read, and those of before stay in use: {error}"
+            );
+        }
+    }
+
+    /// Changes what the file has, if `change` says that it is a change.
+    fn change(&self, change: impl FnOnce(&mut All) -> bool) -> Result<bool, SecretsError> {
+        let mut known = self.known();
+        let _lock = self.lock()?;
+        let (mut all, salt) = self.read()?;
+        let changes = change(&mut all);
+        if changes {
+            self.write(&all, salt)?;
+        }
+        let file = self.file_id();
+        self.install(&mut known, all, file);
+        Ok(changes)
+    }
+
+    fn install(&self, known: &mut Known, all: All, file: Option<FileId>) {
+        let since = all.iter();
+        let since = since.map(|(authorizer, given)| (authorizer.clone(), given.since));
+        self.personal.install_authorizations(since.collect());
+        (known.all, known.file) = (all, file);
+    }
+
+    fn lock(&self) -> Result<FileLock, SecretsError> {
+        let path = self.secrets.directory().join(LOCK_FILE);
+        let lock = FileLock::take(&path, "authorizations", PATIENCE)?;
+        files::remove_unfinished(self.secrets.directory(), UNFINISHED);
+        Ok(lock)
+    }
+
+    fn read(&self) -> Result<(All, Option<Salt>), SecretsError> {
+        let path = self.file();
+        let Some(text) = files::read_up_to(&path, BYTES_MAX)? else {
+            return Ok((All::new(), None));
+        };
+        let is_plain = |text: &[u8]| serde_json::from_slice::<Stored>(text).is_ok();
+        match store::opened(&path, &text, &self.secrets.protection(), is_plain)? {
+            Content::Encrypted(opened) => Ok((parsed(&path, &opened.plain)?, opened.salt)),
+            Content::Plain => Ok((parsed(&path, &text)?, None)),
+        }
+    }
+
+    fn write(&self, all: &All, salt: Option<Salt>) -> Result<(), SecretsError> {
+        let stored = Stored {
+            version: 1,
+            authorizations: all.iter().map(Entry::of).collect(),
+        };
+        let json = serde_json::to_vec(&stored).expect("texts and numbers are JSON");
+        let json = Zeroizing::new(json);
+        if json.len() as u64 > BYTES_MAX / 2 {
+            return Err(SecretsError::TooLarge(BYTES_MAX / 2));
+        }
+        let sealed = store::sealed(&json, &self.secrets.protection(), salt)?;
+        let text = sealed.as_ref().map_or(&json[..], |it| it.as_bytes());
+        files::replace(&self.file(), text, MODE, UNFINISHED)
+    }
+
+    fn file_id(&self) -> Option<FileId> {
+        let file = fs::symlink_metadata(self.file()).ok()?;
+        Some(FileId {
+            inode: file.ino(),
+            bytes: file.len(),
+            modified: (file.mtime(), file.mtime_nsec()),
+        })
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The file's content.
+#[derive(Serialize, Deserialize)]
+struct Stored<'a> {
+    version: u8,
+    #[serde(borrow)]
+    authorizations: Vec<Entry<'a>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry<'a> {
+    namespace: NamespaceName,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    principal: Option<String>,
+    since: u64,
+    #[serde(borrow)]
+    tokens: std::borrow::Cow<'a, str>,
+}
+
+impl<'a> Entry<'a> {
+    fn of((authorizer, given): (&Authorizer, &'a Authorization)) -> Self {
+        let principal = authorizer.principal.as_ref();
+        Self {
+            namespace: authorizer.namespace.clone(),
+            principal: principal.map(|it| it.as_str().to_owned()),
+            since: given.since,
+            tokens: given.tokens.expose().into(),
+        }
+    }
+}
+
+fn parsed(path: &Path, json: &[u8]) -> Result<All, SecretsError> {
+    let damaged = |reason: String| SecretsError::Damaged {
+        path: path.to_owned(),
+        reason,
+    };
+    let stored: Stored<'_> = serde_json::from_slice(json).map_err(|error| {
+        // What the parser says may quote the file.
+        let (line, column) = (error.line(), error.column());
+        damaged(format!(
+            "no list of authorizations (line {line}, column {column})"
+        ))
+    })?;
+    if stored.version != 1 {
+        return Err(SecretsError::Newer {
+            path: path.to_owned(),
+            found: stored.version.into(),
+        });
+    }
+    let entries = stored.authorizations.into_iter().map(|entry| {
+        let principal = entry.principal.map(|it| it.parse()).transpose();
+        let principal = principal.map_err(|error| damaged(format!("{error}")))?;
+        let authorizer = Authorizer {
+            namespace: entry.namespace,
+            principal,
+        };
+        let given = Authorization {
+            since: entry.since,
+            tokens: Secret::new(entry.tokens),
+        };
+        Ok((authorizer, given))
+    });
+    entries.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::secrets::{Protection, SecretsKey};
+
+    struct House {
+        folder: tempfile::TempDir,
+        personal: Arc<PersonalSecrets>,
+        store: AuthorizationStore,
+    }
+
+    impl House {
+        fn new(protection: Protection) -> Self {
+            Self::at(tempfile::tempdir().unwrap(), protection)
+        }
+
+        fn at(folder: tempfile::TempDir, protection: Protection) -> Self {
+            let secrets = Arc::new(SecretStore::new(folder.path(), protection));
+            let personal = Arc::new(PersonalSecrets::default());
+            let store = AuthorizationStore::new(secrets, Arc::clone(&personal));
+            Self {
+                folder,
+                personal,
+                store,
+            }
+        }
+
+        fn text(&self) -> String {
+            String::from_utf8(fs::read(self.store.file()).unwrap()).unwrap()
+        }
+    }
+
+    fn key(text: &str) -> Protection {
+        Protection::Key(SecretsKey::quick(text))
+    }
+
+    fn ada(namespace: &str) -> Authorizer {
+        Authorizer {
+            namespace: namespace.parse().unwrap(),
+            principal: Some("ada".parse().unwrap()),
+        }
+    }
+
+    fn given(tokens: &str) -> Authorization {
+        Authorization::new(Secret::new(tokens))
+    }
+
+    #[test]
+    fn what_was_given_is_kept_encrypted_and_other_processes_read_it() {
+        let house = House::new(key("k"));
+        assert!(house.store.refresh().is_ok() && house.store.list().is_empty());
+        house.store.set(ada("a"), given("hunter2")).unwrap();
+        assert!(!house.text().contains("hunter2"));
+        assert_eq!(
+            house.personal.authorized_since(&ada("a")),
+            Some(house.store.list()[0].1)
+        );
+
+        let other = House::at(house.folder, key("k"));
+        assert_eq!(other.store.get(&ada("a")), None);
+        other.store.refresh().unwrap();
+        let read = other.store.get(&ada("a")).unwrap();
+        assert_eq!(read.tokens.expose(), "hunter2");
+        assert!(!format!("{:?} {read:?}", other.store).contains("hunter2"));
+
+        let renewed = Authorization {
+            tokens: Secret::new("hunter3"),
+            ..read.clone()
+        };
+        let renew = |before, now| other.store.renew(&ada("a"), before, now).unwrap();
+        assert!(renew(&read, Some(renewed.clone())));
+        assert!(!renew(&read, None), "somebody replaced them meanwhile");
+        assert!(renew(&renewed, None));
+        assert!(!other.store.remove(&ada("a")).unwrap());
+        assert_eq!(other.personal.authorized_since(&ada("a")), None);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_an_error_and_what_was_read_stays() {
+        let house = House::new(key("k"));
+        house.store.set(ada("a"), given("1")).unwrap();
+        fs::write(house.store.file(), "{").unwrap();
+        assert!(
+            house
+                .store
+                .refresh()
+                .unwrap_err()
+                .to_string()
+                .contains("damaged")
+        );
+        assert!(house.store.set(ada("b"), given("2")).is_err());
+        assert_eq!(house.text(), "{");
+        let before = house.store.get(&ada("a")).unwrap();
+        assert!(
+            house
+                .store
+                .renew(&ada("a"), &before, Some(given("3")))
+                .is_err()
+        );
+        let now = house.store.get(&ada("a")).unwrap();
+        assert_eq!(now.tokens.expose(), "3", "the one of before counts no more");
+        assert_eq!(house.text(), "{");
+
+        let other = House::at(house.folder, key("another"));
+        fs::remove_file(other.store.file()).unwrap();
+        other.store.set(ada("b"), given("2")).unwrap();
+        let unset = House::at(other.folder, Protection::Unset);
+        let told = unset.store.refresh().unwrap_err().to_string();
+        assert!(told.contains("SECRETS_KEY is not set"), "{told}");
+        let wrong = House::at(unset.folder, key("wrong"));
+        assert!(matches!(
+            wrong.store.refresh(),
+            Err(SecretsError::CannotDecrypt(_))
+        ));
+    }
+
+    #[test]
+    fn another_key_of_the_secrets_is_the_key_of_the_authorizations_too() {
+        let house = House::new(key("old"));
+        house.store.set(ada("a"), given("hunter2")).unwrap();
+        house.store.secrets.set_protection(key("new"));
+        house.store.rewrite().unwrap();
+        let other = House::at(house.folder, key("new"));
+        other.store.refresh().unwrap();
+        assert!(other.store.get(&ada("a")).is_some());
+    }
+
+    #[test]
+    fn without_a_key_tokens_are_kept_as_they_are_where_that_is_allowed() {
+        let house = House::new(Protection::Insecure);
+        house.store.set(ada("a"), given("hunter2")).unwrap();
+        assert!(house.text().contains("hunter2"));
+        let other = House::at(house.folder, Protection::Insecure);
+        other.store.refresh().unwrap();
+        assert!(other.store.get(&ada("a")).is_some());
+        let keyed = House::at(other.folder, key("k"));
+        assert!(matches!(
+            keyed.store.refresh(),
+            Err(SecretsError::NotEncrypted(_))
+        ));
+        let unset = House::new(Protection::Unset);
+        assert!(unset.store.set(ada("a"), given("1")).is_err());
+    }
+}
