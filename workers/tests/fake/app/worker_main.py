@@ -27,10 +27,10 @@ answers = {}
 
 
 def boots_so_far():
-    path = os.path.join(os.environ["FAKE_DIR"], "boots")
-    with open(path, "a") as file:
-        file.write(".")
-    return os.path.getsize(path)
+    # The position after this process's own write: the file's size would count a boot beside this one, too.
+    with open(os.path.join(os.environ["FAKE_DIR"], "boots"), "ab", buffering=0) as file:
+        file.write(b".")
+        return file.tell()
 
 
 def greeting(generation=GENERATION):
