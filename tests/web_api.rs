@@ -883,7 +883,12 @@ async fn standard_error_of_a_server_is_shown_and_a_restart_ends_what_hangs() {
     })
     .await;
 
-    let shown = web.get("/api/servers/talker/stderr").await.1;
+    // Answers and standard error are two pipes: a line may be read after the answer that was written behind it.
+    let shown = eventually("its first line was read", || async {
+        let shown = web.get("/api/servers/talker/stderr").await.1;
+        (shown["total"] != 0).then_some(shown)
+    })
+    .await;
     let first = &shown["lines"][0];
     let pid = first["pid"].as_u64().expect("a pid");
     assert_eq!(first["text"], format!("process {pid} has [redacted]"));
@@ -919,6 +924,7 @@ async fn standard_error_of_a_server_is_shown_and_a_restart_ends_what_hangs() {
     assert_eq!(second["number"], 3);
     let (status, answered) = gateway.call("talker", "say", json!({})).await;
     assert_eq!((status, answered), (200, json!(second["pid"].to_string())));
+    assert_eq!(line_of(&mut stream).await["number"], 4);
     let last = web.get("/api/servers/talker/stderr?limit=1").await.1;
     assert_eq!(
         (&last["lines"][0]["text"], &last["total"]),
