@@ -1,6 +1,6 @@
 //! The tokens of JSON text, strictly, and no deeper than a bound.
 
-use super::block::{STEP, STRIDE, WORD, is_plain, specials};
+use super::block::{STEP, STRIDE, is_plain, specials};
 
 /// The deepest nesting that is read: brackets open at once.
 pub const DEPTH_MAX: usize = 128;
@@ -130,7 +130,7 @@ impl<'a> Scan<'a> {
         let mut plain_steps = 0;
         loop {
             let rest = self.bytes.get(at..).ok_or(Unread)?;
-            let words = match rest.first_chunk() {
+            let mut marks = match rest.first_chunk() {
                 Some(block) => specials(block),
                 None => {
                     // Quotes stand where the text has ended, and are not found there.
@@ -139,30 +139,24 @@ impl<'a> Scan<'a> {
                     specials(&block)
                 }
             };
-            let (first, mut word) = match words {
-                [0, 0, 0, 0] => {
-                    at += STEP;
-                    plain_steps += 1;
-                    // Where nothing was for long, nothing may come for long. Lines of text are shorter.
-                    if plain_steps * STEP >= STRIDE {
-                        let stride = |at: usize| self.bytes.get(at..)?.first_chunk::<STRIDE>();
-                        while stride(at).is_some_and(is_plain) {
-                            at += STRIDE;
-                        }
+            if marks == 0 {
+                at += STEP;
+                plain_steps += 1;
+                // Where nothing was for long, nothing may come for long. Lines of text are shorter.
+                if plain_steps * STEP >= STRIDE {
+                    let stride = |at: usize| self.bytes.get(at..)?.first_chunk::<STRIDE>();
+                    while stride(at).is_some_and(is_plain) {
+                        at += STRIDE;
                     }
-                    continue;
                 }
-                [0, 0, 0, word] => (3, word),
-                [0, 0, word, _] => (2, word),
-                [0, word, ..] => (1, word),
-                [word, ..] => (0, word),
-            };
+                continue;
+            }
             plain_steps = 0;
-            // A word at a time: many escapes may stand close together.
-            let begin = at + first * WORD;
-            at = begin + WORD;
-            while word != 0 {
-                let place = begin + word.trailing_zeros() as usize / 8;
+            let begin = at;
+            at += STEP;
+            // Many escapes may stand close together.
+            while marks != 0 {
+                let place = begin + marks.trailing_zeros() as usize;
                 match self.bytes.get(place) {
                     Some(b'"') => {
                         self.at = place + 1;
@@ -177,7 +171,7 @@ impl<'a> Scan<'a> {
                     break;
                 }
                 // What is escaped is no end.
-                word &= u64::MAX << (8 * (after - begin));
+                marks &= u32::MAX << (after - begin);
             }
         }
     }
