@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use wide::{CmpEq as _, u8x32};
+use wide::u8x32;
 
 /// Bytes looked at in one step.
 pub(super) const STEP: usize = 32;
