@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use crate::support::{DEADLINE, eventually, programs};
 use crate::toolman::SERVERS;
 
-/// A project with a `tools.toml`, its words PJPD, VEC and PLAIN replaced by commands.
+/// A project with a `tools.toml`, its words PJPD, VEC, PLAIN and LISTLESS replaced by commands.
 pub struct Project(TempDir);
 
 impl Project {
@@ -27,7 +27,12 @@ impl Project {
         let folder = TempDir::new().expect("a temporary directory");
         let script = programs::root().join("tests/fixtures/servers/toolman.py");
         let mut file = file.to_owned();
-        for (word, name) in [("PJPD", "pjpd"), ("VEC", "vec"), ("PLAIN", "plain")] {
+        for (word, name) in [
+            ("PJPD", "pjpd"),
+            ("VEC", "vec"),
+            ("PLAIN", "plain"),
+            ("LISTLESS", "listless"),
+        ] {
             let command = format!(
                 "exec python3 '{}' --name {name} --journal journal",
                 script.display()
@@ -309,6 +314,10 @@ command = "/no/such/program"
 namespace = "mute"
 command = "exec sleep 1000"
 connect_timeout = "500ms"
+[[servers]]
+namespace = "listless"
+command = "LISTLESS"
+connect_timeout = "500ms"
 "#;
     let project = Project::of(&file.replace("PJPD", "PJPD | cat"));
     let mut client = Client::opened(&project).await;
@@ -324,6 +333,12 @@ connect_timeout = "500ms"
     assert!(pids.iter().all(|pid| is_there(*pid)), "{pids:?}");
     client.signal(Signal::TERM);
     assert!(client.ended().await, "{}", project.log());
+    // What the aggregate itself asked of a server keeps that server from ending no longer.
+    assert!(
+        !project.log().contains("did not end in time"),
+        "{}",
+        project.log()
+    );
     eventually("all processes to end", async || {
         (!pids.iter().any(|pid| is_there(*pid))).then_some(())
     })

@@ -92,6 +92,13 @@ pub(crate) trait UpstreamCall: CancelNotice {
         Err(error)
     }
 
+    /// What its client's request named, and the arguments it gave: what the request must name again when it brings answers
+    /// to questions of this call.
+    fn asked_as(&self) -> (&str, &[u8]) {
+        let facts = self.facts();
+        (&facts.subject, facts.named_arguments())
+    }
+
     /// Whether the call failed because the state of its session is lost, so that the session is over.
     fn has_lost_its_session(&self) -> bool {
         false

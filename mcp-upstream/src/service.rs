@@ -239,6 +239,7 @@ impl Service {
 
     /// Ends the processes of external servers: those in use get `grace`. For the end of the gateway.
     pub async fn end_servers(&self, grace: Duration) {
+        self.core.upstreams.stop();
         if let Some(pools) = &self.pools {
             pools.shutdown(grace).await;
         }

@@ -284,6 +284,9 @@ pub(crate) trait Upstream: Send + Sync + 'static {
     fn settled<'a>(&'a self, _namespace: &'a Namespace) -> Soon<'a, ()> {
         Soon::Now(())
     }
+
+    /// Ends what it asks of servers unasked, so that these can end. For the end of the gateway.
+    fn stop(&self) {}
 }
 
 /// All kinds. The first that serves a namespace runs it; the last one serves any.
@@ -303,6 +306,14 @@ impl Upstreams {
     pub(crate) fn with(mut self, kind: Arc<dyn Upstream>) -> Self {
         self.kinds.push(kind);
         self
+    }
+
+    /// Ends what they ask of servers unasked.
+    pub(crate) fn stop(&self) {
+        for kind in &self.kinds {
+            kind.stop();
+        }
+        self.last.stop();
     }
 
     /// What runs a namespace.

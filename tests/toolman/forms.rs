@@ -10,7 +10,9 @@ const MODERN: &str = "2026-07-28";
 /// A client of 2026-07-28 with a handle of its own, in the address or in `_meta`.
 struct Modern<'a> {
     house: &'a House,
+    /// Empty for none.
     token: &'a str,
+    capabilities: Value,
     address: Option<String>,
     meta: Option<String>,
 }
@@ -20,6 +22,7 @@ impl<'a> Modern<'a> {
         Self {
             house,
             token: TOKEN,
+            capabilities: json!({}),
             address: None,
             meta: None,
         }
@@ -30,7 +33,7 @@ impl<'a> Modern<'a> {
         params["_meta"] = json!({
             "io.modelcontextprotocol/protocolVersion": MODERN,
             "io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"},
-            "io.modelcontextprotocol/clientCapabilities": {},
+            "io.modelcontextprotocol/clientCapabilities": self.capabilities,
         });
         if let Some(handle) = &self.meta {
             params["_meta"]["tooldock/toolset"] = handle.as_str().into();
@@ -46,10 +49,12 @@ impl<'a> Modern<'a> {
             .gateway
             .client
             .post(url)
-            .bearer_auth(self.token)
             .header("Accept", "application/json, text/event-stream")
             .header("MCP-Protocol-Version", MODERN)
             .header("Mcp-Method", method);
+        if !self.token.is_empty() {
+            request = request.bearer_auth(self.token);
+        }
         if let Some(name) = params["name"].as_str().or(params["uri"].as_str()) {
             request = request.header("Mcp-Name", name);
         }
@@ -248,6 +253,67 @@ async fn a_principals_set_is_that_of_all_its_clients() {
 }
 
 #[tokio::test]
+async fn clients_without_a_token_each_have_a_set_of_their_own() {
+    let file = format!("activation_scope = \"principal\"\n{SERVERS}");
+    let open = json!({"auth": ["bearer", "none"]});
+    let house = House::behind(open, &file, json!({"admission": {"origins": []}})).await;
+    let strangers = || Modern {
+        token: "",
+        ..Modern::of(&house)
+    };
+    let mut one = strangers();
+    let handle = one.activate(json!({"tools_on": ["vec_index"]})).await;
+    assert!(!has(&one.tools().await, "vec_index"));
+    one.meta = Some(handle);
+    assert!(has(&one.tools().await, "vec_index"));
+    assert!(!has(&strangers().tools().await, "vec_index"));
+}
+
+/// A question of a call that `toolman_call` passes on is answered by a retry that names `toolman_call`.
+#[tokio::test]
+async fn a_call_by_way_of_toolman_call_goes_on_with_its_clients_answers() {
+    let house = House::of("toolman_call = true").await;
+    let client = Modern {
+        capabilities: json!({"elicitation": {"form": {}}}),
+        ..Modern::of(&house)
+    };
+    for arguments in [
+        json!({"tool": "pjpd_ask"}),
+        json!({"tool": "pjpd_ask", "arguments": {}}),
+    ] {
+        let mut params = json!({"name": "toolman_call", "arguments": arguments});
+        let asked = client.result("tools/call", params.clone()).await;
+        assert_eq!(asked["resultType"], "input_required", "{asked}");
+        let key = asked["inputRequests"].as_object().unwrap().keys().next();
+        let key = key.expect("a question");
+        params["requestState"] = asked["requestState"].clone();
+        params["inputResponses"] = json!({key: {"action": "accept", "content": {}}});
+        // The state is good for no other call.
+        let mut other = params.clone();
+        other["arguments"] = json!({"tool": "pjpd_ask", "arguments": {"x": 1}});
+        let (_, refused) = client.request("tools/call", other).await;
+        assert_eq!(refused["error"]["code"], -32602, "{refused}");
+        let ended = client.result("tools/call", params).await;
+        assert_eq!(ended["content"][0]["text"], "accept", "{ended}");
+    }
+}
+
+/// A template's expressions take what its server says they take (K-42).
+#[tokio::test]
+async fn any_uri_with_the_text_of_a_template_goes_to_its_server() {
+    let file = SERVERS.replace(
+        "active_toolsets = [",
+        "active_toolsets = [\"pjpd_item://{id}\", ",
+    );
+    let house = House::with(&file, json!({})).await;
+    let client = Modern::of(&house);
+    let read = client
+        .result("resources/read", json!({"uri": "pjpd_item://4/5?x"}))
+        .await;
+    assert_eq!(read["contents"][0]["text"], "read item://4/5?x", "{read}");
+}
+
+#[tokio::test]
 async fn changes_are_announced_to_the_session_that_made_them_and_rest_sees_the_start_set() {
     let house = House::of("").await;
     let (session, other) = (house.session().await, house.session().await);
@@ -271,9 +337,23 @@ async fn changes_are_announced_to_the_session_that_made_them_and_rest_sees_the_s
 
     // REST and other sessions are as at the start.
     let (status, refused) = house.gateway.call("toolman", "vec_index", json!({})).await;
+    assert_eq!(
+        (status, &refused["error"]["code"]),
+        (404, &json!("tool_not_found")),
+        "{refused}"
+    );
     assert!(
-        status >= 400 && refused.to_string().contains("toolman_activate"),
-        "{status} {refused}"
+        refused.to_string().contains("toolman_activate"),
+        "{refused}"
+    );
+    let (status, refused) = house
+        .gateway
+        .call("toolman", "toolman_activate", lists(json!({})))
+        .await;
+    assert_eq!(
+        (status, &refused["error"]["code"]),
+        (422, &json!("invalid_arguments")),
+        "{refused}"
     );
     let called = house
         .gateway

@@ -194,6 +194,21 @@ async fn a_session_hears_that_its_own_copy_of_a_server_ended_while_nothing_was_a
     tools_without_pjpd(&session, &mut stream).await;
 }
 
+/// Lists are those of the process that all share: what a session's own copy says of its own lists is not told.
+#[tokio::test]
+async fn a_copy_that_changes_its_own_lists_changes_none_for_its_session() {
+    let house = House::of("").await;
+    let session = house.asking("toolman").await;
+    let mut stream = session.listen().await;
+    result(&session, "tools/list", json!({})).await;
+    let grown = call(&session, "pjpd_grow", json!({})).await;
+    assert_eq!(grown["content"][0]["text"], "pjpd ran grow", "{grown}");
+    assert_eq!(session.delete().await, 204);
+    let heard = stream.messages().await;
+    let of_copy = heard.iter().find(|it| it["params"]["of"] == "pjpd");
+    assert!(of_copy.is_none(), "{heard:?}");
+}
+
 /// The list of tools after the change that took those of server pjpd away. Changes from the time when the servers started
 /// may be told first.
 async fn tools_without_pjpd(session: &Session, stream: &mut Answering) -> Value {

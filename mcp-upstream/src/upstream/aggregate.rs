@@ -20,6 +20,7 @@
 //! lists alone.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
@@ -108,6 +109,8 @@ struct Shared {
     metrics: ToolmanMetrics,
     /// By namespace. Plain data; nothing awaits under it.
     live: Mutex<HashMap<NamespaceName, Arc<Live>>>,
+    /// The gateway ends: nothing begins any more.
+    stopped: AtomicBool,
 }
 
 /// The namespaces that are aggregates.
@@ -152,6 +155,7 @@ impl AggregateUpstream {
             key,
             metrics,
             live: Mutex::default(),
+            stopped: AtomicBool::new(false),
         });
         let mut published = shared.home.registry.subscribe();
         let followed = Arc::downgrade(&shared);
@@ -202,6 +206,10 @@ impl Shared {
             && Arc::ptr_eq(&live.aggregate, aggregate)
         {
             return Some(Arc::clone(live));
+        }
+        // Looked at under the lock, under which all are taken away.
+        if self.stopped.load(Ordering::Relaxed) {
+            return None;
         }
         // A request that began before a reload must not bring back what was replaced or removed.
         if !self.is_current(&namespace.name, aggregate) {
@@ -353,9 +361,13 @@ impl Upstream for AggregateUpstream {
 
     fn listen<'a>(
         &'a self,
-        _: &'a CallContext<'a>,
+        cx: &'a CallContext<'a>,
         wanted: Filter,
     ) -> Soon<'a, Result<Listening, RequestError>> {
+        // A handle that is none is refused here as in any other request.
+        if let Err(refused) = Asked::new(&self.0, cx, None) {
+            return Soon::Now(Err(refused));
+        }
         let granted = Filter {
             updates: Vec::new(),
             ..wanted
@@ -454,6 +466,16 @@ impl Upstream for AggregateUpstream {
             tool: (*entry.own).into(),
             is_served: slot.is_served(),
         })
+    }
+
+    fn stop(&self) {
+        let all = {
+            let mut all = self.0.live.lock().unwrap_or_else(PoisonError::into_inner);
+            self.0.stopped.store(true, Ordering::Relaxed);
+            std::mem::take(&mut *all)
+        };
+        // Outside of the lock: this ends the tasks of their members.
+        drop(all);
     }
 
     fn settled<'a>(&'a self, namespace: &'a Namespace) -> Soon<'a, ()> {

@@ -229,9 +229,9 @@ impl Exchange {
             put_request(&mut out, question);
         }
         let call = Arc::clone(driver.call());
-        let facts = call.facts();
-        let bound = self.bound(&facts.subject, facts.named_arguments());
-        let max = facts.namespace.limits.max_parked;
+        let (subject, arguments) = call.asked_as();
+        let bound = self.bound(subject, arguments);
+        let max = call.facts().namespace.limits.max_parked;
         let suspended = &self.core.suspended;
         let state = match suspended.suspend(driver, bound, asked.deadline, max) {
             Ok(state) => state,

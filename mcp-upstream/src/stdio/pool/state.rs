@@ -654,6 +654,14 @@ impl State {
         shared.any(|(_, slot)| slot.dead)
     }
 
+    /// Whether what everybody shares ended of its own accord, where only failures are a reason to start it again. It starts
+    /// when somebody needs it.
+    fn is_done(&self) -> bool {
+        let mut shared = self.slots.iter().filter(|(slot, _)| slot.key.is_shared());
+        let clean = |slot: &Slot| slot.ended == Some(End::Clean.as_str());
+        shared.any(|(_, slot)| slot.away && clean(slot) && !self.rules.restarts(true))
+    }
+
     /// Whether what everybody shares is there. Processes of sessions and of requests count for nothing.
     pub(super) fn presence(&self) -> Presence {
         let mut shared = self.slots.iter().filter(|(slot, _)| slot.key.is_shared());
@@ -661,7 +669,7 @@ impl State {
             let entry = slot.process.and_then(|it| self.processes.get(&it));
             entry.is_some_and(|it| matches!(it.duty, Duty::Serving { .. }))
         };
-        if self.is_dead() {
+        if self.is_dead() || self.is_done() {
             Presence::Dead
         } else if shared.clone().any(|(_, slot)| serves(slot)) {
             // Of several backends one is enough.

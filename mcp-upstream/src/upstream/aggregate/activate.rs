@@ -217,7 +217,7 @@ impl Activation {
         let options = &self.live.aggregate.spec.options;
         let plan = match plan(shown, arguments, options).await {
             Ok(plan) => plan,
-            Err(reason) => return Said::error(reason),
+            Err(reason) => return Said::invalid(reason),
         };
         let mut said = Said::result(plan.done().into());
         if options.activation_schemas.unwrap_or(true) {
@@ -226,9 +226,10 @@ impl Activation {
         let changes = changes(plan.touches(false), plan.touches(true));
         let switches = plan.switches(shown.catalogue);
         drop(plan);
-        if let Err(reason) = self.keep(&switches, &mut said).await {
-            return Said::error(reason);
-        }
+        let has_changed = match self.keep(&switches, &mut said).await {
+            Ok(has_changed) => has_changed,
+            Err(reason) => return Said::invalid(reason),
+        };
         let form = self.active.keep.form();
         let labels = [self.live.name.as_str(), form];
         self.shared
@@ -236,7 +237,7 @@ impl Activation {
             .activations
             .with_label_values(&labels)
             .inc();
-        if options.notify_on_activation {
+        if has_changed && options.notify_on_activation {
             let audience = &self.shared.home.audience;
             match &self.active.keep {
                 Keep::Session(session) => audience.tell(session, &changes).await,
@@ -252,12 +253,13 @@ impl Activation {
         said
     }
 
-    async fn keep(&self, switches: &Switches, said: &mut Said) -> Result<(), String> {
+    /// Keeps the changed set, and says whether it is another one than before.
+    async fn keep(&self, switches: &Switches, said: &mut Said) -> Result<bool, String> {
         let metrics = &self.shared.metrics;
         match &self.active.keep {
             Keep::Session(session) => {
                 let changes = &self.shared.changes;
-                keep_in_session(session, &self.live.name, switches, changes, metrics).await?;
+                keep_in_session(session, &self.live.name, switches, changes, metrics).await
             }
             Keep::Handle => {
                 let after = switches.applied(&self.active.toolset)?;
@@ -273,12 +275,12 @@ impl Activation {
                 });
                 said.further.push(told.to_string());
                 said.handle = Some(handle);
+                Ok(true)
             }
             keep @ (Keep::Principal(_) | Keep::Process) => {
-                self.live.sets.keep(keep, switches, metrics)?;
+                self.live.sets.keep(keep, switches, metrics)
             }
         }
-        Ok(())
     }
 }
 

@@ -21,7 +21,7 @@ use super::visible::Visible;
 use super::{DEPTH_MAX, Shared, names};
 use crate::caller::Caller;
 use crate::catalogue::ToolList;
-use crate::engine::{CallFacts, Talks, UpstreamCall};
+use crate::engine::{CallFacts, Talks, UpstreamCall, UpstreamReply};
 use crate::format::{CacheScope, ResultWriter};
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{self, Key, Members, Message, RequestError};
@@ -184,11 +184,11 @@ impl<'a> Asked<'a> {
         said: &Said,
         code: i32,
     ) -> Arc<dyn UpstreamCall> {
-        let response = match facts.method.is_tool_call() {
-            true => said.as_result(&self.cx.result_format()),
-            false => said.rpc_error(code),
+        let outcome = match facts.method.is_tool_call() {
+            true => said.as_outcome(facts.transport, &self.cx.result_format()),
+            false => Ok(UpstreamReply::Response(said.rpc_error(code))),
         };
-        OwnCall::new(facts, Box::pin(std::future::ready(response)))
+        OwnCall::new(facts, Box::pin(std::future::ready(outcome)))
     }
 
     /// What to do about a name that is not there.
@@ -210,7 +210,7 @@ impl<'a> Asked<'a> {
             }
             let ended = namespace.is_some_and(|it| self.copy(it) == ServerCopy::Ended);
             match slot.state() {
-                State::Gone(why) => {
+                State::Gone { why, .. } => {
                     reason = format!(
                         "{reason}; server {label} offers nothing now: {}",
                         why.told()
@@ -244,7 +244,7 @@ impl<'a> Asked<'a> {
         &self,
         request: IncomingRequest<'_>,
         entry: &Entry,
-        published: &str,
+        published: Published<'_>,
         params: String,
     ) -> Result<Prepared, RequestError> {
         let slot = &self.live.slots[entry.member];
@@ -256,7 +256,7 @@ impl<'a> Asked<'a> {
         &self,
         request: IncomingRequest<'_>,
         slot: &Slot,
-        published: &str,
+        published: Published<'_>,
         params: String,
     ) -> Result<Prepared, RequestError> {
         let namespace = self.member_namespace(slot)?;
@@ -318,11 +318,12 @@ impl<'a> Asked<'a> {
     pub(super) fn relayed(
         &self,
         slot: &Slot,
-        published: &str,
+        published: Published<'_>,
         call: Arc<dyn UpstreamCall>,
     ) -> Arc<dyn UpstreamCall> {
         let own = call.facts();
-        let mut facts = self.facts(&own.method, published, own.arguments.clone());
+        let Published { name, by_way_of } = published;
+        let mut facts = self.facts(&own.method, name, own.arguments.clone());
         facts.talks = own.talks;
         facts.progress_token.clone_from(&own.progress_token);
         facts.asks_singly = own.asks_singly;
@@ -333,11 +334,30 @@ impl<'a> Asked<'a> {
             .position(|it| std::ptr::eq(&**it, slot));
         Arc::new(MemberCall {
             facts,
+            by_way_of,
             via: Arc::clone(slot.label()),
             references: member.and_then(|at| References::new(&self.catalogue, at, slot.prefix())),
             format: self.cx.result_format(),
             call,
         })
+    }
+}
+
+/// What a member's call is called here.
+pub(super) struct Published<'a> {
+    /// The tool, the prompt or the URI, by its published name.
+    pub(super) name: &'a str,
+    /// The tool that the client named instead, and the arguments it gave that tool.
+    pub(super) by_way_of: Option<(&'static str, Bytes)>,
+}
+
+impl<'a> Published<'a> {
+    /// What the client named itself.
+    pub(super) fn plain(name: &'a str) -> Self {
+        Self {
+            name,
+            by_way_of: None,
+        }
     }
 }
 

@@ -15,8 +15,8 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Whether the URI could be one of the template's. Once the budget is used up, none is.
-    pub(super) fn could_match(&mut self, template: &str, uri: &str) -> bool {
+    /// Whether the URI may be one of the template's (K-42). Once the budget is used up, none is.
+    pub(super) fn may_be_of(&mut self, template: &str, uri: &str) -> bool {
         // Of most templates the text before the first expression says that they are others.
         let begin = &template[..template.find('{').unwrap_or(template.len())];
         if !uri.starts_with(begin) {
@@ -24,7 +24,7 @@ impl Budget {
         }
         let left = self.0.checked_sub(template.len() * uri.len());
         self.0 = left.unwrap_or_default();
-        left.is_some() && uri_template::could_match(template, uri)
+        left.is_some() && uri_template::has_text_of(template, uri)
     }
 }
 
@@ -35,9 +35,9 @@ mod tests {
     #[test]
     fn comparing_uris_with_templates_ends_with_the_budget() {
         let mut budget = Budget(100);
-        assert!(budget.could_match("a://{x}", "a://1"));
-        assert!(!budget.could_match("b://{x}", "a://1") && budget.0 == 65);
-        assert!(budget.could_match("a://{x}", "a://1") && !budget.could_match("a://{x}", "a://12"));
-        assert!(!budget.could_match("a://{x}", "a://1"));
+        assert!(budget.may_be_of("a://{x}", "a://1"));
+        assert!(!budget.may_be_of("b://{x}", "a://1") && budget.0 == 65);
+        assert!(budget.may_be_of("a://{x}", "a://1") && !budget.may_be_of("a://{x}", "a://12"));
+        assert!(!budget.may_be_of("a://{x}", "a://1"));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::own::Said;
@@ -11,7 +12,6 @@ use crate::engine::{
     CallFacts, CallOutcome, Delegate, Peer, Talks, UpstreamCall, UpstreamReply, Work,
 };
 use crate::format::ResultFormat;
-use crate::jsonrpc::Response;
 use crate::protocol::code;
 use crate::session::CancelNotice;
 
@@ -20,6 +20,8 @@ pub(super) struct MemberCall {
     pub(super) facts: CallFacts,
     /// The call as the member has it.
     pub(super) call: Arc<dyn UpstreamCall>,
+    /// Where the client named another tool, which calls this one: its name, and the arguments it was given.
+    pub(super) by_way_of: Option<(&'static str, Bytes)>,
     /// What the audit log calls the member.
     pub(super) via: Arc<str>,
     /// Publishes the URIs in the reply.
@@ -83,6 +85,13 @@ impl UpstreamCall for MemberCall {
         Ok(UpstreamReply::Response(response))
     }
 
+    fn asked_as(&self) -> (&str, &[u8]) {
+        match &self.by_way_of {
+            Some((name, arguments)) => (name, arguments),
+            None => (&self.facts.subject, self.facts.named_arguments()),
+        }
+    }
+
     fn has_lost_its_session(&self) -> bool {
         self.call.has_lost_its_session()
     }
@@ -102,7 +111,7 @@ pub(super) struct OwnCall {
 }
 
 /// What a call does once it has its turn.
-pub(super) type OwnWork = std::pin::Pin<Box<dyn Future<Output = Response> + Send>>;
+pub(super) type OwnWork = std::pin::Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
 impl OwnCall {
     /// Does that when it has its turn.
@@ -145,9 +154,6 @@ impl UpstreamCall for OwnCall {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        Box::pin(async move {
-            let response = work.expect("a call runs once").await;
-            CallOutcome::Ok(UpstreamReply::Response(response))
-        })
+        work.expect("a call runs once")
     }
 }

@@ -12,7 +12,8 @@ use tooldock_workers::aggregate::{ActivePatterns, AggregateSpec};
 
 use super::budget::Budget;
 use super::names;
-use super::offer::{Listed, Offer};
+use super::offer::Listed;
+use super::state::Offered;
 use crate::jsonrpc::{self, spans};
 use crate::session::Toolset;
 use crate::session::toolset::EntryId;
@@ -103,14 +104,19 @@ impl Catalogue {
     /// names of the aggregate's own tools.
     pub(super) fn new(
         spec: &AggregateSpec,
-        offers: &[(Arc<str>, Option<Arc<Offer>>)],
+        offers: &[Offered],
         reserved: &[&str],
     ) -> (Self, Vec<String>) {
         let mut warnings = Warnings::default();
         let mut catalogue = Self::default();
         let reserved: HashSet<_> = reserved.iter().copied().collect();
-        for (member, (prefix, offer)) in offers.iter().enumerate() {
-            let Some(offer) = offer else { continue };
+        // Names of servers that are away.
+        let mut kept: HashSet<(u8, Arc<str>)> = HashSet::new();
+        for (member, offered) in offers.iter().enumerate() {
+            let prefix = &offered.prefix;
+            let Some(offer) = &offered.offer else {
+                continue;
+            };
             for (kind, list) in [
                 (Kind::Tool, &offer.tools),
                 (Kind::Resource, &offer.resources),
@@ -118,10 +124,14 @@ impl Catalogue {
                 (Kind::Prompt, &offer.prompts),
             ] {
                 for listed in list {
-                    if breaks_lines(&listed.own) {
+                    if !offered.now {
+                        kept.insert((kind.family(), published(kind, prefix, &listed.own).into()));
+                        continue;
+                    }
+                    if let Some(why) = unfit(&listed.own) {
                         warnings.add(|| {
                             let name = crate::engine::shortened(&listed.own);
-                            format!("{name:?} of server {prefix:?} is left out: its name holds control characters")
+                            format!("{name:?} of server {prefix:?} is left out: its name {why}")
                         });
                         continue;
                     }
@@ -133,7 +143,7 @@ impl Catalogue {
                     }
                     let is_own = kind == Kind::Tool && reserved.contains(&*entry.published);
                     let key = (kind.family(), Arc::clone(&entry.published));
-                    if is_own || catalogue.by_name.contains_key(&key) {
+                    if is_own || catalogue.by_name.contains_key(&key) || kept.contains(&key) {
                         warnings.add(|| {
                             let name = &entry.published;
                             format!("{name} of server {prefix:?} is left out: an earlier server has the name already")
@@ -194,7 +204,7 @@ impl Catalogue {
         let mut budget = Budget::default();
         let matching = self
             .of(Kind::Template)
-            .filter(|entry| budget.could_match(&entry.published, uri) && fits(entry));
+            .filter(|entry| budget.may_be_of(&entry.published, uri) && fits(entry));
         let mut best: Option<(&Entry, (bool, usize))> = None;
         for entry in matching {
             let rank = (is_active(entry), prefix_of(entry.member));
@@ -219,7 +229,7 @@ impl Catalogue {
         let offered = listed.is_some_and(|entry| entry.member == member)
             || self
                 .of(Kind::Template)
-                .any(|entry| entry.member == member && budget.could_match(&entry.own, own));
+                .any(|entry| entry.member == member && budget.may_be_of(&entry.own, own));
         offered.then_some(published)
     }
 }
@@ -257,12 +267,7 @@ fn entry(
     listed: &Listed,
     active: &ActivePatterns,
 ) -> Entry {
-    let mut published = names::prefixed(prefix, &listed.own);
-    if matches!(kind, Kind::Tool | Kind::Prompt)
-        && let Some(short) = names::short(&published)
-    {
-        published = short;
-    }
+    let published = published(kind, prefix, &listed.own);
     let definition = listed.definition.get();
     let definition = match published == *listed.own {
         true => definition.to_owned(),
@@ -282,9 +287,24 @@ fn entry(
     }
 }
 
-/// Whether a name would end its line in the catalogue, and could forge the lines of others.
-fn breaks_lines(name: &str) -> bool {
-    name.contains(|it: char| it.is_control() || matches!(it, '\u{2028}' | '\u{2029}'))
+/// The name under which something is published.
+fn published(kind: Kind, prefix: &str, own: &str) -> String {
+    let published = names::prefixed(prefix, own);
+    let short = match kind {
+        Kind::Tool | Kind::Prompt => names::short(&published),
+        Kind::Resource | Kind::Template => None,
+    };
+    short.unwrap_or(published)
+}
+
+/// Why a name cannot be published: nobody could say it, or it would end its line in the catalogue and could forge the lines
+/// of others.
+fn unfit(name: &str) -> Option<&'static str> {
+    let breaks = |it: char| it.is_control() || matches!(it, '\u{2028}' | '\u{2029}');
+    match name {
+        "" => Some("is empty"),
+        _ => name.contains(breaks).then_some("holds control characters"),
+    }
 }
 
 fn renamed(definition: &str, key: &'static str, published: &str) -> String {
@@ -303,6 +323,7 @@ fn shown(definition: &RawValue) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::upstream::aggregate::offer::Offer;
     use tooldock_workers::aggregate::AggregateOptions;
 
     fn listed(own: &str, definition: &str) -> Listed {
@@ -335,13 +356,39 @@ mod tests {
 
     fn catalogue(active: &[&str], offers: Vec<(&str, Offer)>) -> Catalogue {
         let offers = offers.into_iter();
-        let offers = offers.map(|(prefix, offer)| (prefix.into(), Some(Arc::new(offer))));
-        let (catalogue, _) = Catalogue::new(
-            &spec(active),
-            &offers.collect::<Vec<_>>(),
-            &["toolman_activate"],
-        );
-        catalogue
+        let offers = offers.map(|(prefix, offer)| offered(prefix, offer, true));
+        made_of(active, &offers.collect::<Vec<_>>())
+    }
+
+    fn offered(prefix: &str, offer: Offer, now: bool) -> Offered {
+        Offered {
+            prefix: prefix.into(),
+            offer: Some(Arc::new(offer)),
+            now,
+        }
+    }
+
+    fn made_of(active: &[&str], offers: &[Offered]) -> Catalogue {
+        Catalogue::new(&spec(active), offers, &["toolman_activate"]).0
+    }
+
+    #[test]
+    fn a_server_that_is_away_keeps_its_names_from_later_ones() {
+        let of = |name| Offer {
+            tools: vec![tool(name, "1")],
+            ..Offer::default()
+        };
+        let later = offered("", of("a_list"), true);
+        for (now, found) in [(true, Some(0)), (false, None)] {
+            let first = offered("a", of("list"), now);
+            let catalogue = made_of(&[], &[first, later.clone()]);
+            let member = catalogue.tool("a_list").map(|entry| entry.member);
+            assert_eq!(member, found, "there: {now}");
+        }
+        // What the first server does not offer any more is free.
+        let first = offered("a", of("other"), true);
+        let catalogue = made_of(&[], &[first, later]);
+        assert_eq!(catalogue.tool("a_list").map(|entry| entry.member), Some(1));
     }
 
     #[test]

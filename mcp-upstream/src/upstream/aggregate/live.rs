@@ -9,8 +9,8 @@ use tooldock_workers::names::NamespaceName;
 
 use super::catalogue::{Catalogue, Kind};
 use super::member::Slot;
-use super::offer::Offer;
 use super::own::{self, Shown};
+use super::state::Offered;
 use super::toolsets::SharedSets;
 use crate::catalogue::ToolList;
 use crate::session::Toolset;
@@ -29,12 +29,9 @@ pub(super) struct Live {
     pub(super) sets: Arc<SharedSets>,
 }
 
-/// What each member offers, with what stands before its names.
-type Offers = Vec<(Arc<str>, Option<Arc<Offer>>)>;
-
 #[derive(Clone)]
 struct Built {
-    offers: Offers,
+    offers: Vec<Offered>,
     catalogue: Arc<Catalogue>,
     version: u64,
     /// All tools, for looking at calls. Made when somebody asks.
@@ -69,10 +66,7 @@ impl Live {
     }
 
     fn built(&self) -> Built {
-        let offers = self.slots.iter();
-        let offers: Offers = offers
-            .map(|slot| (Arc::clone(slot.prefix()), slot.offer()))
-            .collect();
+        let offers: Vec<_> = self.slots.iter().map(|slot| slot.offered()).collect();
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(built) = &*built
             && same_offers(&built.offers, &offers)
@@ -142,12 +136,14 @@ impl Live {
     }
 }
 
-fn same_offers(one: &Offers, other: &Offers) -> bool {
-    let same = |(one, other): (&Option<Arc<Offer>>, &Option<Arc<Offer>>)| match (one, other) {
-        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-        (None, None) => true,
-        _ => false,
+fn same_offers(one: &[Offered], other: &[Offered]) -> bool {
+    let same = |(one, other): (&Offered, &Offered)| {
+        let offers = match (&one.offer, &other.offer) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        offers && one.now == other.now
     };
-    let offers = one.iter().zip(other);
-    one.len() == other.len() && offers.map(|(one, other)| (&one.1, &other.1)).all(same)
+    one.len() == other.len() && one.iter().zip(other).all(same)
 }

@@ -20,7 +20,7 @@ use tooldock_workers::registry::{Namespace, Registry, Snapshot};
 use super::offer::Offer;
 use super::pace::{Pace, again_after, retry_after};
 use super::reading::{self, Reading};
-use super::state::{State, Why};
+use super::state::{Offered, State, Why};
 use super::{Kinds, Shared, is_aggregate, nested};
 use crate::broadcast::{Audience, Change};
 use crate::stdio::pool::Presence;
@@ -113,9 +113,14 @@ impl Slot {
         self.state.borrow().clone()
     }
 
-    /// What it offers now.
-    pub(super) fn offer(&self) -> Option<Arc<Offer>> {
-        self.state.borrow().offer()
+    /// What it offers now, or offered last.
+    pub(super) fn offered(&self) -> Offered {
+        let state = self.state.borrow();
+        Offered {
+            prefix: Arc::clone(self.prefix()),
+            offer: state.last(),
+            now: matches!(*state, State::Ready(_)),
+        }
     }
 
     /// Waits until it offers something, does not start, or its time is over.
@@ -381,9 +386,13 @@ impl Keeper {
         let changes = match before {
             Some(before) => offer.changes(before),
             // With a reload, who may see what may have changed, too.
-            None => vec![Change::Tools, Change::Resources, Change::Prompts],
+            None if self.offer().is_some() => {
+                vec![Change::Tools, Change::Resources, Change::Prompts]
+            }
+            None => offer.changes(&Offer::default()),
         };
-        if !changes.is_empty() {
+        let is_news = !changes.is_empty() || before.is_none();
+        if is_news {
             self.state.send_replace(State::Ready(Arc::new(offer)));
             self.announce(changes);
         }
@@ -414,13 +423,14 @@ impl Keeper {
         let mut offered = None;
         let news = self.state.send_if_modified(|state| {
             offered = state.offer();
-            let same = matches!(state, State::Gone(before) if **before == why);
+            let same = matches!(state, State::Gone { why: before, .. } if **before == why);
             if !same {
-                *state = State::Gone(Arc::new(why));
+                let (why, last) = (Arc::new(why), state.last());
+                *state = State::Gone { why, last };
             }
             !same
         });
-        if news && let State::Gone(reason) = &*self.state.borrow() {
+        if news && let State::Gone { why: reason, .. } = &*self.state.borrow() {
             tracing::warn!(
                 aggregate = %self.about.aggregate,
                 server = &*self.about.label,

@@ -6,10 +6,12 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tooldock_workers::aggregate::AggregateOptions;
-use tooldock_workers::error::CallErrorCode;
+use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::catalogue::{Catalogue, Entry, Kind};
 use super::toolsets::HANDLE_KEY;
+use crate::audit::Transport;
+use crate::engine::{CallOutcome, UpstreamReply};
 use crate::format::ResultFormat;
 use crate::jsonrpc::{Response, ResponseOutcome};
 use crate::session::Toolset;
@@ -285,8 +287,8 @@ pub(super) struct Said {
     pub(super) further: Vec<String>,
     /// The handle of the changed set.
     pub(super) handle: Option<String>,
-    /// The stable code of a failure, where there is one.
-    pub(super) code: Option<CallErrorCode>,
+    /// The stable code of a failure.
+    code: CallErrorCode,
 }
 
 impl Said {
@@ -296,24 +298,27 @@ impl Said {
             outcome: Ok(result),
             further: Vec::new(),
             handle: None,
-            code: None,
+            code: CallErrorCode::InternalError,
         }
     }
 
     /// An error that tells what to do.
-    pub(super) fn error(reason: impl Into<String>) -> Self {
+    pub(super) fn failed(reason: impl Into<String>, code: CallErrorCode) -> Self {
         Self {
             outcome: Err(reason.into()),
+            code,
             ..Self::result(Value::Null)
         }
     }
 
-    /// The same of a failure that has a stable code.
-    pub(super) fn failed(reason: String, code: CallErrorCode) -> Self {
-        Self {
-            code: Some(code),
-            ..Self::error(reason)
-        }
+    /// An error about what was given.
+    pub(super) fn invalid(reason: impl Into<String>) -> Self {
+        Self::failed(reason, CallErrorCode::InvalidArguments)
+    }
+
+    /// An error about a name that is not there, or not active.
+    pub(super) fn unknown(reason: impl Into<String>) -> Self {
+        Self::failed(reason, CallErrorCode::ToolNotFound)
     }
 
     /// The convention's object.
@@ -343,14 +348,24 @@ impl Said {
         if let Some(handle) = &self.handle {
             result["_meta"] = json!({ HANDLE_KEY: handle });
         }
-        if let (Some(code), Err(error)) = (self.code, &self.outcome) {
-            let failure = json!({ "code": code.as_str(), "message": error });
+        if let Err(error) = &self.outcome {
+            let failure = json!({ "code": self.code.as_str(), "message": error });
             result["_meta"] = json!({ "tooldock/error": failure });
         }
         if matches!(format, ResultFormat::Modern(_)) {
             result["resultType"] = "complete".into();
         }
         Response::from_outcome(ResponseOutcome::Result(bytes(&result)))
+    }
+
+    /// As the outcome of a call. REST has a form of its own for errors.
+    pub(super) fn as_outcome(&self, transport: Transport, format: &ResultFormat) -> CallOutcome {
+        match &self.outcome {
+            Err(reason) if transport == Transport::Rest => {
+                Err(CallError::new(self.code, reason.clone()))
+            }
+            _ => Ok(UpstreamReply::Response(self.as_result(format))),
+        }
     }
 
     /// As the error of a method that has no other place for it.
@@ -377,6 +392,7 @@ mod tests {
 
     use super::*;
     use crate::upstream::aggregate::offer::{Listed, Offer};
+    use crate::upstream::aggregate::state::Offered;
 
     #[test]
     fn a_confirmation_names_few_and_counts_the_rest() {
@@ -412,7 +428,12 @@ mod tests {
             active: ActivePatterns::default(),
             options: AggregateOptions::default(),
         };
-        let (catalogue, _) = Catalogue::new(&spec, &[("".into(), Some(Arc::new(offer)))], &[]);
+        let offered = Offered {
+            prefix: "".into(),
+            offer: Some(Arc::new(offer)),
+            now: true,
+        };
+        let (catalogue, _) = Catalogue::new(&spec, &[offered], &[]);
         let shown = Shown {
             catalogue: &catalogue,
             toolset: &Toolset::default(),
@@ -435,7 +456,7 @@ mod tests {
 
     #[test]
     fn what_the_aggregate_says_has_the_form_of_the_convention() {
-        let said = Said::error("Name at least one");
+        let said = Said::invalid("Name at least one");
         let format = ResultFormat::Legacy(crate::protocol::ProtocolVersion::V2025_11_25);
         let result: Value = serde_json::from_slice(said.as_result(&format).payload()).unwrap();
         assert_eq!(result["isError"], true);

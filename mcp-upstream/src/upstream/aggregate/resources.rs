@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::asked::{Asked, text_of, with};
+use super::asked::{Asked, Published, text_of, with};
 use super::catalogue::{Entry, Kind};
 use super::names;
 use super::own::{self, ACTIVATE, Said};
@@ -23,7 +23,8 @@ impl Asked<'_> {
         match self.resource(&uri) {
             Ok((entry, own)) => {
                 let params = with(params, "uri", &own);
-                self.to_member(request, entry, &uri, params).await
+                self.to_member(request, entry, Published::plain(&uri), params)
+                    .await
             }
             Err((said, code)) => {
                 let facts = self.facts(request.method, &uri, Bytes::new());
@@ -52,14 +53,14 @@ impl Asked<'_> {
                 true => code::INVALID_PARAMS,
                 false => code::RESOURCE_NOT_FOUND,
             };
-            return Err((Said::error(self.unknown(uri, true)), code));
+            return Err((Said::unknown(self.unknown(uri, true)), code));
         };
         if !self.is_active(entry) {
             let name = &entry.published;
             let reason = format!(
                 "{uri} is not active: call {ACTIVATE} with resources_on: [\"{name}\"] first"
             );
-            return Err((Said::error(reason), code::INVALID_PARAMS));
+            return Err((Said::unknown(reason), code::INVALID_PARAMS));
         }
         let own = match entry.kind {
             Kind::Resource => entry.own.to_string(),
@@ -84,7 +85,8 @@ impl Asked<'_> {
         {
             Some(entry) => {
                 let params = with(params, "name", &entry.own);
-                self.to_member(request, entry, &name, params).await
+                self.to_member(request, entry, Published::plain(&name), params)
+                    .await
             }
             None => {
                 let near = self.catalogue.of(Kind::Prompt);
@@ -95,7 +97,7 @@ impl Asked<'_> {
                     true => "prompts/list shows all there are".to_owned(),
                     false => format!("did you mean {}?", near.join(", ")),
                 };
-                let said = Said::error(format!("unknown prompt {}: {near}", shortened(&name)));
+                let said = Said::unknown(format!("unknown prompt {}: {near}", shortened(&name)));
                 let facts = self.facts(request.method, &name, Bytes::new());
                 Ok(Prepared::Call(self.answered(
                     facts,
@@ -132,13 +134,22 @@ impl Asked<'_> {
             }
         };
         let entry = entry.filter(|it| self.is_visible(it) && self.is_active(it));
-        let entry = entry.ok_or_else(|| {
-            let reason = format!("unknown or inactive reference {published}");
-            RequestError::InvalidParams(reason.into())
-        })?;
+        let Some(entry) = entry else {
+            let shown = shortened(&published);
+            let said = Said::unknown(format!(
+                "{shown} is unknown or not active: prompts/list and resources/templates/list show what can be completed, {ACTIVATE} turns resources on"
+            ));
+            let facts = self.facts(request.method, &published, Bytes::new());
+            return Ok(Prepared::Call(self.answered(
+                facts,
+                &said,
+                code::INVALID_PARAMS,
+            )));
+        };
         let params = request.members.params().map_or("{}", RawValue::get);
         let reference = with(reference.get(), key, &entry.own);
         let params = spans::edit(params, &[MemberEdit::Set("ref", reference.into())]);
-        self.to_member(request, entry, &published, params).await
+        self.to_member(request, entry, Published::plain(&published), params)
+            .await
     }
 }

@@ -66,7 +66,7 @@ impl Asked<'_> {
     /// Whether a copy of the server runs that a client like this one talks to.
     fn hears(&self, slot: &Slot) -> bool {
         let namespace = slot.namespace(&self.shared.home.registry);
-        slot.offer().is_some()
+        slot.offered().now
             && namespace.is_some_and(|namespace| {
                 may_reach(self.cx.caller, slot, &namespace)
                     && self.copy(namespace) == ServerCopy::Running

@@ -17,8 +17,24 @@ pub(super) enum State {
     Late,
     /// It offers this.
     Ready(Arc<Offer>),
-    /// It offers nothing, and why.
-    Gone(Arc<Why>),
+    /// It offers nothing.
+    Gone {
+        why: Arc<Why>,
+        /// What it offered last. Its names stay its own: a later server of the file must not take the place of a tool that
+        /// a client has turned on.
+        last: Option<Arc<Offer>>,
+    },
+}
+
+/// What one member has to do with the catalogue.
+#[derive(Clone)]
+pub(super) struct Offered {
+    /// What stands before its names.
+    pub(super) prefix: Arc<str>,
+    /// What it offers, or where that is nothing now, what it offered last.
+    pub(super) offer: Option<Arc<Offer>>,
+    /// Whether it offers that now.
+    pub(super) now: bool,
 }
 
 /// Why a member offers nothing.
@@ -63,7 +79,16 @@ impl State {
     pub(super) fn offer(&self) -> Option<Arc<Offer>> {
         match self {
             Self::Ready(offer) => Some(Arc::clone(offer)),
-            Self::Starting | Self::Late | Self::Gone(_) => None,
+            Self::Starting | Self::Late | Self::Gone { .. } => None,
+        }
+    }
+
+    /// What it offered last.
+    pub(super) fn last(&self) -> Option<Arc<Offer>> {
+        match self {
+            Self::Ready(offer) => Some(Arc::clone(offer)),
+            Self::Gone { last, .. } => last.clone(),
+            Self::Starting | Self::Late => None,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::asked::{Asked, may_reach};
+use super::asked::{Asked, Published, may_reach};
 use super::member::Slot;
 use crate::jsonrpc::{self, RequestError, spans};
 use crate::upstream::{IncomingRequest, Prepared};
@@ -23,7 +23,10 @@ impl Asked<'_> {
             .and_then(jsonrpc::string)
             .ok_or_else(|| RequestError::InvalidParams("params.taskId must be a string".into()))?;
         match self.member_of_task(&task) {
-            Some(slot) => self.to_slot(request, slot, "", params.to_owned()).await,
+            Some(slot) => {
+                self.to_slot(request, slot, Published::plain(""), params.to_owned())
+                    .await
+            }
             None => Err(RequestError::InvalidParams("Task not found".into())),
         }
     }

@@ -109,7 +109,7 @@ async fn a_member_whose_task_panics_keeps_no_list_waiting_and_is_asked_again() {
     let aggregate: NamespaceName = "all".parse().unwrap();
     let slot = Slot::start(&home, &aggregate, AggregateMember::Served(name), &spec);
     slot.settled().await;
-    assert!(matches!(slot.state(), State::Gone(_)));
+    assert!(matches!(slot.state(), State::Gone { .. }));
     while faulty.0.load(Ordering::Relaxed) < 2 {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::activate::Activation;
-use super::asked::{Asked, text_of, with};
+use super::asked::{Asked, Published, text_of, with};
 use super::call::OwnCall;
 use super::catalogue::Entry;
 use super::own::{ACTIVATE, CALL, SEARCH, Said, Shown};
@@ -26,12 +26,13 @@ impl Asked<'_> {
         let known = |entry: &&Entry| self.is_visible(entry) || self.is_out_of_scope(entry);
         match found.filter(known) {
             Some(entry) if self.is_active(entry) || !self.is_visible(entry) => Ok(entry),
-            Some(_) => Err(Said::error(format!(
+            Some(_) => Err(Said::unknown(format!(
                 "{name} is not active: call {ACTIVATE} with tools_on: [\"{name}\"] first"
             ))),
-            None => Err(Said::error(self.unknown(name, false))),
+            None => Err(Said::unknown(self.unknown(name, false))),
         }
     }
+
     /// `tools/call` of anything but a member's tool.
     pub(super) fn own_tool(
         &self,
@@ -51,7 +52,7 @@ impl Asked<'_> {
                     let found = self.shown(&visible).search(&query);
                     Said::result(Value::from(found))
                 }
-                Err(_) => Said::error("query is missing, or is no string"),
+                Err(_) => Said::invalid("query is missing, or is no string"),
             };
             return self.answered(facts, &said, code::INVALID_PARAMS);
         }
@@ -64,6 +65,7 @@ impl Asked<'_> {
         let active = self.active.clone();
         let principal = self.cx.caller.principal.clone();
         let arguments = arguments.clone();
+        let transport = facts.transport;
         OwnCall::new(
             facts,
             Box::pin(async move {
@@ -80,7 +82,8 @@ impl Asked<'_> {
                     active,
                     principal,
                 };
-                activation.run(&shown, &arguments).await.as_result(&format)
+                let said = activation.run(&shown, &arguments).await;
+                said.as_outcome(transport, &format)
             }),
         )
     }
@@ -102,7 +105,9 @@ impl Asked<'_> {
             }
             Target::Member(entry) => {
                 let params = with(params, "name", &entry.own);
-                return self.to_member(request, entry, &name, params).await;
+                return self
+                    .to_member(request, entry, Published::plain(&name), params)
+                    .await;
             }
             Target::Inner(entry, inner) => {
                 self.count_call();
@@ -110,7 +115,11 @@ impl Asked<'_> {
                 let changes = [MemberEdit::Set("arguments", inner.arguments.get().into())];
                 let params = spans::edit(&named, &changes);
                 // What is limited by the name of a tool is so, too, for a call by way of this one.
-                return self.to_member(request, entry, &inner.tool, params).await;
+                let published = Published {
+                    name: &inner.tool,
+                    by_way_of: Some((CALL, arguments)),
+                };
+                return self.to_member(request, entry, published, params).await;
             }
             Target::Closed(tool) => {
                 let facts = self.facts(request.method, &name, arguments);
@@ -156,7 +165,7 @@ impl Asked<'_> {
         let upstream = runner.upstream();
         let child = self.child(self.cx.body, namespace, upstream);
         let call = upstream.call_tool(&child, &entry.own, given)?;
-        Ok(self.relayed(slot, &name, call))
+        Ok(self.relayed(slot, Published::plain(&name), call))
     }
 
     /// What a call of that name is for.
@@ -233,11 +242,11 @@ impl Inner {
             arguments: Option<Box<RawValue>>,
         }
         let sent: Sent = serde_json::from_slice(arguments)
-            .map_err(|_| Said::error("tool is missing, or is no string"))?;
+            .map_err(|_| Said::invalid("tool is missing, or is no string"))?;
         let empty = || RawValue::from_string("{}".into()).expect("an empty object is JSON");
         let arguments = sent.arguments.unwrap_or_else(empty);
         if !arguments.get().starts_with('{') {
-            return Err(Said::error("arguments must be an object"));
+            return Err(Said::invalid("arguments must be an object"));
         }
         Ok(Self {
             tool: sent.tool,

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
 use tooldock_workers::aggregate::ActivationScope;
-use tooldock_workers::names::NamespaceName;
+use tooldock_workers::names::{ANONYMOUS, NamespaceName};
 
 use crate::broadcast::Change;
 use crate::jsonrpc::{self, Key, Members, RequestError, spans};
@@ -141,7 +141,7 @@ impl Default for SessionTurn {
     }
 }
 
-/// Changes the set of a session.
+/// Changes the set of a session, and says whether it is another one now.
 ///
 /// # Errors
 ///
@@ -152,11 +152,15 @@ pub(super) async fn keep_in_session(
     switches: &Switches,
     changes: &SessionChanges,
     metrics: &ToolmanMetrics,
-) -> Result<(), String> {
+) -> Result<bool, String> {
     let own: Arc<SessionTurn> = session.upstream_binding(aggregate, Arc::default);
     // Never closed, so there is always a turn.
     let _turn = own.turn.acquire().await;
-    let after = switches.applied(&session.toolset())?;
+    let before = session.toolset();
+    let after = switches.applied(&before)?;
+    if *before == after {
+        return Ok(false);
+    }
     let differs = !after.is_empty();
     let kept = changes.commit(session, SessionPatch::Toolset(after)).await;
     kept.map_err(|error| error.message().into_owned())?;
@@ -165,7 +169,7 @@ pub(super) async fn keep_in_session(
         true => drop(counted.get_or_insert_with(|| KeptToolset::new(metrics))),
         false => *counted = None,
     }
-    Ok(())
+    Ok(true)
 }
 
 impl SharedSets {
@@ -175,7 +179,7 @@ impl SharedSets {
         own.unwrap_or_default()
     }
 
-    /// Changes the set of a request with that [`Keep`].
+    /// Changes the set of a request with that [`Keep`], and says whether it is another one now.
     ///
     /// # Errors
     ///
@@ -185,17 +189,20 @@ impl SharedSets {
         keep: &Keep,
         switches: &Switches,
         metrics: &ToolmanMetrics,
-    ) -> Result<(), String> {
+    ) -> Result<bool, String> {
         let owner = match keep {
             Keep::Process => Owner::Everybody,
             Keep::Principal(principal) => Owner::Principal(principal.clone()),
-            Keep::Session(_) | Keep::Handle => return Ok(()),
+            Keep::Session(_) | Keep::Handle => return Ok(false),
         };
         let mut kept = self.lock();
         let is_full = kept.len() >= PRINCIPALS_MAX;
         match kept.entry(owner) {
             Entry::Occupied(mut own) => {
                 let toolset = switches.applied(&own.get().0)?;
+                if *own.get().0 == toolset {
+                    return Ok(false);
+                }
                 match toolset.is_empty() {
                     true => drop(own.remove()),
                     false => own.get_mut().0 = Arc::new(toolset),
@@ -204,7 +211,7 @@ impl SharedSets {
             Entry::Vacant(own) => {
                 let toolset = switches.applied(&Toolset::default())?;
                 if toolset.is_empty() {
-                    return Ok(());
+                    return Ok(false);
                 }
                 if is_full {
                     return Err(
@@ -214,7 +221,7 @@ impl SharedSets {
                 own.insert((Arc::new(toolset), KeptToolset::new(metrics)));
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Owner, (Arc<Toolset>, KeptToolset)>> {
@@ -242,7 +249,7 @@ pub(super) fn active(
     // Strangers are not all the same somebody.
     let of_principal = principal
         .clone()
-        .filter(|_| scope == ActivationScope::Principal);
+        .filter(|name| scope == ActivationScope::Principal && **name != *ANONYMOUS);
     if let Some(session) = cx.session().filter(|_| of_principal.is_none()) {
         let keep = Keep::Session(Arc::clone(session));
         return Ok(Active::of(session.toolset(), keep));
@@ -389,7 +396,8 @@ mod tests {
         let keep =
             |switches| keep_in_session(&session, &name, switches, &changes, &metrics.toolman);
         let (first, second) = tokio::join!(keep(&one), keep(&other));
-        assert_eq!((first, second), (Ok(()), Ok(())));
+        assert_eq!((first, second), (Ok(true), Ok(true)));
+        assert_eq!(keep(&one).await, Ok(false), "nothing is left to change");
         let recorded = shadow.record(session.id().as_str()).expect("a record");
         for set in [&*session.toolset(), &recorded.toolset] {
             let says = |name| set.says(EntryId::of(0, name));
@@ -399,7 +407,7 @@ mod tests {
         // Back at the start, it is none of its own any more.
         let back = [switch("a", false), switch("b", false)];
         for switches in &back {
-            assert_eq!(keep(switches).await, Ok(()));
+            assert_eq!(keep(switches).await, Ok(true));
         }
         assert_eq!(metrics.toolman.toolsets.get(), 0);
     }

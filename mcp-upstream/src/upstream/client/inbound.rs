@@ -176,6 +176,8 @@ impl InboundHandler {
             _ => return false,
         };
         match &self.scope {
+            // An aggregate's lists are those of the process that all its clients share, whatever this one says of its own.
+            ProcessOwner::Session(session) if self.is_of_aggregate(session) => {}
             ProcessOwner::Session(_) => {
                 self.put(notification.message.clone());
             }
@@ -183,6 +185,12 @@ impl InboundHandler {
             ProcessOwner::Call => self.audience.announce(&self.namespace, change),
         }
         true
+    }
+
+    /// Whether the session came by way of an aggregate.
+    fn is_of_aggregate(&self, session: &Weak<Session>) -> bool {
+        let session = session.upgrade();
+        session.is_some_and(|it| it.binding().namespace != self.namespace)
     }
 
     /// The call a message without a link may go to.

@@ -29,6 +29,31 @@ pub(in crate::upstream) fn could_match(template: &str, uri: &str) -> bool {
     }
 }
 
+/// Whether the URI has the template's own text, in its order, whatever stands in the place of the expressions: for a server
+/// that alone knows what its expressions take.
+pub(in crate::upstream) fn has_text_of(template: &str, uri: &str) -> bool {
+    if uri.len() > URI_MAX {
+        return false;
+    }
+    let (begin, mut expression, mut after) = split(template);
+    let Some(mut rest) = uri.strip_prefix(begin) else {
+        return false;
+    };
+    while expression.is_some() {
+        let (literal, next, behind) = split(after);
+        if next.is_none() {
+            return rest.ends_with(literal);
+        }
+        // The first place is as good as any other: what follows has more room behind it.
+        let Some(at) = rest.find(literal) else {
+            return false;
+        };
+        rest = &rest[at + literal.len()..];
+        (expression, after) = (next, behind);
+    }
+    rest.is_empty()
+}
+
 /// The text before the next expression, the expression, and what comes after it. An open brace without its end is text.
 fn split(template: &str) -> (&str, Option<&str>, &str) {
     let found = template.find('{').and_then(|open| {
@@ -112,6 +137,27 @@ mod tests {
             ("{}", "x", true),
         ] {
             assert_eq!(could_match(template, uri), fits, "{template} {uri}");
+        }
+    }
+
+    #[test]
+    fn a_uri_with_the_text_of_a_template_may_have_anything_between() {
+        for (template, uri, fits) in [
+            ("file:///{path}", "file:///src/main.rs", true),
+            ("item://{id}", "item://4/5?x", true),
+            ("item://{id}", "item://", true),
+            ("item://{id}", "other://4", false),
+            ("a://{x}/mid/{y}/end", "a://1/mid/2/mid/3/end", true),
+            ("a://{x}/mid/{y}/end", "a://1/mid/end", false),
+            ("a://{x}/mid/{y}/end", "a://1/mid/2/end/3", false),
+            ("a://{x}-{y}", "a://1-2", true),
+            ("a://{x}-{y}", "a://1", false),
+            ("a://{x}{y}", "a://", true),
+            ("a://b", "a://b", true),
+            ("a://b", "a://bc", false),
+            ("{+uri}", "anything:é", true),
+        ] {
+            assert_eq!(has_text_of(template, uri), fits, "{template} {uri}");
         }
     }
 

@@ -472,9 +472,11 @@ fn a_server_that_was_stopped_for_nobodys_use_is_there_while_it_starts_again() {
 
 #[test]
 fn only_what_everybody_shares_counts_for_whether_a_server_is_there() {
-    for (restart, lost) in [
-        (Restart::Never, Presence::Dead),
-        (Restart::OnFailure, Presence::Away),
+    for (restart, end, lost) in [
+        (Restart::Never, End::Crash, Presence::Dead),
+        (Restart::OnFailure, End::Crash, Presence::Away),
+        (Restart::OnFailure, End::Clean, Presence::Dead),
+        (Restart::Always, End::Clean, Presence::Away),
     ] {
         let mut world = World::new(StdioSettings {
             restart,
@@ -489,7 +491,7 @@ fn only_what_everybody_shares_counts_for_whether_a_server_is_there() {
         world.lose(world.granted[&own], End::Crash);
         assert_eq!(world.state.presence(), Presence::There);
         // The copy of a session that still serves does not stand for it.
-        world.lose(world.granted[&shared], End::Crash);
+        world.lose(world.granted[&shared], end);
         assert!(world.granted.contains_key(&other));
         assert_eq!(world.state.presence(), lost);
     }
