@@ -280,10 +280,10 @@ async fn v1_mcp(client: &Client) {
     let call = |name: &str| json!({"name": name, "arguments": {"a": 2, "b": 3}});
     let (_, foreign) = client.rpc("/mcp/shared", "tools/call", call("add")).await;
     assert_eq!(foreign["result"]["isError"], true, "{foreign}");
-    assert_eq!(
-        client.rpc("/mcp/nope", "tools/list", json!({})).await.0,
-        404
-    );
+    let (status, unknown) = client.rpc("/mcp/nope", "tools/list", json!({})).await;
+    let message = unknown["error"]["message"].as_str().unwrap();
+    assert_eq!(status, 404);
+    assert!(message.contains(" GET /mcp/namespaces lists"), "{message}");
 
     let (_, all) = client.rpc("/mcp", "tools/list", json!({})).await;
     let all = names(&all["result"]["tools"]);
@@ -363,6 +363,7 @@ async fn v1_mcp(client: &Client) {
         info["supportedProtocolVersions"],
         json!(["2025-11-25", "2025-03-26"])
     );
+    assert_eq!(info["endpoint"], "/mcp");
     assert_eq!(info["namespace_endpoints"]["calc"], "/mcp/calc");
     let (_, info) = client.get("/mcp/calc/info").await;
     assert_eq!(
@@ -492,6 +493,20 @@ async fn a_server_mode_serves_its_profiles_alone() {
         }
         drop(gateway);
     }
+}
+
+#[tokio::test]
+async fn without_the_global_view_the_info_names_the_endpoints_of_namespaces_alone() {
+    let (builder, [_, mcp, _]) = everything();
+    let _gateway = builder.env("GLOBAL_VIEW", "off").start().await;
+    let client = Client::of(mcp);
+    let (_, info) = client.get("/mcp/info").await;
+    assert_eq!(info["endpoint"], Value::Null, "{info}");
+    assert_eq!(info["namespace_endpoints"]["calc"], "/mcp/calc");
+    let (_, told) = client.get("/mcp/calc/info").await;
+    assert_eq!(told["endpoint"], "/mcp/calc");
+    let (status, refused) = client.rpc("/mcp", "tools/list", json!({})).await;
+    assert_eq!(status, 400, "{refused}");
 }
 
 #[tokio::test]

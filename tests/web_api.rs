@@ -348,7 +348,18 @@ async fn a_namespace_is_made_written_called_rolled_back_and_found_in_the_log() {
     );
     let refused = web.send("POST", "/api/folders/team1/tools", wrong).await;
     assert_eq!(code(&refused), (400, "invalid_tool"));
-    assert_eq!(refused.1["error"]["details"]["line"], 1);
+    let error = &refused.1["error"];
+    assert_eq!(error["details"]["line"], 1);
+    // The words are for a person who uploads a file, and stand in the message as a whole.
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("Invalid Python syntax: line 1: ")
+            && message.ends_with(". Nothing was written: mend the file and send it again."),
+        "{message}"
+    );
+    for text in [message, checked.1["details"].as_str().unwrap()] {
+        assert!(!text.contains("write_tool"), "{text}");
+    }
     assert!(!gateway.tools_dir().join("team1/x.py").exists());
 
     let right = json!({"filename": "x.py", "content": ADD});

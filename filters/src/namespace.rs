@@ -90,14 +90,17 @@ pub(crate) fn admitted(
         }
         Access::Granted(_) => Err(forbidden(&name, "namespaces of the token")),
         Access::Forbidden => Err(forbidden(&name, "principals of the namespace")),
-        Access::Unknown => Err(Rejection::new(
-            Reason::NamespaceNotFound,
-            format!(
-                "Unknown namespace: {}. GET /namespaces lists the ones there are; {}.",
-                quoted(&name),
-                found.spec.ways_to_name_a_namespace()
-            ),
-        )),
+        Access::Unknown => {
+            let ways = found.spec.ways_to_name_a_namespace();
+            let ways = match found.way_to_list_namespaces() {
+                Some(list) => format!("{list}; {ways}"),
+                None => format!("To name another one, {ways}"),
+            };
+            Err(Rejection::new(
+                Reason::NamespaceNotFound,
+                format!("Unknown namespace: {}. {ways}.", quoted(&name)),
+            ))
+        }
     }
 }
 

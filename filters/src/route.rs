@@ -160,7 +160,11 @@ impl RouteGroups {
         let mut served = ROUTES.iter().filter(|spec| self.contains(spec.group));
         served.find_map(|spec| {
             let segments = spec.pattern.read(path)?;
-            Some(Found { spec, segments })
+            Some(Found {
+                spec,
+                segments,
+                served: self,
+            })
         })
     }
 }
@@ -170,12 +174,26 @@ impl RouteGroups {
 pub(crate) struct Found<'a> {
     pub(crate) spec: &'static RouteSpec,
     segments: Segments<'a>,
+    served: RouteGroups,
 }
 
 impl<'a> Found<'a> {
     /// Whether the path names the namespace.
     pub(crate) fn names_namespace(&self) -> bool {
         self.segments.namespace.is_some()
+    }
+
+    /// How a client of the listener learns which namespaces there are, as a sentence tells it.
+    pub(crate) fn way_to_list_namespaces(&self) -> Option<&'static str> {
+        if self.served.contains(RouteGroup::Rest) {
+            Some("GET /namespaces lists the ones there are")
+        } else if self.served.contains(RouteGroup::McpInfo) {
+            Some("GET /mcp/namespaces lists the ones there are")
+        } else if self.served.contains(RouteGroup::Web) {
+            Some("GET /api/namespaces lists the ones there are")
+        } else {
+            None
+        }
     }
 
     /// The namespace that the path names, decoded.

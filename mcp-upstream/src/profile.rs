@@ -13,6 +13,8 @@ pub struct Profile {
     pub name: &'static str,
     /// The one namespace that is served, where it is one.
     pub namespace: Option<NamespaceName>,
+    /// Whether requests that name no namespace are served: as those of all namespaces at once, or of the one there is.
+    pub unnamed_namespace: bool,
     /// The versions `initialize` negotiates; the first is offered to clients that ask for an unknown one. Not empty.
     pub versions: Vec<ProtocolVersion>,
     /// Whether JSON-RPC batches are taken.
@@ -102,6 +104,7 @@ impl Profile {
         Self {
             name: "core",
             namespace: None,
+            unnamed_namespace: false,
             versions: vec![
                 ProtocolVersion::V2025_11_25,
                 ProtocolVersion::V2025_06_18,

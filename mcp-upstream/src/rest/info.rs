@@ -28,7 +28,10 @@ pub(crate) fn namespaces(core: &Core, caller: &Caller) -> Reply {
 pub(crate) async fn endpoint(core: &Core, caller: Caller) -> Reply {
     if caller.namespace.is_none() {
         let mut info = about(core, &caller);
-        info["endpoint"] = path(&caller, "").into();
+        // Elsewhere a request to `/mcp` must name a namespace.
+        if caller.profile.unnamed_namespace {
+            info["endpoint"] = path(&caller, "").into();
+        }
         return reply(&info);
     }
     let scope = match InNamespace::of(core, caller) {

@@ -42,6 +42,7 @@ mod parameters;
 mod tool;
 mod tools;
 
+pub(crate) use tools::CALL_AGAIN;
 pub use tools::{KeyTools, ServerFacts};
 
 use self::core::CoreLink;

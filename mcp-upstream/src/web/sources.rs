@@ -19,6 +19,7 @@ use super::tools::{call, management, reload_soon};
 use super::{diff, streams, upload};
 use crate::caller::Caller;
 use crate::mcp::Core;
+use crate::upstream::system::CALL_AGAIN;
 
 pub(super) fn rfc3339(at: SystemTime) -> String {
     OffsetDateTime::from(at)
@@ -89,13 +90,12 @@ async fn write(
     let arguments = json!({"namespace": name, "filename": file.as_str(), "code": content});
     let written = call(core, caller, "write_tool", &arguments).await?;
     if written["written"] != true {
-        let (error, details) = (&written["error"], &written["details"]);
-        let place = place(details.as_str().unwrap_or_default());
-        let message = format!(
-            "{}: {}",
-            error.as_str().unwrap_or_default(),
-            details.as_str().unwrap_or_default()
-        );
+        let text = |member: &str| written[member].as_str().unwrap_or_default();
+        let (error, details) = (text("error"), text("details"));
+        let details = details.strip_suffix(CALL_AGAIN).unwrap_or(details);
+        let place = place(details);
+        let message =
+            format!("{error}: {details}. Nothing was written: mend the file and send it again.");
         return Err(Failure::new(StatusCode::BAD_REQUEST, "invalid_tool", message).with(json!({
             "valid": false, "error": error, "details": details, "line": place.0, "column": place.1,
         })));

@@ -109,6 +109,8 @@ impl ListenerConfig {
             Some(NamespaceRule::Fixed(name)) => Some(name.clone()),
             Some(_) => None,
         };
+        rules.unnamed_namespace =
+            rules.namespace.is_some() || self.namespace_source(spec) == NamespaceRule::Global;
         rules.rest_shape = self.rest_shape.unwrap_or(rules.rest_shape);
         if let Some(versions) = &self.versions {
             rules.versions = versions.clone();

@@ -34,7 +34,8 @@ pub struct FoundTool {
     pub documented: bool,
 }
 
-/// What is wrong with the code of a tool file: a short reason that stays the same, and what to mend.
+/// What is wrong with the code of a tool file: a short reason that stays the same, and what to mend. It does not say
+/// how to send the mended code: people upload it, models call a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// The reason.
@@ -48,10 +49,7 @@ impl Inspected {
     pub fn fault(&self) -> Option<Fault> {
         let fault = |error, details| Some(Fault { error, details });
         if let Some(reason) = &self.error {
-            return fault(
-                "Invalid Python syntax",
-                format!("{reason}. Mend the code and call write_tool again"),
-            );
+            return fault("Invalid Python syntax", reason.clone());
         }
         if self.tools.is_empty() {
             return fault(

@@ -11,6 +11,7 @@ mod test_tool;
 mod tokens;
 
 pub use self::core::ServerFacts;
+pub(crate) use self::files::CALL_AGAIN;
 pub use self::tokens::KeyTools;
 use super::tool::Entry;
 

@@ -33,7 +33,8 @@ export function Button(props: {
 
 /** A refusal or failure: what was wrong, its code, and what the server adds. */
 export function Problem({ error, what, retry }: { error: Error; what?: string; retry?: () => void }) {
-  const details = error instanceof ApiError ? error.details : undefined;
+  // Of a refused tool file the message says everything that is in the details, in words.
+  const details = error instanceof ApiError && error.code !== "invalid_tool" ? error.details : undefined;
   const code = error instanceof ApiError && error.status ? error.code : undefined;
   return (
     <div class="notice bad" role="alert">

@@ -13,6 +13,9 @@ use super::super::core::{CoreNamespace, CoreRequest};
 use super::super::parameters::{File, InNamespace, Namespace};
 use super::super::tool::{Hints, ManagementTool, Progress, refused};
 
+/// How a model sends code that was refused and is mended. The web API leaves this out: its readers upload files.
+pub(crate) const CALL_AGAIN: &str = ". Mend the code and call write_tool again";
+
 /// A file of a namespace.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -274,7 +277,8 @@ async fn write(management: &Management, code: Code) -> Result<Written, CallError
         return Err(refused("Python did not answer about the code. Try again"));
     };
     if let Some(fault) = inspected.fault() {
-        return Ok(Written::refused(fault.error, fault.details));
+        let details = format!("{}{CALL_AGAIN}", fault.details);
+        return Ok(Written::refused(fault.error, details));
     }
     let workspace = &management.workspace;
     let changed = workspace
