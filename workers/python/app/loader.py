@@ -154,9 +154,13 @@ def _load_file(
     filename = file.file
     contracts: Iterable[registry.ToolDefinition] = ()
 
+    registrations: list[Registration] = []
+
     def skipped(code: str, reason: str) -> None:
+        """Of a file whose `register_tools` fails, the decorated functions are served all the same."""
         loaded.report(code, filename, reason)
-        file.taken_for, file.reason = styles.SKIPPED, loaded.issues[-1].message
+        file.taken_for = styles.DECORATORS if registrations else styles.SKIPPED
+        file.reason = loaded.issues[-1].message
 
     what = "the import"
     try:
@@ -164,21 +168,23 @@ def _load_file(
             module, own = modules.load(filename)
             path = os.path.join(os.path.realpath(folder), filename)
             registrations = registrations_in(module, path, own)
-            if not registrations and (register_tools := getattr(module, registry.FUNCTION, None)) is not None:
-                file.taken_for, what = styles.REGISTER_TOOLS, registry.FUNCTION
-                contracts = registry.collected(register_tools)
+            if (register_tools := getattr(module, registry.FUNCTION, None)) is not None:
+                if not registrations or styles.is_mixed(file, tree, register_tools, registrations):
+                    file.taken_for = styles.MIXED if registrations else styles.REGISTER_TOOLS
+                    what = registry.FUNCTION
+                    contracts = registry.collected(register_tools)
         forks.leave_if_child()
     except ImportTimeout:
         forks.leave_if_child()
         skipped("import_timeout", f"{what} took longer than {limit:g} s")
-        return
+        if not registrations:
+            return
     except BaseException as error:
         forks.leave_if_child()
         reason = _explain(error, folder) + server_objects.hint(error, tree)
         skipped(_code(error), f"{what} raised {reason}" if what == registry.FUNCTION else reason)
-        return
-    for definition in contracts:
-        _add_contract(definition, filename, loaded)
+        if not registrations:
+            return
     if file.taken_for == styles.FUNCTION:
         try:
             _add(Registration(styles.function_of(module, filename)), filename, loaded)
@@ -186,6 +192,8 @@ def _load_file(
             skipped("invalid_tool", f"{error}{_at(getattr(module, filename.removesuffix('.py'), None))}")
     for registration in registrations:
         _add(registration, filename, loaded)
+    for definition in contracts:
+        _add_contract(definition, filename, loaded)
     served = {getattr(author_function(it.function), "__name__", None) for it in registrations}
     for missed in server_objects.registered_on(tree):
         if missed.function not in served:

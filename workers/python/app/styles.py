@@ -6,7 +6,8 @@
 | `register_tools` | has a function `register_tools(registry)` | everywhere |
 | `function` | has a function named like the file, which is the tool | where the folder's style is `vault` |
 
-The first that fits counts. A file that none fits is not executed.
+The first that fits counts, but for a file that decorates and has a `register_tools(registry)` for `app.registry`, which it
+imports: such a file gives both (`decorators+register_tools`). A file that none fits is not executed.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import registry, server_objects
-from .schema import Invalid
+from .decorator import Registration
+from .schema import Invalid, author_function
 
 DECORATORS = "decorators"
 REGISTER_TOOLS = "register_tools"
+MIXED = "decorators+register_tools"
 FUNCTION = "function"
 SKIPPED = "skipped"
 
@@ -59,6 +62,23 @@ def of(tree: ast.Module, filename: str, folder_style: str | None) -> SourceFile:
         return SourceFile(filename, FUNCTION)
     reason = f"no @tool, no register_tools(registry), and no function named like the file: {stem}"
     return SourceFile(filename, SKIPPED, reason=reason)
+
+
+def is_mixed(file: SourceFile, tree: ast.Module, register_tools: Any, registrations: list[Registration]) -> bool:
+    """Whether `register_tools` gives tools beside those that the file decorates. If not, the file says why.
+
+    Files that register on a server object of their own often have a function of that name, which takes the server and is
+    not for us to call. A file of ToolDock v1 imports `app.registry`.
+    """
+    if any(author_function(it.function) is register_tools for it in registrations):
+        return False
+    if registry.is_wanted(tree):
+        return True
+    file.reason = (
+        f"{registry.FUNCTION} was not called, since the file decorates tools: import ToolDefinition from app.registry in "
+        "this file, or move the function into a file of its own"
+    )
+    return False
 
 
 def function_of(module: Any, filename: str) -> Any:

@@ -100,6 +100,56 @@ def test_all_styles_live_in_one_folder_and_each_file_says_what_it_is(plain_worke
     assert "line 1" in files(plain_worker)["broken.py"]["reason"]
 
 
+def test_a_file_may_decorate_and_register(plain_worker):
+    plain_worker.write("both.py", DECORATED + CONTRACT).start()
+    assert plain_worker.tool_names() == ["decorated", "add_numbers", "loose", "open"]
+    assert plain_worker.value("decorated", n=7) == 7
+    assert plain_worker.value("add_numbers", a=1, b=2) == 3
+    assert plain_worker.ready["issues"] == []
+    taken = {"file": "both.py", "takenFor": "decorators+register_tools", "tools": 4}
+    assert files(plain_worker) == {"both.py": taken}
+
+
+def test_a_name_that_a_file_decorates_and_registers_belongs_to_the_decorated_function(plain_worker):
+    plain_worker.write("both.py", DECORATED.replace("decorated", "loose") + CONTRACT).start()
+    assert plain_worker.tool_names() == ["loose", "add_numbers", "open"]
+    assert plain_worker.value("loose", n=7) == 7
+    [issue] = plain_worker.ready["issues"]
+    assert (issue["code"], issue["subject"]) == ("duplicate_tool", "both.py")
+    assert files(plain_worker)["both.py"]["tools"] == 3
+
+
+def test_a_register_tools_that_raises_leaves_the_decorated_functions_of_its_file(plain_worker):
+    raising = "from app.registry import ToolDefinition\n\ndef register_tools(registry):\n    raise ValueError('no database')\n"
+    plain_worker.write("both.py", DECORATED + raising).start()
+    assert plain_worker.tool_names() == ["decorated"]
+    [issue] = plain_worker.ready["issues"]
+    assert issue["message"].startswith("register_tools raised ValueError: no database (both.py line ")
+    file = files(plain_worker)["both.py"]
+    assert (file["takenFor"], file["tools"], file["reason"]) == ("decorators", 1, issue["message"])
+
+
+def test_a_register_tools_that_takes_too_long_leaves_the_decorated_functions_of_its_file(plain_worker):
+    slow = "from app.registry import ToolDefinition\n\ndef register_tools(registry):\n    while True: pass\n"
+    plain_worker.write("both.py", DECORATED + slow).start("--import-timeout", "0.5")
+    assert plain_worker.tool_names() == ["decorated"]
+    assert files(plain_worker)["both.py"]["reason"] == "register_tools took longer than 0.5 s"
+
+
+def test_a_register_tools_for_something_else_is_not_called_and_the_file_says_so(plain_worker, tmp_path):
+    marker = tmp_path / "called"
+    other = f"\ndef register_tools(mcp):\n    open({str(marker)!r}, 'w')\n"
+    plain_worker.write("other.py", DECORATED + other)
+    plain_worker.write("named.py", DECORATED.replace("decorated", "register_tools")).start()
+    assert plain_worker.tool_names() == ["register_tools", "decorated"]
+    assert not marker.exists()
+    assert plain_worker.ready["issues"] == []
+    file = files(plain_worker)["other.py"]
+    assert (file["takenFor"], file["tools"]) == ("decorators", 1)
+    assert file["reason"].startswith("register_tools was not called, since the file decorates tools")
+    assert "reason" not in files(plain_worker)["named.py"]
+
+
 def test_a_function_is_a_tool_by_its_name_only_where_the_folder_says_so(plain_worker, tmp_path):
     marker = tmp_path / "executed"
     plain_worker.write("word_count.py", f"open({str(marker)!r}, 'w')\n" + WORD_COUNT).start()
