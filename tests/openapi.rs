@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tooldock_filters::rejection::Reason;
 
+use crate::support::ports::free_address;
 use crate::support::programs::{node, python, root, run};
 use crate::support::{Gateway, TOKEN, tools};
 
@@ -37,12 +38,12 @@ struct Subject {
 }
 
 /// Runs schemathesis over a document.
-fn conforms(gateway: &Gateway, subject: &Subject, scratch: &Path) {
+fn conforms(base: &str, subject: &Subject, scratch: &Path) {
     let checks = [EVERY_ANSWER, subject.checks].concat().join(",");
     let mut schemathesis = python("clients-schemathesis");
     schemathesis
         .args(["-m", "schemathesis.cli", "run"])
-        .arg(gateway.url(subject.document))
+        .arg(format!("{base}{}", subject.document))
         .args(["--header", &format!("Authorization: Bearer {TOKEN}")])
         .args(["--checks", &checks])
         .args(["--include-path-regex", subject.paths])
@@ -131,8 +132,194 @@ async fn rest_answers_as_its_document_says() {
             checks: &[WRONG_IS_REFUSED],
         },
     ] {
-        conforms(&gateway, &subject, scratch.path());
+        conforms(&gateway.url(""), &subject, scratch.path());
     }
+}
+
+/// A gateway with the REST listeners of all generations. Its addresses: the core's, all namespaces of the core at once,
+/// `v1-rest` and `vault`.
+async fn of_every_generation() -> (Gateway, [String; 4]) {
+    let addresses = [(); 4].map(|()| free_address());
+    let metrics = free_address();
+    let listener = |name: &str, profile: &str, at: usize| json!({"name": name, "address": addresses[at].to_string(), "profile": profile});
+    let mut all = listener("all", "core", 1);
+    all["namespace"] = json!("global");
+    let gateway = Gateway::with_tools([
+        ("shared", "hello.py", tools::HELLO),
+        ("calc", "math_tools.py", tools::MATH),
+        ("tax", "tax.py", TAX),
+        ("orders", "orders.py", ORDERS),
+        ("contracts", "numbers.py", CONTRACT),
+        ("vault", "word_count.py", WORD_COUNT),
+        ("vault", "orders.py", ORDERS),
+    ])
+    .listening(addresses[0], metrics)
+    .config(json!({"listeners": [
+        listener("core", "core", 0),
+        all,
+        listener("v1-rest", "v1-rest", 2),
+        listener("vault", "vault", 3),
+        {"name": "metrics", "address": metrics.to_string(), "profile": "metrics"},
+    ]}))
+    .start()
+    .await;
+    let bases = addresses.map(|address| format!("http://{address}"));
+    (gateway, bases)
+}
+
+const TAX: &str = "from fastmcp.tools import tool\n\n@tool\ndef add(a: float, b: float) -> float:\n    \"\"\"Adds tax, too.\"\"\"\n    return a + b + 1\n";
+const WORD_COUNT: &str = "def word_count(text: str) -> int:\n    \"\"\"Count words in a text.\"\"\"\n    return len(text.split())\n";
+const CONTRACT: &str = r#"
+from pydantic import BaseModel
+from app.registry import ToolDefinition, ToolRegistry
+
+class Text(BaseModel):
+    text: str
+
+def register_tools(registry: ToolRegistry) -> None:
+    registry.register(ToolDefinition("shout", "Says it aloud.", Text, lambda payload: payload.text.upper()))
+"#;
+/// A schema with definitions, one of which contains itself.
+const ORDERS: &str = r#"
+from typing import Literal
+from fastmcp.tools import tool
+from pydantic import BaseModel, Field
+
+class Place(BaseModel):
+    city: str = Field(description="Where to")
+    kind: Literal["home", "work"] = "home"
+
+class Part(BaseModel):
+    name: str
+    parts: list["Part"] = []
+
+class Order(BaseModel):
+    places: list[Place]
+    part: Part
+
+@tool
+def deliver(order: Order, note: str = "") -> Order:
+    """Delivers an order and returns it."""
+    return order
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_listeners_of_older_clients_answer_as_their_documents_say() {
+    let (_gateway, [_, all, v1, vault]) = of_every_generation().await;
+    let scratch = tempfile::tempdir().unwrap();
+    // Text and truth values may stand for numbers, as FastMCP has it, so wrong numbers are not always refused.
+    let numbers = "^/tools/(add|multiply|tax_add)$";
+    let others = "^/tools/(?!add$|multiply$|tax_add$)|^/[^t]";
+    for (base, document) in [
+        (&all, "/openapi.json"),
+        (&v1, "/openapi.json"),
+        (&v1, "/namespaces/orders/openapi.json?view=all"),
+        (&vault, "/openapi.json?view=all"),
+    ] {
+        let subject = |paths, checks| Subject {
+            document,
+            paths,
+            checks,
+        };
+        conforms(base, &subject(others, &[WRONG_IS_REFUSED]), scratch.path());
+        if document == "/openapi.json" {
+            conforms(
+                base,
+                &subject(numbers, &[RIGHT_IS_ACCEPTED]),
+                scratch.path(),
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_make_tools_of_a_document_call_them_on_every_listener() {
+    let (_gateway, [core, all, v1, vault]) = of_every_generation().await;
+    let sum = json!({"a": 2, "b": 3});
+    let order = json!({"order": {
+        "places": [{"city": "Ulm", "kind": "work"}],
+        "part": {"name": "a", "parts": [{"name": "b", "parts": []}]},
+    }});
+    let delivered = &order["order"];
+    let v1_answer = |tool: &str, result: &Value| json!({"tool": tool, "result": result});
+    for (document, operation, arguments, answer) in [
+        (
+            format!("{core}/namespaces/calc/openapi.json"),
+            "add",
+            &sum,
+            json!(5.0),
+        ),
+        (
+            format!("{core}/namespaces/orders/openapi.json"),
+            "deliver",
+            &order,
+            delivered.clone(),
+        ),
+        (
+            format!("{core}/openapi.json?namespace=orders"),
+            "deliver",
+            &order,
+            delivered.clone(),
+        ),
+        (
+            format!("{all}/openapi.json?view=tools"),
+            "tax_add",
+            &sum,
+            json!(6.0),
+        ),
+        (
+            format!("{all}/openapi.json"),
+            "deliver",
+            &order,
+            delivered.clone(),
+        ),
+        (
+            format!("{v1}/openapi.json"),
+            "tax_add",
+            &sum,
+            v1_answer("tax_add", &json!(6.0)),
+        ),
+        (
+            format!("{v1}/openapi.json"),
+            "deliver",
+            &order,
+            v1_answer("deliver", delivered),
+        ),
+        (
+            format!("{v1}/namespaces/orders/openapi.json"),
+            "deliver",
+            &order,
+            v1_answer("deliver", delivered),
+        ),
+        (
+            format!("{vault}/openapi.json"),
+            "deliver",
+            &order,
+            json!({"result": delivered, "isError": false}),
+        ),
+        (
+            format!("{vault}/openapi.json"),
+            "word_count",
+            &json!({"text": "Hello world"}),
+            json!({"result": 2, "isError": false}),
+        ),
+    ] {
+        let printed = run(python("base")
+            .arg(root().join("tests/clients/openapi_tools.py"))
+            .args([&document, TOKEN, operation, &arguments.to_string()]));
+        let seen: Value = serde_json::from_str(&printed).unwrap();
+        // An import with one fixed address has no way to send a header.
+        let by_import = match document.contains("?namespace=") {
+            true => Value::Null,
+            false => answer.clone(),
+        };
+        assert_eq!(seen["by_import"], by_import, "{document} {operation}");
+        assert_eq!(seen["by_servers"], answer, "{document} {operation}");
+    }
+    // Calls at the core name a namespace, so there is no document of all of them.
+    let everything = format!("{core}/openapi.json?namespace=_global");
+    let everything = reqwest::Client::new().get(everything).bearer_auth(TOKEN);
+    assert_eq!(everything.send().await.unwrap().status().as_u16(), 404);
 }
 
 #[tokio::test]

@@ -71,6 +71,8 @@ static ROUTES: &[RouteSpec] = table! {
     Sse       | Sse        | GET     | "/sse"                                   | Principal | Required  | None          | "/sse"
     Vault     | ToolIndex  | GET     | "/tools/list"                            | Principal | Required  | None          | "/tools/list"
     Vault     | VaultCall  | POST    | "/tools/call"                            | Principal | Required  | Json          | "/tools/call"
+    Vault     | Tool       | POST    | "/tools/{name}"                          | Principal | Required  | JsonOrNothing | "/tools/{name}"
+    Vault     | OpenApi    | GET     | "/openapi.json"                          | Principal | OrQuery   | None          | "/openapi.json"
     Rest      | ToolIndex  | GET_POST | "/tools/list"                           | Principal | Required  | JsonOrNothing | "/tools/list"
     Rest      | Tool       | POST    | "/tools/{name}"                          | Principal | Required  | JsonOrNothing | "/tools/{name}"
     Rest      | Tools      | GET     | "/tools"                                 | Principal | Required  | None          | "/tools"

@@ -112,6 +112,10 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: Asked<'_>) -> 
                 entry,
                 sent: Sent::by(upstream),
             });
+            // The paths of tools of these names are Tool Vault's own.
+            let hidden = |name: &str| matches!(name, "call" | "list");
+            let vault = layout.shape == RestShape::Vault;
+            let tools = tools.filter(|tool| !(vault && hidden(tool.name)));
             super::json(&describe(Some(&namespace), &layout, tools.collect()))
         }
         Err(failed) => error::rest_call(&failed, caller),
@@ -153,10 +157,11 @@ impl Layout {
             true => "/".to_owned(),
             false => base.clone(),
         };
-        // Version 1 had the tools alone in its document, and its clients make a tool of every operation.
+        // Version 1 had the tools alone in its document, and its clients make a tool of every operation. So it is with Tool
+        // Vault's clients.
         let usual = match asked.shape {
-            RestShape::V1 => View::Tools,
-            RestShape::V2 | RestShape::Vault => View::All,
+            RestShape::V1 | RestShape::Vault => View::Tools,
+            RestShape::V2 => View::All,
         };
         match (asked.addresses, namespace) {
             (Addresses::Path, Some(namespace)) => Self {
@@ -225,10 +230,10 @@ fn tool_operation(
     schemas: &mut Map<String, Value>,
 ) -> Value {
     let Described { name, entry, sent } = *tool;
-    // In version 1 the value stands inside of the answer.
+    // In the older shapes the value stands inside of the answer.
     let (answer, within) = match layout.shape {
-        RestShape::V1 => ("responses/200", "/properties/result"),
-        RestShape::V2 | RestShape::Vault => ("responses/200", ""),
+        RestShape::V1 | RestShape::Vault => ("responses/200", "/properties/result"),
+        RestShape::V2 => ("responses/200", ""),
     };
     // A schema inside a document: what its references mean changes with where it stands, so they are rewritten.
     let hoist = |schemas: &mut Map<String, Value>, raw: &str, (part, within), kind: &str| {
@@ -254,7 +259,12 @@ fn tool_operation(
             "required": ["tool", "result"],
             "properties": { "tool": { "type": "string" }, "result": output },
         }),
-        RestShape::V2 | RestShape::Vault => output,
+        RestShape::Vault => json!({
+            "type": "object",
+            "required": ["result", "isError"],
+            "properties": { "result": output, "isError": { "type": "boolean" } },
+        }),
+        RestShape::V2 => output,
     };
     let mut body = json!({ "schema": input });
     if let Some(example) = example::of(&body["schema"]) {
@@ -309,8 +319,8 @@ fn fixed_paths(layout: &Layout) -> Map<String, Value> {
     let objects = json!({ "type": "array", "items": { "type": "object" } });
     let object = json!({ "type": "object" });
     let tools = match layout.shape {
-        RestShape::V1 => &object,
-        RestShape::V2 | RestShape::Vault => &objects,
+        RestShape::V1 | RestShape::Vault => &object,
+        RestShape::V2 => &objects,
     };
     // A caller with a token is told more.
     let optional = json!([{}, { "BearerAuth": [] }]);
@@ -353,6 +363,11 @@ fn fixed_paths(layout: &Layout) -> Map<String, Value> {
         }
     }
     match paths {
+        // Tool Vault's listener has no other paths.
+        Value::Object(mut paths) if layout.shape == RestShape::Vault => {
+            paths.retain(|path, _| matches!(path.as_str(), "/health" | "/ready"));
+            paths
+        }
         Value::Object(paths) => paths,
         _ => Map::new(),
     }

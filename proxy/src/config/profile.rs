@@ -97,7 +97,7 @@ const VAULT: ProfileSpec = ProfileSpec {
     global: false,
     auth: &[AuthScheme::Bearer],
     answers: Profile::vault,
-    paths: "/mcp, /tools/list, /tools/call, /ui/, /health, /ready",
+    paths: "/mcp, /tools/list, /tools/call, /tools/{name}, /openapi.json, /ui/, /health, /ready",
 };
 
 impl ProfileName {
