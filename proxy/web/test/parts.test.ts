@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { headerValue } from "../src/meta.ts";
 import { choiceOf, describe, initial, type Schema } from "../src/schema.ts";
 import { configuration, curl, python, pythonValue } from "../src/snippets.ts";
-import { duration, milliseconds, size } from "../src/ui/format.ts";
+import { duration, milliseconds, size, timesShown } from "../src/ui/format.ts";
 import { tokenize, type LineState } from "../src/ui/highlight.ts";
 import { parseVariables, parseWords } from "../src/words.ts";
 
@@ -91,4 +91,10 @@ test("figures are short", () => {
   assert.deepEqual([milliseconds(0), milliseconds(0.5), milliseconds(12.4), milliseconds(1500), milliseconds(null)], ["0 ms", "0.50 ms", "12 ms", "1.5 s", "–"]);
   assert.deepEqual([duration(61), duration(90_061)], ["1 min 1 s", "1 d 1 h"]);
   assert.equal(size(1536), "1.5 KB");
+});
+
+test("a chart of one sample shows the minutes before it", () => {
+  assert.deepEqual(timesShown([5000], 9000), [4880, 5000]);
+  assert.deepEqual(timesShown([], 9000), [8880, 9000]);
+  assert.deepEqual(timesShown([1000, 5000], 9000), [1000, 5000]);
 });

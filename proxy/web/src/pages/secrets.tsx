@@ -5,7 +5,7 @@ import { useLoad, useSettled } from "../hooks.ts";
 import { link } from "../router.ts";
 import type { Me, Secret } from "../types.ts";
 import { announce } from "../ui/announce.tsx";
-import { Button, Confirm, Dialog, Empty, Field, Loading, Notice, PageHead, Problem, State } from "../ui/basics.tsx";
+import { Button, ConfirmAndDo, Dialog, Empty, Field, Loading, Notice, PageHead, Problem, State } from "../ui/basics.tsx";
 import { More, usePaged } from "../ui/paged.tsx";
 
 export function Secrets() {
@@ -107,29 +107,9 @@ function SetSecret({ start, onClose, onDone }: { start: { key: string; scope: st
 }
 
 function RemoveSecret({ secret, onClose, onDone }: { secret: Secret; onClose: () => void; onDone: () => void }) {
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState<Error>();
   return (
-    <Confirm
-      title={`Remove ${secret.key}?`}
-      action="Remove"
-      danger
-      busy={busy}
-      error={error}
-      onNo={onClose}
-      onYes={async () => {
-        setBusy(true);
-        try {
-          await remove(path`/api/secrets/${secret.scope}/${secret.key}`);
-          announce(`${secret.key} is removed`);
-          onDone();
-        } catch (cause) {
-          setError(cause as Error);
-          setBusy(false);
-        }
-      }}
-    >
+    <ConfirmAndDo title={`Remove ${secret.key}?`} action="Remove" act={() => remove(path`/api/secrets/${secret.scope}/${secret.key}`)} said={`${secret.key} is removed`} onClose={onClose} onDone={onDone}>
       <p>{secret.used_by.length ? `${secret.used_by.slice(0, 10).join(", ")} will miss it.` : "Nothing is known to use it."} The value cannot be brought back.</p>
-    </Confirm>
+    </ConfirmAndDo>
   );
 }

@@ -4,7 +4,7 @@ import { path, post, put, remove, type JsonObject } from "../api.ts";
 import { link } from "../router.ts";
 import type { Server } from "../types.ts";
 import { announce } from "../ui/announce.tsx";
-import { Button, Confirm, Empty, Loading, PageHead, Problem, State } from "../ui/basics.tsx";
+import { Button, ConfirmAndDo, Empty, Loading, PageHead, Problem, State } from "../ui/basics.tsx";
 import { count } from "../ui/format.ts";
 import { More, usePaged } from "../ui/paged.tsx";
 import { AddServer } from "./add-server.tsx";
@@ -108,57 +108,17 @@ function OneServer({ server, onRead, onRestart, onRemove, onChange }: Acting) {
 }
 
 function RestartServer({ server, onClose, onDone }: { server: Server; onClose: () => void; onDone: () => void }) {
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState<Error>();
   return (
-    <Confirm
-      title={`Restart ${server.server_id}?`}
-      action="Restart"
-      danger
-      busy={busy}
-      error={error}
-      onNo={onClose}
-      onYes={async () => {
-        setBusy(true);
-        try {
-          await post(path`/api/servers/${server.server_id}/restart`, {});
-          announce(`${server.server_id} is restarted`);
-          onDone();
-        } catch (cause) {
-          setError(cause as Error);
-          setBusy(false);
-        }
-      }}
-    >
+    <ConfirmAndDo title={`Restart ${server.server_id}?`} action="Restart" act={() => post(path`/api/servers/${server.server_id}/restart`, {})} said={`${server.server_id} is restarted`} onClose={onClose} onDone={onDone}>
       <p>{server.kind === "remote" ? "Its sessions at the backends end and are opened anew." : "Its processes end and new ones start."} Calls that run there fail.</p>
-    </Confirm>
+    </ConfirmAndDo>
   );
 }
 
 function RemoveServer({ server, onClose, onDone }: { server: Server; onClose: () => void; onDone: () => void }) {
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState<Error>();
   return (
-    <Confirm
-      title={`Remove ${server.server_id}?`}
-      action="Remove"
-      danger
-      busy={busy}
-      error={error}
-      onNo={onClose}
-      onYes={async () => {
-        setBusy(true);
-        try {
-          await remove(path`/api/servers/${server.server_id}`);
-          announce(`${server.server_id} is removed`);
-          onDone();
-        } catch (cause) {
-          setError(cause as Error);
-          setBusy(false);
-        }
-      }}
-    >
+    <ConfirmAndDo title={`Remove ${server.server_id}?`} action="Remove" act={() => remove(path`/api/servers/${server.server_id}`)} said={`${server.server_id} is removed`} onClose={onClose} onDone={onDone}>
       <p>Its tools are no longer served, and it is taken out of <code>external/config.yaml</code>.</p>
-    </Confirm>
+    </ConfirmAndDo>
   );
 }

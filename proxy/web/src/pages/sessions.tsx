@@ -2,8 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { path, remove } from "../api.ts";
 import { link } from "../router.ts";
-import { announce } from "../ui/announce.tsx";
-import { Button, Confirm, Empty, Loading, Problem } from "../ui/basics.tsx";
+import { Button, ConfirmAndDo, Empty, Loading, Problem } from "../ui/basics.tsx";
 import { count, duration, size } from "../ui/format.ts";
 import { More, usePaged, type Paged } from "../ui/paged.tsx";
 
@@ -134,57 +133,17 @@ function WithoutSession() {
 }
 
 function EndStream({ stream, onClose, onDone }: { stream: OpenStream; onClose: () => void; onDone: () => void }) {
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState<Error>();
   return (
-    <Confirm
-      title="End this stream?"
-      action="End stream"
-      danger
-      busy={busy}
-      error={error}
-      onNo={onClose}
-      onYes={async () => {
-        setBusy(true);
-        try {
-          await remove(path`/api/streams/${stream.id}`);
-          announce("The stream has ended");
-          onDone();
-        } catch (cause) {
-          setError(cause as Error);
-          setBusy(false);
-        }
-      }}
-    >
+    <ConfirmAndDo title="End this stream?" action="End stream" act={() => remove(path`/api/streams/${stream.id}`)} said="The stream has ended" onClose={onClose} onDone={onDone}>
       <p>{stream.kind === "answer" ? "The call is cancelled, and its client gets no answer." : "The client hears no more changes. Most clients listen again by themselves."}</p>
-    </Confirm>
+    </ConfirmAndDo>
   );
 }
 
 function EndSession({ session, onClose, onDone }: { session: Session; onClose: () => void; onDone: () => void }) {
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState<Error>();
   return (
-    <Confirm
-      title="End this session?"
-      action="End session"
-      danger
-      busy={busy}
-      error={error}
-      onNo={onClose}
-      onYes={async () => {
-        setBusy(true);
-        try {
-          await remove(path`/api/sessions/${session.id}`);
-          announce("The session has ended");
-          onDone();
-        } catch (cause) {
-          setError(cause as Error);
-          setBusy(false);
-        }
-      }}
-    >
+    <ConfirmAndDo title="End this session?" action="End session" act={() => remove(path`/api/sessions/${session.id}`)} said="The session has ended" onClose={onClose} onDone={onDone}>
       <p>{session.client?.name ?? "The client"} in {session.namespace} loses its streams and running calls. Most clients open a new session by themselves.</p>
-    </Confirm>
+    </ConfirmAndDo>
   );
 }

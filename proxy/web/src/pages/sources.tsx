@@ -5,7 +5,7 @@ import { useSettled } from "../hooks.ts";
 import { go, link } from "../router.ts";
 import type { Folder, SourceFile } from "../types.ts";
 import { announce } from "../ui/announce.tsx";
-import { Button, Confirm, Dialog, Empty, Field, Loading, Notice, PageHead, Problem } from "../ui/basics.tsx";
+import { Button, ConfirmAndDo, Dialog, Empty, Field, Loading, Notice, PageHead, Problem } from "../ui/basics.tsx";
 import { DropZone, FileInput } from "../ui/files.tsx";
 import { count, plural, size, time } from "../ui/format.ts";
 import { More, usePaged } from "../ui/paged.tsx";
@@ -207,30 +207,10 @@ function NewFile({ folder, onClose }: { folder: string; onClose: () => void }) {
 }
 
 function DeleteFile({ folder, file, onClose, onDone }: { folder: string; file: string; onClose: () => void; onDone: () => void }) {
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState<Error>();
   return (
-    <Confirm
-      title={`Delete ${file}?`}
-      action="Delete"
-      danger
-      busy={busy}
-      error={error}
-      onNo={onClose}
-      onYes={async () => {
-        setBusy(true);
-        try {
-          await remove(path`/api/folders/${folder}/tools/${file}`);
-          announce(`${file} is deleted`);
-          onDone();
-        } catch (cause) {
-          setError(cause as Error);
-          setBusy(false);
-        }
-      }}
-    >
+    <ConfirmAndDo title={`Delete ${file}?`} action="Delete" act={() => remove(path`/api/folders/${folder}/tools/${file}`)} said={`${file} is deleted`} onClose={onClose} onDone={onDone}>
       <p>Its tools are no longer served. The last versions are kept, so the file can be brought back.</p>
-    </Confirm>
+    </ConfirmAndDo>
   );
 }
 

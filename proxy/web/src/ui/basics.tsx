@@ -1,7 +1,7 @@
 // Small parts that every page is made of.
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
-import { useEffect, useId, useRef } from "preact/hooks";
+import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { ApiError } from "../api.ts";
 import { announce } from "./announce.tsx";
 
@@ -162,6 +162,36 @@ export function Confirm(props: { title: string; children: ComponentChildren; act
         <Button kind={props.danger ? "danger" : "primary"} busy={props.busy} onClick={props.onYes}>{props.action}</Button>
       </div>
     </Dialog>
+  );
+}
+
+/** Asks whether to do what cannot be undone, does it, and says so. A refusal is shown where it was asked. */
+export function ConfirmAndDo(props: {
+  title: string;
+  children: ComponentChildren;
+  action: string;
+  act: () => Promise<unknown>;
+  said: string;
+  onClose: () => void;
+  onDone: () => void;
+}) {
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState<Error>();
+  const doIt = async () => {
+    setBusy(true);
+    try {
+      await props.act();
+      announce(props.said);
+      props.onDone();
+    } catch (cause) {
+      setError(cause as Error);
+      setBusy(false);
+    }
+  };
+  return (
+    <Confirm title={props.title} action={props.action} danger busy={busy} error={error} onNo={props.onClose} onYes={doIt}>
+      {props.children}
+    </Confirm>
   );
 }
 

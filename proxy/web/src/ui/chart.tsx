@@ -2,10 +2,9 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { shownTheme } from "../theme.ts";
+import { timesShown } from "./format.ts";
 
 const HEIGHT_PX = 120;
-/** The time axis covers at least this much. */
-const SHORTEST_S = 120;
 
 export function Chart({ title, times, values, text }: { title: string; times: number[]; values: Array<number | null>; text: (value: number) => string }) {
   const place = useRef<HTMLDivElement>(null);
@@ -21,8 +20,8 @@ export function Chart({ title, times, values, text }: { title: string; times: nu
         height: HEIGHT_PX,
         legend: { show: false },
         cursor: { show: false },
-        scales: { x: { time: true, range: (_, from, to) => [Math.min(from, to - SHORTEST_S), to] }, y: { range: (_, __, most) => [0, Math.max(most ?? 0, 1) * 1.1] } },
-        axes: [{ ...axis, space: 70 }, { ...axis, size: 58, space: 32, values: (_, ticks) => ticks.map(text) }],
+        scales: { x: { time: true, range: (shown) => timesShown(shown.data[0], Date.now() / 1000) }, y: { range: (_, __, most) => [0, Math.max(most ?? 0, 1) * 1.1] } },
+        axes: [{ ...axis, space: 70 }, { ...axis, size: 58, space: 20, values: (_, ticks) => ticks.map(text) }],
         series: [{}, { stroke: colour("--accent"), width: 1.5, fill: colour("--accent-faint"), points: { show: false }, spanGaps: false }],
       },
       [times, values] as uPlot.AlignedData,

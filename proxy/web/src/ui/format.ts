@@ -58,3 +58,12 @@ export function time(value: string | number | null | undefined, withMilliseconds
 export function plural(value: number, one: string, many = `${one}s`): string {
   return `${count(value)} ${value === 1 ? one : many}`;
 }
+
+/** The time axis of a chart covers at least this much. */
+const SHORTEST_AXIS_S = 120;
+
+/** The first and last second of a chart's time axis. uPlot's own guess for a single sample is years. */
+export function timesShown(times: ArrayLike<number>, now: number): [number, number] {
+  const to = times[times.length - 1] ?? now;
+  return [Math.min(times[0] ?? to, to - SHORTEST_AXIS_S), to];
+}
