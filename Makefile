@@ -141,6 +141,12 @@ proxy/web/node_modules/installed: proxy/web/package.json proxy/web/package-lock.
 	cd proxy/web && npm ci --no-progress --loglevel=error
 	touch $@
 
+# Chromium must be there; the browser's test of the whole page takes the pictures.
+.PHONY: screenshots
+screenshots: target/node/installed target/python-envs/base ## take the pictures of docs/web-ui.md anew
+	mkdir -p docs/images
+	TOOLDOCK_SCREENSHOTS=$(CURDIR)/docs/images cargo test --quiet --package tooldock --test gateway --locked -- web_ui::
+
 .PHONY: docs-write
 docs-write: ## make the reference in docs/configuration.md anew from conf/tooldock.yaml
 	TOOLDOCK_WRITE_DOCS=1 cargo test --quiet --package tooldock --bin tooldock --locked -- config::reference

@@ -3,6 +3,7 @@
 //
 //   node web_ui.mjs URL TOKEN FOLDER [SCREENSHOTS]
 //
+// With SCREENSHOTS, a folder, the pictures of the documentation are taken there (`make screenshots`).
 // FOLDER holds what the steps need: the command of a server in server.json, and a file that the steps make, `go`.
 import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -56,13 +57,11 @@ async function looksWell(name) {
   const found = await findings({ resultTypes: ["violations"] });
   await page.emulateMedia({ colorScheme: "dark" });
   found.push(...(await findings({ runOnly: ["color-contrast"], resultTypes: ["violations"] })));
-  if (screenshots && name === "overview") await page.screenshot({ path: join(screenshots, "overview-dark.png") });
   await page.emulateMedia({ colorScheme: "light" });
   seen.axe[name] = found;
   await page.setViewportSize({ width: 360, height: 740 });
   const surplus = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
   if (surplus > 0) seen.wide.push(`${name}: ${surplus}px`);
-  if (screenshots && name === "tool") await page.screenshot({ path: join(screenshots, "tool-narrow.png") });
   await page.setViewportSize({ width: 1280, height: 800 });
   await cdp.detach();
 }
@@ -86,7 +85,82 @@ async def count(steps: int, wait_for: str, ctx: Context, style: str = "plain") -
     return {"${greeting}": steps, "style": style}${mistake}
 `;
 
+const FORECAST = `from typing import Literal
+
+from fastmcp import Context
+from fastmcp.tools import tool
+
+
+Unit = Literal["celsius", "fahrenheit"]
+
+
+@tool
+async def forecast(city: str, ctx: Context, days: int = 3, unit: Unit = "celsius") -> dict:
+    """The weather of the next days in a city."""
+    await ctx.info(f"asking the station nearest to {city}")
+    for day in range(1, days + 1):
+        await ctx.report_progress(day, days, f"day {day}")
+    highest = [21, 19, 24, 23, 18, 17, 20]
+    return {"city": city, "unit": unit, "highest": highest[:days]}
+`;
+
+/** The pictures of the documentation: a small namespace that does well. */
+async function takePictures() {
+  const ask = (method, path, data, headers = {}) =>
+    context.request.fetch(base + path, { method, data, headers: { Authorization: `Bearer ${token}`, "X-ToolDock-Request": "1", ...headers }, failOnStatusCode: true });
+  const picture = async (name, height) => {
+    await page.mouse.move(0, 0);
+    const { width } = page.viewportSize();
+    await page.screenshot({ path: join(screenshots, `${name}.png`), clip: { x: 0, y: 0, width, height } });
+  };
+  const method = { "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "forecast", Accept: "application/json, text/event-stream" };
+  const meta = { "io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientInfo": { name: "pictures", version: "1" }, "io.modelcontextprotocol/clientCapabilities": {} };
+  const call = (city) =>
+    ask("POST", "/mcp/weather", { jsonrpc: "2.0", id: 1, method: "tools/call", params: { name: "forecast", arguments: { city }, _meta: meta } }, method);
+  await ask("POST", "/api/folders", { name: "weather" });
+  await ask("POST", "/api/folders/weather/tools", { filename: "forecast.py", content: FORECAST });
+  await ask("POST", "/api/reload");
+  await page.setViewportSize({ width: 1120, height: 900 });
+
+  await goTo("sources/weather/forecast.py", "forecast.py");
+  await page.getByText("Checked: forecast").waitFor();
+  await picture("sources", 690);
+
+  await goTo("namespaces/weather/tools/forecast", "weather");
+  await page.getByLabel(/^city/).fill("Ulm");
+  await button("Call").click();
+  await heading("Result").waitFor();
+  await page.getByRole("link", { name: "in Activity" }).waitFor();
+  await picture("namespace", 880);
+  await page.emulateMedia({ colorScheme: "dark" });
+  await page.setViewportSize({ width: 360, height: 740 });
+  await picture("narrow-dark", 740);
+  await page.emulateMedia({ colorScheme: "light" });
+  await page.setViewportSize({ width: 1120, height: 900 });
+
+  await page.goto(`${base}/#/`);
+  await heading("Overview").waitFor();
+  await page.getByText("live", { exact: true }).waitFor();
+  // The charts grow by a sample a second.
+  for (let second = 0; second < 20; second++) {
+    for (const city of ["Ulm", "Graz", "Bern"].slice(second % 3)) await call(city);
+    await page.waitForTimeout(1000);
+  }
+  await picture("overview", 490);
+
+  await goTo("activity", "Activity");
+  await page.getByLabel("Namespace").fill("weather");
+  await page.getByRole("list", { name: "Calls, newest first" }).getByRole("button", { name: /weather forecast ok/ }).first().waitFor();
+  await picture("activity", 580);
+
+  await ask("DELETE", "/api/folders/weather?force=true");
+  await ask("POST", "/api/reload");
+  await page.setViewportSize({ width: 1280, height: 800 });
+}
+
 const steps = {
+  ...(screenshots && { pictures_for_the_documentation: takePictures }),
+
   async overview() {
     await page.goto(base);
     await heading("Overview").waitFor();
@@ -114,7 +188,6 @@ const steps = {
     await button("Save").click();
     await page.getByText("Has a mistake").waitFor();
     await looksWell("editor");
-    if (screenshots) await page.screenshot({ path: join(screenshots, "editor.png") });
     await editor.fill(code("counted"));
     await page.getByText("Checked: count").waitFor();
     await button("Save").click();
@@ -133,7 +206,6 @@ const steps = {
     await page.getByText("step 1 · 1 of 2").waitFor();
     await page.getByRole("log").getByText(`${SCRIPT} at 1`).waitFor();
     await looksWell("tool");
-    if (screenshots) await page.screenshot({ path: join(screenshots, "tool.png") });
     writeFileSync(gate, "");
     await heading("Result").waitFor();
     seen.result = JSON.parse(await page.getByRole("region", { name: "Result" }).last().innerText());
@@ -266,7 +338,6 @@ const steps = {
     const calls = page.getByRole("list", { name: "Calls, newest first" });
     await calls.getByRole("button", { name: /team count ok/ }).first().waitFor();
     await looksWell("activity");
-    if (screenshots) await page.screenshot({ path: join(screenshots, "activity.png") });
     await calls.getByRole("button", { name: /team count ok/ }).first().click();
     await heading("count: ok").waitFor();
     await looksWell("one call");
