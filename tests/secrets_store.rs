@@ -219,6 +219,69 @@ async fn a_secret_goes_from_a_terminal_to_the_tools_that_need_it_and_shows_nowhe
     }
 }
 
+/// Tools that give their secret away.
+const GIVES: &str = r#"
+import os
+from fastmcp.tools import tool
+
+@tool
+def raises() -> str:
+    """Raise it."""
+    raise ValueError("no such token: " + os.environ["GITHUB_TOKEN"])
+
+@tool
+def returns() -> dict[str, list[str]]:
+    """Return it."""
+    return {"variables": ["TOKEN=" + os.environ["GITHUB_TOKEN"]]}
+"#;
+
+#[tokio::test]
+async fn a_secret_that_a_tool_gives_away_is_in_no_answer_of_the_management_tools() {
+    let raises_on_import = GIVES.to_owned() + "\nraise RuntimeError(os.environ['GITHUB_TOKEN'])\n";
+    let (builder, address) = with_manager(Gateway::with_tools([
+        ("github", "gives.py", GIVES),
+        ("github", "imports.py", &raises_on_import),
+    ]));
+    let gateway = builder
+        .env("ALLOW_INSECURE_SECRETS", "1")
+        .start_with(|data| {
+            let values = format!("global: {{ GITHUB_TOKEN: {CANARY} }}\nnamespaces: {{}}\n");
+            fs::write(data.join("secrets.enc"), values).unwrap();
+            let names = "global:\n  GITHUB_TOKEN:\n    status: set\n\nnamespaces: {}\n";
+            fs::write(data.join("secrets.meta.yaml"), names).unwrap();
+        })
+        .await;
+    let manager = Manager::open(address).await;
+    let trial = |tool: &str| json!({"namespace": "github", "tool_name": tool, "input": {}});
+    let mut transcript = String::new();
+    let mut ask = async |tool: &str, arguments: Value| {
+        let answer = manager.call(tool, arguments).await;
+        transcript += &answer.result.to_string();
+        answer.value()
+    };
+    let tried = ask("test_tool", trial("raises")).await;
+    assert_eq!(tried["error"], "ValueError: no such token: [redacted]");
+    let traceback = tried["traceback"].as_str().unwrap();
+    assert!(
+        traceback.trim_end().ends_with("no such token: [redacted]"),
+        "{traceback}"
+    );
+    let tried = ask("test_tool", trial("returns")).await;
+    assert_eq!(tried["result"], json!({"variables": ["TOKEN=[redacted]"]}));
+    let reloaded = ask("reload_core", json!({})).await;
+    assert!(
+        reloaded["issues"][0]["message"]
+            .as_str()
+            .unwrap()
+            .starts_with("RuntimeError: [redacted]"),
+        "{reloaded}"
+    );
+    assert!(!transcript.contains(CANARY), "{transcript}");
+    // Who calls the tool itself gets what the tool returns.
+    let (_, value) = gateway.call("github", "returns", json!({})).await;
+    assert_eq!(value, json!({"variables": [format!("TOKEN={CANARY}")]}));
+}
+
 #[test]
 fn the_command_line_sets_edits_lists_removes_and_changes_the_key() {
     let folder = TempDir::new().unwrap();

@@ -31,6 +31,7 @@ pub(crate) mod fault;
 pub mod file_lock;
 pub mod gate;
 pub mod grant;
+pub mod hidden;
 pub mod json;
 pub mod keys;
 pub mod manage;

@@ -253,6 +253,14 @@ impl Personal {
         }
     }
 
+    /// The values of all principals that the server may get.
+    pub(crate) fn of_all(&self, secrets: &PersonalSecrets) -> Vec<Secret> {
+        let all = secrets.current.load();
+        let own = all.values().flat_map(|own| &**own);
+        let own = own.filter(|(key, _)| self.slots.contains(*key));
+        own.map(|(_, value)| value.clone()).collect()
+    }
+
     fn for_nobody(&self, namespace: &NamespaceName) -> CallError {
         let message = format!(
             "namespace {namespace} needs credentials of whoever calls, and this call has no principal of its own: use a listener \

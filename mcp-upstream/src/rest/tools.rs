@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::value::RawValue;
 use tooldock_workers::error::CallError;
+use tooldock_workers::hidden::HiddenValues;
 
 use super::shape::{self, Listed};
 use super::{InNamespace, Refused, answer, arguments, vault};
@@ -141,9 +142,34 @@ async fn run(
         let reply = core.engine.run(&caller, &call, None).await?;
         answer::value_of(upstream, &namespace, own, reply).await
     };
-    match answered.await {
+    let mut answered = answered.await;
+    if caller.manager {
+        answered = without_secrets(&core.registry.hidden_values(&namespace), answered);
+    }
+    match answered {
         Ok(value) => Reply::json(StatusCode::OK, shape::value(shape, name, value)),
         Err(failed) => error::rest_call(&failed, &caller),
+    }
+}
+
+/// What a tool answered, for `test_tool`, whose answer goes through a chat: no value of the namespace's secrets is in it.
+fn without_secrets(
+    hidden: &HiddenValues,
+    answered: Result<Bytes, CallError>,
+) -> Result<Bytes, CallError> {
+    match answered {
+        Ok(value) => Ok(match hidden.hide_in_json(&value) {
+            Some(without) => without.into(),
+            None => value,
+        }),
+        Err(mut failed) => {
+            failed.message = hidden.hide(&failed.message);
+            let details = failed.details.as_deref().map(RawValue::get);
+            if let Some(without) = details.and_then(|it| hidden.hide_in_json(it.as_bytes())) {
+                failed.details = serde_json::from_slice(&without).ok();
+            }
+            Err(failed)
+        }
     }
 }
 

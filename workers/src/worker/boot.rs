@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::{Declared, WorkerSpec};
 use crate::error::{CallError, CallErrorCode};
+use crate::process::output::Redactor;
 use crate::prompt::Prompt;
 use crate::registry::{Issue, SourceFile};
 use crate::resource::{Resource, ResourceTemplate};
@@ -94,10 +95,16 @@ pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
         Ok(line) => line,
         Err(error) => return Some(senseless(&error.to_string())),
     };
+    // What an import raised may quote a secret, and who asked for a reload is told of it.
+    let redactor = Redactor::new(&spec.hidden);
+    let hide = |text: String| {
+        let hidden = redactor.hide(text.into_bytes(), false);
+        String::from_utf8_lossy(&hidden).into_owned()
+    };
     Some(match line.op.as_str() {
-        "failed" => Announcement::Failed(failure(&line.code, line.message, spec)),
+        "failed" => Announcement::Failed(failure(&line.code, hide(line.message), spec)),
         "recycle" => Announcement::Recycle {
-            reason: line.reason.chars().take(200).collect(),
+            reason: hide(line.reason).chars().take(200).collect(),
         },
         _ => {
             if line
@@ -117,7 +124,14 @@ pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
                     resource_templates: line.resource_templates,
                     prompts: line.prompts,
                     completions: line.completions,
-                    issues: line.issues.into_iter().map(issue).collect(),
+                    issues: line
+                        .issues
+                        .into_iter()
+                        .map(|line| Issue {
+                            message: hide(line.message.clone()),
+                            ..issue(line)
+                        })
+                        .collect(),
                     files: line.files,
                 },
             }
@@ -227,6 +241,23 @@ mod tests {
         let error = failed(r#"{"op":"failed","code":"whatever"}"#);
         assert_eq!(error.code, CallErrorCode::WorkerUnavailable);
         assert!(error.message.contains("demo"));
+    }
+
+    #[test]
+    fn secrets_that_an_import_quotes_are_hidden_in_issues_and_failures() {
+        let mut spec = super::super::tests::spec();
+        spec.hidden = vec![crate::secrets::Secret::new("hunter2")];
+        let line = r#"{"op":"ready","namespace":"demo","generation":7,"issues":[
+            {"code":"import_error","subject":"a.py","message":"ValueError: hunter2"}]}"#;
+        let Some(Announcement::Ready { declared, .. }) = read(line.as_bytes(), &spec) else {
+            panic!("not ready");
+        };
+        assert_eq!(declared.issues[0].message, "ValueError: [redacted]");
+        let line = r#"{"op":"failed","code":"x","message":"no hunter2"}"#;
+        let Some(Announcement::Failed(error)) = read(line.as_bytes(), &spec) else {
+            panic!("not failed");
+        };
+        assert_eq!(error.message, "no [redacted]");
     }
 
     #[test]
