@@ -556,6 +556,13 @@ async fn wrong_arguments_are_refused_with_a_reason_and_change_nothing() {
     let untyped = "from fastmcp.tools import tool\n@tool\ndef f(a) -> int:\n    \"\"\"One.\"\"\"\n    return 1\n";
     let bare = "from fastmcp.tools import tool\n@tool\ndef f(a: int) -> int:\n    return a\n";
     let deep = format!("x = {}1{}\n", "(".repeat(5000), ")".repeat(5000));
+    // What Python's parser takes and its compiler refuses.
+    let returns = format!("{tool}\nreturn 1\n");
+    let twice = format!("{tool}\ndef g(a: int, a: int) -> int: pass\n");
+    let awaits = format!("{tool}\nawait f(1)\n");
+    let breaks = format!("{tool}\nbreak\n");
+    let nonlocal = format!("{tool}\nnonlocal f\n");
+    let future = format!("from __future__ import nope\n{tool}");
     let mut codes = vec![
         ("b.py".to_owned(), "def (:", "Invalid Python syntax"),
         ("b.py".to_owned(), "\0\u{1}\u{2}", "Invalid Python syntax"),
@@ -565,6 +572,12 @@ async fn wrong_arguments_are_refused_with_a_reason_and_change_nothing() {
             "Invalid Python syntax",
         ),
         ("b.py".to_owned(), deep.as_str(), "Invalid Python syntax"),
+        ("b.py".to_owned(), &returns, "Invalid Python syntax"),
+        ("b.py".to_owned(), &twice, "Invalid Python syntax"),
+        ("b.py".to_owned(), &awaits, "Invalid Python syntax"),
+        ("b.py".to_owned(), &breaks, "Invalid Python syntax"),
+        ("b.py".to_owned(), &nonlocal, "Invalid Python syntax"),
+        ("b.py".to_owned(), &future, "Invalid Python syntax"),
         (
             "b.py".to_owned(),
             "def f(a: int) -> int: return a",
@@ -579,15 +592,20 @@ async fn wrong_arguments_are_refused_with_a_reason_and_change_nothing() {
     let names = wrong_texts("filename").into_iter();
     codes.extend(names.map(|name| (name, tool, "Invalid filename")));
     for (at, (filename, code, error)) in codes.into_iter().enumerate() {
-        let tool = ["write_tool", "generate_tool"][at % 2];
+        let name_of = ["write_tool", "generate_tool"][at % 2];
         let code = json!({"namespace": "ns", "filename": filename, "code": code});
-        let answer = manager.call(tool, code).await.value();
+        let answer = manager.call(name_of, code.clone()).await.value();
+        let code = &code["code"];
         assert_eq!(
             (&answer["written"], &answer["error"]),
             (&json!(false), &json!(error)),
             "{filename:?}: {answer}"
         );
-        assert!(!answer["details"].as_str().unwrap().is_empty());
+        let details = answer["details"].as_str().unwrap();
+        assert!(!details.is_empty());
+        if code.as_str().is_some_and(|code| code.contains(tool)) && error.contains("syntax") {
+            assert!(details.starts_with("line "), "{answer}");
+        }
     }
     for tool in ["write_tool", "generate_tool"] {
         let huge = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool,

@@ -1,4 +1,4 @@
-"""What tool files declare, read from their syntax trees. Nothing of them is run.
+"""What tool files declare, read from their syntax trees. The code is compiled, and nothing of it is run.
 
 Reads {"files": [[name, source], ...]} and writes one object per file, in the same order.
 """
@@ -54,7 +54,10 @@ def untyped(function):
 
 def inspect(name, source):
     try:
-        tree = ast.parse(source.encode(), filename=name)
+        source = source.encode()
+        tree = ast.parse(source, filename=name)
+        # Some mistakes show only here: `return` outside a function, for example.
+        compile(source, name, "exec", dont_inherit=True)
     except SyntaxError as error:
         return {"filename": name, "error": f"line {error.lineno or 1}: {error.msg}", "tools": []}
     except (ValueError, RecursionError, MemoryError, OverflowError) as error:
