@@ -749,3 +749,15 @@ async fn manager_and_core_are_two_processes_and_each_outlives_the_other() {
         true
     );
 }
+    let key = json!({"key": "GONE"});
+    manager.call("prepare_secret", key.clone()).await.value();
+    // A secret goes all the same, and who removed it is told that tools may have it still.
+    let removed = manager.call("remove_secret", key.clone()).await.value();
+    assert_eq!(removed["removed"], true);
+    let told = removed["not_reloaded"].as_str().unwrap();
+    assert!(
+        told.contains("cannot be reached") && told.contains("call reload_core"),
+        "{told}"
+    );
+    let again = manager.call("remove_secret", key).await;
+    assert!(again.error().contains("no secret GONE"), "{again:?}");

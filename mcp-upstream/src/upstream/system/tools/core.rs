@@ -47,6 +47,15 @@ struct Issue {
     message: String,
 }
 
+impl Reloaded {
+    /// Why the secrets are those of an earlier reload, if they are.
+    pub(super) fn with_old_secrets(&self) -> Option<&str> {
+        let mut failed = self.failed.iter();
+        let secrets = failed.find(|it| it.code == "secrets_unavailable")?;
+        Some(&secrets.message)
+    }
+}
+
 impl ManagementTool for ReloadCore {
     const NAME: &'static str = "reload_core";
     const DESCRIPTION: &'static str = "Make the core serve what is on disk now: new, changed and deleted namespaces, \

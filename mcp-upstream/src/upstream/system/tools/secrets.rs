@@ -5,10 +5,12 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{Error as _, IgnoredAny};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
+use tokio::time::timeout;
 use tooldock_workers::error::CallError;
 use tooldock_workers::manifest::DeclaredSecret;
 use tooldock_workers::names::{NamespaceName, PRINCIPAL_NAME_MAX, PrincipalName};
@@ -18,6 +20,11 @@ use super::super::Management;
 use super::super::core::CoreRequest;
 use super::super::parameters::{InNamespace, Namespace};
 use super::super::tool::{Hints, ManagementTool, Progress, invalid, refused};
+use super::core::Reloaded;
+
+/// How long the answer to a removal waits for the reload: most are done in a second, and one that installs packages takes
+/// minutes.
+const RELOAD_WAIT: Duration = Duration::from_secs(20);
 
 /// A secret's name, checked.
 #[derive(Debug)]
@@ -238,13 +245,17 @@ pub(in super::super) struct Removed {
     key: String,
     /// global, the namespace, or principal:NAME.
     scope: String,
+    /// Why tools may still have the value, and what to do. Absent where the core has reloaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_reloaded: Option<String>,
 }
 
 impl ManagementTool for RemoveSecret {
     const NAME: &'static str = "remove_secret";
     const DESCRIPTION: &'static str = "Remove a secret: its name and its encrypted value. This cannot be undone: ask the \
         user first. The core is told to reload, so tools lose the value within moments; a later reload_core does no harm. \
-        After calling: check_secrets(namespace) to see who needs it.";
+        If not_reloaded is in the result, tools may still have the value: do what it says. After calling: \
+        check_secrets(namespace) to see who needs it.";
     const HINTS: Hints = Hints::REPLACES.each_time();
     type Parameters = Named;
     type Outcome = Removed;
@@ -259,25 +270,45 @@ impl ManagementTool for RemoveSecret {
         // A task of its own: a removal that has begun is finished, and the core is told, whoever still waits.
         let removing = tokio::spawn(async move {
             with_names(&management, move |names| names.remove(&wanted, &place)).await?;
-            tokio::spawn(tell(management));
-            Ok::<_, CallError>(())
+            let telling = tokio::spawn(tell(management));
+            // The reload goes on when it is not waited for any more.
+            Ok::<_, CallError>(match timeout(RELOAD_WAIT, telling).await {
+                Ok(told) => told.unwrap_or_else(|_| Some(not_reloaded("the reload was interrupted"))),
+                Err(_) => Some(
+                    "The core is still reloading, and tools may have the value until it is done. Call reload_core to wait for it"
+                        .to_owned(),
+                ),
+            })
         });
         let removed = removing.await;
-        removed.map_err(|_| refused("The removal was interrupted; call list_secrets"))??;
+        let not_reloaded =
+            removed.map_err(|_| refused("The removal was interrupted; call list_secrets"))??;
         Ok(Removed {
             removed: true,
             key,
             scope: scope.to_string(),
+            not_reloaded,
         })
     }
 }
 
-/// Tells the core to reload. The secret is removed whether or not the core can be reached now.
-async fn tell(management: Arc<Management>) {
-    let told = management.ask_core::<IgnoredAny>(CoreRequest::Reload).await;
-    if let Err(error) = told {
-        tracing::warn!(%error, "a secret was removed, and the core could not be told to reload");
-    }
+/// Tells the core to reload. The secret is removed whether or not the core can be reached now: what has to be done is told
+/// where it cannot.
+async fn tell(management: Arc<Management>) -> Option<String> {
+    let told = management.ask_core::<Reloaded>(CoreRequest::Reload).await;
+    let problem = match told {
+        Ok(reloaded) => reloaded.with_old_secrets()?.to_owned(),
+        Err(error) => error.message,
+    };
+    tracing::warn!(error = %problem, "a secret was removed, and the core did not reload");
+    Some(not_reloaded(&problem))
+}
+
+fn not_reloaded(problem: &str) -> String {
+    format!(
+        "The secret is removed, but the core did not take it from the tools: {problem}. Tools keep the value until the core \
+         reloads: mend this, then call reload_core"
+    )
 }
 
 /// Compares what a namespace declares with what there is.
