@@ -645,6 +645,40 @@ async fn wrong_arguments_are_refused_with_a_reason_and_change_nothing() {
 }
 
 #[tokio::test]
+async fn a_manifest_that_cannot_be_read_is_named_where_somebody_asks_for_secrets() {
+    let (builder, address) = with_manager(Gateway::with_tools([
+        ("broken", "tooldock.yaml", "secrets: {{{"),
+        ("scalar", "tooldock.yaml", "secrets: NAME"),
+    ]));
+    let gateway = builder
+        .start_with(|data| {
+            fs::write(data.join("outside.yaml"), "secrets: [A]").unwrap();
+            fs::create_dir_all(data.join("tools/leaves")).unwrap();
+            let link = data.join("tools/leaves/tooldock.yaml");
+            std::os::unix::fs::symlink(data.join("outside.yaml"), link).unwrap();
+        })
+        .await;
+    let manager = Manager::open(address).await;
+    let listed = manager.call("list_namespaces", json!({})).await.value();
+    for (name, reason) in [
+        ("broken", "not valid YAML"),
+        ("scalar", "secrets"),
+        ("leaves", "a symlink that leaves the tools directory"),
+    ] {
+        let file = gateway.tools_dir().join(name).join("tooldock.yaml");
+        let names_it = |text: &str| text.contains(file.to_str().unwrap()) && text.contains(reason);
+        for tool in ["check_secrets", "list_secrets"] {
+            let answer = manager.call(tool, json!({"namespace": name})).await;
+            assert!(names_it(answer.error()), "{tool} {name}: {answer:?}");
+        }
+        let mut listed = listed.as_array().unwrap().iter();
+        let found = listed.find(|it| it["name"] == name).unwrap();
+        assert_eq!(found["secrets_status"], "unreadable", "{found}");
+        assert!(names_it(found["problem"].as_str().unwrap()), "{found}");
+    }
+}
+
+#[tokio::test]
 async fn manager_and_core_are_two_processes_and_each_outlives_the_other() {
     let core = Gateway::empty()
         .arguments(&["--role", "core"])

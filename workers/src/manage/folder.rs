@@ -25,6 +25,8 @@ pub struct NamespaceFolder {
     pub has_requirements: bool,
     /// The secrets that its `tooldock.yaml` declares.
     pub secrets: Vec<DeclaredSecret>,
+    /// Why its `tooldock.yaml` cannot be read, with the file's path: what it declares is not known then.
+    pub unreadable: Option<String>,
 }
 
 impl Workspace {
@@ -39,6 +41,7 @@ impl Workspace {
             let sources =
                 scan::scan(&tools).map_err(|error| NotDone::io("read", &tools, &error))?;
             let folder = |source: scan::NamespaceSource| NamespaceFolder {
+                unreadable: unreadable(&source),
                 name: source.name,
                 has_requirements: source.requirements.is_some(),
                 secrets: source.manifest.declared_secrets(),
@@ -123,6 +126,18 @@ impl Workspace {
 
 /// The symlink to the environment; the environment itself is collected by the next reload, since a worker may run in it.
 fn remove_environment(venv: &Path) -> Result<(), NotDone> {
+/// What a reload says of a manifest that it cannot use.
+fn unreadable(source: &scan::NamespaceSource) -> Option<String> {
+    let failure = source.failure.as_ref()?;
+    let (folder, message) = (source.dir.display(), &failure.message);
+    match failure.code {
+        // The message begins with the name of the file.
+        "invalid_manifest" => Some(format!("{folder}/{message}")),
+        "unreadable" => Some(format!("{folder}: {message}")),
+        _ => None,
+    }
+}
+
     let removed = match venv.symlink_metadata() {
         Ok(found) if found.is_dir() => fs::remove_dir_all(venv),
         Ok(_) => fs::remove_file(venv),

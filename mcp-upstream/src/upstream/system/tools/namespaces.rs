@@ -28,16 +28,19 @@ pub(in super::super) struct Listed {
     tool_count: usize,
     /// Whether it has a requirements.txt.
     has_requirements: bool,
-    /// ok, missing, placeholders, or no_secrets_needed.
+    /// ok, missing, placeholders, no_secrets_needed, or unreadable: what the namespace needs is not known.
     secrets_status: String,
+    /// Where the status is unreadable: which file, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
 }
 
 impl ManagementTool for ListNamespaces {
     const NAME: &'static str = "list_namespaces";
     const DESCRIPTION: &'static str = "List all namespaces: name, number of tools, whether there is a requirements.txt, \
-        and whether the secrets it declares are set (ok, missing, placeholders, no_secrets_needed). \
-        After calling: list_tools(namespace) to see the tools of one; check_secrets(namespace) where the status is \
-        missing or placeholders; create_namespace(name) to make a new one.";
+        and whether the secrets it declares are set (ok, missing, placeholders, no_secrets_needed; unreadable where its tooldock.yaml is, which the user has to mend as \
+        `problem` says). After calling: list_tools(namespace) to see the tools of one; check_secrets(namespace) where the \
+        status is missing or placeholders; create_namespace(name) to make a new one.";
     const HINTS: Hints = Hints::READS;
     type Parameters = Nothing;
     type Outcome = Vec<Listed>;
@@ -58,6 +61,7 @@ impl ManagementTool for ListNamespaces {
                     tool_count: it.tool_count,
                     has_requirements: it.has_requirements,
                     secrets_status: it.secrets_status,
+                    problem: None,
                 };
                 (it.name, listed)
             })
@@ -82,6 +86,7 @@ impl ManagementTool for ListNamespaces {
                 secrets_status,
             };
             listed.insert(name, entry);
+                problem: folder.unreadable,
         }
         Ok(listed.into_values().collect())
     }
@@ -94,6 +99,9 @@ async fn status(
 ) -> Result<&'static str, CallError> {
     if folder.secrets.is_empty() {
         return Ok("no_secrets_needed");
+    if folder.unreadable.is_some() {
+        return Ok("unreadable");
+    }
     }
     let (name, declared) = (folder.name.clone(), folder.secrets.clone());
     let check = with_names(management, move |names| names.check(&name, &declared)).await?;

@@ -358,13 +358,25 @@ impl ManagementTool for CheckSecrets {
 }
 
 /// The secrets that the folder of a namespace declares.
+///
+/// # Errors
+///
+/// When the file that declares them cannot be read.
 async fn declared(
     management: &Management,
     name: &NamespaceName,
 ) -> Result<Option<Vec<DeclaredSecret>>, CallError> {
     let folders = management.workspace.namespaces().await?;
-    let found = folders.into_iter().find(|folder| folder.name == *name);
-    Ok(found.map(|folder| folder.secrets))
+    let Some(folder) = folders.into_iter().find(|folder| folder.name == *name) else {
+        return Ok(None);
+    };
+    if let Some(problem) = folder.unreadable {
+        return Err(refused(format!(
+            "What {name} declares is not known, since its file is unreadable: {problem}. No management tool writes that \
+             file: tell the user to mend it, then call this again"
+        )));
+    }
+    Ok(Some(folder.secrets))
 }
 
 /// Asks the store, where blocking is allowed.
