@@ -759,7 +759,8 @@ async fn manager_and_core_are_two_processes_and_each_outlives_the_other() {
         "files are watched, and nothing half done is left",
         || async {
             let watched = process.log().contains("files are watched");
-            (watched && !unfinished.exists()).then_some(())
+            let cleared = !unfinished.exists() && !half_cloned.exists();
+            (watched && cleared).then_some(())
         },
     )
     .await;
@@ -795,3 +796,5 @@ async fn manager_and_core_are_two_processes_and_each_outlives_the_other() {
     );
     let again = manager.call("remove_secret", key).await;
     assert!(again.error().contains("no secret GONE"), "{again:?}");
+    let half_cloned = core.data_dir().join("repos/.building-a1b2c3");
+    fs::create_dir_all(half_cloned.join("files")).unwrap();

@@ -303,7 +303,10 @@ impl Parts {
                 config.builder.clone(),
             );
             let workspace = Arc::new(workspace);
-            control.spawn(management::clear_leftovers(Arc::clone(&workspace)));
+            control.spawn(management::clear_leftovers(
+                Arc::clone(&workspace),
+                data.repos_dir(),
+            ));
             Arc::new(Management::new(
                 workspace,
                 management::secrets(effective, &secrets, Arc::clone(keys)),

@@ -42,7 +42,7 @@ use serde::{Deserialize, Serialize};
 pub use config::{BuilderConfig, GitScheme};
 #[cfg(feature = "builder")]
 pub use job::main;
-pub use run::{Builder, BuilderHost};
+pub use run::{Builder, BuilderHost, clear_leftovers};
 
 /// What was found in a repository or package.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -1,10 +1,12 @@
 //! The management tools' view of the configuration.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use tooldock_filters::origin::OriginPattern;
 
 use tooldock_upstream::WebFacts;
 use tooldock_upstream::management::{ManagedSecrets, ServerFacts};
+use tooldock_workers::builder;
 use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::keys::KeyStore;
 use tooldock_workers::manage::Workspace;
@@ -67,7 +69,8 @@ pub(crate) fn web_facts(effective: &Effective, data: &DataDir) -> WebFacts {
 }
 
 /// Removes what a manager that was killed left behind. Nothing waits for it.
-pub(crate) async fn clear_leftovers(workspace: Arc<Workspace>) {
+pub(crate) async fn clear_leftovers(workspace: Arc<Workspace>, repos: PathBuf) {
+    builder::clear_leftovers(repos).await;
     match workspace.clear_leftovers().await {
         Ok(0) => {}
         Ok(removed) => tracing::info!(

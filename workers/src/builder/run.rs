@@ -51,6 +51,12 @@ pub struct BuilderHost {
     pub repos: PathBuf,
 }
 
+/// Removes trees that builders of a gateway which was killed left incomplete. What is being built stays.
+pub async fn clear_leftovers(repos: PathBuf) {
+    // What fails, the next job tries again.
+    let _ = tokio::task::spawn_blocking(move || Store::new(repos).sweep()).await;
+}
+
 /// Reads repositories, packages and the MCP registry, each job in a child process of its own.
 #[derive(Debug)]
 pub struct Builder {
