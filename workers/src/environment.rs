@@ -44,7 +44,7 @@ use base::Base;
 use installer::Installer;
 pub(crate) use installer::redact_credentials;
 use interpreter::Interpreter;
-pub(crate) use lock::FileLock;
+pub(crate) use lock::{FileLock, LockOf};
 pub(crate) use variables::{builder_variables, server_variables, worker_variables};
 pub(crate) use venv::Prepared;
 

@@ -1,6 +1,7 @@
 //! A file lock against other processes that build the same environment, with a time limit.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -71,6 +72,40 @@ impl FileLock {
     }
 }
 
+/// A lock whose file goes with what the lock is for, so that no name that somebody made up leaves a file behind.
+#[derive(Debug)]
+pub(crate) struct LockOf {
+    path: PathBuf,
+    held_for: PathBuf,
+    _lock: FileLock,
+}
+
+impl LockOf {
+    /// Takes the lock of `held_for`, waiting as [`FileLock::take`] does.
+    pub(crate) async fn take(
+        path: PathBuf,
+        held_for: PathBuf,
+        limit: Duration,
+    ) -> Result<Self, EnvironmentError> {
+        let lock = FileLock::take(path.clone(), limit).await?;
+        Ok(Self {
+            path,
+            held_for,
+            _lock: lock,
+        })
+    }
+}
+
+impl Drop for LockOf {
+    fn drop(&mut self) {
+        // While the lock is held still: whoever waits for it sees that the file is gone, and begins anew.
+        let found = self.held_for.symlink_metadata();
+        if found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,5 +122,28 @@ mod tests {
         assert!(error.0.contains("3s"), "{error}");
         drop(held);
         assert!(FileLock::take(path, Duration::ZERO).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_goes_with_what_it_is_for_and_whoever_waited_has_one_of_its_own() {
+        let temp = tempfile::tempdir().unwrap();
+        let (path, held_for) = (temp.path().join("lock"), temp.path().join("for"));
+        std::fs::write(&held_for, "").unwrap();
+        let take = || {
+            let (path, held_for) = (path.clone(), held_for.clone());
+            LockOf::take(path, held_for, Duration::from_secs(60))
+        };
+        drop(take().await.unwrap());
+        assert!(path.exists());
+        let first = take().await.unwrap();
+        let second = tokio::spawn(take());
+        tokio::task::yield_now().await;
+        std::fs::remove_file(&held_for).unwrap();
+        drop(first);
+        assert!(!path.exists());
+        let second = second.await.unwrap().unwrap();
+        assert!(FileLock::try_take(&path).unwrap().is_none(), "held");
+        drop(second);
+        assert!(!path.exists());
     }
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use super::installer::Step;
 use super::{
-    EnvironmentError, Environments, FileLock, Toolchain, blocking, empty, is_switch_leftover,
-    stamp, switch_symlink, venv,
+    EnvironmentError, Environments, FileLock, LockOf, Toolchain, blocking, empty,
+    is_switch_leftover, stamp, switch_symlink, venv,
 };
 use crate::data_dir::{DataDir, short_hash, write_atomically};
 use crate::process::Priority;
@@ -38,7 +38,7 @@ impl Environments {
         let link = self.data.venvs_dir().join(LINK);
         let builds = self.data.builds_dir();
         let lock = self.data.venvs_dir().join(LOCK);
-        let _lock = FileLock::take(lock, self.config.sync_timeout).await?;
+        let _lock = LockOf::take(lock, link.clone(), self.config.sync_timeout).await?;
         let before = fs::read_link(&link)
             .ok()
             .map(|target| self.data.venvs_dir().join(target));

@@ -104,6 +104,7 @@ impl Workspace {
         let lock = self.lock().await?;
         let tools = self.data.tools_dir();
         let venv = self.data.venvs_dir().join(name.as_str());
+        let adding = self.adding_lock(name);
         let name = name.clone();
         blocking(move || {
             let _lock = lock;
@@ -117,6 +118,7 @@ impl Workspace {
             sync_folder(&tools)?;
             remove_environment(&venv)?;
             fault::point();
+            leftovers::remove_lock(&adding);
             leftovers::remove_deleted(&tools);
             Ok(())
         })
@@ -124,8 +126,6 @@ impl Workspace {
     }
 }
 
-/// The symlink to the environment; the environment itself is collected by the next reload, since a worker may run in it.
-fn remove_environment(venv: &Path) -> Result<(), NotDone> {
 /// What a reload says of a manifest that it cannot use.
 fn unreadable(source: &scan::NamespaceSource) -> Option<String> {
     let failure = source.failure.as_ref()?;
@@ -138,6 +138,8 @@ fn unreadable(source: &scan::NamespaceSource) -> Option<String> {
     }
 }
 
+/// The symlink to the environment; the environment itself is collected by the next reload, since a worker may run in it.
+fn remove_environment(venv: &Path) -> Result<(), NotDone> {
     let removed = match venv.symlink_metadata() {
         Ok(found) if found.is_dir() => fs::remove_dir_all(venv),
         Ok(_) => fs::remove_file(venv),

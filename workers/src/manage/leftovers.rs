@@ -5,10 +5,10 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::folder::{DELETED, Folder};
-use super::requirements::{CANDIDATE, CANDIDATE_END};
+use super::requirements::{ADDING_LOCK_END, CANDIDATE, CANDIDATE_END};
 use super::tool_file::HISTORY;
 use super::{NotDone, Workspace, blocking};
 use crate::data_dir::{TEMPORARY, is_temporary};
@@ -25,7 +25,7 @@ impl Workspace {
     pub async fn clear_leftovers(&self) -> Result<usize, NotDone> {
         // Whoever writes a file or removes a folder holds it.
         let lock = self.lock().await?;
-        let tools = self.data.tools_dir();
+        let (tools, venvs) = (self.data.tools_dir(), self.data.venvs_dir());
         let namespaces = blocking({
             let tools = tools.clone();
             move || folders(&tools).map_err(|error| NotDone::io("read", &tools, &error))
@@ -38,6 +38,11 @@ impl Workspace {
         blocking(move || {
             let _lock = lock;
             let mut removed = remove_deleted(&tools);
+            for (path, name) in locks(&venvs) {
+                if matches!(tools.join(name.as_str()).try_exists(), Ok(false)) {
+                    removed += usize::from(remove_lock(&path));
+                }
+            }
             for (adding, name) in namespaces {
                 let Ok(folder) = Folder::open(&tools, &name) else {
                     continue;
@@ -66,6 +71,30 @@ fn folders(tools: &Path) -> io::Result<Vec<NamespaceName>> {
     let entries = fs::read_dir(tools)?.flatten();
     let names = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     Ok(names.collect())
+}
+
+/// The files of locks for adding a requirement, and their namespaces.
+fn locks(venvs: &Path) -> Vec<(PathBuf, NamespaceName)> {
+    let entries = fs::read_dir(venvs).into_iter().flatten().flatten();
+    let locks = entries.filter_map(|entry| {
+        let name = entry.file_name();
+        let owner = name.to_str()?.strip_prefix('.')?;
+        let owner = owner.strip_suffix(ADDING_LOCK_END)?.parse().ok()?;
+        Some((entry.path(), owner))
+    });
+    locks.collect()
+}
+
+/// Removes the file of a lock, unless somebody holds the lock: then whoever holds it removes the file.
+pub(super) fn remove_lock(path: &Path) -> bool {
+    if path.symlink_metadata().is_err() {
+        return false;
+    }
+    // Held until the file is gone: nobody who takes it after that relies on this one.
+    match FileLock::try_take(path) {
+        Ok(Some(_lock)) => fs::remove_file(path).is_ok(),
+        _ => false,
+    }
 }
 
 /// Removes what is left of namespaces that were deleted. The caller holds the lock of the workspace.

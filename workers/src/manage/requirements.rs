@@ -16,7 +16,7 @@ use super::folder::{Folder, sync_folder};
 use super::package::{PackageSpec, normal_name};
 use super::{NotDone, Workspace, blocking, leftovers};
 use crate::data_dir::is_temporary;
-use crate::environment::{FileLock, Packages, redact_credentials};
+use crate::environment::{LockOf, Packages, redact_credentials};
 use crate::fault;
 use crate::names::NamespaceName;
 use crate::process::output::RecentLines;
@@ -24,6 +24,9 @@ use crate::scan::{self, NamespaceSource, REQUIREMENTS_FILE, Requirements, read_r
 
 /// The most lines that a manager adds to.
 const LINES_MAX: usize = 500;
+
+/// How the name of a lock ends that is held while a requirement is added.
+pub(super) const ADDING_LOCK_END: &str = ".adding.lock";
 
 /// Packages could not be installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,9 +75,15 @@ impl Workspace {
         namespace: &NamespaceName,
         package: &PackageSpec,
     ) -> Result<Adding, NotDone> {
-        let turn = FileLock::take(self.adding_lock(namespace), self.environments.limit());
-        let turn = turn.await.map_err(|error| NotDone(error.0))?;
+        // Before there is a file for the lock: the name may be anything.
+        self.exists(namespace).await?;
         let (tools, name) = (self.data.tools_dir(), namespace.clone());
+        let turn = LockOf::take(
+            self.adding_lock(namespace),
+            tools.join(name.as_str()),
+            self.environments.limit(),
+        );
+        let turn = turn.await.map_err(|error| NotDone(error.0))?;
         let added = package.clone();
         blocking(move || {
             let folder = Folder::open(&tools, &name)?;
@@ -121,7 +130,7 @@ impl Workspace {
 
     /// Held while a requirement is added to a namespace: over reading, installing and replacing.
     pub(super) fn adding_lock(&self, namespace: &NamespaceName) -> PathBuf {
-        let name = format!(".{namespace}.adding.lock");
+        let name = format!(".{namespace}{ADDING_LOCK_END}");
         self.data.venvs_dir().join(name)
     }
 
@@ -225,7 +234,7 @@ pub(super) struct Adding {
     before: Option<String>,
     candidate: Candidate,
     /// Only one requirement at a time is added to a namespace.
-    _turn: FileLock,
+    _turn: LockOf,
 }
 
 /// Requirements that are tried out; dropping them removes their file.

@@ -254,3 +254,37 @@ fn two_managers_at_once_lose_nothing_of_each_other() {
     assert_eq!(lines.len(), 2 * CHANGES, "{requirements}");
     assert_eq!(requirements.lines().count(), 2 * CHANGES, "{requirements}");
 }
+
+#[test]
+fn no_lock_is_left_of_namespaces_that_are_not_there() {
+    let folder = prepared();
+    let workspace = workspace(folder.path());
+    let locks = || {
+        let entries = fs::read_dir(folder.path().join("venvs")).unwrap();
+        let names = entries.map(|it| it.unwrap().file_name().into_string().unwrap());
+        names.filter(|it| it.ends_with(".lock")).collect::<Vec<_>>()
+    };
+    let package = "x".parse().unwrap();
+    let invented = "invented".parse().unwrap();
+    assert!(run(workspace.add_requirement(&invented, &package)).is_err());
+    assert_eq!(locks(), [""; 0]);
+    run(add(&workspace, "x")).unwrap();
+    assert_eq!(locks(), [".ns.adding.lock"]);
+
+    // Deleted while a requirement is added: whoever adds removes the file.
+    let adding = run(workspace.begin_adding(&namespace(), &package)).unwrap();
+    run(workspace.delete_namespace(&namespace())).unwrap();
+    assert_eq!(locks(), [".ns.adding.lock"]);
+    drop(adding);
+    assert_eq!(locks(), [""; 0]);
+
+    run(workspace.create_namespace(&namespace())).unwrap();
+    run(add(&workspace, "x")).unwrap();
+    run(workspace.delete_namespace(&namespace())).unwrap();
+    assert_eq!(locks(), [""; 0]);
+
+    // Of a manager that was killed.
+    fs::write(folder.path().join("venvs/.gone.adding.lock"), "").unwrap();
+    assert_eq!(run(workspace.clear_leftovers()).unwrap(), 1);
+    assert_eq!(locks(), [""; 0]);
+}
