@@ -503,8 +503,14 @@ fn progress(line: &str) -> Option<Progress> {
     })
 }
 
+/// Whether some process of git was ended by the limit on the size of a file. git tells of it, or says nothing but that what
+/// unpacks ended without a word: every other reason has words of its own.
 fn ended_by_size(status: ExitStatus, said: &str) -> bool {
-    status.signal() == Some(FILE_TOO_LARGE)
+    let silently = said.contains("invalid index-pack output")
+        && said.matches("fatal:").count() == 1
+        && !said.contains("error:");
+    silently
+        || status.signal() == Some(FILE_TOO_LARGE)
         || status.code() == Some(128 + FILE_TOO_LARGE)
         || said.contains(&format!("died of signal {FILE_TOO_LARGE}"))
         || said.contains("File too large")

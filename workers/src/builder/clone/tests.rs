@@ -326,3 +326,27 @@ impl Sample {
         self.git(&["commit", "--quiet", "--allow-empty", "--message=x"]);
     }
 }
+
+#[test]
+fn git_that_ends_at_the_limit_of_a_file_without_a_word_is_told_apart_from_other_failures() {
+    let failed = ExitStatus::from_raw(128 << 8);
+    for (said, by_size) in [
+        (
+            "Receiving objects:  66% (2/3)\rfatal: fetch-pack: invalid index-pack output\n",
+            true,
+        ),
+        ("fatal: write error: File too large\n", true),
+        ("error: index-pack died of signal 25\n", true),
+        (
+            "fatal: pack is corrupted (SHA1 mismatch)\nfatal: fetch-pack: invalid index-pack output\n",
+            false,
+        ),
+        (
+            "error: RPC failed\nfatal: fetch-pack: invalid index-pack output\n",
+            false,
+        ),
+        ("fatal: early EOF\n", false),
+    ] {
+        assert_eq!(ended_by_size(failed, said), by_size, "{said}");
+    }
+}
