@@ -256,6 +256,23 @@ fn two_managers_at_once_lose_nothing_of_each_other() {
 }
 
 #[test]
+fn writing_what_is_there_already_keeps_no_version() {
+    let folder = prepared();
+    let workspace = workspace(folder.path());
+    let kept = versions(folder.path());
+    for _ in 0..12 {
+        let code = "old".to_owned();
+        let changed = run(workspace.write_tool_file(&namespace(), &file("a.py"), code)).unwrap();
+        assert!(changed.unchanged && changed.previous.is_none());
+    }
+    assert_eq!(versions(folder.path()), kept);
+    let code = "new".to_owned();
+    let changed = run(workspace.write_tool_file(&namespace(), &file("a.py"), code)).unwrap();
+    assert!(!changed.unchanged);
+    assert_eq!(changed.previous.as_deref(), Some(".history/a.py.11"));
+}
+
+#[test]
 fn no_lock_is_left_of_namespaces_that_are_not_there() {
     let folder = prepared();
     let workspace = workspace(folder.path());

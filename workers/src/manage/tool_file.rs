@@ -31,6 +31,8 @@ const LISTED_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub struct Changed {
     /// Where the version before is kept, relative to the namespace's folder; `None` if there was none.
     pub previous: Option<String>,
+    /// Whether the file held the same already. Nothing was written then, and no version kept.
+    pub unchanged: bool,
 }
 
 impl Workspace {
@@ -113,7 +115,8 @@ impl Workspace {
         .await
     }
 
-    /// Puts `source` in the place of a tool file, or makes the file. What the file says is for the caller to check.
+    /// Puts `source` in the place of a tool file, or makes the file. What the file says is for the caller to check. A file
+    /// that holds the same already stays, and its earlier versions with it.
     ///
     /// # Errors
     ///
@@ -135,11 +138,22 @@ impl Workspace {
         blocking(move || {
             let _lock = lock;
             let folder = Folder::open(&tools, &namespace)?;
-            let previous = keep(&folder, &file)?;
+            let held = bytes(&folder, file.as_str(), KEPT_BYTES_MAX)?;
+            let unchanged = held.as_deref() == Some(source.as_bytes());
+            if unchanged {
+                return Ok(Changed {
+                    previous: None,
+                    unchanged,
+                });
+            }
+            let previous = held.map(|held| keep(&folder, &file, &held)).transpose()?;
             let path = folder.entry(file.as_str());
             write_atomically(&path, source.as_bytes(), 0o644)
                 .map_err(|error| NotDone::io("write", &folder.shown(file.as_str()), &error))?;
-            Ok(Changed { previous })
+            Ok(Changed {
+                previous,
+                unchanged,
+            })
         })
         .await
     }
@@ -159,17 +173,20 @@ impl Workspace {
         blocking(move || {
             let _lock = lock;
             let folder = Folder::open(&tools, &namespace)?;
-            let previous = keep(&folder, &file)?;
-            if previous.is_none() {
+            let Some(held) = bytes(&folder, file.as_str(), KEPT_BYTES_MAX)? else {
                 return Err(no_file(&namespace, &file));
-            }
+            };
+            let previous = Some(keep(&folder, &file, &held)?);
             let shown = folder.shown(file.as_str());
             fault::point();
             fs::remove_file(folder.entry(file.as_str()))
                 .map_err(|error| NotDone::io("remove", &shown, &error))?;
             fault::point();
             sync_folder(&folder.entry("."))?;
-            Ok(Changed { previous })
+            Ok(Changed {
+                previous,
+                unchanged: false,
+            })
         })
         .await
     }
@@ -231,12 +248,9 @@ fn read(folder: &Folder, file: &ToolFileName) -> Result<Option<String>, NotDone>
     })
 }
 
-/// Keeps what a file holds now as an earlier version and gives its place; `None` if there is no such file. The oldest
-/// versions of the file beyond the bound go.
-fn keep(folder: &Folder, file: &ToolFileName) -> Result<Option<String>, NotDone> {
-    let Some(held) = bytes(folder, file.as_str(), KEPT_BYTES_MAX)? else {
-        return Ok(None);
-    };
+/// Keeps what a file holds now as an earlier version and gives its place. The oldest versions of the file beyond the bound
+/// go.
+fn keep(folder: &Folder, file: &ToolFileName, held: &[u8]) -> Result<String, NotDone> {
     let history = folder.entry(HISTORY);
     let shown = folder.shown(HISTORY);
     match fs::DirBuilder::new().mode(0o755).create(&history) {
@@ -252,14 +266,14 @@ fn keep(folder: &Folder, file: &ToolFileName) -> Result<Option<String>, NotDone>
     let mut versions = versions(&history, file);
     let newest = versions.last().copied().unwrap_or_default();
     let kept = version_name(file, newest + 1);
-    write_atomically(&history.join(&kept), &held, 0o644)
+    write_atomically(&history.join(&kept), held, 0o644)
         .map_err(|error| NotDone::io("write", &shown.join(&kept), &error))?;
     let surplus = (versions.len() + 1).saturating_sub(VERSIONS_MAX);
     for old in versions.drain(..surplus) {
         let _ = fs::remove_file(history.join(version_name(file, old)));
         fault::point();
     }
-    Ok(Some(format!("{HISTORY}/{kept}")))
+    Ok(format!("{HISTORY}/{kept}"))
 }
 
 /// `math_tools.py.7`: no name of a tool file.

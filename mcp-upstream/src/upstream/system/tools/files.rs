@@ -190,6 +190,9 @@ pub(in super::super) struct Written {
     /// The tools that the code declares.
     #[serde(skip_serializing_if = "Option::is_none")]
     tools_found: Option<Vec<String>>,
+    /// True where the file held exactly this code already: nothing was written, and no earlier version was kept.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    unchanged: bool,
     /// Where the code is kept that the file held before, relative to the namespace's folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     previous_version: Option<String>,
@@ -288,6 +291,7 @@ async fn write(management: &Management, code: Code) -> Result<Written, CallError
         written: true,
         filename: Some(filename.to_string()),
         tools_found: Some(inspected.tools.into_iter().map(|tool| tool.name).collect()),
+        unchanged: changed.unchanged,
         previous_version: changed.previous,
         ..Written::default()
     })
