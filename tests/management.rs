@@ -644,6 +644,124 @@ async fn wrong_arguments_are_refused_with_a_reason_and_change_nothing() {
     assert!(!ran.exists());
 }
 
+/// Tools that the core serves, and others that it cannot serve, each for a reason of its own.
+const NOT_ALL_SERVED: &str = r#"from fastmcp.tools import tool
+
+
+@tool
+def served(a: int) -> int:
+    """One."""
+    return a
+
+
+@tool
+def served(a: int) -> int:
+    """The same name."""
+    return a
+
+
+@tool
+def many(*numbers: int) -> int:
+    """Any number."""
+    return 1
+
+
+@tool
+def named(**numbers: int) -> int:
+    """Any name."""
+    return 1
+
+
+@tool
+def positional(a: int, /) -> int:
+    """No name."""
+    return a
+
+
+@tool("with blanks")
+def blanks(a: int) -> int:
+    """A name that is none."""
+    return a
+
+
+def makes() -> None:
+    @tool
+    def inner(a: int) -> int:
+        """Never made."""
+        return a
+
+
+def makes_one() -> None:
+    @tool
+    def made(a: int) -> int:
+        """Made on import."""
+        return a
+
+
+makes_one()
+"#;
+
+#[tokio::test]
+async fn write_tool_names_the_tools_that_the_core_then_serves_and_says_why_not_the_others() {
+    let (builder, address) = with_manager(Gateway::empty());
+    let gateway = builder.start().await;
+    let manager = Manager::open(address).await;
+    let value = async |tool: &str, arguments: Value| manager.call(tool, arguments).await.value();
+    value("create_namespace", json!({"name": "ns"})).await;
+    let code = json!({"namespace": "ns", "filename": "a.py", "code": NOT_ALL_SERVED});
+    let written = value("write_tool", code.clone()).await;
+    assert_eq!(written["written"], true, "{written}");
+    assert_eq!(
+        written["tools_found"],
+        json!(["served", "made"]),
+        "{written}"
+    );
+    let issues = written["issues"].as_array().unwrap();
+    for (issue, words) in issues.iter().zip([
+        "line 11: served will not be served: another tool has this name",
+        "*numbers cannot be given by name",
+        "**numbers has no schema",
+        "positional-only parameter a",
+        "1 to 128 of the characters",
+        "inner will not be served: it stands inside makes",
+    ]) {
+        assert!(issue.as_str().unwrap().contains(words), "{issue}: {words}");
+    }
+    assert_eq!(issues.len(), 6, "{written}");
+    let unbound = "@tool\ndef lost(a: int) -> int:\n    \"\"\"One.\"\"\"\n    return a\n";
+    let unbound = json!({"namespace": "ns", "filename": "b.py", "code": unbound});
+    let unbound = value("write_tool", unbound).await;
+    assert_eq!(
+        (&unbound["written"], &unbound["tools_found"]),
+        (&json!(true), &json!([]))
+    );
+    assert!(
+        unbound["issues"][0]
+            .as_str()
+            .unwrap()
+            .contains("tool in its decorator is not defined"),
+        "{unbound}"
+    );
+
+    let reloaded = value("reload_core", json!({})).await;
+    assert!(!reloaded["issues"].as_array().unwrap().is_empty());
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    let (_, served) = gateway.mcp("ns", message).await;
+    let served = served["result"]["tools"].as_array().unwrap().iter();
+    let served: Vec<_> = served.map(|it| it["name"].as_str().unwrap()).collect();
+    let listed = value("list_tools", json!({"namespace": "ns"})).await;
+    let listed = listed.as_array().unwrap().iter();
+    let mut listed: Vec<_> = listed.map(|it| it["name"].as_str().unwrap()).collect();
+    listed.sort_unstable();
+    assert_eq!((served.len(), &*listed), (2, &["made", "served"][..]));
+    assert!(served.iter().all(|it| listed.contains(it)), "{served:?}");
+
+    let again = value("write_tool", code).await;
+    assert_eq!(again["unchanged"], true, "{again}");
+    assert!(again["previous_version"].is_null(), "{again}");
+    assert!(!gateway.tools_dir().join("ns/.history").exists());
+}
+
 #[tokio::test]
 async fn a_manifest_that_cannot_be_read_is_named_where_somebody_asks_for_secrets() {
     let (builder, address) = with_manager(Gateway::with_tools([
@@ -750,6 +868,8 @@ async fn manager_and_core_are_two_processes_and_each_outlives_the_other() {
     // A manager clears away what one before it left, and tells the core of files that change.
     let unfinished = core.tools_dir().join("ns/.tmp-a1b2c3");
     fs::write(&unfinished, "half a file").unwrap();
+    let half_cloned = core.data_dir().join("repos/.building-a1b2c3");
+    fs::create_dir_all(half_cloned.join("files")).unwrap();
     let watcher = [
         ("ENABLE_FS_WATCHER", "true"),
         ("FS_WATCHER_DEBOUNCE_MS", "50"),
@@ -773,19 +893,14 @@ async fn manager_and_core_are_two_processes_and_each_outlives_the_other() {
     .await;
 
     let manager = Manager::open(process.address).await;
+    let key = json!({"key": "GONE"});
+    manager.call("prepare_secret", key.clone()).await.value();
     core.signal(rustix::process::Signal::KILL);
     core.ended().await;
     let health = manager.call("health", json!({})).await.value();
     assert_eq!(health["core_reachable"], false);
     let reload = manager.call("reload_core", json!({})).await;
     assert!(reload.error().contains("cannot be reached"), "{reload:?}");
-    assert_eq!(
-        manager.call("write_tool", code).await.value()["written"],
-        true
-    );
-}
-    let key = json!({"key": "GONE"});
-    manager.call("prepare_secret", key.clone()).await.value();
     // A secret goes all the same, and who removed it is told that tools may have it still.
     let removed = manager.call("remove_secret", key.clone()).await.value();
     assert_eq!(removed["removed"], true);
@@ -796,5 +911,8 @@ async fn manager_and_core_are_two_processes_and_each_outlives_the_other() {
     );
     let again = manager.call("remove_secret", key).await;
     assert!(again.error().contains("no secret GONE"), "{again:?}");
-    let half_cloned = core.data_dir().join("repos/.building-a1b2c3");
-    fs::create_dir_all(half_cloned.join("files")).unwrap();
+    assert_eq!(
+        manager.call("write_tool", code).await.value()["written"],
+        true
+    );
+}

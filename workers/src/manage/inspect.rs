@@ -32,6 +32,8 @@ pub struct FoundTool {
     pub untyped: Vec<String>,
     /// Whether it has a docstring.
     pub documented: bool,
+    /// Why the core will not serve it, as far as its file tells.
+    pub problem: Option<String>,
 }
 
 /// What is wrong with the code of a tool file: a short reason that stays the same, and what to mend. It does not say
@@ -45,6 +47,21 @@ pub struct Fault {
 }
 
 impl Inspected {
+    /// The tools that the core can serve, as far as the file tells.
+    pub fn servable(&self) -> impl Iterator<Item = &FoundTool> {
+        self.tools.iter().filter(|tool| tool.problem.is_none())
+    }
+
+    /// Why the core will not serve the others, a line for each.
+    pub fn issues(&self) -> Vec<String> {
+        let told = |tool: &FoundTool| {
+            let problem = tool.problem.as_ref()?;
+            let (line, name) = (tool.line, &tool.name);
+            Some(format!("line {line}: {name} will not be served: {problem}"))
+        };
+        self.tools.iter().filter_map(told).collect()
+    }
+
     /// What keeps the file from being written, the first of the checks in their order (MGR-09).
     pub fn fault(&self) -> Option<Fault> {
         let fault = |error, details| Some(Fault { error, details });

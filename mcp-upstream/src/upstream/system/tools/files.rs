@@ -119,7 +119,7 @@ impl ManagementTool for ListTools {
     const NAME: &'static str = "list_tools";
     const DESCRIPTION: &'static str = "List the tools that the files of a namespace declare: name, description, file. \
         Read from the files as they are now, which the core may not serve before reload_core. A file that is no valid \
-        Python or has more than 1 MiB is left out. After calling: get_tool_source(namespace, filename) to read one, test_tool to try one.";
+        Python or has more than 1 MiB is left out, and so is a tool that the core cannot serve. After calling: get_tool_source(namespace, filename) to read one, test_tool to try one.";
     const HINTS: Hints = Hints::READS;
     type Parameters = InNamespace;
     type Outcome = Vec<Declared>;
@@ -143,7 +143,8 @@ impl ManagementTool for ListTools {
         };
         let tools = inspected.into_iter().flat_map(|file| {
             let filename = file.filename;
-            file.tools.into_iter().map(move |tool| Declared {
+            let servable = file.tools.into_iter().filter(|tool| tool.problem.is_none());
+            servable.map(move |tool| Declared {
                 name: tool.name,
                 description: tool.description,
                 filename: filename.clone(),
@@ -187,9 +188,12 @@ pub(in super::super) struct Written {
     written: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     filename: Option<String>,
-    /// The tools that the code declares.
+    /// The tools that the code declares, without those in `issues`.
     #[serde(skip_serializing_if = "Option::is_none")]
     tools_found: Option<Vec<String>>,
+    /// Functions with @tool that the core will not serve, and why. The file was written all the same.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    issues: Vec<String>,
     /// True where the file held exactly this code already: nothing was written, and no earlier version was kept.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     unchanged: bool,
@@ -219,7 +223,7 @@ impl ManagementTool for WriteTool {
     const DESCRIPTION: &'static str = "Write a Python file with tools into a namespace, in place of a file of that name. \
         The code is checked first and never run here: valid syntax, at least one function with @tool (from \
         fastmcp.tools import tool), type hints on all parameters, a docstring on each tool. If written is false: mend \
-        what details says and call again. Secrets are read as environment variables, never written into the code. The \
+        what details says and call again. If there are issues: mend them too, those functions will not be served. Secrets are read as environment variables, never written into the code. The \
         code before is kept; previous_version says where. After calling: add_requirement(namespace, package) for each \
         package that the code imports, then reload_core, then test_tool(namespace, tool_name, input).";
     const HINTS: Hints = Hints::REPLACES;
@@ -287,10 +291,12 @@ async fn write(management: &Management, code: Code) -> Result<Written, CallError
     let changed = workspace
         .write_tool_file(&namespace, &filename, file.1)
         .await?;
+    let found = inspected.servable().map(|tool| tool.name.clone());
     Ok(Written {
         written: true,
         filename: Some(filename.to_string()),
-        tools_found: Some(inspected.tools.into_iter().map(|tool| tool.name).collect()),
+        tools_found: Some(found.collect()),
+        issues: inspected.issues(),
         unchanged: changed.unchanged,
         previous_version: changed.previous,
         ..Written::default()

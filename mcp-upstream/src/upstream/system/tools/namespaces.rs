@@ -74,7 +74,9 @@ impl ManagementTool for ListNamespaces {
                 None if looks < LOOKS_MAX => {
                     looks += 1;
                     let files = management.workspace.declared(&folder.name).await;
-                    files.map_or(0, |files| files.iter().map(|it| it.tools.len()).sum())
+                    files.map_or(0, |files| {
+                        files.iter().map(|it| it.servable().count()).sum()
+                    })
                 }
                 None => 0,
             };
@@ -84,9 +86,9 @@ impl ManagementTool for ListNamespaces {
                 tool_count,
                 has_requirements: folder.has_requirements,
                 secrets_status,
+                problem: folder.unreadable,
             };
             listed.insert(name, entry);
-                problem: folder.unreadable,
         }
         Ok(listed.into_values().collect())
     }
@@ -97,11 +99,11 @@ async fn status(
     management: &Management,
     folder: &NamespaceFolder,
 ) -> Result<&'static str, CallError> {
-    if folder.secrets.is_empty() {
-        return Ok("no_secrets_needed");
     if folder.unreadable.is_some() {
         return Ok("unreadable");
     }
+    if folder.secrets.is_empty() {
+        return Ok("no_secrets_needed");
     }
     let (name, declared) = (folder.name.clone(), folder.secrets.clone());
     let check = with_names(management, move |names| names.check(&name, &declared)).await?;
