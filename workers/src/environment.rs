@@ -224,6 +224,13 @@ impl Environments {
         }
     }
 
+    /// Removes the environments of a namespace that is gone, those in `keep` excepted. Blocking, as above.
+    pub(crate) fn collect_builds_of(&self, namespace: &NamespaceName, keep: &BTreeSet<PathBuf>) {
+        if self.data.is_sole_user() {
+            venv::collect_builds_of(&self.data, namespace, keep);
+        }
+    }
+
     /// What the installer of a namespace prints, from now on.
     pub(crate) fn output(&self, namespace: &NamespaceName) -> Arc<RecentLines> {
         self.output.of(namespace)

@@ -386,6 +386,15 @@ impl Reloader {
             lock(&reloader.fleet)
                 .members
                 .retain(|member| !Arc::ptr_eq(&member.worker, &worker));
+            let name = worker.spec().namespace.clone();
+            // A deleted namespace's packages were in use until now.
+            if reloader.registry.namespace(name.as_str()).is_none() {
+                let cleaned = tokio::task::spawn_blocking(move || {
+                    let keep = reloader.builds_in_use();
+                    reloader.environments.collect_builds_of(&name, &keep);
+                });
+                let _ = cleaned.await;
+            }
         });
     }
 

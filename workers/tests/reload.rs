@@ -261,6 +261,14 @@ async fn a_dropped_in_folder_is_served_after_a_reload_and_gone_after_its_removal
     assert!(!house.path("workers/my-tools.sock").exists());
     assert!(house.path("venvs/my-tools").symlink_metadata().is_err());
     eventually("the worker stops", || !is_alive(pid)).await;
+    let builds = || {
+        let entries = fs::read_dir(house.path("venvs/.builds")).unwrap();
+        let names = entries.map(|it| it.unwrap().file_name().into_string().unwrap());
+        names
+            .filter(|it| it.starts_with("my-tools"))
+            .collect::<Vec<_>>()
+    };
+    eventually("its environment goes with it", || builds().is_empty()).await;
     house.close().await;
 }
 

@@ -316,12 +316,32 @@ pub(super) fn collect_garbage(
             let _ = fs::remove_file(entry.path());
         }
     }
+    remove_unused(data, &used, namespaces, |_| true);
+}
+
+/// Removes the builds of a namespace that is gone, apart from those in `keep` and from what a namespace that has been made
+/// again uses.
+pub(super) fn collect_builds_of(data: &DataDir, name: &NamespaceName, keep: &BTreeSet<PathBuf>) {
+    remove_unused(data, keep, &BTreeSet::new(), |owner| owner == name.as_str());
+}
+
+/// Removes builds of the owners that are meant, apart from those in `used`, those that a link leads to and those that are
+/// being made.
+fn remove_unused(
+    data: &DataDir,
+    used: &BTreeSet<PathBuf>,
+    namespaces: &BTreeSet<NamespaceName>,
+    is_meant: impl Fn(&str) -> bool,
+) {
+    let (venvs, builds) = (data.venvs_dir(), data.builds_dir());
+    let exists = |owner: &str| data.tools_dir().join(owner).is_dir();
     for entry in fs::read_dir(&builds).into_iter().flatten().flatten() {
         let path = entry.path();
         let file_name = entry.file_name();
         let Some((owner, _)) = file_name
             .to_str()
             .and_then(|name| name.rsplit_once(['-', '.']))
+            .filter(|(owner, _)| is_meant(owner))
         else {
             continue;
         };
