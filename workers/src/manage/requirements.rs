@@ -276,10 +276,15 @@ impl Candidate {
 
 /// The lines that ask for something.
 fn lines(text: &str) -> Vec<String> {
+    // A line that ends so goes on in the next one.
+    let text = text.replace("\\\r\n", " ").replace("\\\n", " ");
     let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim);
     // An option may hold the credentials of an index, and so may a URL.
     let asks = |line: &&str| line.starts_with(|c: char| c.is_ascii_alphanumeric());
-    let bare = |line: &str| redact_credentials(line.split(" #").next().unwrap_or(line).trim_end());
+    let bare = |line: &str| {
+        let words = line.split(" #").next().unwrap_or(line).split_whitespace();
+        redact_credentials(&words.collect::<Vec<_>>().join(" "))
+    };
     lines.filter(asks).map(bare).collect()
 }
 
@@ -342,6 +347,10 @@ mod tests {
         assert_eq!(
             lines("# c\n\n a \n-r b\n--extra-index-url https://u:p@h/\n"),
             ["a"]
+        );
+        assert_eq!(
+            lines("beta_pkg \\\n    >=1\nc \\\r\n  ==2 # why\n-r \\\nbase.txt\n"),
+            ["beta_pkg >=1", "c ==2"]
         );
         assert_eq!(
             lines("x @ https://u:pa/ss@h/x.whl # mine\n"),
