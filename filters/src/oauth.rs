@@ -57,7 +57,7 @@ pub struct Oauth {
 pub enum TokenVerdict {
     /// It stands for somebody.
     Principal(Arc<Principal>),
-    /// Something has to be fetched before that can be said.
+    /// The issuer has to be asked first: for its keys, or about the token.
     Pending(Pending),
     /// It is no issuer's, or counts no longer. The log is told why.
     Refused(&'static str),

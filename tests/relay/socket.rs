@@ -175,7 +175,7 @@ async fn a_relay_that_ends_answers_what_runs_and_its_successor_takes_the_socket(
     let next = builder(host.folder.path()).start_with(place_example).await;
     let mut connection = Connection::to(&host.socket()).await;
     assert_eq!(connection.tools("oub_x").await["error"]["code"], -32001);
-    // A changed path is named, and the old one stays.
+    // The log names a path that a reload cannot change, and the socket at the old path goes on.
     next.reconfigure(json!({"relay": {"socket": host.folder.path().join("other.sock")}}));
     next.signal(Signal::HUP);
     eventually("the log names the key", || async {

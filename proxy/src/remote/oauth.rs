@@ -69,7 +69,7 @@ struct Entry {
     flight: Semaphore,
 }
 
-/// The authorization that a token comes from. Another one has another entry.
+/// The authorization that an access token comes from. Each new authorization gives another value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Given {
     authorizer: Authorizer,

@@ -209,8 +209,9 @@ impl KeyRecord {
         }
     }
 
-    /// The principal of requests with this key: `key:` and its name, behind those of its makers. No token's name has a colon,
-    /// so none of them is taken for a key, and no name has a slash.
+    /// The principal of requests with this key: `key:`, the names of the keys that made this key, and its own name, with
+    /// slashes between. Names of static tokens have no colon, so that no token is taken for a key; names of keys have no
+    /// slash.
     pub fn principal(&self) -> String {
         format!("key:{}", self.full_name())
     }

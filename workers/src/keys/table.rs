@@ -157,7 +157,8 @@ fn seconds(time: SystemTime) -> u64 {
 }
 
 impl KeyTable {
-    /// Whose key a text is, where the key counts for this client at this moment. The use is remembered.
+    /// The key that a secret text belongs to, where the key is valid for this client at this moment. The time of this use is
+    /// remembered.
     ///
     /// # Errors
     ///

@@ -99,7 +99,8 @@ struct FileId {
 }
 
 impl AuthorizationStore {
-    /// The store beside these secrets, under their key. `personal` is told who has authorized the gateway.
+    /// The store in the folder of these secrets, encrypted with the same key. Each change is told to `personal`, so that
+    /// calls find new authorizations.
     pub fn new(secrets: Arc<SecretStore>, personal: Arc<PersonalSecrets>) -> Self {
         Self {
             secrets,

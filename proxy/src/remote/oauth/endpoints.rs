@@ -74,7 +74,7 @@ impl Endpoints {
     }
 }
 
-/// What is told of an error after these requests: one line, not too long.
+/// An error of the authorization server as one line of bounded length, with the reason why the last request failed.
 pub(super) fn told(error: &AuthError, http: &Http) -> String {
     let failed = http
         .failed()
