@@ -4,6 +4,8 @@ use std::hint::black_box;
 
 use wide::u8x32;
 
+/// Bytes of a word.
+pub(super) const WORD: usize = 8;
 /// Bytes looked at in one step.
 pub(super) const STEP: usize = 32;
 /// Bytes of which it is only asked whether there is any such byte among them, while there is none.
@@ -16,6 +18,19 @@ pub(super) fn specials(block: &[u8; STEP]) -> u32 {
     // The compiler is kept from seeing where the bits come from: it would ask every byte for its own instead of counting
     // zeros, in ten times the instructions.
     black_box(marks(block).to_bitmask())
+}
+
+/// The first byte of a word that is one of those that [`specials`] marks: for strings too short to be worth a block.
+#[inline]
+pub(super) fn first_special(word: [u8; WORD]) -> Option<usize> {
+    const ONES: u64 = u64::from_le_bytes([1; WORD]);
+    const HIGHEST: u64 = ONES << 7;
+    let bytes = u64::from_le_bytes(word);
+    // The highest bit of each byte that is less, and perhaps of bytes behind the first of them, from which it is borrowed.
+    let less = |bytes: u64, than: u8| bytes.wrapping_sub(ONES * u64::from(than)) & !bytes;
+    let is = |byte: u8| less(bytes ^ (ONES * u64::from(byte)), 1);
+    let marks = (is(b'"') | is(b'\\') | less(bytes, b' ')) & HIGHEST;
+    (marks != 0).then_some(marks.trailing_zeros() as usize / 8)
 }
 
 /// Whether none of these bytes is one of those that [`specials`] marks.
@@ -50,6 +65,30 @@ mod tests {
                     let mut stride = [around; STRIDE];
                     stride[at] = byte;
                     assert_eq!(is_plain(&stride), !special, "{byte} at {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_byte_of_a_word_that_is_more_than_text_is_found() {
+        for byte in 0..=u8::MAX {
+            let special = matches!(byte, b'"' | b'\\' | 0..=0x1f);
+            for at in 0..WORD {
+                // What stands behind it must not come first, whatever it is, and text before it must not count.
+                for (before, behind) in [
+                    (b'a', b'a'),
+                    (0x20, b'"'),
+                    (0xff, 0),
+                    (0x80, b'!'),
+                    (b'#', b']'),
+                ] {
+                    let mut word = [before; WORD];
+                    word[at + 1..].fill(behind);
+                    word[at] = byte;
+                    let behind_it = (at + 1 < WORD && matches!(behind, b'"' | 0)).then_some(at + 1);
+                    let expected = if special { Some(at) } else { behind_it };
+                    assert_eq!(first_special(word), expected, "{word:?}");
                 }
             }
         }

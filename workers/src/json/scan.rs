@@ -1,6 +1,9 @@
 //! The tokens of JSON text, strictly, and no deeper than a bound.
 
-use super::block::{STEP, STRIDE, is_plain, specials};
+use super::block::{STEP, STRIDE, WORD, first_special, is_plain, specials};
+
+/// Words in which the end of a string is looked for before blocks are: keys and values of a word or two end there.
+const SHORT: usize = 2;
 
 /// The deepest nesting that is read: brackets open at once.
 pub const DEPTH_MAX: usize = 128;
@@ -127,6 +130,23 @@ impl<'a> Scan<'a> {
     /// Passes over a string whose first quote has been passed over.
     fn string(&mut self) -> Result<(), Unread> {
         let mut at = self.at;
+        for _ in 0..SHORT {
+            let Some(word) = self
+                .bytes
+                .get(at..)
+                .and_then(|rest| rest.first_chunk::<WORD>())
+            else {
+                break;
+            };
+            match first_special(*word).map(|place| at + place) {
+                Some(place) if self.bytes.get(place) == Some(&b'"') => {
+                    self.at = place + 1;
+                    return Ok(());
+                }
+                Some(_) => break,
+                None => at += WORD,
+            }
+        }
         let mut plain_steps = 0;
         loop {
             let rest = self.bytes.get(at..).ok_or(Unread)?;
