@@ -69,6 +69,35 @@ async fn messages_keep_their_bytes_and_sessions_are_the_gateways() {
 }
 
 #[tokio::test]
+async fn events_that_are_over_at_once_leave_as_one_body_of_known_length() {
+    let backends = vec![Backend::start("a").await];
+    let gateway = in_front_of(&backends, "round_robin").await;
+    let session = Session::start(&gateway, "search", VERSION).await;
+    let body = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"events"}}"#;
+    let request = format!(
+        "POST /mcp/search HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\
+         Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n\
+         Mcp-Session-Id: {}\r\nMCP-Protocol-Version: {VERSION}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        session.id,
+        body.len()
+    );
+    let answer = exchange(gateway.address, request.as_bytes()).await;
+    let (head, events) = answer.split_once("\r\n\r\n").expect("a whole head");
+    let head = head.to_ascii_lowercase();
+    assert!(head.contains("content-type: text/event-stream"), "{head}");
+    assert!(
+        head.contains(&format!("content-length: {}", events.len())),
+        "{head}"
+    );
+    assert!(!head.contains("transfer-encoding"), "{head}");
+    assert_eq!(events.matches("data: ").count(), 2, "{events}");
+    assert!(
+        events.ends_with("\"result\":{\"who\":\"a\"}}\n\n"),
+        "{events}"
+    );
+}
+
+#[tokio::test]
 async fn sessions_hold_under_each_policy_and_survive_a_backend_that_is_killed() {
     for balance in ["round_robin", "least_busy", "random", "hash"] {
         let mut backends = backends().await;

@@ -1,13 +1,13 @@
 //! Writing answers: the service's replies and the edge's refusals, and when the connection lives on afterwards.
 //!
-//! A reply of known length leaves in one write: Pingora keeps the head in its buffer until the last body byte. A streamed
-//! body leaves piece by piece, each flushed, with a time limit per step and an eye on the client. Long streams get their
-//! head here and are written elsewhere (see `stream`).
+//! A reply of known length leaves in one write: Pingora keeps the head in its buffer until the last body byte. So does a
+//! streamed body that is short and over before its head is written. Any other leaves piece by piece, each flushed, with a
+//! time limit per step and an eye on the client. Long streams get their head here and are written elsewhere (see `stream`).
 
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt;
+use futures_util::{FutureExt as _, StreamExt as _};
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use pingora_core::ErrorType;
@@ -17,7 +17,7 @@ use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 use tooldock_filters::budget::header_fields;
 use tooldock_filters::{CorsHeaders, ErrorShape, Rejection};
-use tooldock_upstream::reply::{BodyStream, Head};
+use tooldock_upstream::reply::{BodyError, BodyStream, Head};
 use tooldock_workers::budget::BudgetNote;
 
 use crate::body;
@@ -35,6 +35,9 @@ const DRAIN_BYTES: usize = 64 * 1024;
 
 /// How much of a large answer or event is written under one time limit, in bytes.
 pub(crate) const WRITE_STEP: usize = 128 * 1024;
+
+/// Pieces of an answer up to this size together leave in one write where they are there at once, in bytes.
+const TOGETHER: usize = 16 * 1024;
 
 /// The headers an answer is given: request id, length or coding of the body, what limits have left, and Pingora's date and
 /// connection.
@@ -157,13 +160,7 @@ fn with_newline(body: Bytes) -> Bytes {
     if body.ends_with(b"\n") {
         return body;
     }
-    let mut longer = body.try_into_mut().unwrap_or_else(|shared| {
-        let mut copy = BytesMut::with_capacity(shared.len() + 1);
-        copy.extend_from_slice(&shared);
-        copy
-    });
-    longer.extend_from_slice(b"\n");
-    longer.freeze()
+    joined(body, b"\n")
 }
 
 /// Writes a part of a body in steps, so that the limit is on a client that stops reading and not on one that reads
@@ -254,30 +251,88 @@ async fn write_body(
     mut body: BodyStream,
     envelope: &Envelope<'_>,
 ) -> Result<(), ClientGone> {
+    let mut ready = Ready::of(&mut body);
+    if ready.is_all() {
+        // Nothing is left to wait for: it leaves as any answer of known length, in one write.
+        return write_full(session, head, ready.bytes, envelope).await;
+    }
     stream_head(session, head, envelope).await?;
     let mut watched = true;
     loop {
-        tokio::select! {
-            biased;
-            piece = body.next() => match piece {
-                Some(Ok(piece)) => write_steps(session, piece, false, envelope).await?,
-                Some(Err(error)) => {
-                    tracing::warn!(%error, "an answer ended before it was complete");
-                    return Err(ClientGone);
-                }
-                None => break,
+        write_steps(session, std::mem::take(&mut ready.bytes), false, envelope).await?;
+        let next = match ready.behind.take() {
+            Some(next) => next,
+            None => tokio::select! {
+                biased;
+                next = body.next() => next,
+                idle = session.downstream_session.read_body_or_idle(true), if watched => match idle {
+                    Ok(_) => continue,
+                    Err(error) if sent_ahead(&error) => {
+                        session.set_keepalive(None);
+                        watched = false;
+                        continue;
+                    }
+                    Err(_) => return Err(ClientGone),
+                },
             },
-            idle = session.downstream_session.read_body_or_idle(true), if watched => match idle {
-                Ok(_) => {}
-                Err(error) if sent_ahead(&error) => {
-                    session.set_keepalive(None);
-                    watched = false;
-                }
-                Err(_) => return Err(ClientGone),
-            },
+        };
+        match next {
+            Some(Ok(piece)) => ready = Ready::from(piece, &mut body),
+            Some(Err(error)) => {
+                tracing::warn!(%error, "an answer ended before it was complete");
+                return Err(ClientGone);
+            }
+            None => break,
         }
     }
     within(envelope, session.write_response_body(None, true)).await
+}
+
+/// What of a body is there without waiting, so that short pieces that came together leave together.
+struct Ready {
+    bytes: Bytes,
+    /// What came behind these bytes and does not go with them: `Some(None)` is the end of the body.
+    behind: Option<Option<Result<Bytes, BodyError>>>,
+}
+
+impl Ready {
+    fn of(body: &mut BodyStream) -> Self {
+        Self::from(Bytes::new(), body)
+    }
+
+    /// A piece, and what is there behind it.
+    fn from(piece: Bytes, body: &mut BodyStream) -> Self {
+        let mut bytes = piece;
+        while bytes.len() < TOGETHER {
+            match body.next().now_or_never() {
+                Some(Some(Ok(more))) if bytes.is_empty() => bytes = more,
+                Some(Some(Ok(more))) if bytes.len() + more.len() <= TOGETHER => {
+                    bytes = joined(bytes, &more);
+                }
+                behind => return Self { bytes, behind },
+            }
+        }
+        Self {
+            bytes,
+            behind: None,
+        }
+    }
+
+    /// Whether the body is over with these bytes.
+    fn is_all(&self) -> bool {
+        matches!(self.behind, Some(None))
+    }
+}
+
+/// Bytes with more behind them. They are copied where somebody else holds them, too.
+fn joined(bytes: Bytes, more: &[u8]) -> Bytes {
+    let mut joined = bytes.try_into_mut().unwrap_or_else(|shared| {
+        let mut copy = BytesMut::with_capacity(shared.len() + more.len());
+        copy.extend_from_slice(&shared);
+        copy
+    });
+    joined.extend_from_slice(more);
+    joined.freeze()
 }
 
 /// Whether a look at an idle connection found bytes of a next request. A byte of it is gone with the look, so the
@@ -412,4 +467,59 @@ fn can_read_past(session: &mut Session) -> bool {
         .contains_key(http::header::EXPECT)
         && body::announced(&session.downstream_session)
             .is_some_and(|length| length <= DRAIN_BYTES as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+
+    use super::*;
+
+    type Piece = Result<Bytes, BodyError>;
+
+    fn pieces(pieces: Vec<Piece>) -> BodyStream {
+        Box::pin(stream::iter(pieces))
+    }
+
+    fn text(text: &'static str) -> Piece {
+        Ok(Bytes::from_static(text.as_bytes()))
+    }
+
+    #[test]
+    fn a_short_body_that_is_over_is_there_as_a_whole() {
+        let ready = Ready::of(&mut pieces(vec![text("one "), text("two "), text("three")]));
+        assert_eq!(ready.bytes, "one two three");
+        assert!(ready.is_all());
+        assert!(Ready::of(&mut pieces(vec![])).is_all());
+    }
+
+    #[test]
+    fn what_is_not_there_yet_is_not_waited_for() {
+        let waits = stream::iter([text("one "), text("two")]).chain(stream::pending());
+        let ready = Ready::of(&mut (Box::pin(waits) as BodyStream));
+        assert_eq!(ready.bytes, "one two");
+        assert!(ready.behind.is_none());
+    }
+
+    #[test]
+    fn what_came_before_an_error_leaves_first() {
+        let ready = Ready::of(&mut pieces(vec![text("one"), Err("cut".into())]));
+        assert_eq!(ready.bytes, "one");
+        assert!(!ready.is_all() && matches!(ready.behind, Some(Some(Err(_)))));
+    }
+
+    #[test]
+    fn a_long_piece_is_not_copied_behind_another() {
+        let long = Bytes::from(vec![b'x'; TOGETHER]);
+        let mut body = pieces(vec![text("one"), Ok(long.clone()), text("two")]);
+        let ready = Ready::of(&mut body);
+        assert_eq!(ready.bytes, "one");
+        let Some(Some(Ok(next))) = ready.behind else {
+            panic!("the long piece comes next");
+        };
+        assert_eq!(next.as_ptr(), long.as_ptr());
+        let ready = Ready::from(next, &mut body);
+        assert_eq!(ready.bytes.as_ptr(), long.as_ptr());
+        assert!(ready.behind.is_none());
+    }
 }

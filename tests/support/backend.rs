@@ -133,6 +133,13 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
             // Until the other side leaves.
             let _ = stream.read(&mut [0; 16]).await;
             return;
+        } else if message["params"]["name"] == "events" {
+            let progress = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{}}"#;
+            let result =
+                json!({"jsonrpc": "2.0", "id": message["id"], "result": {"who": state.name}});
+            let events = format!("data: {progress}\n\ndata: {result}\n\n");
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+            format!("{head}{:x}\r\n{events}\r\n0\r\n\r\n", events.len())
         } else if head.starts_with("DELETE") {
             state.sessions.lock().expect("fine").remove(&session);
             answered(200, "", "")
