@@ -150,7 +150,7 @@ fn head(member: &Member, request: &BackendRequest, own: &Own) -> Result<Bytes, S
     };
     let authority = &member.authority;
     let headers = &member.headers;
-    headers.up(&request.headers, own, authority, length, line);
+    headers.up(request.headers.iter(), own, authority, length, line);
     head.put_slice(b"\r\n");
     if short {
         head.put_slice(&request.body);
@@ -285,6 +285,10 @@ impl ResponseBody for Body {
                 return Err(BodyError::Timeout(limit));
             }
         }
+    }
+
+    fn is_over(&self) -> bool {
+        self.connection.is_none()
     }
 
     fn may_be_cut(&self) -> bool {

@@ -63,9 +63,9 @@ impl Headers {
 
     /// Says the headers that go up, one after the other. `host` is the backend's; `length` is that of the body, where there
     /// is one to be told.
-    pub(super) fn up(
+    pub(super) fn up<'a>(
         &self,
-        given: &HeaderMap,
+        given: impl IntoIterator<Item = (&'a HeaderName, &'a HeaderValue)>,
         own: &Own,
         host: &str,
         length: Option<usize>,

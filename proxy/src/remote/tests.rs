@@ -237,7 +237,7 @@ fn request() -> BackendRequest {
     BackendRequest {
         method: Method::POST,
         target: None,
-        headers: HeaderMap::from_iter(headers.map(header)),
+        headers: HeaderMap::from_iter(headers.map(header)).into(),
         body: Bytes::from_static(b"{\"a\":1}"),
         streams: false,
         departure: None,

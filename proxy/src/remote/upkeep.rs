@@ -110,7 +110,7 @@ fn request(path: &HealthPath) -> BackendRequest {
         HealthPath::Path(path) => BackendRequest {
             method: Method::GET,
             target: Some(path.clone()),
-            headers,
+            headers: headers.into(),
             body: Bytes::new(),
             streams: false,
             departure: None,
@@ -125,7 +125,7 @@ fn request(path: &HealthPath) -> BackendRequest {
             BackendRequest {
                 method: Method::POST,
                 target: None,
-                headers,
+                headers: headers.into(),
                 body: Bytes::from_static(PING),
                 streams: false,
                 departure: None,

@@ -130,7 +130,7 @@ impl Drop for Place {
         let request = BackendRequest {
             method: Method::DELETE,
             target: None,
-            headers: headers::in_session(&up, &Method::DELETE, session),
+            headers: headers::in_session(&Arc::new(up), &Method::DELETE, session),
             body: Bytes::new(),
             streams: false,
             departure: None,
@@ -319,7 +319,7 @@ impl Up<'_> {
 /// A message of ours in a session of the server, and the backend it is for.
 pub(super) fn told(
     backends: &dyn Backends,
-    (headers, principal): (&HeaderMap, Option<&Arc<str>>),
+    (headers, principal): (&Arc<HeaderMap>, Option<&Arc<str>>),
     affinity: &Affinity,
     body: Bytes,
 ) -> Option<(Arc<dyn Backend>, BackendRequest)> {

@@ -92,31 +92,18 @@ async fn message(
         return pending.fail(&too_large(max));
     }
     let mut held = Bytes::new();
-    loop {
+    while held.len() <= HOLD {
         match next(&mut *body, &mut pending).await {
             Ok(Some(piece)) if held.is_empty() => held = piece,
             Ok(Some(piece)) => held = joined(held, &piece, announced),
-            Ok(None) => {
-                if pending.id().is_some() && held.trim_ascii().is_empty() {
-                    return pending.fail(&Failure::Malformed("it is empty"));
-                }
-                match tap::read(&held, pending.id()) {
-                    Said::Answer(status) => pending.finish(Ok(status)),
-                    Said::Foreign => return pending.fail(&Failure::Foreign),
-                    Said::Question | Said::Other if pending.id().is_some() => {
-                        return pending.fail(&Failure::Malformed("it answers nothing"));
-                    }
-                    Said::Question | Said::Other => pending.finish(Ok("ok")),
-                }
-                return Reply::Full { head, body: held };
-            }
+            Ok(None) => return whole_message(head, held, pending),
             Err(failure) => return pending.fail(&failure),
         }
         if held.len() as u64 > max {
             return pending.fail(&too_large(max));
         }
-        if held.len() > HOLD {
-            break;
+        if body.is_over() && held.len() <= HOLD {
+            return whole_message(head, held, pending);
         }
     }
     let flow = MessageFlow {
@@ -128,6 +115,23 @@ async fn message(
         over: false,
     };
     flow.reply(head)
+}
+
+/// The reply of one message that is there as a whole.
+fn whole_message(head: Head, body: Bytes, mut pending: Pending) -> Reply {
+    let asked = pending.id().is_some();
+    if asked && body.trim_ascii().is_empty() {
+        return pending.fail(&Failure::Malformed("it is empty"));
+    }
+    match tap::read(&body, pending.id()) {
+        Said::Answer(status) => pending.finish(Ok(status)),
+        Said::Foreign => return pending.fail(&Failure::Foreign),
+        Said::Question | Said::Other if asked => {
+            return pending.fail(&Failure::Malformed("it answers nothing"));
+        }
+        Said::Question | Said::Other => pending.finish(Ok("ok")),
+    }
+    Reply::Full { head, body }
 }
 
 /// An answer on its way to its client.

@@ -3,6 +3,8 @@
 //! Up goes what the protocol needs, and of the client's own headers those that the server's `headers.pass` names. Down
 //! comes what the protocol needs: cookies, challenges and what a server says of itself stay behind.
 
+use std::sync::Arc;
+
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderName,
     HeaderValue, RETRY_AFTER,
@@ -13,6 +15,7 @@ use smallvec::SmallVec;
 use crate::mcp::head::SESSION_HEADER;
 use crate::reply::JSON;
 use crate::upstream::http::passed;
+use crate::upstream::http::port::RequestHeaders;
 
 /// What every transport of MCP takes.
 const BOTH_TYPES: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
@@ -46,17 +49,19 @@ fn accept(client: &HeaderMap) -> HeaderValue {
 }
 
 /// The same headers for one request, perhaps in a session at the server.
-pub(super) fn in_session(up: &HeaderMap, method: &Method, session: Option<&str>) -> HeaderMap {
-    let mut headers = up.clone();
+pub(super) fn in_session(
+    up: &Arc<HeaderMap>,
+    method: &Method,
+    session: Option<&str>,
+) -> RequestHeaders {
+    let mut headers = RequestHeaders::sharing(up);
     if *method == Method::POST {
-        headers.insert(CONTENT_TYPE, JSON);
-    } else {
-        headers.remove(CONTENT_TYPE);
+        headers = headers.with(CONTENT_TYPE, JSON);
     }
-    if let Some(id) = session.and_then(|id| HeaderValue::from_str(id).ok()) {
-        headers.insert(SESSION, id);
+    match session.and_then(|id| HeaderValue::from_str(id).ok()) {
+        Some(id) => headers.with(SESSION, id),
+        None => headers,
     }
-    headers
 }
 
 /// The headers of an answer that go down. The server's session stays here.
@@ -160,8 +165,8 @@ mod tests {
         ]);
         assert_eq!(named.len(), always.len() + 2);
         assert!(named.contains(&"authorization".to_owned()));
-        let session = in_session(&up(&client, &[]), &Method::POST, Some("theirs"));
-        assert_eq!(session[CONTENT_TYPE], "application/json");
+        let session = in_session(&Arc::new(up(&client, &[])), &Method::POST, Some("theirs"));
+        assert_eq!(session["content-type"], "application/json");
         assert_eq!(session["mcp-session-id"], "theirs");
     }
 

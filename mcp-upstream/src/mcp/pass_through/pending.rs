@@ -71,7 +71,7 @@ impl Drop for Cancel {
         );
         let body =
             format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#);
-        let own = (&*self.headers, self.principal.as_ref());
+        let own = (&self.headers, self.principal.as_ref());
         let told = |it| told(it, own, &at, body.into());
         let Some((backend, request)) = self.way.backends().as_deref().and_then(told) else {
             return;

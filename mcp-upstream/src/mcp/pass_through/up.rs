@@ -324,6 +324,10 @@ impl ResponseBody for ReadAhead {
         }
     }
 
+    fn is_over(&self) -> bool {
+        self.read.is_none() && self.rest.is_over()
+    }
+
     fn may_be_cut(&self) -> bool {
         self.rest.may_be_cut()
     }

@@ -8,9 +8,12 @@ pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent"
 /// What tracing systems add to it.
 pub(crate) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
+/// Headers that usually go up, with those that either mode adds.
+const USUAL: usize = 6;
+
 /// The headers of a client that go up, none of which is ever printed.
 pub(crate) fn of_client(client: &HeaderMap, pass: &[String]) -> HeaderMap {
-    let mut passed = HeaderMap::new();
+    let mut passed = HeaderMap::with_capacity(USUAL);
     for (name, value) in client {
         if is_trace(name) || pass.iter().any(|it| it == name.as_str()) {
             let mut value = value.clone();

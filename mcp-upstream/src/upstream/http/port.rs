@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use smallvec::SmallVec;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::remote::{BackendId, RemoteServer};
 
@@ -70,7 +71,7 @@ pub struct BackendRequest {
     /// Path and query, where they are not those of the backend's URL.
     pub target: Option<String>,
     /// Its headers. `Host`, the framing, and what the server's configuration sets are added.
-    pub headers: HeaderMap,
+    pub headers: RequestHeaders,
     /// Its whole body.
     pub body: Bytes,
     /// Whether the response may be a stream of any length: `timeouts.idle` holds for it instead of `timeouts.call`. A
@@ -86,6 +87,65 @@ impl BackendRequest {
     /// To be asked right before the first byte is written: whether the request is still wanted.
     pub fn may_leave(&self) -> bool {
         self.departure.as_ref().is_none_or(Departure::leaves)
+    }
+}
+
+/// The headers of a request: those that it shares with other requests for the same client, and its own, which take the
+/// place of shared ones of their names.
+#[derive(Debug, Clone, Default)]
+pub struct RequestHeaders {
+    shared: Arc<HeaderMap>,
+    own: SmallVec<[(HeaderName, HeaderValue); 2]>,
+}
+
+impl RequestHeaders {
+    /// Shared headers, and so far none beside them.
+    pub(crate) fn sharing(shared: &Arc<HeaderMap>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            own: SmallVec::new(),
+        }
+    }
+
+    /// The same with one more of its own, of a name that it has none of.
+    pub(crate) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.own.push((name, value));
+        self
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+        let own = self.own.iter().map(|(name, value)| (name, value));
+        let replaced = |name| self.own.iter().any(|(own, _)| own == name);
+        own.chain(self.shared.iter().filter(move |(name, _)| !replaced(*name)))
+    }
+}
+
+impl From<HeaderMap> for RequestHeaders {
+    fn from(headers: HeaderMap) -> Self {
+        Self::sharing(&Arc::new(headers))
+    }
+}
+
+#[cfg(test)]
+impl RequestHeaders {
+    pub(crate) fn contains_key(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    /// The first of a name.
+    pub(crate) fn get(&self, name: &str) -> Option<&HeaderValue> {
+        self.iter()
+            .find_map(|(it, value)| (it == name).then_some(value))
+    }
+}
+
+#[cfg(test)]
+impl std::ops::Index<&str> for RequestHeaders {
+    type Output = HeaderValue;
+
+    fn index(&self, name: &str) -> &HeaderValue {
+        self.get(name).expect("a header of that name")
     }
 }
 
@@ -152,6 +212,11 @@ pub trait ResponseBody: Send {
     ///
     /// The body ended before its end, or took too long.
     async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError>;
+
+    /// Whether the last piece is known to have been the last. `false` where only the next one will tell.
+    fn is_over(&self) -> bool {
+        false
+    }
 
     /// Whether the body ends with its connection, so that nobody can tell its end from a cut.
     fn may_be_cut(&self) -> bool {

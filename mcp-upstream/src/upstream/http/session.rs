@@ -331,7 +331,7 @@ impl Session {
             .send(BackendRequest {
                 method: Method::POST,
                 target: None,
-                headers,
+                headers: headers.into(),
                 body: message,
                 streams: false,
                 departure: departure.cloned(),
@@ -353,7 +353,7 @@ impl Session {
             .send(BackendRequest {
                 method: Method::GET,
                 target: None,
-                headers,
+                headers: headers.into(),
                 body: Bytes::new(),
                 streams: true,
                 departure: None,
@@ -526,7 +526,7 @@ impl Session {
         let request = BackendRequest {
             method: Method::DELETE,
             target: None,
-            headers,
+            headers: headers.into(),
             body: Bytes::new(),
             streams: false,
             departure: None,

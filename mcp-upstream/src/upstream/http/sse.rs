@@ -114,7 +114,7 @@ impl Channel {
         let request = BackendRequest {
             method: Method::POST,
             target: self.endpoint.get().cloned(),
-            headers,
+            headers: headers.into(),
             body: message,
             streams: false,
             departure: None,

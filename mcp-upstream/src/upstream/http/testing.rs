@@ -25,7 +25,7 @@ use tooldock_workers::runtimes::Runtimes;
 use super::launch::AllLaunchers;
 use super::port::{
     Backend, BackendRequest, BackendResponse, BackendState, Backends, BodyError, HttpClient,
-    ResponseBody, SendError, SendErrorKind,
+    RequestHeaders, ResponseBody, SendError, SendErrorKind,
 };
 use crate::broadcast::Audience;
 use crate::session::config::EventLogConfig;
@@ -41,7 +41,7 @@ type Play = dyn Fn(Seen) -> Pin<Box<dyn Future<Output = Sent> + Send>> + Send + 
 pub(super) struct Seen {
     pub(super) method: Method,
     pub(super) target: Option<String>,
-    pub(super) headers: HeaderMap,
+    pub(super) headers: RequestHeaders,
     pub(super) body: Value,
 }
 

@@ -119,7 +119,7 @@ impl Http {
             .send(BackendRequest {
                 method: parts.method,
                 target: None,
-                headers: parts.headers,
+                headers: parts.headers.into(),
                 body: Bytes::from(body),
                 streams: false,
                 departure: None,

@@ -231,8 +231,8 @@ async fn what_a_client_comes_back_for_was_in_the_session_that_its_server_knows()
     let asked_for = |backend: &crate::testing::remote::FakeRemote| {
         let seen = backend.seen().into_iter();
         let gets = seen.filter(|it| it.method == http::Method::GET);
-        let place = |it: http::HeaderMap| it.get("last-event-id").cloned();
-        gets.map(|it| place(it.headers)).collect::<Vec<_>>()
+        gets.map(|it| it.headers.get("last-event-id").cloned())
+            .collect::<Vec<_>>()
     };
     let named = |id: &'static str| Some(HeaderValue::from_static(id));
     comes_back("old").await;
