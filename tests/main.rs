@@ -24,6 +24,7 @@ mod edge;
 mod from_nginx;
 mod header_edits;
 mod http_traps;
+mod import_nginx;
 mod keys;
 mod legacy_sse;
 mod log_files;

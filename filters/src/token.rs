@@ -112,6 +112,16 @@ impl SecretToken {
     }
 }
 
+/// The digest of a token as `admission.tokens` has it.
+///
+/// # Errors
+///
+/// [`InvalidToken`] if no client could ever send this text as a token.
+pub fn config_digest(token: &str) -> Result<String, InvalidToken> {
+    SecretToken::new(token)?;
+    Ok(hex::encode(Sha256::digest(token.as_bytes())))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,6 +134,12 @@ mod tests {
         assert!(digest.matches(&TokenDigest::of(b"abc")));
         assert!(!digest.matches(&TokenDigest::of(b"abd")));
         assert_eq!(OF_ABC.to_uppercase().parse(), Ok(digest));
+    }
+
+    #[test]
+    fn a_token_is_written_into_the_configuration_as_its_digest() {
+        assert_eq!(config_digest("abc").as_deref(), Ok(OF_ABC));
+        assert_eq!(config_digest("two words"), Err(InvalidToken));
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Keys(KeysArgs),
     /// Say what a key or principal may do in a namespace, and which rule says so, by asking the running gateway
     Explain(ExplainArgs),
+    /// Turn an nginx in front of MCP servers into a configuration of the gateway, and list what cannot be carried over
+    ImportNginx(ImportNginxArgs),
     /// Serve many MCP servers as one, on standard input and output, from the tools.toml of a project
     Toolman(ToolmanArgs),
 }
@@ -64,6 +66,37 @@ pub(crate) struct CheckArgs {
     #[arg(value_name = "PATH")]
     pub(crate) path: Option<PathBuf>,
 }
+
+/// `tooldock import-nginx`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = IMPORT_NGINX_HELP)]
+pub(crate) struct ImportNginxArgs {
+    /// nginx.conf, or a file with what stands in its http block. `include` is followed, from the file's folder. - is
+    /// standard input
+    pub(crate) file: PathBuf,
+    /// Write the configuration into this file [default: standard output]
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Write over the file that --output names
+    #[arg(long, requires = "output")]
+    pub(crate) force: bool,
+}
+
+/// What `tooldock import-nginx --help` ends with.
+const IMPORT_NGINX_HELP: &str = "\
+The configuration names the line of nginx that each part comes from. What is not carried over is listed on standard error,
+a line each, as FILE:LINE: DIRECTIVE: why, and what to do instead. A line with `security` is about a rule without which more
+would be open than with nginx. Tokens become digests and credentials for servers become ${NAME}: no secret is written.
+
+Exit status:
+  0  every rule about security is carried over; other lines may be listed
+  2  a rule about security would be dropped: the configuration goes to standard output to be completed, and is not written
+     with --output; or the file cannot be read
+  1  anything else
+
+Example:
+  tooldock import-nginx /etc/nginx/nginx.conf -o conf/tooldock.yaml
+  tooldock check -c conf/tooldock.yaml";
 
 /// `tooldock toolman`. Its standard output is for the client alone; what there is to say else goes to standard error.
 #[derive(Debug, clap::Args)]
@@ -331,9 +364,24 @@ mod tests {
     }
 
     #[test]
-    fn later_subcommands_are_unknown() {
-        for name in ["import-nginx", "__guard"] {
-            assert!(Cli::try_parse_from(["tooldock", name]).is_err(), "{name}");
+    fn internal_subcommands_are_unknown() {
+        assert!(Cli::try_parse_from(["tooldock", "__guard"]).is_err());
+    }
+
+    #[test]
+    fn writing_over_a_file_needs_a_file() {
+        let parse =
+            |args: &[&str]| Cli::try_parse_from([&["tooldock", "import-nginx"], args].concat());
+        for args in [
+            &["nginx.conf"][..],
+            &["-"],
+            &["x", "-o", "y"],
+            &["x", "--output", "y", "--force"],
+        ] {
+            assert!(parse(args).is_ok(), "{args:?}");
+        }
+        for args in [&[][..], &["x", "--force"], &["x", "y"]] {
+            assert!(parse(args).is_err(), "{args:?}");
         }
     }
 

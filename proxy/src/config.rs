@@ -420,6 +420,18 @@ pub(crate) fn load_for_command(
     load(&options).map_err(|error| error.to_string())
 }
 
+/// Checks a configuration that stands in no file yet, by itself: without the environment, and without the files that the
+/// configuration names.
+///
+/// # Errors
+///
+/// The first key that is wrong.
+pub(crate) fn check_text(text: &str) -> Result<(), ConfigError> {
+    let config = document::parse_text(text)?;
+    unsupported::refuse(&config)?;
+    validate::check(&config, Role::All, false)
+}
+
 /// Reads all layers, checks the result and settles the tokens.
 ///
 /// # Errors

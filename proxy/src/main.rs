@@ -15,6 +15,7 @@ mod explain_cli;
 mod gateway;
 mod header_edits;
 mod hub;
+mod import_nginx;
 mod issuers;
 mod kept_file;
 mod keys_cli;
@@ -80,6 +81,9 @@ fn main() -> ExitCode {
         Ok(Cli {
             command: Command::Keys(arguments),
         }) => keys_cli::run(arguments),
+        Ok(Cli {
+            command: Command::ImportNginx(arguments),
+        }) => import_nginx::run(&arguments),
         Ok(Cli {
             command: Command::Toolman(arguments),
         }) => toolman::run(&arguments),

@@ -10,7 +10,8 @@ use tooldock_workers::bounds::within;
 use tooldock_workers::namespace_scope::NamespaceScope;
 
 use super::{
-    AdmissionConfig, ConfigError, Flood, LimitKey, LimitUnit, RateConfig, RateLimitConfig,
+    AdmissionConfig, CertificateConfig, ConfigError, Flood, LimitKey, LimitUnit, RateConfig,
+    RateLimitConfig,
 };
 use crate::bearer::{ANONYMOUS, BEARER};
 use crate::certificate::CertificateName;
@@ -63,6 +64,19 @@ impl RateLimitConfig {
             }
         }
         Ok(())
+    }
+}
+
+impl CertificateConfig {
+    /// Checks which certificate the entry is about.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] names the key that is no name of a certificate.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let name = CertificateName::of_config(self);
+        name.map(drop)
+            .map_err(|(key, message)| ConfigError::new(key, message))
     }
 }
 
@@ -195,6 +209,18 @@ mod tests {
     fn validated(yaml: &str) -> Result<(), String> {
         let config: AdmissionConfig = yaml::from_str(yaml).unwrap();
         config.validate().map_err(|error| error.key)
+    }
+
+    #[test]
+    fn a_certificate_alone_is_checked_by_its_name() {
+        let checked = |yaml: &str| {
+            let config: CertificateConfig = yaml::from_str(yaml).unwrap();
+            config.check().map_err(|error| error.key)
+        };
+        let subject = checked("{ name: a, subject: 'CN=a,O=b', namespaces: [a] }");
+        assert_eq!(subject, Ok(()));
+        let wrong = checked("{ name: a, subject: a, namespaces: [a] }");
+        assert_eq!(wrong, Err("subject".into()));
     }
 
     #[test]

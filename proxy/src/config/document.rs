@@ -45,6 +45,14 @@ pub(super) fn read_file(file: Option<&Path>) -> Result<(Config, Value), ConfigEr
     }
 }
 
+/// The configuration of a text that stands in no file yet.
+pub(super) fn parse_text(text: &str) -> Result<Config, ConfigError> {
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(file_error(Path::new("configuration"), "larger than 1 MiB"));
+    }
+    parse(Path::new("configuration"), text).map(|(config, _)| config)
+}
+
 /// Where the second file is.
 pub(super) fn data_file(data_dir: &Path) -> PathBuf {
     data_dir.join("config.yaml")

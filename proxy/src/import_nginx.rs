@@ -1,0 +1,226 @@
+//! `tooldock import-nginx`: an nginx front of MCP servers as a configuration of the gateway.
+//!
+//! ```text
+//! FILE ── include ── tree ── sites ──▶ exposures: where requests are passed on, with what is in force there (scope)
+//!         (files)  (lexer)    │
+//!                             ▼
+//!     rules (conditions, guards), namespaces (targets, pools, headers)
+//!                             │
+//!                             ▼
+//!     listeners, hosts, network, credentials, limits, sizes, logs ──▶ YAML, read back by the gateway's own loader
+//!                             └──▶ report: what is not carried over
+//! ```
+//!
+//! Three rules hold throughout. No secret of FILE gets out: tokens become digests, values of headers become `${NAME}`, and
+//! reports quote no argument. Nothing is more open than nginx without a line marked `security`. And every directive is
+//! carried over, known to need no word (`known.rs`), or reported.
+
+mod answers;
+mod conditions;
+mod credentials;
+mod guards;
+mod headers;
+mod hosts;
+mod include;
+mod known;
+mod lexer;
+mod limits;
+mod listener_tls;
+mod listeners;
+mod logs;
+mod namespaces;
+mod network;
+mod pools;
+mod refusals;
+mod report;
+mod rules;
+mod scope;
+mod shadows;
+mod sites;
+mod sizes;
+mod targets;
+mod tree;
+mod values;
+mod variables;
+mod view;
+mod yaml_text;
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::cli::ImportNginxArgs;
+use crate::config::{self, ConfigError};
+use crate::{EXIT_USAGE, print, refuse};
+
+use self::report::{Report, Weight};
+use self::rules::Rules;
+use self::sites::Sites;
+use self::tree::{Directive, Failure};
+use self::variables::Variables;
+use self::view::View;
+use self::yaml_text::Map;
+
+/// Imports FILE, writes the configuration and what is not carried over.
+pub(crate) fn run(arguments: &ImportNginxArgs) -> ExitCode {
+    if let Some(output) = arguments
+        .output
+        .as_deref()
+        .filter(|it| it.exists() && !arguments.force)
+    {
+        return refuse(format_args!(
+            "{}: is there already; --force writes over it",
+            output.display()
+        ));
+    }
+    let mut report = Report::default();
+    let tree = match include::read(&arguments.file, &mut report) {
+        Ok(tree) => tree,
+        Err(failure) => return refuse(failure),
+    };
+    let yaml = match imported(&tree, &mut report) {
+        Ok(yaml) => yaml,
+        Err(failure) => return refuse(failure),
+    };
+    if let Err(error) = checked(&yaml) {
+        eprintln!(
+            "tooldock: the configuration that would be written is not valid, which is a mistake of the importer: {error}"
+        );
+        return ExitCode::FAILURE;
+    }
+    for line in report.lines() {
+        eprintln!("{line}");
+    }
+    let (plain, security) = (report.count(Weight::Plain), report.count(Weight::Security));
+    if plain + security > 0 {
+        eprintln!(
+            "tooldock: {} not carried over, {security} of them about security",
+            counted(plain + security)
+        );
+    }
+    let incomplete = report.has_security();
+    let written = match &arguments.output {
+        None => print(&yaml),
+        Some(output) if incomplete => {
+            eprintln!(
+                "tooldock: {} is not written; without --output, the configuration goes to standard output to be completed",
+                output.display()
+            );
+            ExitCode::SUCCESS
+        }
+        Some(output) => match write(output, &yaml, arguments.force) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("tooldock: {}: {error}", output.display());
+                ExitCode::FAILURE
+            }
+        },
+    };
+    if written == ExitCode::SUCCESS && incomplete {
+        return ExitCode::from(EXIT_USAGE);
+    }
+    written
+}
+
+fn counted(leftovers: usize) -> String {
+    match leftovers {
+        1 => "1 directive is".to_owned(),
+        more => format!("{more} directives are"),
+    }
+}
+
+/// The configuration of a tree of directives.
+fn imported(tree: &[Directive], report: &mut Report) -> Result<String, Failure> {
+    let variables = Variables::of(tree);
+    let mut sites = Sites::of(tree, report)?;
+    shadows::drop_shadowed(&mut sites, &variables, report);
+    let rules = sites
+        .exposures
+        .iter()
+        .map(|it| Rules::of(it, &variables, report))
+        .collect();
+    let namespaces = namespaces::namespaces(&sites, &variables, report);
+    let view = View {
+        sites,
+        variables,
+        rules,
+        names: namespaces.names,
+    };
+    let listeners = listeners::listeners(&view, report);
+    let mut admission = Map::default();
+    hosts::write(&view, &mut admission, report);
+    credentials::write(&view, &listeners.asking, &mut admission, report);
+    network::write(&view, &mut admission, report);
+    network::write_trusted_proxies(&view, listeners.proxy_protocol, &mut admission, report);
+    limits::write_rates(&view, &mut admission, report);
+    let mut limits = Map::default();
+    limits::write_concurrency(&view, &mut limits, report);
+    sizes::write_limits(&view, &mut limits, report);
+    admission.add("limits", limits);
+    let mut timeouts = Map::default();
+    sizes::write_timeouts(&view, &mut timeouts, report);
+    admission.add("timeouts", timeouts);
+    let mut upstreams = Map::default();
+    upstreams.add("remote", namespaces.servers);
+    let mut observability = Map::default();
+    logs::write(&view, &mut observability, report);
+
+    let mut top = Map::default();
+    if !listeners.items.is_empty() {
+        top.add("listeners", yaml_text::Node::List(listeners.items));
+    }
+    sizes::write_process(&view, &mut top, report);
+    let without_tokens = !admission.has("tokens") && !admission.has("certificates");
+    top.add("admission", admission);
+    top.add("upstreams", upstreams);
+    top.add("observability", observability);
+    Ok(format!("{}{}", head(without_tokens), top.to_yaml()))
+}
+
+/// What stands above the configuration.
+fn head(without_tokens: bool) -> String {
+    let mut head = String::from(
+        "# Imported from nginx. Check it with `tooldock check -c FILE`; docs/from-nginx.md says what is different.\n",
+    );
+    if without_tokens {
+        head.push_str("# Every client needs a token here: set BEARER_TOKEN, or list tokens in admission.tokens.\n");
+    }
+    head
+}
+
+/// Reads a configuration back as `tooldock check` would, without the files that it names.
+fn checked(yaml: &str) -> Result<(), ConfigError> {
+    config::check_text(yaml)
+}
+
+/// Writes the whole file or nothing. It holds digests of tokens, which are nobody else's business.
+fn write(output: &Path, yaml: &str, force: bool) -> io::Result<()> {
+    let mut staged = OsString::from(output);
+    staged.push(format!(".new.{:016x}", fastrand::u64(..)));
+    let staged = PathBuf::from(staged);
+    let mut options = OpenOptions::new();
+    let open = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&staged);
+    let written = open.and_then(|mut file| {
+        file.write_all(yaml.as_bytes())?;
+        file.sync_all()?;
+        match force {
+            true => fs::rename(&staged, output),
+            // Where somebody has made the file meanwhile, the link fails.
+            false => fs::hard_link(&staged, output),
+        }
+    });
+    if written.is_err() || !force {
+        let _ = fs::remove_file(&staged);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests;

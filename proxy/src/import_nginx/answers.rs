@@ -1,0 +1,101 @@
+//! `headers` of a listener: what `add_header` and `proxy_hide_header` do to answers.
+
+use std::collections::BTreeMap;
+
+use crate::config::{HeaderEditsConfig, HeadersConfig};
+use crate::header_edits::HeaderEdits;
+
+use super::guards::may_be_secret;
+use super::headers::HEADERS_MAX;
+use super::report::Report;
+use super::tree::Directive;
+use super::values::is_literal;
+use super::view::View;
+use super::yaml_text::{Map, Node};
+
+/// `headers:` of a listener that serves these servers.
+pub(super) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> Map {
+    let mut set: BTreeMap<String, (&str, &Directive)> = BTreeMap::new();
+    let mut remove: Vec<&str> = Vec::new();
+    let exposures = || {
+        view.sites
+            .exposures
+            .iter()
+            .filter(|it| sites.contains(&it.site))
+    };
+    for exposure in exposures() {
+        for directive in exposure.scope.all("add_header") {
+            let (name, value) = (directive.first(), directive.arg(1).unwrap_or_default());
+            if is_the_gateways(name)
+                || name.eq_ignore_ascii_case("x-accel-buffering")
+                || value.is_empty()
+            {
+                continue;
+            }
+            if !is_literal(value) || may_be_secret(name) || !is_settable(name, value) {
+                report.plain(directive, "headers of answers have one value: write this one into headers.response.set of the listener, if clients need it");
+                continue;
+            }
+            if set.len() == HEADERS_MAX {
+                report.plain(
+                    directive,
+                    format!("a listener sets at most {HEADERS_MAX} headers"),
+                );
+                continue;
+            }
+            let before = set
+                .entry(name.to_ascii_lowercase())
+                .or_insert((value, directive));
+            if before.0 != value {
+                report.plain(
+                    directive,
+                    format!(
+                        "headers are set for a whole listener: the value of {} is taken",
+                        before.1.place
+                    ),
+                );
+            }
+        }
+    }
+    for exposure in exposures() {
+        for directive in exposure.scope.all("proxy_hide_header") {
+            let name = directive.first();
+            let is_set = set.contains_key(&name.to_ascii_lowercase());
+            if remove.len() < HEADERS_MAX
+                && !is_the_gateways(name)
+                && !is_set
+                && !remove.iter().any(|it| it.eq_ignore_ascii_case(name))
+            {
+                remove.push(name);
+            }
+        }
+    }
+    let mut values = Map::default();
+    for (value, at) in set.into_values() {
+        values.add_with(at.first(), value, at.place.to_string());
+    }
+    let mut response = Map::default();
+    response.add("set", values);
+    if !remove.is_empty() {
+        response.add("remove", Node::list(remove));
+    }
+    let mut headers = Map::default();
+    headers.add("response", response);
+    headers
+}
+
+/// Whether the gateway decides about a header of answers itself.
+fn is_the_gateways(name: &str) -> bool {
+    name.to_ascii_lowercase().starts_with("access-control-") || !is_settable(name, "x")
+}
+
+fn is_settable(name: &str, value: &str) -> bool {
+    let config = HeadersConfig {
+        response: HeaderEditsConfig {
+            set: [(name.to_owned(), value.to_owned())].into(),
+            remove: Vec::new(),
+        },
+        ..HeadersConfig::default()
+    };
+    HeaderEdits::of(&config).is_ok()
+}

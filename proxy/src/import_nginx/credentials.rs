@@ -1,0 +1,378 @@
+//! `admission.tokens`, `admission.certificates` and `admission.origins`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tooldock_filters::config::CertificateConfig;
+use tooldock_filters::origin::OriginPattern;
+use tooldock_workers::names::NamespaceName;
+
+use super::guards::Token;
+use super::listeners::Asking;
+use super::report::Report;
+use super::sites::Exposure;
+use super::tree::Directive;
+use super::values::{is_literal, only_variable};
+use super::variables::{Key, Variables};
+use super::view::View;
+use super::yaml_text::{Item, Map, Node};
+
+/// Adds who is let in. Certificates count at the listeners that ask for them.
+pub(super) fn write(view: &View<'_>, asking: &[Asking], admission: &mut Map, report: &mut Report) {
+    write_origins(view, admission, report);
+    write_tokens(view, admission, report);
+    write_certificates(view, asking, admission, report);
+}
+
+/// What opens a namespace: the digests of tokens or the subjects of certificates, by namespace. `None` is the namespace
+/// of a file that passes nothing on.
+type Opened = BTreeMap<Option<NamespaceName>, BTreeSet<String>>;
+
+/// Which credentials open which namespaces, and which namespaces need none in nginx.
+fn opened<'a>(
+    view: &View<'a>,
+    report: &mut Report,
+    credentials: impl Fn(usize) -> Option<(BTreeSet<String>, &'a Directive)>,
+) -> (Opened, BTreeSet<Option<NamespaceName>>) {
+    let mut opened = Opened::new();
+    let mut first: BTreeMap<_, &Directive> = BTreeMap::new();
+    let (mut open, mut closed) = (BTreeSet::new(), BTreeSet::new());
+    for (index, exposure) in view.sites.exposures.iter().enumerate() {
+        let name = view.names[index].clone();
+        if name.is_none() && exposure.pass.is_some() {
+            continue;
+        }
+        let Some((accepted, at)) = credentials(index) else {
+            if view.rules[index].is_open() {
+                open.insert(name);
+            } else {
+                closed.insert(name);
+            }
+            continue;
+        };
+        match opened.get_mut(&name) {
+            None => {
+                first.insert(name.clone(), at);
+                opened.insert(name, accepted);
+            }
+            Some(before) => {
+                if *before != accepted {
+                    let place = &first[&name].place;
+                    report.security(at, format!("lets in other clients than {place} does, to the same server: only those that both let in are let in"));
+                    before.retain(|it| accepted.contains(it));
+                }
+            }
+        }
+    }
+    open.retain(|name| !opened.contains_key(name) && !closed.contains(name));
+    (opened, open)
+}
+
+/// The namespaces that a credential opens: those that ask for it, and those that ask for none.
+fn namespaces_of(
+    credential: &str,
+    opened: &Opened,
+    open: &BTreeSet<Option<NamespaceName>>,
+) -> Vec<String> {
+    let asking = opened
+        .iter()
+        .filter(|(_, accepted)| accepted.contains(credential))
+        .map(|(name, _)| name);
+    let names: BTreeSet<_> = asking.chain(open).collect();
+    if names.contains(&None) {
+        return vec!["*".to_owned()];
+    }
+    names
+        .into_iter()
+        .flatten()
+        .map(|name| name.as_str().to_owned())
+        .collect()
+}
+
+fn write_tokens(view: &View<'_>, admission: &mut Map, report: &mut Report) {
+    let (opened, open) = opened(view, report, |index| {
+        let (tokens, at) = view.rules[index].tokens.as_ref()?;
+        Some((tokens.iter().map(|it| it.digest.clone()).collect(), *at))
+    });
+    let mut tokens: Vec<&Token<'_>> = Vec::new();
+    for (tokens_of_one, _) in view.rules.iter().filter_map(|it| it.tokens.as_ref()) {
+        for token in tokens_of_one {
+            if !tokens.iter().any(|it| it.digest == token.digest) {
+                tokens.push(token);
+            }
+        }
+    }
+    let mut names = Principals::default();
+    let mut items = Vec::new();
+    for token in tokens {
+        if !opened
+            .values()
+            .any(|accepted| accepted.contains(&token.digest))
+        {
+            continue;
+        }
+        let namespaces = namespaces_of(&token.digest, &opened, &open);
+        let mut entry = Map::default();
+        entry.add("name", names.name(token.name, "token", &namespaces));
+        entry.add("sha256", token.digest.as_str());
+        entry.add("namespaces", Node::list(namespaces));
+        items.push(Item::new(
+            format!("{}: the token of this line, as a digest", token.at.place),
+            entry,
+        ));
+    }
+    if !items.is_empty() {
+        admission.add("tokens", Node::List(items));
+    }
+}
+
+fn write_certificates(
+    view: &View<'_>,
+    asking: &[Asking],
+    admission: &mut Map,
+    report: &mut Report,
+) {
+    let (opened, open) = opened(view, report, |index| {
+        let (subjects, at) = view.rules[index].subjects.as_ref()?;
+        Some((
+            subjects
+                .iter()
+                .map(|(_, subject)| (*subject).to_owned())
+                .collect(),
+            *at,
+        ))
+    });
+    let mut names = Principals::default();
+    let mut items: BTreeMap<&str, Item> = BTreeMap::new();
+    // A name in a certificate says as much as the authority that signed it.
+    let several = asking.iter().any(|it| it.authority != asking[0].authority);
+    for (subjects, at) in view.rules.iter().filter_map(|it| it.subjects.as_ref()) {
+        for (name, subject) in subjects {
+            let namespaces = namespaces_of(subject, &opened, &open);
+            if items.contains_key(subject)
+                || !opened.values().any(|accepted| accepted.contains(*subject))
+            {
+                continue;
+            }
+            let name = names.name(Some(*name), "certificate", &namespaces);
+            let certificate = CertificateConfig {
+                name: name.clone(),
+                san: None,
+                subject: Some((*subject).to_owned()),
+                namespaces: namespaces.clone(),
+                listeners: Vec::new(),
+            };
+            if certificate.check().is_err() {
+                report.plain(
+                    at,
+                    "a subject that is not written as CN=ci,O=Example is not let in",
+                );
+                continue;
+            }
+            let mut entry = Map::default();
+            entry.add("name", name);
+            entry.add("subject", *subject);
+            entry.add("namespaces", Node::list(namespaces));
+            if several {
+                let listeners = listeners_of(subject, view, asking);
+                if listeners.is_empty() {
+                    report.plain(
+                        at,
+                        "no listener asks for these certificates: they let nobody in",
+                    );
+                    continue;
+                }
+                entry.add("listeners", Node::list(listeners));
+            }
+            items.insert(subject, Item::new(at.place.to_string(), entry));
+        }
+    }
+    if !items.is_empty() {
+        admission.add("certificates", Node::List(items.into_values().collect()));
+    }
+}
+
+/// The listeners at which a subject is let in.
+fn listeners_of<'n>(subject: &str, view: &View<'_>, asking: &'n [Asking]) -> Vec<&'n str> {
+    let lets_in = |site: &usize| {
+        let mut rules = view.exposures().filter(|(it, _)| it.site == *site);
+        rules.any(|(_, rules)| {
+            let subjects = rules.subjects.as_ref();
+            subjects.is_some_and(|(subjects, _)| subjects.iter().any(|(_, it)| *it == subject))
+        })
+    };
+    let listeners = asking.iter().filter(|it| it.sites.iter().any(lets_in));
+    listeners.map(|it| it.name.as_str()).collect()
+}
+
+/// The names of principals that are given away: those of one name open the same namespaces.
+#[derive(Default)]
+struct Principals {
+    given: BTreeMap<String, Vec<String>>,
+    numbered: usize,
+}
+
+impl Principals {
+    fn name(&mut self, wanted: Option<&str>, kind: &str, namespaces: &[String]) -> String {
+        let valid = |name: &&str| {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte);
+            let begins = name.starts_with(|first: char| first.is_ascii_alphabetic());
+            begins
+                && name.len() <= 64
+                && name.bytes().all(plain)
+                && !matches!(*name, "bearer" | "anonymous")
+        };
+        if let Some(name) = wanted.filter(valid)
+            && self
+                .given
+                .get(name)
+                .is_none_or(|before| before == namespaces)
+        {
+            self.given.insert(name.to_owned(), namespaces.to_vec());
+            return name.to_owned();
+        }
+        loop {
+            self.numbered += 1;
+            let name = format!("{kind}-{}", self.numbered);
+            if !self.given.contains_key(&name) {
+                self.given.insert(name.clone(), namespaces.to_vec());
+                return name;
+            }
+        }
+    }
+}
+
+/// The web pages that an exposure lets in.
+#[derive(Clone, PartialEq, Eq)]
+enum Pages {
+    All,
+    Only(BTreeSet<String>),
+}
+
+impl Pages {
+    fn and(self, other: &Self) -> Self {
+        match (self, other) {
+            (Self::All, other) => other.clone(),
+            (one, Self::All) => one,
+            (Self::Only(one), Self::Only(other)) => {
+                Self::Only(one.intersection(other).cloned().collect())
+            }
+        }
+    }
+}
+
+fn write_origins(view: &View<'_>, admission: &mut Map, report: &mut Report) {
+    let mut all: Option<(Pages, &Directive)> = None;
+    let mut guarded = false;
+    let mut said: Option<&Directive> = None;
+    for (exposure, rules) in view.exposures() {
+        let (pages, at) = match &rules.origins {
+            Some((origins, at)) => {
+                guarded = true;
+                (Pages::Only(origins_of(origins, at, report)), *at)
+            }
+            None => answered_pages(exposure, &view.variables, report),
+        };
+        if !std::ptr::eq(at, exposure.at) {
+            said = said.or(Some(at));
+        }
+        all = Some(match all {
+            None => (pages, at),
+            Some((before, first)) => {
+                if before != pages {
+                    let difference = format!(
+                        "lets in other web pages than {} does: only those that both let in are let in",
+                        first.place
+                    );
+                    match guarded {
+                        true => report.security(at, difference),
+                        false => report.plain(at, difference),
+                    }
+                }
+                (before.and(&pages), first)
+            }
+        });
+    }
+    let Some((Pages::Only(origins), _)) = all else {
+        return;
+    };
+    let comment = match said {
+        Some(at) => at.place.to_string(),
+        None => "nginx answers no page of another origin; list the pages that may call, as https://chat.example.com".to_owned(),
+    };
+    admission.add_with("origins", Node::list(origins), comment);
+}
+
+fn origins_of(origins: &[&str], at: &Directive, report: &mut Report) -> BTreeSet<String> {
+    let mut valid = BTreeSet::new();
+    for origin in origins {
+        match origin.parse::<OriginPattern>() {
+            Ok(pattern) if !pattern.is_any() => {
+                valid.insert(pattern.to_string());
+            }
+            _ => report.plain(at, "what is no origin as https://host is not let in"),
+        }
+    }
+    valid
+}
+
+/// The pages whose browsers are told that they may read answers.
+fn answered_pages<'a>(
+    exposure: &Exposure<'a>,
+    variables: &Variables<'a>,
+    report: &mut Report,
+) -> (Pages, &'a Directive) {
+    let is_cors = |it: &&&Directive| {
+        it.first()
+            .eq_ignore_ascii_case("access-control-allow-origin")
+    };
+    let preflights = || {
+        let conditions = exposure.scope.conditions();
+        let mut headers = conditions.into_iter().flat_map(Directive::block);
+        headers.find(|it| it.is("add_header") && is_cors(&it))
+    };
+    let own = exposure
+        .scope
+        .all("add_header")
+        .iter()
+        .find(is_cors)
+        .copied();
+    let Some(header) = own.or_else(preflights) else {
+        return (Pages::Only(BTreeSet::new()), exposure.at);
+    };
+    let value = header.arg(1).unwrap_or_default();
+    let pages = match only_variable(value) {
+        _ if value == "*" => Pages::All,
+        Some("http_origin") => Pages::All,
+        Some(name) => match variables.map(name) {
+            Some(map)
+                if only_variable(map.source) == Some("http_origin") && map.default.is_empty() =>
+            {
+                let texts = map
+                    .entries
+                    .iter()
+                    .filter(|it| !it.value.is_empty())
+                    .filter_map(|it| match it.key {
+                        Key::Text(text) if !text.is_empty() => Some(text),
+                        _ => None,
+                    });
+                if map.entries.iter().any(|it| it.key == Key::Pattern) {
+                    report.plain(header, "origins are listed one by one in admission.origins: pages that a pattern lets in are refused");
+                }
+                Pages::Only(origins_of(&texts.collect::<Vec<_>>(), header, report))
+            }
+            _ => {
+                report.plain(header, "the origins behind this variable are not known: list them in admission.origins");
+                Pages::Only(BTreeSet::new())
+            }
+        },
+        None if is_literal(value) => Pages::Only(origins_of(&[value], header, report)),
+        None => {
+            report.plain(
+                header,
+                "the origins behind this text are not known: list them in admission.origins",
+            );
+            Pages::Only(BTreeSet::new())
+        }
+    };
+    (pages, header)
+}

@@ -1,0 +1,385 @@
+//! What an `if` refuses, as far as the gateway has a rule for it.
+//!
+//! nginx has no rule for tokens, origins and methods; configurations write `map` and `if … return`. Whatever is not
+//! understood for certain is a lost rule.
+
+use tooldock_filters::token::config_digest;
+
+use super::conditions::{Test, asked};
+use super::tree::Directive;
+use super::values::only_variable;
+use super::variables::{Key, Map, Variables};
+
+/// The rule behind an `if`.
+pub(super) enum Guard<'a> {
+    /// Only these tokens are let in.
+    Tokens {
+        tokens: Vec<Token<'a>>,
+        /// Whether they come in another header than Authorization.
+        elsewhere: bool,
+        /// Whether more is let in that is no token.
+        more: bool,
+    },
+    /// Some credential is needed, whichever.
+    AnyCredential,
+    /// Only pages of these origins are let in.
+    Origins {
+        origins: Vec<&'a str>,
+        /// Whether more is let in than can be listed.
+        more: bool,
+        /// Whether requests without an Origin are refused.
+        needed: bool,
+    },
+    /// Only certificates with these subjects are let in: the value of each in the map, and the subject.
+    Subjects(Vec<(&'a str, &'a str)>),
+    /// A verified certificate is needed.
+    Certificate,
+    /// Only this host is answered for.
+    Host(&'a str),
+    /// Only encrypted connections are served.
+    Encrypted,
+    /// The gateway does so anyway.
+    Always,
+    /// There is no such rule, and nothing is more open without.
+    Harmless(&'static str),
+    /// There is no such rule.
+    Lost(&'static str),
+}
+
+/// A token that is let in: its digest alone is kept.
+#[derive(Clone)]
+pub(super) struct Token<'a> {
+    /// What a map calls it, where that is a name.
+    pub(super) name: Option<&'a str>,
+    /// SHA-256, in hex.
+    pub(super) digest: String,
+    pub(super) at: &'a Directive,
+}
+
+/// What a condition lets in, where its `if` refuses.
+struct LetIn<'a> {
+    /// These texts.
+    texts: Vec<(&'a str, Option<&'a str>, &'a Directive)>,
+    /// Texts that patterns match.
+    patterns: bool,
+    /// Everything that is not named.
+    rest: bool,
+    /// The empty text.
+    empty: bool,
+}
+
+const LOST: &str = "this condition has no counterpart: express it in admission, or keep it in front of the gateway";
+const METHODS: &str =
+    "GET, POST and DELETE are served on the paths of MCP; fewer methods cannot be had";
+
+/// The rule behind an `if` that every request of an exposure passes.
+pub(super) fn guard<'a>(condition: &'a Directive, variables: &Variables<'a>) -> Guard<'a> {
+    let body = condition.block();
+    let has = |name: &str| body.iter().any(|it| it.is(name));
+    let asked = asked(condition);
+    if !has("return") {
+        return match (&asked, has("rewrite")) {
+            // What a `set` leads to is listed where its variable is used.
+            _ if body.iter().all(|it| it.is("set") || it.is("break")) => Guard::Always,
+            (Some(("request_method", Test::Is("OPTIONS"))), false) => Guard::Always,
+            (_, false) => Guard::Harmless("settings do not depend on conditions"),
+            (_, true) => Guard::Lost(LOST),
+        };
+    }
+    let Some((variable, test)) = asked else {
+        return Guard::Lost(LOST);
+    };
+    match (variable, test) {
+        ("request_method", test) => methods(test),
+        ("scheme", Test::Is("http") | Test::IsNot("https"))
+        | ("https", Test::Is("") | Test::IsNot("on")) => Guard::Encrypted,
+        ("ssl_client_verify", Test::IsNot("SUCCESS")) => Guard::Certificate,
+        ("host" | "http_host", Test::IsNot(host)) => Guard::Host(host),
+        _ => of_values(condition, variable, test, variables),
+    }
+}
+
+/// Rules about tokens, origins and subjects, of the variable itself or by way of a map.
+fn of_values<'a>(
+    condition: &'a Directive,
+    variable: &'a str,
+    test: Test<'a>,
+    variables: &Variables<'a>,
+) -> Guard<'a> {
+    if variables.is_set(variable) {
+        // What a condition before has set is not known.
+        return Guard::Lost(LOST);
+    }
+    let (source, let_in) = match variables.map(variable) {
+        Some(map) => {
+            let names = variables.only_decides(variable);
+            let Some(source) = only_variable(map.source) else {
+                return Guard::Lost(LOST);
+            };
+            let Some(let_in) = of_map(&map, test, names) else {
+                return Guard::Lost(LOST);
+            };
+            (source, let_in)
+        }
+        None => {
+            let let_in = match test {
+                Test::IsNot(text) => LetIn {
+                    texts: vec![(text, None, condition)],
+                    patterns: false,
+                    rest: false,
+                    empty: text.is_empty(),
+                },
+                Test::Is("") => LetIn {
+                    texts: Vec::new(),
+                    patterns: false,
+                    rest: true,
+                    empty: false,
+                },
+                _ => return Guard::Lost(LOST),
+            };
+            (variable, let_in)
+        }
+    };
+    match source {
+        "http_authorization" => tokens(let_in, false),
+        "http_origin" => origins(&let_in),
+        "ssl_client_s_dn" => subjects(let_in),
+        _ if source.strip_prefix("http_").is_some_and(may_be_secret) => tokens(let_in, true),
+        _ => Guard::Lost(LOST),
+    }
+}
+
+fn of_map<'a>(map: &Map<'a>, test: Test<'_>, names: bool) -> Option<LetIn<'a>> {
+    let passes = |value: &str| test.holds(value).map(|refused| !refused);
+    let mut let_in = LetIn {
+        texts: Vec::new(),
+        patterns: false,
+        rest: passes(map.default)?,
+        empty: passes(map.default)?,
+    };
+    for entry in &map.entries {
+        let passes = passes(entry.value)?;
+        match entry.key {
+            Key::Text("") => let_in.empty = passes,
+            Key::Text(text) if passes => {
+                let name = names.then_some(entry.value);
+                let_in.texts.push((text, name, entry.at));
+            }
+            Key::Pattern if passes => let_in.patterns = true,
+            _ => {}
+        }
+    }
+    Some(let_in)
+}
+
+fn tokens(let_in: LetIn<'_>, elsewhere: bool) -> Guard<'_> {
+    if let_in.rest {
+        // Whatever is there will do, or all but some: then there is no list of what is let in.
+        let any = let_in.texts.is_empty() && !let_in.patterns && !let_in.empty;
+        return if any {
+            Guard::AnyCredential
+        } else {
+            Guard::Lost(
+                "what is refused is listed, not what is let in: list tokens in admission.tokens",
+            )
+        };
+    }
+    let mut more = let_in.patterns;
+    let mut tokens = Vec::new();
+    for (text, name, at) in &let_in.texts {
+        let token = match elsewhere {
+            true => Some(*text),
+            false => bearer(text),
+        };
+        match token.and_then(|token| config_digest(token).ok()) {
+            Some(digest) => tokens.push(Token {
+                name: *name,
+                digest,
+                at,
+            }),
+            None => more = true,
+        }
+    }
+    // A name that is one of the tokens is none that may be shown.
+    let texts: Vec<_> = let_in.texts.iter().map(|(text, ..)| *text).collect();
+    for token in &mut tokens {
+        token.name = token
+            .name
+            .filter(|name| !texts.iter().any(|text| text.contains(name)) && name.len() <= 32);
+    }
+    Guard::Tokens {
+        tokens,
+        elsewhere,
+        more,
+    }
+}
+
+/// The token of `Bearer TOKEN`.
+fn bearer(text: &str) -> Option<&str> {
+    let (scheme, token) = text.split_once(' ')?;
+    scheme
+        .eq_ignore_ascii_case("bearer")
+        .then_some(token.trim_start_matches(' '))
+}
+
+fn origins<'a>(let_in: &LetIn<'a>) -> Guard<'a> {
+    if let_in.rest {
+        return Guard::Lost(
+            "what is refused is listed, not what is let in: list web pages in admission.origins",
+        );
+    }
+    Guard::Origins {
+        origins: let_in.texts.iter().map(|(text, ..)| *text).collect(),
+        more: let_in.patterns,
+        needed: !let_in.empty,
+    }
+}
+
+fn subjects(let_in: LetIn<'_>) -> Guard<'_> {
+    if let_in.rest || let_in.empty || let_in.patterns {
+        return Guard::Lost("write the subjects that are let in into admission.certificates");
+    }
+    let named = let_in
+        .texts
+        .into_iter()
+        .map(|(subject, name, _)| (name.unwrap_or_default(), subject));
+    Guard::Subjects(named.collect())
+}
+
+/// The methods that MCP has are served, and no others.
+fn methods<'a>(test: Test<'_>) -> Guard<'a> {
+    const SERVED: [&str; 3] = ["GET", "POST", "DELETE"];
+    let listed = |pattern: &str| {
+        let inner = pattern.strip_prefix('^')?.strip_suffix('$')?;
+        let inner = inner
+            .strip_prefix('(')
+            .and_then(|it| it.strip_suffix(')'))
+            .unwrap_or(inner);
+        let inner = inner.strip_prefix("?:").unwrap_or(inner);
+        let plain = inner
+            .bytes()
+            .all(|byte| byte.is_ascii_uppercase() || byte == b'|');
+        plain.then(|| inner.split('|').map(str::to_owned).collect::<Vec<_>>())
+    };
+    let served = |method: &str| SERVED.contains(&method);
+    let fine = match test {
+        Test::Is(method) => !served(method),
+        Test::Matches(pattern) => {
+            listed(pattern).is_some_and(|refused| !refused.iter().any(|it| served(it)))
+        }
+        Test::MatchesNot(pattern) => listed(pattern).is_some_and(|let_in| {
+            SERVED
+                .iter()
+                .all(|it| let_in.iter().any(|other| other == it))
+        }),
+        Test::IsNot(_) | Test::Set => false,
+    };
+    if fine {
+        Guard::Always
+    } else {
+        Guard::Lost(METHODS)
+    }
+}
+
+/// Whether a name says that what it names may be a secret. Case and the kind of dash do not matter.
+pub(super) fn may_be_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    [
+        "auth",
+        "token",
+        "key",
+        "secret",
+        "password",
+        "passwd",
+        "credential",
+        "cookie",
+        "signature",
+        "session",
+    ]
+    .iter()
+    .any(|word| name.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::tests::parsed;
+    use super::*;
+
+    /// The rule behind the first `if`, in a word.
+    fn shown(text: &str) -> String {
+        let tree = parsed(text).expect(text);
+        let variables = Variables::of(&tree);
+        let condition = tree.iter().find(|it| it.is("if")).expect("an if");
+        match guard(condition, &variables) {
+            Guard::Tokens {
+                tokens,
+                elsewhere,
+                more,
+            } => {
+                let names: Vec<_> = tokens.iter().map(|it| it.name.unwrap_or("-")).collect();
+                format!("tokens {} {elsewhere} {more}", names.join(","))
+            }
+            Guard::AnyCredential => "any credential".into(),
+            Guard::Origins {
+                origins,
+                more,
+                needed,
+            } => format!("origins {} {more} {needed}", origins.join(",")),
+            Guard::Subjects(subjects) => format!("subjects {subjects:?}"),
+            Guard::Certificate => "certificate".into(),
+            Guard::Host(host) => format!("host {host}"),
+            Guard::Encrypted => "encrypted".into(),
+            Guard::Always => "always".into(),
+            Guard::Harmless(_) => "harmless".into(),
+            Guard::Lost(_) => "lost".into(),
+        }
+    }
+
+    const TOKENS: &str =
+        "map $http_authorization $client { default ''; 'Bearer t1' ci; 'bearer t2' 'no name'; }";
+    const ORIGINS: &str =
+        "map $http_origin $page { default 0; '' 1; https://a.example 1; ~evil 0; }";
+
+    #[test]
+    fn maps_and_comparisons_become_lists_of_what_is_let_in() {
+        for (text, expected) in [
+            (format!("{TOKENS} if ($client = '') {{ return 401; }}"), "tokens ci,no name false false"),
+            (format!("{TOKENS} proxy_set_header X $client; if ($client = '') {{ return 401; }}"), "tokens -,- false false"),
+            ("if ($http_authorization != 'Bearer t') { return 401; }".into(), "tokens - false false"),
+            ("if ($http_x_api_key != t) { return 401; }".into(), "tokens - true false"),
+            ("if ($http_authorization != 'Basic dTpw') { return 401; }".into(), "tokens  false true"),
+            ("if ($http_authorization = '') { return 401; }".into(), "any credential"),
+            (format!("{ORIGINS} if ($page = 0) {{ return 403; }}"), "origins https://a.example false false"),
+            ("map $http_origin $page { https://a.example 1; ~x$ 1; } if ($page != 1) { return 403; }".into(), "origins https://a.example true true"),
+            ("map $ssl_client_s_dn $c { default ''; 'CN=a,O=b' desk; } if ($c = '') { return 403; }".into(), "subjects [(\"desk\", \"CN=a,O=b\")]"),
+            ("if ($ssl_client_verify != SUCCESS) { return 403; }".into(), "certificate"),
+            ("if ($request_method = OPTIONS) { add_header A b; return 204; }".into(), "always"),
+            ("if ($request_method !~ ^(GET|POST|DELETE|OPTIONS)$) { return 405; }".into(), "always"),
+            ("if ($host != a.example) { return 444; }".into(), "host a.example"),
+            ("if ($scheme = http) { return 301 https://$host; }".into(), "encrypted"),
+            ("if ($x) { set $y 1; }".into(), "always"),
+            ("if ($x) { access_log off; }".into(), "harmless"),
+        ] {
+            assert_eq!(shown(&text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_for_certain_is_lost() {
+        for text in [
+            "if ($remote_addr = 10.0.0.1) { return 403; }",
+            "if ($http_authorization !~ 'Bearer t') { return 401; }",
+            "if ($request_method != POST) { return 405; }",
+            "if ($request_method !~ ^(GET|POST)$) { return 405; }",
+            "map $http_authorization $bad { default 0; 'Bearer t' 1; } if ($bad) { return 401; }",
+            "map $http_origin $bad { default 0; https://evil.example 1; } if ($bad) { return 403; }",
+            "map \"$http_authorization:$uri\" $ok { default 0; 'Bearer t:/x' 1; } if ($ok = 0) { return 401; }",
+            "if ($http_authorization != $expected) { return 401; }",
+            "map $http_authorization $ok { default 0; 'Bearer t' 1; } if ($ok = 0) { return 401; } server { if ($bad) { set $ok 0; } }",
+            "if (-f /tmp/closed) { return 503; }",
+            "if ($bad) { rewrite ^ /closed last; }",
+        ] {
+            assert_eq!(shown(text), "lost", "{text}");
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Headers of requests to a remote server, its credentials among them. A value that may be a secret becomes `${NAME}`, and
+//! the report says which variable to set.
+
+use std::collections::BTreeMap;
+
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::remote::RemoteServerConfig;
+use tooldock_workers::yaml;
+
+use super::report::Report;
+use super::sites::Exposure;
+use super::tree::Directive;
+use super::values::{Piece, is_literal, only_variable, pieces};
+use super::variables::Variables;
+use super::yaml_text::{Map, Node};
+
+/// Headers of one list; a listener takes no more.
+pub(super) const HEADERS_MAX: usize = 64;
+
+/// Headers whose values are no secrets, whatever the values are.
+const HARMLESS: [&str; 10] = [
+    "x-forwarded-proto",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-forwarded-ssl",
+    "x-scheme",
+    "x-namespace",
+    "user-agent",
+    "host",
+    "cache-control",
+];
+
+/// Adds `headers` and `credentials` of a remote server.
+pub(super) fn write_requests(
+    exposure: &Exposure<'_>,
+    name: &NamespaceName,
+    variables: &Variables<'_>,
+    server: &mut Map,
+    report: &mut Report,
+) {
+    let mut set: BTreeMap<String, (String, String, &Directive)> = BTreeMap::new();
+    let mut pass: Vec<&str> = Vec::new();
+    let mut credentials: Option<(String, &Directive)> = None;
+    for directive in exposure.scope.all("proxy_set_header") {
+        let (header, value) = (directive.first(), directive.arg(1).unwrap_or_default());
+        let lower = header.to_ascii_lowercase();
+        let of_client = format!("http_{}", lower.replace('-', "_"));
+        if set.len() + pass.len() == HEADERS_MAX {
+            report.plain(
+                directive,
+                format!("a server gets at most {HEADERS_MAX} headers"),
+            );
+            continue;
+        }
+        // Clients' headers do not go up by themselves.
+        if value.is_empty() || !is_ours_to_set(header) {
+            continue;
+        }
+        if only_variable(value) == Some(&of_client) {
+            if lower != "host" && !pass.iter().any(|it| it.eq_ignore_ascii_case(header)) {
+                pass.push(header);
+            }
+            continue;
+        }
+        if lower == "host" && !is_literal(value) {
+            continue;
+        }
+        match filled(value, &lower, name, variables) {
+            Filled::Plain => {
+                drop(set.insert(lower, (header.to_owned(), value.to_owned(), directive)))
+            }
+            Filled::Template(template, variable) => {
+                report.plain(
+                    directive,
+                    format!(
+                        "set the variable or the secret {variable} to {}",
+                        part(value)
+                    ),
+                );
+                if lower == "authorization" {
+                    credentials = Some((template, directive));
+                } else {
+                    set.insert(lower, (header.to_owned(), template, directive));
+                }
+            }
+            Filled::OfRequest => {
+                report.plain(directive, "the gateway tells servers nothing of its clients: name headers of clients that go up in headers.pass");
+            }
+        }
+    }
+    let authorizes = credentials.is_some();
+    pass.retain(|header| match header.to_ascii_lowercase().as_str() {
+        "authorization" if authorizes => false,
+        lower => !set.contains_key(lower),
+    });
+    let mut headers = Map::default();
+    let mut values = Map::default();
+    for (header, value, at) in set.into_values() {
+        values.add_with(&header, value, at.place.to_string());
+    }
+    headers.add("set", values);
+    if !pass.is_empty() {
+        headers.add("pass", Node::list(pass));
+    }
+    server.add("headers", headers);
+    if let Some((template, at)) = credentials {
+        server.add_with("credentials", template, at.place.to_string());
+    }
+}
+
+/// The part of a value that a variable has to have.
+fn part(value: &str) -> &'static str {
+    match scheme(value) {
+        "" => "the value that stands here",
+        _ => "what stands here behind the first word",
+    }
+}
+
+/// Whether the configuration of a remote server lets somebody set a header.
+fn is_ours_to_set(header: &str) -> bool {
+    let mut set = Map::default();
+    set.add(header, "x");
+    let mut headers = Map::default();
+    headers.add("set", set);
+    let mut server = Map::default();
+    server.add("backends", Node::list(["http://a/"]));
+    server.add("headers", headers);
+    let server = yaml::from_str::<RemoteServerConfig>(&server.to_yaml());
+    server.is_ok_and(|server| server.validate().is_ok())
+}
+
+/// What becomes of a value.
+enum Filled {
+    /// It stays as it is.
+    Plain,
+    /// It refers to a variable, which is named.
+    Template(String, String),
+    /// It is made of the client's request.
+    OfRequest,
+}
+
+fn filled(value: &str, header: &str, name: &NamespaceName, variables: &Variables<'_>) -> Filled {
+    let harmless = [
+        "http", "https", "on", "off", "true", "false", "1", "0", "80", "443",
+    ];
+    let is_plain = HARMLESS.contains(&header) && !value.contains("${") || harmless.contains(&value);
+    if is_literal(value) {
+        if is_plain {
+            return Filled::Plain;
+        }
+        let what = match (
+            header,
+            scheme(value).trim_end().to_ascii_lowercase().as_str(),
+        ) {
+            ("authorization", "bearer") => "token".to_owned(),
+            ("authorization", "basic") => "basic".to_owned(),
+            _ => header.to_owned(),
+        };
+        let variable = variable(&format!("{name}_{what}"));
+        return Filled::Template(format!("{}${{{variable}}}", scheme(value)), variable);
+    }
+    let mut made = None;
+    for piece in pieces(value) {
+        if let Piece::Variable(it) = piece {
+            if !variables.is_set(it) && is_of_request(it) || variables.is_made_by_map(it) {
+                return Filled::OfRequest;
+            }
+            made = Some(it);
+        }
+    }
+    let is_alone = match pieces(value)[..] {
+        [Piece::Variable(_)] => true,
+        [Piece::Text(text), Piece::Variable(_)] => text == scheme(value),
+        _ => false,
+    };
+    let variable = match made.filter(|it| is_alone && it.contains('_')) {
+        Some(it) => variable(it),
+        None => variable(&format!(
+            "{name}_{}",
+            if header == "authorization" {
+                "token"
+            } else {
+                header
+            }
+        )),
+    };
+    Filled::Template(
+        format!(
+            "{}${{{variable}}}",
+            if is_alone { scheme(value) } else { "" }
+        ),
+        variable,
+    )
+}
+
+/// The word for how somebody logs in, and the space behind it, which are no secret.
+fn scheme(value: &str) -> &str {
+    let schemes = [
+        "Bearer ", "bearer ", "Basic ", "basic ", "Token ", "token ", "ApiKey ",
+    ];
+    schemes
+        .into_iter()
+        .find(|scheme| value.starts_with(scheme))
+        .unwrap_or_default()
+}
+
+/// The name of a variable of the environment, none of the gateway's own.
+fn variable(text: &str) -> String {
+    let mut name: String = text
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() {
+                c.to_ascii_uppercase()
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    let own = [
+        "BEARER_TOKEN",
+        "MANAGER_INTERNAL_TOKEN",
+        "SESSION_KEY",
+        "SECRETS_KEY",
+        "SECRETS_KEY_NEW",
+    ];
+    if own.contains(&name.trim_end_matches("_FILE"))
+        || name.starts_with(|c: char| c.is_ascii_digit())
+    {
+        name.insert_str(0, "MCP_");
+    }
+    name
+}
+
+/// Whether nginx itself makes a variable of the request.
+fn is_of_request(name: &str) -> bool {
+    const BEGINNINGS: [&str; 14] = [
+        "http_",
+        "arg_",
+        "cookie_",
+        "sent_",
+        "upstream_",
+        "ssl_",
+        "proxy_",
+        "request",
+        "remote_",
+        "server_",
+        "realip_",
+        "geoip",
+        "jwt_",
+        "connection",
+    ];
+    const NAMES: [&str; 22] = [
+        "host",
+        "scheme",
+        "uri",
+        "args",
+        "is_args",
+        "query_string",
+        "document_uri",
+        "document_root",
+        "content_type",
+        "content_length",
+        "hostname",
+        "pid",
+        "nginx_version",
+        "status",
+        "time_local",
+        "time_iso8601",
+        "msec",
+        "binary_remote_addr",
+        "body_bytes_sent",
+        "bytes_sent",
+        "https",
+        "pipe",
+    ];
+    let is_capture = name.bytes().all(|byte| byte.is_ascii_digit());
+    is_capture || NAMES.contains(&name) || BEGINNINGS.iter().any(|it| name.starts_with(it))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::tests::parsed;
+    use super::*;
+
+    fn shown(value: &str, header: &str) -> String {
+        let tree = parsed("map $http_x $mapped { default a; }").expect("valid");
+        let name = "search".parse().expect("a name");
+        match filled(value, header, &name, &Variables::of(&tree)) {
+            Filled::Plain => "plain".into(),
+            Filled::Template(template, _) => template,
+            Filled::OfRequest => "of request".into(),
+        }
+    }
+
+    #[test]
+    fn no_value_that_may_be_a_secret_is_copied() {
+        for (value, header, expected) in [
+            ("Bearer hunter2", "authorization", "Bearer ${SEARCH_TOKEN}"),
+            (
+                "Basic aHVudGVyMg==",
+                "authorization",
+                "Basic ${SEARCH_BASIC}",
+            ),
+            ("hunter2", "authorization", "${SEARCH_AUTHORIZATION}"),
+            ("hunter2", "x-tenant", "${SEARCH_X_TENANT}"),
+            ("https", "x-forwarded-proto", "plain"),
+            ("gw.example.com", "host", "plain"),
+            ("true", "x-debug", "plain"),
+            (
+                "Bearer $search_token",
+                "authorization",
+                "Bearer ${SEARCH_TOKEN}",
+            ),
+            ("Bearer $token", "authorization", "Bearer ${SEARCH_TOKEN}"),
+            ("hunter2$api_key", "x-key", "${SEARCH_X_KEY}"),
+            ("$remote_addr", "x-real-ip", "of request"),
+            ("$mapped", "x-real-ip", "of request"),
+            ("$1", "x-path", "of request"),
+        ] {
+            assert_eq!(shown(value, header), expected, "{header}: {value}");
+        }
+        assert_eq!(variable("bearer_token"), "MCP_BEARER_TOKEN");
+        assert_eq!(variable("9-lives_x"), "MCP_9_LIVES_X");
+    }
+}

@@ -1,0 +1,396 @@
+//! Reading the files of a configuration: FILE and what it includes, within bounds.
+//!
+//! A relative `include` starts at the folder of FILE, as nginx starts at the folder of nginx.conf; where nothing is there,
+//! at the folder of the file that includes it.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use globset::GlobBuilder;
+
+use super::report::Report;
+use super::tree::{self, Directive, Failure, Includes, Place};
+
+/// All files together; a configuration is written by hand.
+const BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Files, each as often as it is included.
+const FILES_MAX: usize = 1_000;
+/// Includes in included files.
+const DEPTH_MAX: usize = 16;
+/// Directives of all files.
+const DIRECTIVES_MAX: usize = 200_000;
+
+/// Files that come with nginx and hold nothing that matters here.
+const HARMLESS: [&str; 5] = [
+    "mime.types",
+    "fastcgi_params",
+    "fastcgi.conf",
+    "scgi_params",
+    "uwsgi_params",
+];
+
+/// The directives of FILE (`-` is standard input) with those of all included files in their places.
+///
+/// # Errors
+///
+/// A file that cannot be read, a mistake of syntax, a circle of includes, or more than the bounds.
+pub(super) fn read(file: &Path, report: &mut Report) -> Result<Vec<Directive>, Failure> {
+    let stdin = file.as_os_str() == "-";
+    let shown: Arc<str> = match stdin {
+        true => "standard input".into(),
+        false => shown(file),
+    };
+    let fails = |what: String| Failure {
+        place: Place {
+            file: Arc::clone(&shown),
+            line: 0,
+        },
+        what,
+    };
+    let folder = match file.parent() {
+        Some(folder) if !stdin => folder.to_owned(),
+        _ => PathBuf::new(),
+    };
+    let mut reader = Reader {
+        folder,
+        report,
+        bytes: BYTES_MAX,
+        files: FILES_MAX,
+        directives: DIRECTIVES_MAX,
+        open: Vec::new(),
+    };
+    let text = if stdin {
+        reader.text(io::stdin().lock())
+    } else {
+        File::open(file)
+            .map_err(|error| error.to_string())
+            .and_then(|open| reader.text(open))
+    };
+    let text = text.map_err(fails)?;
+    let known_by = match stdin {
+        true => PathBuf::from("-"),
+        false => fs::canonicalize(file).unwrap_or_else(|_| file.to_owned()),
+    };
+    reader.open.push(Open {
+        known_by,
+        folder: reader.folder.clone(),
+        shown: Arc::clone(&shown),
+    });
+    tree::parse(&text, &shown, 0, &mut reader)
+}
+
+/// The path of a file as it is shown, on one line.
+fn shown(file: &Path) -> Arc<str> {
+    let text = file.display().to_string();
+    text.replace(char::is_control, "\u{fffd}").into()
+}
+
+/// A file that is being read.
+struct Open {
+    known_by: PathBuf,
+    folder: PathBuf,
+    shown: Arc<str>,
+}
+
+struct Reader<'r> {
+    /// Where relative includes start.
+    folder: PathBuf,
+    report: &'r mut Report,
+    /// What is left of each bound.
+    bytes: u64,
+    files: usize,
+    directives: usize,
+    /// The files from FILE to the one that is read at the moment.
+    open: Vec<Open>,
+}
+
+impl Reader<'_> {
+    fn text(&mut self, from: impl Read) -> Result<String, String> {
+        let mut bytes = Vec::new();
+        from.take(self.bytes + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| error.to_string())?;
+        let length = bytes.len() as u64;
+        if length > self.bytes {
+            return Err("the configuration is larger than 4 MiB".to_owned());
+        }
+        self.bytes -= length;
+        if bytes.contains(&0) {
+            return Err("the file has a NUL byte: it is no text".to_owned());
+        }
+        String::from_utf8(bytes).map_err(|error| {
+            let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+            format!("line {line} of the file is not UTF-8 text")
+        })
+    }
+
+    /// The files that a pattern names, in the order of their names.
+    fn matching(&self, pattern: &str) -> Vec<PathBuf> {
+        let mut found = self
+            .folders()
+            .into_iter()
+            .map(|folder| expand(&folder, pattern));
+        found.find(|files| !files.is_empty()).unwrap_or_default()
+    }
+
+    /// Where relative includes may start, the first first.
+    fn folders(&self) -> Vec<PathBuf> {
+        let mut folders = vec![self.folder.clone()];
+        folders.extend(self.open.last().map(|open| open.folder.clone()));
+        // Files in these folders are included by the nginx.conf above, from whose folder their own includes start.
+        let parts = ["sites-enabled", "sites-available", "conf.d", "http.d"];
+        let name = self.folder.file_name().and_then(|it| it.to_str());
+        if name.is_some_and(|it| parts.contains(&it)) {
+            folders.extend(self.folder.parent().map(Path::to_owned));
+        }
+        folders
+    }
+
+    /// Whether the folder that a pattern looks into is there: without it, nobody knows what nginx would find.
+    fn has_folder(&self, pattern: &str) -> bool {
+        let fixed: PathBuf = Path::new(pattern)
+            .components()
+            .take_while(|it| !it.as_os_str().to_str().is_some_and(is_glob))
+            .collect();
+        self.folders().iter().any(|it| {
+            let folder = it.join(&fixed);
+            folder.as_os_str().is_empty() || folder.is_dir()
+        })
+    }
+}
+
+impl Includes for Reader<'_> {
+    fn include(&mut self, include: &Directive, depth: usize) -> Result<Vec<Directive>, Failure> {
+        let fails = |what: String| Failure {
+            place: include.place.clone(),
+            what: format!("include: {what}"),
+        };
+        let pattern = include.first();
+        let files = self.matching(pattern);
+        let name = Path::new(pattern).file_name().and_then(|it| it.to_str());
+        let nothing_there = is_glob(pattern) && self.has_folder(pattern);
+        if files.is_empty() && !nothing_there && !name.is_some_and(|it| HARMLESS.contains(&it)) {
+            self.report.security(
+                include,
+                "there is no such file here, and it may refuse requests: run the command where the file is",
+            );
+        }
+        let mut directives = Vec::new();
+        for file in files {
+            let shown = shown(&file);
+            let known_by =
+                fs::canonicalize(&file).map_err(|error| fails(format!("{shown}: {error}")))?;
+            if self.open.iter().any(|open| open.known_by == known_by) {
+                let from = self.open.last().map_or("", |open| &open.shown);
+                return Err(fails(format!(
+                    "{shown} leads to {from}, which includes it again"
+                )));
+            }
+            if self.open.len() > DEPTH_MAX {
+                return Err(fails(format!(
+                    "more than {DEPTH_MAX} includes stand in each other"
+                )));
+            }
+            let Some(left) = self.files.checked_sub(1) else {
+                return Err(fails(format!("more than {FILES_MAX} files")));
+            };
+            self.files = left;
+            // Opening a pipe would wait for a writer.
+            let is_file = fs::metadata(&file).is_ok_and(|it| it.is_file());
+            if !is_file {
+                return Err(fails(format!("{shown}: is no regular file")));
+            }
+            let open = File::open(&file).map_err(|error| fails(format!("{shown}: {error}")))?;
+            let text = self
+                .text(open)
+                .map_err(|what| fails(format!("{shown}: {what}")))?;
+            self.open.push(Open {
+                known_by,
+                folder: file.parent().map(Path::to_owned).unwrap_or_default(),
+                shown: Arc::clone(&shown),
+            });
+            let parsed = tree::parse(&text, &shown, depth, self);
+            self.open.pop();
+            directives.extend(parsed?);
+        }
+        Ok(directives)
+    }
+
+    fn count(&mut self, place: &Place) -> Result<(), Failure> {
+        match self.directives.checked_sub(1) {
+            Some(left) => {
+                self.directives = left;
+                Ok(())
+            }
+            None => Err(Failure {
+                place: place.clone(),
+                what: format!("the configuration has more than {DIRECTIVES_MAX} directives"),
+            }),
+        }
+    }
+}
+
+fn is_glob(pattern: &str) -> bool {
+    pattern.contains(['*', '?', '['])
+}
+
+/// The files that a pattern below a folder names, in the order of their names.
+fn expand(folder: &Path, pattern: &str) -> Vec<PathBuf> {
+    let mut found = vec![folder.to_owned()];
+    for component in Path::new(pattern).components() {
+        let name = component.as_os_str().to_str().unwrap_or_default();
+        let is_pattern = matches!(component, Component::Normal(_)) && is_glob(name);
+        found = found
+            .iter()
+            .flat_map(|path| match is_pattern {
+                true => matching_entries(path, name),
+                false => vec![path.join(component)],
+            })
+            .take(FILES_MAX + 1)
+            .collect();
+    }
+    found.retain(|path| path.exists());
+    found
+}
+
+/// The entries of a folder that a pattern matches; as in a shell, hidden ones only where the pattern begins with a dot.
+fn matching_entries(folder: &Path, pattern: &str) -> Vec<PathBuf> {
+    let here = match folder.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => folder,
+    };
+    let glob = GlobBuilder::new(pattern).backslash_escape(true).build();
+    let (Ok(glob), Ok(entries)) = (glob, fs::read_dir(here)) else {
+        return Vec::new();
+    };
+    let glob = glob.compile_matcher();
+    let hidden = |name: &str| name.starts_with('.') && !pattern.starts_with('.');
+    let mut names: Vec<_> = entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| !hidden(name) && glob.is_match(name))
+        .collect();
+    names.sort();
+    names.into_iter().map(|name| folder.join(name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (name, text) in files {
+            let file = folder.path().join(name);
+            fs::create_dir_all(file.parent().expect("a parent")).expect("made");
+            fs::write(file, text).expect("written");
+        }
+        folder
+    }
+
+    fn names(files: &[(&str, &str)]) -> Result<(Vec<String>, Report), String> {
+        let folder = folder(files);
+        let mut report = Report::default();
+        let file = folder.path().join("nginx.conf");
+        let tree = read(&file, &mut report).map_err(|error| error.to_string())?;
+        let names = tree.iter().map(|it| it.name().to_owned()).collect();
+        Ok((names, report))
+    }
+
+    #[test]
+    fn includes_stand_where_they_are_named_and_globs_are_sorted() {
+        let (names, report) = names(&[
+            (
+                "nginx.conf",
+                "a; include conf.d/*.conf; include mime.types; z;",
+            ),
+            ("conf.d/2.conf", "c;"),
+            ("conf.d/1.conf", "b; include snippets/x;"),
+            ("conf.d/.hidden.conf", "no;"),
+            ("conf.d/note.txt", "no;"),
+            ("conf.d/snippets/x", "beside;"),
+        ])
+        .expect("readable");
+        assert_eq!(names, ["a", "b", "beside", "c", "z"]);
+        assert!(!report.has_security() && report.lines().next().is_none());
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_may_have_refused_requests() {
+        let (_, report) = names(&[(
+            "nginx.conf",
+            "include auth.conf;\ninclude none/*.conf;\ninclude *.none;",
+        )])
+        .expect("readable");
+        let lines: Vec<_> = report.lines().collect();
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(report.has_security());
+    }
+
+    #[test]
+    fn files_of_sites_enabled_include_from_the_folder_above() {
+        let folder = folder(&[
+            ("sites-enabled/mcp", "include snippets/tls.conf;"),
+            ("snippets/tls.conf", "a;"),
+        ]);
+        let mut report = Report::default();
+        let tree = read(&folder.path().join("sites-enabled/mcp"), &mut report).expect("readable");
+        assert!(tree[0].is("a") && !report.has_security());
+    }
+
+    #[test]
+    fn a_circle_names_both_files() {
+        let error = names(&[
+            ("nginx.conf", "include a.conf;"),
+            ("a.conf", "include b.conf;"),
+            ("b.conf", "\ninclude a.conf;"),
+        ])
+        .map(drop)
+        .expect_err("a circle");
+        assert!(
+            error.contains("b.conf:2: include: ") && error.contains("a.conf leads to "),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn files_that_are_no_text_or_too_large_are_refused() {
+        let large = "#".repeat(BYTES_MAX as usize + 1);
+        let many = "a;".repeat(DIRECTIVES_MAX + 1);
+        let deep: Vec<_> = (0..20)
+            .map(|n| (format!("{n}.conf"), format!("include {}.conf;", n + 1)))
+            .collect();
+        let mut chain: Vec<_> = deep.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+        chain.push(("nginx.conf", "include 0.conf;"));
+        for (files, said) in [
+            (
+                &[("nginx.conf", "a\0;")][..],
+                "nginx.conf: the file has a NUL byte",
+            ),
+            (&[("nginx.conf", large.as_str())], "larger than 4 MiB"),
+            (
+                &[("nginx.conf", many.as_str())],
+                "more than 200000 directives",
+            ),
+            (
+                &[("nginx.conf", "include x/;"), ("x/y", "")],
+                "is no regular file",
+            ),
+            (&chain, "more than 16 includes"),
+        ] {
+            let error = names(files).map(drop).expect_err(said);
+            assert!(error.contains(said), "{error}");
+        }
+        let folder = folder(&[]);
+        let file = folder.path().join("nginx.conf");
+        fs::write(&file, b"a;\n\xff;").expect("written");
+        let error = read(&file, &mut Report::default()).expect_err("no text");
+        assert!(
+            error.what.contains("line 2 of the file is not UTF-8"),
+            "{error}"
+        );
+        assert!(read(&folder.path().join("none"), &mut Report::default()).is_err());
+    }
+}

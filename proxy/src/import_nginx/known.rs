@@ -1,0 +1,357 @@
+//! The directives of nginx by name: which need no word since the gateway always does so, which are carried over by a file
+//! of their own here, and what is said of the rest. A directive that stands in no list may refuse requests, so that
+//! counts as security.
+
+/// What becomes of a directive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Treatment {
+    /// Nothing is lost without it.
+    Fine,
+    /// Another file here carries it over and reports it.
+    Mapped,
+    /// It is lost, and nothing is more open for that.
+    Plain(&'static str),
+    /// It is lost, and what it refused may be open.
+    Security(&'static str),
+}
+
+/// Directives that another file here looks at: one line for each of these files.
+#[rustfmt::skip]
+const MAPPED: &[&str] = &[
+    "http", "server", "location", "events", "if", "map", "geo", "set", "return", "split_clients", "upstream", "types", "include",
+    "listen", "server_name", "ssl", "ssl_certificate", "ssl_certificate_key", "ssl_protocols", "ssl_client_certificate", "ssl_verify_client",
+    "allow", "deny", "satisfy", "set_real_ip_from", "real_ip_header", "real_ip_recursive", "limit_except",
+    "limit_req_zone", "limit_req", "limit_req_dry_run", "limit_conn_zone", "limit_conn", "limit_conn_dry_run",
+    "proxy_pass", "rewrite", "proxy_connect_timeout", "proxy_read_timeout", "proxy_next_upstream", "proxy_next_upstream_tries",
+    "proxy_ssl_verify", "proxy_ssl_trusted_certificate", "proxy_ssl_name", "proxy_ssl_certificate", "proxy_ssl_certificate_key",
+    "proxy_set_header", "add_header", "proxy_hide_header",
+    "client_max_body_size", "client_header_timeout", "client_body_timeout", "keepalive_timeout", "send_timeout", "large_client_header_buffers",
+    "log_format", "access_log", "worker_processes", "worker_connections", "worker_shutdown_timeout", "stub_status",
+];
+
+/// What the gateway always does, or never needs.
+#[rustfmt::skip]
+const FINE: &[&str] = &[
+    "http2", "tcp_nodelay", "tcp_nopush", "sendfile", "sendfile_max_chunk", "aio", "directio", "output_buffers", "postpone_output",
+    "proxy_send_timeout", "proxy_redirect", "proxy_buffer_size", "proxy_buffers", "proxy_busy_buffers_size", "proxy_request_buffering",
+    "proxy_max_temp_file_size", "proxy_temp_path", "proxy_temp_file_write_size", "proxy_headers_hash_max_size", "proxy_headers_hash_bucket_size",
+    "proxy_socket_keepalive", "proxy_ignore_client_abort", "proxy_ssl_server_name", "proxy_ssl_session_reuse", "proxy_ssl_protocols",
+    "proxy_ssl_ciphers", "proxy_pass_request_headers", "proxy_next_upstream_timeout", "proxy_force_ranges", "proxy_ignore_headers",
+    "proxy_cache_bypass", "proxy_no_cache", "proxy_cache_path", "chunked_transfer_encoding", "server_tokens", "default_type", "charset", "etag", "if_modified_since",
+    "server_names_hash_max_size", "server_names_hash_bucket_size", "types_hash_max_size", "types_hash_bucket_size",
+    "variables_hash_max_size", "variables_hash_bucket_size", "map_hash_max_size", "map_hash_bucket_size",
+    "client_header_buffer_size", "client_body_buffer_size", "client_body_temp_path", "client_body_in_file_only", "client_body_in_single_buffer",
+    "keepalive_requests", "keepalive_time", "keepalive_disable", "keepalive_min_timeout", "lingering_close", "lingering_time", "lingering_timeout",
+    "reset_timedout_connection", "connection_pool_size", "request_pool_size", "log_not_found", "log_subrequest", "open_log_file_cache",
+    "limit_req_log_level", "limit_conn_log_level", "resolver", "resolver_timeout", "merge_slashes", "absolute_redirect", "port_in_redirect",
+    "server_name_in_redirect", "underscores_in_headers", "ignore_invalid_headers", "recursive_error_pages", "msie_padding", "msie_refresh",
+    "max_ranges", "read_ahead", "post_action", "types_hash", "rewrite_log", "uninitialized_variable_warn", "break", "default",
+    "ssl_prefer_server_ciphers", "ssl_session_cache", "ssl_session_timeout", "ssl_session_tickets", "ssl_session_ticket_key", "ssl_dhparam",
+    "ssl_ecdh_curve", "ssl_buffer_size", "ssl_early_data", "ssl_reject_handshake", "ssl_handshake_timeout", "http2_max_concurrent_streams",
+    "http2_chunk_size", "http2_max_field_size", "http2_max_header_size", "http2_max_requests", "http2_idle_timeout", "http2_push",
+    "http2_push_preload", "http2_recv_buffer_size", "proxy_protocol_timeout", "preread_buffer_size",
+    "user", "pid", "daemon", "master_process", "worker_rlimit_nofile", "worker_rlimit_core", "worker_priority", "worker_cpu_affinity",
+    "worker_aio_requests", "working_directory", "pcre_jit", "multi_accept", "use", "accept_mutex", "accept_mutex_delay", "epoll_events",
+    "debug_connection", "timer_resolution", "thread_pool", "lock_file", "ssl_engine", "load_module", "env", "debug_points",
+    "health_check_timeout", "proxy_bind_dynamic", "js_import", "js_path", "js_fetch_timeout", "perl_modules", "perl_require",
+    "lua_package_path", "lua_package_cpath", "lua_shared_dict", "lua_code_cache", "lua_ssl_trusted_certificate", "lua_ssl_verify_depth",
+    "lua_socket_connect_timeout", "lua_socket_read_timeout", "lua_socket_send_timeout", "auth_basic_user_file", "limit_req_status", "limit_conn_status",
+];
+
+/// Directives of which one value is what the gateway does: the value, and what is said of any other.
+#[rustfmt::skip]
+const FINE_WITH: &[(&str, &[&str], &str)] = &[
+    ("proxy_buffering", &["off"], "streams are never gathered: leave it out"),
+    ("proxy_http_version", &["1.1"], "HTTP/1.1 is spoken to servers: leave it out"),
+    ("proxy_cache", &["off"], "answers are not cached"),
+    ("gzip", &["off"], "answers are not compressed: streams would be gathered"),
+    ("brotli", &["off"], "answers are not compressed: streams would be gathered"),
+    ("expires", &["off"], "write Cache-Control in headers.response.set of the listener, if clients need it"),
+    ("proxy_intercept_errors", &["off"], "errors are JSON that MCP clients can read"),
+    ("proxy_pass_request_body", &["on"], "bodies always go up"),
+    ("http3", &["off"], "HTTP/3 is not spoken"),
+    ("quic_retry", &["off"], "HTTP/3 is not spoken"),
+    ("ssl_stapling", &["off"], "no OCSP answers are stapled to certificates"),
+    ("ssl_ocsp", &["off"], REVOCATION),
+    ("auth_basic", &["off"], BASIC),
+    ("auth_request", &["off"], REQUEST),
+    ("auth_jwt", &["off"], JWT),
+    ("modsecurity", &["off"], FIREWALL),
+    ("app_protect_enable", &["off"], FIREWALL),
+];
+
+const REVOCATION: &str = "certificates are not looked up in revocation lists: take revoked ones out of admission.certificates, or issue short ones";
+const BASIC: &str = "there are no user names and passwords: give each user a token in admission.tokens, or a key by tooldock keys create";
+const REQUEST: &str = "no other server is asked whether a request may pass: see docs/oauth.md for identity providers, or use admission.tokens";
+const JWT: &str = "write the issuer into admission.oauth, see docs/oauth.md";
+const FIREWALL: &str =
+    "there is no web application firewall here: keep one in front of the gateway";
+const SCRIPT: &str = "scripts are not run: express what this one refuses in admission";
+
+/// Directives that refuse requests and have no counterpart.
+#[rustfmt::skip]
+const SECURITY: &[(&str, &str)] = &[
+    ("ssl_crl", REVOCATION),
+    ("ssl_ocsp", REVOCATION),
+    ("proxy_ssl_crl", "certificates of servers are not looked up in revocation lists"),
+    ("secure_link", "links are not signed: use admission.tokens"),
+    ("secure_link_md5", "links are not signed: use admission.tokens"),
+    ("secure_link_secret", "links are not signed: use admission.tokens"),
+    ("valid_referers", "the Referer is not judged: list web pages in admission.origins"),
+    ("auth_request", REQUEST),
+    ("auth_basic", BASIC),
+    ("auth_jwt", JWT),
+    ("modsecurity", FIREWALL),
+    ("app_protect_enable", FIREWALL),
+];
+
+/// Beginnings and ends of the names of modules that refuse requests.
+#[rustfmt::skip]
+const SECURITY_BEGINNINGS: &[(&str, &str)] = &[
+    ("auth_jwt", JWT),
+    ("auth_oidc", JWT),
+    ("auth_request", REQUEST),
+    ("auth_", "this way of logging in has no counterpart: use admission.tokens, or see docs/oauth.md"),
+    ("modsecurity", FIREWALL),
+    ("app_protect", FIREWALL),
+    ("access_by_lua", SCRIPT),
+    ("rewrite_by_lua", SCRIPT),
+    ("server_rewrite_by_lua", SCRIPT),
+    ("ssl_client_hello_by_lua", SCRIPT),
+    ("ssl_certificate_by_lua", SCRIPT),
+    ("js_access", SCRIPT),
+    ("js_set", "scripts are not run: what uses this variable needs another way"),
+];
+
+/// Directives whose loss opens nothing.
+#[rustfmt::skip]
+const PLAIN: &[(&str, &str)] = &[
+    ("proxy_send_lowat", "has no counterpart"),
+    ("auth_delay", "has no counterpart: refused requests are answered at once"),
+    ("auth_request_set", "no other server is asked about requests"),
+    ("error_page", "errors are JSON with stable codes, see docs/http.md"),
+    ("root", "no files are served"),
+    ("alias", "no files are served"),
+    ("index", "no files are served"),
+    ("try_files", "no files are served"),
+    ("autoindex", "no files are served"),
+    ("error_log", "the gateway's own log goes to standard error; observability.log.level is how much of it"),
+    ("ssl_ciphers", "TLS is spoken with forward secrecy and authenticated encryption only; the suites are not chosen one by one"),
+    ("ssl_conf_command", "has no counterpart"),
+    ("ssl_trusted_certificate", "tls.client_ca alone names the authorities of client certificates"),
+    ("ssl_verify_depth", "chains of any length up to the authorities in tls.client_ca count"),
+    ("ssl_password_file", "private keys are read without a password: decrypt the key into a file that only the gateway can read"),
+    ("ssl_stapling_verify", "no OCSP answers are stapled to certificates"),
+    ("ssl_stapling_file", "no OCSP answers are stapled to certificates"),
+    ("ssl_stapling_responder", "no OCSP answers are stapled to certificates"),
+    ("proxy_ssl_verify_depth", "chains of any length up to a known authority count"),
+    ("limit_rate", "bytes per second are not limited"),
+    ("limit_rate_after", "bytes per second are not limited"),
+    ("proxy_limit_rate", "bytes per second are not limited"),
+    ("proxy_method", "requests keep their method"),
+    ("proxy_set_body", "bodies are not rewritten"),
+    ("proxy_bind", "the system chooses the address of outgoing connections"),
+    ("proxy_pass_header", "headers of servers' answers are the gateway's business"),
+    ("proxy_cookie_path", "cookies of servers do not reach clients"),
+    ("proxy_cookie_domain", "cookies of servers do not reach clients"),
+    ("proxy_cookie_flags", "cookies of servers do not reach clients"),
+    ("proxy_store", "answers are not kept"),
+    ("mirror", "requests are not copied"),
+    ("mirror_request_body", "requests are not copied"),
+    ("sub_filter", "bodies are not rewritten"),
+    ("health_check", "each backend is asked by itself: write interval and uri into health.active"),
+    ("match", "see health.active of the remote server"),
+    ("status_zone", "see /metrics of the metrics listener"),
+    ("api", "see /metrics of the metrics listener"),
+    ("more_set_headers", "write headers.response.set of the listener"),
+    ("more_clear_headers", "write headers.response.remove of the listener"),
+    ("add_trailer", "answers have no trailers"),
+    ("add_before_body", "bodies are not rewritten"),
+    ("add_after_body", "bodies are not rewritten"),
+    ("internal", "only what nginx calls itself is internal"),
+    ("empty_gif", "no files are served"),
+    ("random_index", "no files are served"),
+    ("stream", "TCP and UDP are not passed on"),
+    ("mail", "mail is not passed on"),
+    ("perl", "scripts are not run"),
+    ("google_perftools_profiles", "has no counterpart"),
+];
+
+/// Beginnings of names whose loss opens nothing.
+#[rustfmt::skip]
+const PLAIN_BEGINNINGS: &[(&str, &str)] = &[
+    ("gzip_", ""),
+    ("gunzip", ""),
+    ("brotli_", ""),
+    ("proxy_cache_", ""),
+    ("open_file_cache", ""),
+    ("aio_", ""),
+    ("proxy_ssl_conf", "has no counterpart"),
+    ("fastcgi_", "only HTTP is spoken to servers"),
+    ("uwsgi_", "only HTTP is spoken to servers"),
+    ("scgi_", "only HTTP is spoken to servers"),
+    ("grpc_", "only HTTP/1.1 is spoken to servers"),
+    ("memcached_", "only HTTP is spoken to servers"),
+    ("content_by_lua", "scripts are not run"),
+    ("log_by_lua", "scripts are not run"),
+    ("header_filter_by_lua", "scripts are not run"),
+    ("body_filter_by_lua", "scripts are not run"),
+    ("balancer_by_lua", "scripts are not run: see balance of the remote server"),
+    ("init_by_lua", ""),
+    ("init_worker_by_lua", ""),
+    ("exit_worker_by_lua", ""),
+    ("lua_", ""),
+    ("set_by_lua", "scripts are not run: what uses this variable needs another way"),
+    ("js_", "scripts are not run"),
+    ("quic_", "HTTP/3 is not spoken"),
+    ("http3_", "HTTP/3 is not spoken"),
+    ("image_filter", "bodies are not rewritten"),
+    ("xslt_", "bodies are not rewritten"),
+    ("sub_filter_", "bodies are not rewritten"),
+    ("addition_", "bodies are not rewritten"),
+    ("ssi", "bodies are not rewritten"),
+    ("dav_", "no files are served"),
+    ("autoindex_", "no files are served"),
+    ("mp4", "no files are served"),
+    ("otel_", "traces are not part of this version"),
+    ("opentelemetry", "traces are not part of this version"),
+    ("opentracing", "traces are not part of this version"),
+    ("userid", "no cookies are set"),
+    ("geoip", "what uses its variables is listed by itself"),
+    ("vhost_traffic", "see /metrics of the metrics listener"),
+];
+
+/// What becomes of a directive in a block of `http`, `server` or `location`.
+pub(super) fn treatment(name: &str, value: &str) -> Treatment {
+    let said = |why: &'static str| match why {
+        "" => Treatment::Fine,
+        why => Treatment::Plain(why),
+    };
+    let exactly = |list: &[(&str, &'static str)]| {
+        let entry = list.iter().find(|(known, _)| *known == name);
+        entry.map(|(_, why)| *why)
+    };
+    let beginning = |list: &[(&str, &'static str)]| {
+        let entry = list.iter().find(|(known, _)| name.starts_with(known));
+        entry.map(|(_, why)| *why)
+    };
+    if MAPPED.contains(&name) {
+        return Treatment::Mapped;
+    }
+    if FINE.contains(&name) {
+        return Treatment::Fine;
+    }
+    let with = FINE_WITH.iter().find(|(known, _, _)| *known == name);
+    if let Some((_, values, otherwise)) = with {
+        return match (values.contains(&value), exactly(SECURITY)) {
+            (true, _) => Treatment::Fine,
+            (false, Some(why)) => Treatment::Security(why),
+            (false, None) => Treatment::Plain(otherwise),
+        };
+    }
+    if let Some(why) = exactly(SECURITY) {
+        return Treatment::Security(why);
+    }
+    if let Some(why) = exactly(PLAIN) {
+        return Treatment::Plain(why);
+    }
+    if let Some(why) = beginning(SECURITY_BEGINNINGS) {
+        return Treatment::Security(why);
+    }
+    match beginning(PLAIN_BEGINNINGS) {
+        Some(why) => said(why),
+        None => Treatment::Security(
+            "the importer does not know this directive, which may refuse requests",
+        ),
+    }
+}
+
+/// A directive's name as it may be shown. Where quotes are wrong, a secret can stand in the place of a name.
+pub(super) fn shown(name: &str) -> &str {
+    let lists = [SECURITY, PLAIN]
+        .into_iter()
+        .flatten()
+        .map(|(known, _)| known);
+    let mut known = MAPPED
+        .iter()
+        .chain(FINE)
+        .chain(lists)
+        .chain(FINE_WITH.iter().map(|(known, _, _)| known));
+    let is_name = |name: &str| {
+        name.len() <= 40
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+    };
+    if is_name(name) || known.any(|it| *it == name) {
+        name
+    } else {
+        "(unknown)"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directive_that_nobody_knows_may_refuse_requests() {
+        assert!(matches!(
+            treatment("frobnicate", "on"),
+            Treatment::Security(_)
+        ));
+        assert!(matches!(
+            treatment("auth_ldap", "x"),
+            Treatment::Security(_)
+        ));
+        assert!(matches!(
+            treatment("access_by_lua_block", ""),
+            Treatment::Security(_)
+        ));
+        assert!(matches!(
+            treatment("content_by_lua_block", ""),
+            Treatment::Plain(_)
+        ));
+    }
+
+    #[test]
+    fn what_the_gateway_always_does_needs_no_word() {
+        for (name, value) in [
+            ("proxy_buffering", "off"),
+            ("gzip", "off"),
+            ("proxy_http_version", "1.1"),
+            ("tcp_nodelay", "on"),
+            ("auth_basic", "off"),
+            ("gzip_types", "x"),
+        ] {
+            assert_eq!(treatment(name, value), Treatment::Fine, "{name}");
+        }
+        assert!(matches!(treatment("gzip", "on"), Treatment::Plain(_)));
+        assert!(matches!(
+            treatment("auth_basic", "x"),
+            Treatment::Security(_)
+        ));
+    }
+
+    #[test]
+    fn each_name_stands_in_one_list() {
+        let mut names: Vec<_> = MAPPED
+            .iter()
+            .chain(FINE)
+            .chain(PLAIN.iter().map(|(name, _)| name))
+            .collect();
+        let all = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+
+    #[test]
+    fn a_name_that_may_be_a_secret_is_not_shown() {
+        assert_eq!(shown("http2_push"), "http2_push");
+        assert_eq!(shown("some_module"), "some_module");
+        for name in ["Bearer x", "s3cret", "HUNTER", "a-b"] {
+            assert_eq!(shown(name), "(unknown)", "{name}");
+        }
+    }
+}

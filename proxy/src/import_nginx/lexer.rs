@@ -1,0 +1,324 @@
+//! The words of an nginx configuration, cut as nginx's own reader cuts them: quotes, escapes, comments, and `${name}`,
+//! whose brace opens no block. What the words mean is decided elsewhere.
+//!
+//! Errors quote nothing of the text: it may hold secrets.
+
+use std::iter::Peekable;
+use std::str::Chars;
+
+/// One piece of the text, with the line on which it begins.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Token {
+    pub(super) kind: TokenKind,
+    pub(super) line: u32,
+}
+
+/// What a piece is. Has no `Debug`, since a word may be a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum TokenKind {
+    /// A name or an argument, without its quotes and escapes.
+    Word(String),
+    /// `;`
+    Semicolon,
+    /// `{`
+    Open,
+    /// `}`
+    Close,
+    /// The end of the text.
+    End,
+}
+
+/// Why a text is no configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SyntaxError {
+    pub(super) line: u32,
+    pub(super) what: String,
+}
+
+/// The longest word. nginx itself takes 4 KiB; certificates are written into words at times.
+const WORD_BYTES_MAX: usize = 64 * 1024;
+
+/// Reads a text token by token.
+pub(super) struct Lexer<'a> {
+    rest: Peekable<Chars<'a>>,
+    line: u32,
+}
+
+impl<'a> Lexer<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        // Some editors write a byte order mark.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        Self {
+            rest: text.chars().peekable(),
+            line: 1,
+        }
+    }
+
+    /// The next token.
+    pub(super) fn next(&mut self) -> Result<Token, SyntaxError> {
+        self.skip_blanks_and_comments();
+        let line = self.line;
+        let token = |kind| Ok(Token { kind, line });
+        match self.rest.peek().copied() {
+            None => token(TokenKind::End),
+            Some(';') => {
+                self.take();
+                token(TokenKind::Semicolon)
+            }
+            Some('{') => {
+                self.take();
+                token(TokenKind::Open)
+            }
+            Some('}') => {
+                self.take();
+                token(TokenKind::Close)
+            }
+            Some(quote @ ('"' | '\'')) => {
+                self.take();
+                let word = self.quoted(quote, line)?;
+                token(TokenKind::Word(word))
+            }
+            Some(_) => {
+                let word = self.unquoted(line)?;
+                token(TokenKind::Word(word))
+            }
+        }
+    }
+
+    fn take(&mut self) -> Option<char> {
+        let next = self.rest.next();
+        if next == Some('\n') {
+            self.line += 1;
+        }
+        next
+    }
+
+    fn skip_blanks_and_comments(&mut self) {
+        while let Some(next) = self.rest.peek().copied() {
+            match next {
+                ' ' | '\t' | '\r' | '\n' => {
+                    self.take();
+                }
+                '#' => while self.take().is_some_and(|c| c != '\n') {},
+                _ => return,
+            }
+        }
+    }
+
+    fn quoted(&mut self, quote: char, line: u32) -> Result<String, SyntaxError> {
+        let mut word = String::new();
+        loop {
+            match self.take() {
+                None => return Err(error(line, "a quote is not closed")),
+                Some(c) if c == quote => break,
+                Some('\\') => self.escape(&mut word),
+                Some(c) => word.push(c),
+            }
+            check_length(&word, line)?;
+        }
+        match self.rest.peek() {
+            None | Some(' ' | '\t' | '\r' | '\n' | ';' | '{' | ')') => Ok(word),
+            Some(_) => Err(error(
+                self.line,
+                "a quote is closed in the middle of a word: nginx wants a space, \";\", \"{\" or \")\" there",
+            )),
+        }
+    }
+
+    fn unquoted(&mut self, line: u32) -> Result<String, SyntaxError> {
+        let mut word = String::new();
+        while let Some(next) = self.rest.peek().copied() {
+            match next {
+                ' ' | '\t' | '\r' | '\n' | ';' | '{' => break,
+                '\\' => {
+                    self.take();
+                    self.escape(&mut word);
+                }
+                '$' => {
+                    self.take();
+                    word.push('$');
+                    if self.rest.peek() == Some(&'{') {
+                        self.take();
+                        word.push('{');
+                    }
+                }
+                c => {
+                    self.take();
+                    word.push(c);
+                }
+            }
+            check_length(&word, line)?;
+        }
+        Ok(word)
+    }
+
+    /// What a backslash and the character behind it stand for. nginx keeps backslashes that it gives no meaning, since
+    /// regular expressions have many.
+    fn escape(&mut self, word: &mut String) {
+        match self.take() {
+            Some(c @ ('"' | '\'' | '\\')) => word.push(c),
+            Some('t') => word.push('\t'),
+            Some('r') => word.push('\r'),
+            Some('n') => word.push('\n'),
+            Some(c) => word.extend(['\\', c]),
+            None => word.push('\\'),
+        }
+    }
+
+    /// Skips a block of Lua up to the brace that closes the block, whose opening brace has been read. Braces in strings
+    /// and comments of Lua do not count.
+    pub(super) fn skip_lua(&mut self) -> Result<(), SyntaxError> {
+        let opened = self.line;
+        let mut depth = 1_u32;
+        while let Some(next) = self.take() {
+            match next {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                '"' | '\'' => self.skip_lua_string(next),
+                '-' if self.rest.peek() == Some(&'-') => {
+                    self.take();
+                    if !self.skip_long_bracket() {
+                        while self.take().is_some_and(|c| c != '\n') {}
+                    }
+                }
+                '[' => {
+                    self.skip_long_bracket_after_first();
+                }
+                _ => {}
+            }
+            if depth == 0 {
+                return Ok(());
+            }
+        }
+        Err(error(opened, "a block of Lua is not closed"))
+    }
+
+    fn skip_lua_string(&mut self, quote: char) {
+        while let Some(next) = self.take() {
+            match next {
+                '\\' => {
+                    self.take();
+                }
+                // A string of Lua ends with its line.
+                c if c == quote || c == '\n' => return,
+                _ => {}
+            }
+        }
+    }
+
+    fn skip_long_bracket(&mut self) -> bool {
+        self.rest.peek() == Some(&'[') && {
+            self.take();
+            self.skip_long_bracket_after_first()
+        }
+    }
+
+    /// `[[ … ]]` or `[==[ … ]==]`, whose first bracket has been read. False where it is none.
+    fn skip_long_bracket_after_first(&mut self) -> bool {
+        let mut level = 0;
+        while self.rest.peek() == Some(&'=') {
+            self.take();
+            level += 1;
+        }
+        if self.rest.peek() != Some(&'[') {
+            return false;
+        }
+        self.take();
+        // How many characters of `]==]` have been seen; None before its first bracket.
+        let mut seen: Option<usize> = None;
+        while let Some(next) = self.take() {
+            seen = match (next, seen) {
+                (']', Some(equals)) if equals == level => return true,
+                (']', _) => Some(0),
+                ('=', Some(equals)) => Some(equals + 1),
+                _ => None,
+            };
+        }
+        true
+    }
+}
+
+fn error(line: u32, what: &str) -> SyntaxError {
+    SyntaxError {
+        line,
+        what: what.to_owned(),
+    }
+}
+
+fn check_length(word: &str, line: u32) -> Result<(), SyntaxError> {
+    if word.len() <= WORD_BYTES_MAX {
+        return Ok(());
+    }
+    let what = format!("a word is longer than {WORD_BYTES_MAX} bytes: is a quote not closed?");
+    Err(SyntaxError { line, what })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tokens as a line of text, each word in angle brackets.
+    fn shown(text: &str) -> String {
+        let mut lexer = Lexer::new(text);
+        let mut shown = String::new();
+        loop {
+            let Ok(token) = lexer.next() else {
+                return shown + "!";
+            };
+            match token.kind {
+                TokenKind::Word(word) => shown += &format!("<{word}>"),
+                TokenKind::Semicolon => shown.push(';'),
+                TokenKind::Open => shown.push('{'),
+                TokenKind::Close => shown.push('}'),
+                TokenKind::End => return shown,
+            }
+        }
+    }
+
+    #[test]
+    fn words_are_cut_as_nginx_cuts_them() {
+        for (text, tokens) in [
+            ("a b;", "<a><b>;"),
+            ("a 'b c' \"d;e\"; # x {\nf{}", "<a><b c><d;e>;<f>{}"),
+            (
+                r#"a "b\"c" 'd\'e' f\"g h\ni;"#,
+                "<a><b\"c><d'e><f\"g><h\ni>;",
+            ),
+            (r"a ~ \.php$;", r"<a><~><\.php$>;"),
+            ("a ${b}c$d;", "<a><${b}c$d>;"),
+            ("a \"x{y}\";", "<a><x{y}>;"),
+            ("a b#c;", "<a><b#c>;"),
+            ("if ($a = \"b\") {", "<if><($a><=><b><)>{"),
+            ("\u{feff}a;", "<a>;"),
+            ("a \"b\"c;", "<a>!"),
+            ("a \"b", "<a>!"),
+            ("", ""),
+        ] {
+            assert_eq!(shown(text), tokens, "{text}");
+        }
+    }
+
+    #[test]
+    fn lines_are_counted_in_quotes_and_comments() {
+        let mut lexer = Lexer::new("# one\na 'two\nthree' b;");
+        let mut lines = Vec::new();
+        for _ in 0..4 {
+            lines.extend(lexer.next().ok().map(|token| token.line));
+        }
+        assert_eq!(lines, [2, 2, 3, 3]);
+    }
+
+    #[test]
+    fn a_block_of_lua_ends_at_its_own_brace() {
+        let lua =
+            "local a = {x = '}'} -- }\n--[[ } ]] b = [==[ } ]] } ]==] if a[1] then end } next;";
+        let mut lexer = Lexer::new(lua);
+        assert_eq!(lexer.skip_lua(), Ok(()));
+        assert!(
+            lexer
+                .next()
+                .is_ok_and(|it| it.kind == TokenKind::Word("next".into()))
+        );
+        assert!(Lexer::new("x = '}'").skip_lua().is_err());
+    }
+}

@@ -1,0 +1,350 @@
+//! `listeners`: where the servers listen, and what is said of each address.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use tooldock_workers::names::NamespaceName;
+
+use crate::config::ListenAddress;
+
+use super::answers;
+use super::listener_tls::tls;
+use super::report::Report;
+use super::scope::Paths;
+use super::sites::Site;
+use super::tree::Directive;
+use super::view::View;
+use super::yaml_text::{Item, Map};
+
+/// What is said of `namespace`.
+const ALONE: &str = "served alone here: clients may also use /mcp itself";
+
+/// One `listen`.
+pub(super) struct Listen<'a> {
+    pub(super) at: &'a Directive,
+    /// The index of its server.
+    pub(super) site: usize,
+    address: ListenAddress,
+    pub(super) encrypted: bool,
+    proxy_protocol: bool,
+}
+
+/// The listeners, and the first that begins with the PROXY protocol.
+pub(super) struct Listeners<'a> {
+    pub(super) items: Vec<Item>,
+    pub(super) proxy_protocol: Option<&'a Directive>,
+    /// Those that ask clients for certificates.
+    pub(super) asking: Vec<Asking>,
+}
+
+/// A listener that asks clients for certificates.
+pub(super) struct Asking {
+    pub(super) name: String,
+    /// The file of authorities.
+    pub(super) authority: String,
+    /// The servers that it stands for.
+    pub(super) sites: Vec<usize>,
+}
+
+/// Where the gateway of this configuration listens. Empty for its default.
+pub(super) fn listeners<'a>(view: &View<'a>, report: &mut Report) -> Listeners<'a> {
+    let mut listens: Vec<Listen<'a>> = Vec::new();
+    for (index, site) in view.sites.sites.iter().enumerate() {
+        listens.extend(listens_of(view, site, index, report));
+    }
+    drop_covered(&mut listens, report);
+    let mut addresses: Vec<ListenAddress> = Vec::new();
+    for listen in &listens {
+        if !addresses.contains(&listen.address) {
+            addresses.push(listen.address.clone());
+        }
+    }
+    let all = view.namespaces();
+    let mut items = Vec::new();
+    let mut asking = Vec::new();
+    for address in &addresses {
+        let here: Vec<_> = listens.iter().filter(|it| it.address == *address).collect();
+        let name = match items.len() {
+            0 => "core".to_owned(),
+            others => format!("core-{}", others + 1),
+        };
+        let places: BTreeSet<_> = here.iter().map(|it| it.at.place.to_string()).collect();
+        let comment = places.into_iter().collect::<Vec<_>>().join(", ");
+        let (listener, authority) = listener(view, &name, &here, &all, report);
+        items.push(Item::new(comment, listener));
+        asking.extend(authority.map(|authority| Asking {
+            name,
+            authority,
+            sites: here.iter().map(|it| it.site).collect(),
+        }));
+    }
+    if items.is_empty() {
+        items.extend(default_listener(view, &all, report));
+    }
+    if let Some(status) = view.sites.status {
+        if items.is_empty() {
+            items.push(Item::new("", core_on("127.0.0.1:8000")));
+        }
+        let mut metrics = Map::default();
+        metrics.add("name", "metrics");
+        let port = (9090..).find(|port| !addresses.iter().any(|it| it.port() == Some(*port)));
+        metrics.add("address", format!("127.0.0.1:{}", port.unwrap_or(9090)));
+        metrics.add("profile", "metrics");
+        items.push(Item::new(
+            format!("{}: /metrics, in the format of Prometheus", status.place),
+            metrics,
+        ));
+    }
+    Listeners {
+        items,
+        proxy_protocol: listens.iter().find(|it| it.proxy_protocol).map(|it| it.at),
+        asking,
+    }
+}
+
+fn core_on(address: &str) -> Map {
+    let mut core = Map::default();
+    core.add("name", "core");
+    core.add("address", address);
+    core.add("profile", "core");
+    core
+}
+
+/// The default listener, where something is to be said of it: a file without `listen` still has headers.
+fn default_listener(
+    view: &View<'_>,
+    all: &BTreeSet<NamespaceName>,
+    report: &mut Report,
+) -> Option<Item> {
+    let sites: Vec<_> = (0..view.sites.sites.len()).collect();
+    let headers = answers::headers(view, &sites, report);
+    let only = only_at_the_root(view, all);
+    if headers.is_empty() && only.is_none() {
+        return None;
+    }
+    let mut core = core_on("127.0.0.1:8000");
+    if let Some(name) = only {
+        core.add_with("namespace", name.as_str(), ALONE);
+    }
+    core.add("headers", headers);
+    Some(Item::new("the default address", core))
+}
+
+/// The only namespace, where its clients use /mcp itself: they can go on so.
+fn only_at_the_root(view: &View<'_>, all: &BTreeSet<NamespaceName>) -> Option<NamespaceName> {
+    let [name] = &all.iter().collect::<Vec<_>>()[..] else {
+        return None;
+    };
+    let at_root = |paths: &Option<Paths<'_>>| {
+        paths.is_some_and(|paths| matches!(paths.path(), "" | "/mcp" | "/sse"))
+    };
+    let exposures = view.sites.exposures.iter().zip(&view.names);
+    let mut served = exposures.filter(|(_, of)| of.is_some());
+    served
+        .any(|(exposure, _)| at_root(&exposure.paths))
+        .then(|| (*name).clone())
+}
+
+/// A listener, and the file of authorities where it asks for certificates.
+fn listener(
+    view: &View<'_>,
+    name: &str,
+    here: &[&Listen<'_>],
+    all: &BTreeSet<NamespaceName>,
+    report: &mut Report,
+) -> (Map, Option<String>) {
+    let mut listener = Map::default();
+    let mut authority = None;
+    listener.add("name", name);
+    listener.add("address", here[0].address.to_string());
+    listener.add("profile", "core");
+    let sites: Vec<usize> = here.iter().map(|it| it.site).collect();
+    let exposures = view.sites.exposures.iter().zip(&view.names);
+    let served: BTreeSet<_> = exposures
+        .filter(|(it, _)| sites.contains(&it.site))
+        .filter_map(|(_, name)| name.clone())
+        .collect();
+    let only = match served.len() {
+        1 if all.len() > 1 => served.first().cloned(),
+        _ => only_at_the_root(view, all),
+    };
+    if let Some(only) = only {
+        listener.add_with("namespace", only.as_str(), ALONE);
+    } else if let Some(other) = all.difference(&served).next() {
+        let exposures = view.sites.exposures.iter().zip(&view.names);
+        let mut elsewhere = exposures
+            .filter(|(_, name)| name.as_ref() == Some(other))
+            .map(|(it, _)| it);
+        if let Some(elsewhere) = elsewhere.next() {
+            report.security(here[0].at, format!("serves all namespaces here, {other} of {} too, which nginx does not serve on this address", elsewhere.at.place));
+        }
+    }
+    if here.iter().any(|it| it.proxy_protocol) {
+        listener.add("proxy_protocol", true);
+    }
+    if here.iter().any(|it| it.encrypted) {
+        let (tls, of_clients) = tls(view, here, report);
+        authority = of_clients;
+        listener.add("tls", tls);
+    }
+    listener.add("headers", answers::headers(view, &sites, report));
+    (listener, authority)
+}
+
+fn listens_of<'a>(
+    view: &View<'a>,
+    site: &Site<'a>,
+    index: usize,
+    report: &mut Report,
+) -> Vec<Listen<'a>> {
+    let all_encrypted = site.level.last("ssl").is_some_and(|it| it.first() == "on");
+    let of_site = || view.exposures().filter(|(it, _)| it.site == index);
+    let forced: Vec<_> = of_site().filter_map(|(_, rules)| rules.encrypted).collect();
+    let all_forced = !forced.is_empty() && forced.len() == of_site().count();
+    let listens = site.level.all("listen");
+    let mut found = Vec::new();
+    if let (true, Some(block)) = (listens.is_empty(), site.block) {
+        // nginx listens on port 80 then.
+        found.push(Listen {
+            at: block,
+            site: index,
+            address: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 80)).into(),
+            encrypted: all_encrypted,
+            proxy_protocol: false,
+        });
+    }
+    for listen in listens {
+        if listen.has("quic") {
+            report.plain(listen, "HTTP/3 is not spoken");
+            continue;
+        }
+        let Some(address) = address(listen.first()) else {
+            report.plain(
+                listen,
+                "the gateway listens on addresses, as 0.0.0.0:443 or [::]:443, not on names",
+            );
+            continue;
+        };
+        if address.port().is_none() {
+            report.plain(listen, "the socket is for the gateway's user and group, where nginx lets everybody connect: mode says who else may");
+        }
+        found.push(Listen {
+            at: listen,
+            site: index,
+            address,
+            encrypted: all_encrypted || listen.has("ssl"),
+            proxy_protocol: listen.has("proxy_protocol"),
+        });
+    }
+    if !found.iter().any(|it| it.encrypted) {
+        // A snippet that some server with TLS includes, or a condition that no request meets.
+        let verify = site.scope.last("ssl_verify_client");
+        let verify = verify.filter(|it| it.first() != "off" && site.block.is_none());
+        let certificates = of_site().filter_map(|(_, rules)| rules.certificate);
+        for at in certificates.chain(verify) {
+            report.security(at, "no listener of this file has TLS: write tls with client_ca and client_auth into listeners");
+        }
+    }
+    if let Some(condition) = forced.first() {
+        if listens.is_empty() && site.block.is_none() {
+            report.security(
+                condition,
+                "the default listener has no TLS: write tls into listeners",
+            );
+        } else if all_forced {
+            for plain in found.iter().filter(|it| !it.encrypted) {
+                report.plain(
+                    plain.at,
+                    format!(
+                        "{} lets nobody in here without TLS: the gateway does not listen here",
+                        condition.place
+                    ),
+                );
+            }
+            found.retain(|it| it.encrypted);
+        } else if found.iter().any(|it| !it.encrypted) {
+            report.security(condition, "a listener serves all namespaces without TLS, or none: take the one without out of listeners");
+        }
+    }
+    found
+}
+
+/// Leaves out addresses on a port whose every address is listened on: the gateway binds both as one.
+fn drop_covered(listens: &mut Vec<Listen<'_>>, report: &mut Report) {
+    let is_everywhere = |address: &SocketAddr| address.ip().is_unspecified();
+    let tcp = |listen: &Listen<'_>| match listen.address {
+        ListenAddress::Tcp(address) => Some(address),
+        ListenAddress::Unix(_) => None,
+    };
+    let everywhere: Vec<_> = listens
+        .iter()
+        .filter_map(tcp)
+        .filter(is_everywhere)
+        .collect();
+    listens.retain(|listen| {
+        let covers = |own: SocketAddr| {
+            let same = |it: &&SocketAddr| it.port() == own.port() && it.is_ipv4() == own.is_ipv4();
+            !is_everywhere(&own) && everywhere.iter().any(|it| same(&it))
+        };
+        let covered = tcp(listen).is_some_and(covers);
+        if covered {
+            report.plain(
+                listen.at,
+                "the gateway listens on all addresses of this port already, for another server",
+            );
+        }
+        !covered
+    });
+}
+
+/// An address of `listen`.
+fn address(text: &str) -> Option<ListenAddress> {
+    if text.starts_with("unix:") {
+        return text.parse().ok();
+    }
+    let any = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+    if let Ok(port) = text.parse::<u16>() {
+        return Some(SocketAddr::from((any, port)).into());
+    }
+    let text = match text.strip_prefix('*') {
+        Some(rest) => format!("0.0.0.0{rest}"),
+        None => match text.strip_prefix("localhost") {
+            Some(rest) => format!("127.0.0.1{rest}"),
+            None => text.to_owned(),
+        },
+    };
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Some(address.into());
+    }
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    let address = bare.parse::<IpAddr>().ok()?;
+    Some(SocketAddr::from((address, 80)).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_nginx_reads_them() {
+        for (text, expected) in [
+            ("80", Some("0.0.0.0:80")),
+            ("*:8080", Some("0.0.0.0:8080")),
+            ("127.0.0.1", Some("127.0.0.1:80")),
+            ("127.0.0.1:1", Some("127.0.0.1:1")),
+            ("[::]:443", Some("[::]:443")),
+            ("[::1]", Some("[::1]:80")),
+            ("localhost:81", Some("127.0.0.1:81")),
+            ("unix:/run/x.sock", Some("unix:/run/x.sock")),
+            ("unix:x.sock", None),
+            ("gw.example.com:80", None),
+            ("", None),
+        ] {
+            assert_eq!(
+                address(text).map(|it| it.to_string()).as_deref(),
+                expected,
+                "{text}"
+            );
+        }
+    }
+}

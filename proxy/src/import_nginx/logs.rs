@@ -1,0 +1,107 @@
+//! `observability.access_log`.
+
+use crate::access_log::Pattern;
+
+use super::report::Report;
+use super::tree::Directive;
+use super::values::{Piece, pieces};
+use super::view::View;
+use super::yaml_text::Map;
+
+/// Adds the access log of the first exposure that has one.
+pub(super) fn write(view: &View<'_>, observability: &mut Map, report: &mut Report) {
+    let mut logs: Vec<&Directive> = Vec::new();
+    for exposure in &view.sites.exposures {
+        for log in exposure.scope.all("access_log").iter().copied() {
+            if log.first() != "off" && !logs.iter().any(|it| std::ptr::eq(*it, log)) {
+                logs.push(log);
+            }
+        }
+    }
+    let Some((log, others)) = logs.split_first() else {
+        return;
+    };
+    for other in others {
+        report.plain(
+            other,
+            format!("there is one access log, that of {}", log.place),
+        );
+    }
+    let path = match log.first() {
+        "/dev/stdout" => "stdout",
+        path if path.starts_with("syslog:") || path.contains('$') => {
+            report.plain(
+                log,
+                "the access log goes to a file or to standard output: collect it from there",
+            );
+            return;
+        }
+        path => path,
+    };
+    if log.option("if").is_some() {
+        report.plain(log, "every request has a line: the condition is left out");
+    }
+    let mut entry = Map::default();
+    entry.add("path", path);
+    let format = log
+        .arg(1)
+        .filter(|name| !name.contains('=') && *name != "combined");
+    if let Some(name) = format {
+        let named = |it: &&&Directive| it.first() == name;
+        let found = view.sites.http.all("log_format").iter().find(named);
+        match found.and_then(|format| pattern(format, report).map(|text| (text, format))) {
+            Some((text, at)) => entry.add_with("format", text, at.place.to_string()),
+            None => report.plain(
+                log,
+                "this format cannot be read: lines are in the format combined",
+            ),
+        }
+    }
+    observability.add_with("access_log", entry, log.place.to_string());
+}
+
+/// The format with `-` in the place of variables that the gateway does not have.
+fn pattern(format: &Directive, report: &mut Report) -> Option<String> {
+    let escapes = format.option("escape");
+    if escapes.is_some_and(|it| it != "default") {
+        report.plain(
+            format,
+            "values are escaped as \\xHH: for lines that are JSON, write format: json",
+        );
+    }
+    let words = format
+        .args()
+        .skip(1)
+        .filter(|it| !it.starts_with("escape="));
+    let text: String = words.collect();
+    let mut known = String::new();
+    let mut unknown = false;
+    let pieces = pieces(&text);
+    for (index, piece) in pieces.iter().enumerate() {
+        match *piece {
+            Piece::Text(text) => known.push_str(&text.replace('$', "$$")),
+            Piece::Variable(name) => {
+                let joined = |it: &Piece<'_>| match it {
+                    Piece::Text(text) => {
+                        text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+                    }
+                    Piece::Variable(_) => false,
+                };
+                let field = match pieces.get(index + 1).is_some_and(joined) {
+                    true => format!("${{{name}}}"),
+                    false => format!("${name}"),
+                };
+                if field.parse::<Pattern>().is_ok() {
+                    known.push_str(&field);
+                } else {
+                    unknown = true;
+                    known.push('-');
+                }
+            }
+        }
+    }
+    if unknown {
+        report.plain(format, "variables that the gateway does not have are \"-\": docs/operating.md lists those it has");
+    }
+    known.parse::<Pattern>().is_ok().then_some(known)
+}

@@ -1,0 +1,349 @@
+//! `upstreams.remote`: each exposure as a namespace, by the path of its location.
+
+use std::time::Duration;
+
+use tooldock_workers::config::Limits;
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::remote::{Backend, RemoteRetry, RemoteTimeouts};
+
+use super::headers;
+use super::pools;
+use super::report::Report;
+use super::sites::{Exposure, Sites};
+use super::sizes::duration;
+use super::targets::{Servers, Target, target};
+use super::tree::Directive;
+use super::values::{is_file, number, time};
+use super::variables::Variables;
+use super::yaml_text::Map;
+
+/// The namespaces of a configuration.
+pub(super) struct Namespaces {
+    /// The namespace of each exposure.
+    pub(super) names: Vec<Option<NamespaceName>>,
+    /// `upstreams.remote`.
+    pub(super) servers: Map,
+}
+
+/// A namespace, and the exposure that it is made of.
+struct Made<'a> {
+    name: NamespaceName,
+    target: Target<'a>,
+    exposure: usize,
+    server: Map,
+    comment: String,
+}
+
+/// Makes the namespaces.
+pub(super) fn namespaces(
+    sites: &Sites<'_>,
+    variables: &Variables<'_>,
+    report: &mut Report,
+) -> Namespaces {
+    let mut targets: Vec<_> = sites
+        .exposures
+        .iter()
+        .map(|exposure| reached(exposure, sites, variables, report))
+        .collect();
+    let mut names: Vec<Option<NamespaceName>> = vec![None; targets.len()];
+    let mut made: Vec<Made<'_>> = Vec::new();
+    // What speaks Streamable HTTP makes the namespace; the paths of HTTP+SSE to the same server belong to that.
+    let of_sse = |index: &usize| targets[*index].as_ref().is_some_and(Target::is_of_sse);
+    let mut order: Vec<usize> = (0..targets.len()).collect();
+    order.sort_by_key(of_sse);
+    for index in order {
+        let exposure = &sites.exposures[index];
+        let (Some(target), Some(pass)) = (targets[index].take(), exposure.pass) else {
+            continue;
+        };
+        let wanted = name(&target);
+        let known = made
+            .iter()
+            .find(|it| it.wanted_by(&wanted) && it.target.is_same(&target));
+        let mut server = Map::default();
+        if let Some(known) = known {
+            names[index] = Some(known.name.clone());
+            if !target.is_of_sse()
+                && write(
+                    exposure,
+                    &target,
+                    &known.name,
+                    pass,
+                    variables,
+                    &mut server,
+                    &mut Report::default(),
+                )
+                && server.bare() != known.server.bare()
+            {
+                let place = &sites.exposures[known.exposure].at.place;
+                report.plain(exposure.at, format!("leads to the same server as {place}, by other settings: those of {place} are taken"));
+            }
+            continue;
+        }
+        let name = free_name(&wanted, &made);
+        if name.as_str() != wanted && !made.is_empty() {
+            report.plain(
+                exposure.at,
+                format!("another location has the same name: its namespace is {name}"),
+            );
+        }
+        if !write(
+            exposure,
+            &target,
+            &name,
+            pass,
+            variables,
+            &mut server,
+            report,
+        ) {
+            continue;
+        }
+        let comment = comment(exposure, &target, &name);
+        names[index] = Some(name.clone());
+        made.push(Made {
+            name,
+            target,
+            exposure: index,
+            server,
+            comment,
+        });
+    }
+    made.sort_by_key(|it| it.exposure);
+    let mut servers = Map::default();
+    for it in made {
+        servers.add_with(it.name.as_str(), it.server, it.comment);
+    }
+    Namespaces { names, servers }
+}
+
+impl Made<'_> {
+    fn wanted_by(&self, wanted: &str) -> bool {
+        let numbered = self.name.as_str().strip_prefix(wanted);
+        numbered.is_some_and(|rest| {
+            rest.is_empty()
+                || rest
+                    .strip_prefix('-')
+                    .is_some_and(|it| number(it).is_some())
+        })
+    }
+}
+
+fn reached<'a>(
+    exposure: &Exposure<'a>,
+    sites: &Sites<'a>,
+    variables: &Variables<'a>,
+    report: &mut Report,
+) -> Option<Target<'a>> {
+    let pass = exposure.pass?;
+    match target(exposure, pass, sites, variables) {
+        Ok(target) => {
+            if let Some((at, why)) = target.unsure {
+                report.plain(at, why);
+            }
+            if let Some(refusing) = sites.refusals.of(&target.endpoint, &exposure.scope) {
+                let place = &exposure.at.place;
+                report.security(refusing, format!("refuses paths in nginx that {place} passes on here: leave the server out of upstreams.remote, if it is closed"));
+            }
+            for rewrite in exposure.scope.rewrites_before() {
+                report.plain(rewrite, "paths are not rewritten: see that the path in backends is that of the MCP endpoint");
+            }
+            Some(target)
+        }
+        Err(why) => {
+            report.plain(pass, why);
+            None
+        }
+    }
+}
+
+fn comment(exposure: &Exposure<'_>, target: &Target<'_>, name: &NamespaceName) -> String {
+    let client = match target.endpoint.as_str() {
+        "" => "/",
+        endpoint => endpoint,
+    };
+    format!(
+        "{}: clients that used {client} use /mcp/{name}",
+        exposure.at.place
+    )
+}
+
+/// The name that a location's path gives: its words without those that only say MCP.
+fn name(target: &Target<'_>) -> String {
+    let said = target
+        .endpoint
+        .split('/')
+        .filter(|it| !matches!(*it, "" | "mcp" | "sse" | "message" | "messages"));
+    let from_path = usable(&said.collect::<Vec<_>>().join("-"));
+    let from_pool = || match &target.servers {
+        Servers::Pool(pool) => usable(pool.first()),
+        Servers::One(_) => None,
+    };
+    from_path
+        .or_else(from_pool)
+        .unwrap_or_else(|| "default".to_owned())
+}
+
+/// A text as the name of a namespace.
+fn usable(text: &str) -> Option<String> {
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() || c == '_' {
+            c.to_ascii_lowercase()
+        } else {
+            '-'
+        }
+    };
+    let name: String = text.chars().map(plain).collect();
+    let name = name.trim_matches(['-', '_']);
+    let name: String = name.chars().take(50).collect();
+    let valid = name.parse::<NamespaceName>().ok()?;
+    // The paths of these names are others in ToolDock v1.
+    Some(match valid.is_path_of_v1() {
+        true => format!("{name}-mcp"),
+        false => name,
+    })
+}
+
+fn free_name(wanted: &str, made: &[Made<'_>]) -> NamespaceName {
+    let names = std::iter::once(wanted.to_owned()).chain((2..).map(|n| format!("{wanted}-{n}")));
+    let mut free = names.filter_map(|name| name.parse::<NamespaceName>().ok());
+    let free = free.find(|name| !made.iter().any(|it| it.name == *name));
+    free.expect("there are fewer namespaces than numbers, and each name is valid")
+}
+
+/// Adds the keys of a server. False where it cannot be reached.
+fn write(
+    exposure: &Exposure<'_>,
+    target: &Target<'_>,
+    name: &NamespaceName,
+    pass: &Directive,
+    variables: &Variables<'_>,
+    server: &mut Map,
+    report: &mut Report,
+) -> bool {
+    if !pools::write(target, pass, server, report) {
+        return false;
+    }
+    if target.is_of_sse() {
+        server.add("transport", "sse");
+    }
+    headers::write_requests(exposure, name, variables, server, report);
+    if target.encrypted {
+        write_tls(exposure, target, server, report);
+    }
+    write_timeouts(exposure, server);
+    write_retry(exposure, server, report);
+    true
+}
+
+fn write_tls(exposure: &Exposure<'_>, target: &Target<'_>, server: &mut Map, report: &mut Report) {
+    let mut tls = Map::default();
+    let verify = exposure.scope.last("proxy_ssl_verify");
+    let verified = verify.is_some_and(|it| it.first() == "on");
+    if !verified {
+        let at = verify.or(exposure.pass).unwrap_or(exposure.at);
+        report.plain(
+            at,
+            "certificates of servers are verified here: tls.ca names an authority of your own",
+        );
+    }
+    let file = |name: &str| exposure.scope.last(name).filter(|it| is_file(it.first()));
+    if let Some(authority) = file("proxy_ssl_trusted_certificate") {
+        tls.add_with("ca", authority.first(), authority.place.to_string());
+    }
+    if let (Some(cert), Some(key)) = (
+        file("proxy_ssl_certificate"),
+        file("proxy_ssl_certificate_key"),
+    ) {
+        tls.add_with("cert", cert.first(), cert.place.to_string());
+        tls.add("key", key.first());
+    } else if let Some(at) = exposure.scope.last("proxy_ssl_certificate") {
+        report.plain(
+            at,
+            "certificates are PEM files: write their paths into tls.cert and tls.key",
+        );
+    }
+    let name = exposure.scope.last("proxy_ssl_name");
+    let is_name = |name: &str| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        !name.is_empty()
+            && name.bytes().all(plain)
+            && Backend::parse(&format!("https://{name}/")).is_ok()
+    };
+    match (name, &target.servers) {
+        (Some(name), _) if is_name(name.first()) => {
+            tls.add_with("server_name", name.first(), name.place.to_string())
+        }
+        (Some(name), _) => report.plain(
+            name,
+            "the name in certificates is that of the URL, or a fixed one in tls.server_name",
+        ),
+        // nginx verifies the name of the pool.
+        (None, Servers::Pool(pool)) if verified && is_name(pool.first()) => {
+            tls.add_with("server_name", pool.first(), pool.place.to_string())
+        }
+        _ => {}
+    }
+    server.add("tls", tls);
+}
+
+fn write_timeouts(exposure: &Exposure<'_>, server: &mut Map) {
+    let defaults = RemoteTimeouts::default();
+    let said = |name: &str| {
+        let directive = exposure.scope.last(name)?;
+        Some((
+            time(directive.first()).filter(|it| !it.is_zero())?,
+            directive,
+        ))
+    };
+    let mut timeouts = Map::default();
+    if let Some((connect, at)) =
+        said("proxy_connect_timeout").filter(|(connect, _)| *connect != defaults.connect)
+    {
+        timeouts.add_with("connect", duration(connect), at.place.to_string());
+    }
+    let read = said("proxy_read_timeout");
+    if let Some((read, at)) = read {
+        // It is how long a server may say nothing, before its answer and within.
+        let mut comment = at.place.to_string();
+        for (key, default) in [("head", defaults.head), ("idle", defaults.idle)] {
+            if read != default {
+                timeouts.add_with(key, duration(read), std::mem::take(&mut comment));
+            }
+        }
+        if read > defaults.call {
+            timeouts.add("call", duration(read));
+        }
+    }
+    server.add("timeouts", timeouts);
+    if let Some((read, at)) =
+        read.filter(|(read, _)| *read > Limits::default().timeout.max(Duration::from_secs(1)))
+    {
+        let mut limits = Map::default();
+        let comment = format!(
+            "{}: here the time of a whole call, where nginx has none",
+            at.place
+        );
+        limits.add_with("timeout", duration(read), comment);
+        server.add("limits", limits);
+    }
+}
+
+fn write_retry(exposure: &Exposure<'_>, server: &mut Map, report: &mut Report) {
+    let when = exposure.scope.last("proxy_next_upstream");
+    let tries = exposure.scope.last("proxy_next_upstream_tries");
+    if let Some(when) = when.filter(|it| it.has("non_idempotent")) {
+        report.plain(when, "a tool call that may have run is never sent again");
+    }
+    let max = match (when, tries) {
+        (Some(when), _) if when.has("off") => Some((0, when)),
+        (_, Some(tries)) => number(tries.first())
+            .filter(|it| *it > 0)
+            .map(|it| ((it - 1).min(10), tries)),
+        _ => None,
+    };
+    if let Some((max, at)) = max.filter(|(max, _)| *max != u64::from(RemoteRetry::default().max)) {
+        let mut retry = Map::default();
+        retry.add_with("max", max, at.place.to_string());
+        server.add("retry", retry);
+    }
+}

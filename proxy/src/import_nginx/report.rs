@@ -1,0 +1,72 @@
+//! What of an nginx configuration is not carried over, a line each.
+//!
+//! A line has the place, the name of the directive and words of ours: never an argument, which may be a secret.
+
+use std::collections::BTreeSet;
+
+use super::known;
+use super::tree::{Directive, Place};
+
+/// Whether a restriction is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Weight {
+    /// Nothing is open that nginx kept closed.
+    Plain,
+    /// Something would be open that nginx kept closed, or somebody has to look whether it would.
+    Security,
+}
+
+/// One directive that is not carried over, or not as it is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Leftover {
+    place: Place,
+    directive: String,
+    weight: Weight,
+    why: String,
+}
+
+/// All of them, by their place, each once.
+#[derive(Debug, Default)]
+pub(super) struct Report(BTreeSet<Leftover>);
+
+impl Report {
+    /// Notes a directive without which nothing is more open than with nginx.
+    pub(super) fn plain(&mut self, directive: &Directive, why: impl Into<String>) {
+        self.note(directive, Weight::Plain, why.into());
+    }
+
+    /// Notes a directive without which something may be more open than with nginx.
+    pub(super) fn security(&mut self, directive: &Directive, why: impl Into<String>) {
+        self.note(directive, Weight::Security, why.into());
+    }
+
+    fn note(&mut self, directive: &Directive, weight: Weight, why: String) {
+        self.0.insert(Leftover {
+            place: directive.place.clone(),
+            directive: known::shown(directive.name()).to_owned(),
+            weight,
+            why,
+        });
+    }
+
+    /// Whether a security directive would be dropped.
+    pub(super) fn has_security(&self) -> bool {
+        self.count(Weight::Security) > 0
+    }
+
+    /// How many leftovers have that weight.
+    pub(super) fn count(&self, weight: Weight) -> usize {
+        self.0.iter().filter(|it| it.weight == weight).count()
+    }
+
+    /// The lines.
+    pub(super) fn lines(&self) -> impl Iterator<Item = String> {
+        self.0.iter().map(|it| {
+            let weight = match it.weight {
+                Weight::Plain => "",
+                Weight::Security => "security: ",
+            };
+            format!("{}: {}: {weight}{}", it.place, it.directive, it.why)
+        })
+    }
+}

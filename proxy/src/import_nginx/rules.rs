@@ -1,0 +1,123 @@
+//! What the conditions of one exposure let in, all of them together.
+
+use super::guards::{Guard, Token, guard};
+use super::report::Report;
+use super::sites::Exposure;
+use super::tree::Directive;
+use super::variables::Variables;
+
+/// Who is let in.
+#[derive(Default)]
+pub(super) struct Rules<'a> {
+    /// These tokens alone.
+    pub(super) tokens: Option<(Vec<Token<'a>>, &'a Directive)>,
+    /// Pages of these origins alone.
+    pub(super) origins: Option<(Vec<&'a str>, &'a Directive)>,
+    /// Certificates with these subjects alone: the name of each in the file, and the subject.
+    pub(super) subjects: Option<(Vec<(&'a str, &'a str)>, &'a Directive)>,
+    /// Verified certificates alone.
+    pub(super) certificate: Option<&'a Directive>,
+    /// This host alone.
+    pub(super) host: Option<(&'a str, &'a Directive)>,
+    /// Encrypted connections alone.
+    pub(super) encrypted: Option<&'a Directive>,
+    /// Something else is asked for, which cannot be carried over.
+    more: bool,
+}
+
+impl<'a> Rules<'a> {
+    /// Reads the conditions of an exposure, and reports those that are lost.
+    pub(super) fn of(
+        exposure: &Exposure<'a>,
+        variables: &Variables<'a>,
+        report: &mut Report,
+    ) -> Self {
+        let mut rules = Self::default();
+        for condition in exposure.scope.conditions() {
+            rules.add(condition, guard(condition, variables), report);
+        }
+        let access = ["auth_basic", "auth_request", "auth_jwt"];
+        rules.more |= access.iter().any(|name| {
+            exposure
+                .scope
+                .last(name)
+                .is_some_and(|it| it.first() != "off")
+        });
+        if let (Some(_), Some((_, at))) = (&rules.tokens, &rules.subjects) {
+            report.security(
+                at,
+                "here a token or a certificate lets a client in, not both together: tokens are asked for, and the subject is not",
+            );
+            rules.subjects = None;
+        }
+        rules
+    }
+
+    fn add(&mut self, at: &'a Directive, guard: Guard<'a>, report: &mut Report) {
+        match guard {
+            Guard::Tokens {
+                tokens,
+                elsewhere,
+                more,
+            } => {
+                if elsewhere {
+                    report.plain(at, "tokens come in Authorization: Bearer; tell the clients, which send another header now");
+                }
+                if more {
+                    report.plain(at, "what is no Bearer token of at most 4096 visible characters is not let in: patterns, Basic, other schemes");
+                }
+                self.tokens = Some(match self.tokens.take() {
+                    None => (tokens, at),
+                    Some((mut before, first)) => {
+                        before.retain(|it| tokens.iter().any(|other| other.digest == it.digest));
+                        (before, first)
+                    }
+                });
+            }
+            Guard::Origins {
+                origins,
+                more,
+                needed,
+            } => {
+                if needed {
+                    report.security(at, "requests without an Origin are let in, as they come from no web page: they still need a token");
+                }
+                if more {
+                    report.plain(at, "origins are listed one by one in admission.origins: pages that a pattern lets in are refused");
+                }
+                self.origins = Some(match self.origins.take() {
+                    None => (origins, at),
+                    Some((mut before, first)) => {
+                        before.retain(|it| origins.contains(it));
+                        (before, first)
+                    }
+                });
+            }
+            Guard::Subjects(subjects) => match &self.subjects {
+                None => self.subjects = Some((subjects, at)),
+                Some(_) => {
+                    report.security(at, "a second condition on the subject has no counterpart")
+                }
+            },
+            Guard::Host(host) => match &self.host {
+                None => self.host = Some((host, at)),
+                Some(_) => report.security(at, "a second condition on the host has no counterpart"),
+            },
+            Guard::Certificate => self.certificate = Some(at),
+            Guard::Encrypted => self.encrypted = Some(at),
+            // Some credential is always needed here.
+            Guard::AnyCredential => self.more = true,
+            Guard::Always => {}
+            Guard::Harmless(why) => report.plain(at, why),
+            Guard::Lost(why) => {
+                self.more = true;
+                report.security(at, why);
+            }
+        }
+    }
+
+    /// Whether nginx lets everybody in who reaches it.
+    pub(super) fn is_open(&self) -> bool {
+        self.tokens.is_none() && self.subjects.is_none() && self.certificate.is_none() && !self.more
+    }
+}

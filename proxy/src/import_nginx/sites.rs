@@ -1,0 +1,405 @@
+//! Which requests an nginx passes on: its servers, their locations, and the directives in force at each.
+//!
+//! A location that passes requests on is an *exposure*. All that is asked of nginx is asked at exposures, with what they
+//! inherit.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::known::{Treatment, treatment};
+use super::refusals::{Refusals, lets_nobody_in};
+use super::report::Report;
+use super::scope::{Level, Paths, Scope};
+use super::tree::{Directive, Failure};
+
+/// More locations are no configuration that somebody wrote for MCP servers.
+const EXPOSURES_MAX: usize = 1_000;
+
+/// More conditions are a program.
+const CONDITIONS_MAX: usize = 100;
+
+/// A place where requests are passed on.
+pub(super) struct Exposure<'a> {
+    /// The location; of a file without any, the server or the first directive.
+    pub(super) at: &'a Directive,
+    pub(super) scope: Scope<'a>,
+    pub(super) paths: Option<Paths<'a>>,
+    /// The directive that passes requests on.
+    pub(super) pass: Option<&'a Directive>,
+    /// The index of its server.
+    pub(super) site: usize,
+}
+
+/// A `server` that passes requests on.
+pub(super) struct Site<'a> {
+    /// The block; none where locations stand at the top of the file.
+    pub(super) block: Option<&'a Directive>,
+    pub(super) level: Rc<Level<'a>>,
+    pub(super) scope: Scope<'a>,
+}
+
+/// All of a configuration.
+pub(super) struct Sites<'a> {
+    /// Outside `http`: processes and connections.
+    pub(super) main: Rc<Level<'a>>,
+    pub(super) http: Rc<Level<'a>>,
+    pub(super) sites: Vec<Site<'a>>,
+    pub(super) exposures: Vec<Exposure<'a>>,
+    /// A location with figures of nginx itself.
+    pub(super) status: Option<&'a Directive>,
+    /// Locations that refuse all requests.
+    pub(super) refusals: Refusals<'a>,
+}
+
+/// Paths that probes ask for.
+const PROBES: [&str; 9] = [
+    "/health",
+    "/healthz",
+    "/ready",
+    "/readyz",
+    "/live",
+    "/livez",
+    "/ping",
+    "/status",
+    "/nginx_status",
+];
+
+/// Paths of authorization servers.
+const LOGIN: [&str; 9] = [
+    "/authorize",
+    "/token",
+    "/register",
+    "/revoke",
+    "/oauth",
+    "/oauth2",
+    "/login",
+    "/callback",
+    "/jwks",
+];
+
+impl<'a> Sites<'a> {
+    /// Finds what is passed on, and reports the directives that stand around that and have no counterpart.
+    ///
+    /// # Errors
+    ///
+    /// More locations than the bound.
+    pub(super) fn of(tree: &'a [Directive], report: &mut Report) -> Result<Self, Failure> {
+        let main = Level::of(tree);
+        check_top(&main)?;
+        // Files of sites-enabled hold what stands in http.
+        let http = match main.last("http") {
+            Some(block) => Level::of(block.block()),
+            None => Rc::clone(&main),
+        };
+        let mut sites = Self {
+            main,
+            http: Rc::clone(&http),
+            sites: Vec::new(),
+            exposures: Vec::new(),
+            status: None,
+            refusals: Refusals::default(),
+        };
+        let outer = Scope {
+            levels: vec![Rc::clone(&http)],
+            server: None,
+        };
+        for server in http.all("server") {
+            sites.read_server(server, &outer, report)?;
+        }
+        if !http.all("location").is_empty() && !is_answered(&http, report) {
+            // A snippet that some server includes: what stands beside the locations is the server's.
+            let inside = Scope {
+                server: Some(Rc::clone(&http)),
+                ..outer.clone()
+            };
+            sites.sites.push(Site {
+                block: None,
+                level: Rc::clone(&http),
+                scope: inside.clone(),
+            });
+            for location in http.all("location") {
+                sites.read_location(location, &inside, report)?;
+            }
+        }
+        if sites.exposures.iter().all(|it| it.pass.is_none()) {
+            if let Some(first) = tree.first() {
+                report.plain(first, "no location of this configuration passes requests on to a server: there are no namespaces");
+            }
+            sites.expose_what_is_there(tree, &outer);
+        }
+        sites.drop_empty_servers();
+        sites.list_leftovers(report);
+        Ok(sites)
+    }
+
+    fn read_server(
+        &mut self,
+        server: &'a Directive,
+        outer: &Scope<'a>,
+        report: &mut Report,
+    ) -> Result<(), Failure> {
+        let level = Level::of(server.block());
+        let mut scope = outer.with(&level);
+        scope.server = Some(Rc::clone(&level));
+        if is_answered(&level, report) {
+            return Ok(());
+        }
+        let locations: Vec<_> = level.all("location").to_vec();
+        self.sites.push(Site {
+            block: Some(server),
+            level,
+            scope: scope.clone(),
+        });
+        for location in locations {
+            self.read_location(location, &scope, report)?;
+        }
+        Ok(())
+    }
+
+    fn read_location(
+        &mut self,
+        location: &'a Directive,
+        outer: &Scope<'a>,
+        report: &mut Report,
+    ) -> Result<(), Failure> {
+        let level = Level::of(location.block());
+        let scope = outer.with(&level);
+        let paths = Paths::of(location);
+        for nested in level.all("location") {
+            self.read_location(nested, &scope, report)?;
+        }
+        let pass = level.last("proxy_pass");
+        let path = paths.path();
+        let refuses = |it: &Directive| it.first().starts_with('4');
+        let any = scope.last("satisfy").is_some_and(|it| it.first() == "any");
+        if paths == Paths::Named || level.last("internal").is_some() {
+            if pass.is_some() {
+                report.plain(
+                    location,
+                    "only nginx itself comes here: what leads to this location is listed",
+                );
+            }
+        } else if level.last("stub_status").is_some() {
+            self.status = Some(location);
+        } else if let Some(answer) = level.answers() {
+            if refuses(answer) {
+                self.refusals.add(location, paths, &scope);
+            }
+            if !refuses(answer) && !PROBES.contains(&path) {
+                report.plain(
+                    answer,
+                    "the gateway answers with no texts or redirects of its own",
+                );
+            }
+        } else if pass.is_some() && (PROBES.contains(&path) || path == "/metrics") {
+            report.plain(location, "the gateway answers /health itself, and /ready and /metrics on its metrics listener");
+        } else if pass.is_some() && (path.starts_with("/.well-known") || LOGIN.contains(&path)) {
+            report.plain(
+                location,
+                "is about logging in, and no MCP server: see docs/oauth.md",
+            );
+        } else if pass.is_some() && lets_nobody_in(&level) && !any {
+            report.plain(location, "lets nobody in: its server is left out");
+            self.refusals.add(location, paths, &scope);
+        } else if pass.is_some() {
+            self.expose(Exposure {
+                at: location,
+                scope,
+                paths: Some(paths),
+                pass,
+                site: self.sites.len().saturating_sub(1),
+            })?;
+        } else {
+            let denies = lets_nobody_in(&level);
+            let other = location
+                .block()
+                .iter()
+                .find(|it| it.name().ends_with("_pass"));
+            let empty = location.block().iter().all(|it| it.is("location"));
+            let mut conditions = level.all("if").iter().flat_map(|it| it.block());
+            let conditional = conditions.any(|it| it.is("proxy_pass"));
+            if denies {
+                self.refusals.add(location, paths, &scope);
+            }
+            match other {
+                Some(other) => report.plain(other, "only HTTP is spoken to servers"),
+                None if conditional => report.plain(
+                    location,
+                    "passes requests on by conditions: write the servers into upstreams.remote",
+                ),
+                None if denies
+                    || empty
+                    || level.all("allow").len() + level.all("limit_req").len() > 0 => {}
+                None => report.plain(
+                    location,
+                    "passes nothing on to a server: the gateway serves no files",
+                ),
+            }
+        }
+        Ok(())
+    }
+
+    fn expose(&mut self, exposure: Exposure<'a>) -> Result<(), Failure> {
+        if self.exposures.len() >= EXPOSURES_MAX {
+            return Err(Failure {
+                place: exposure.at.place.clone(),
+                what: format!("more than {EXPOSURES_MAX} locations pass requests on"),
+            });
+        }
+        if exposure.scope.conditions().len() > CONDITIONS_MAX {
+            return Err(Failure {
+                place: exposure.at.place.clone(),
+                what: format!("a request passes more than {CONDITIONS_MAX} conditions"),
+            });
+        }
+        self.exposures.push(exposure);
+        Ok(())
+    }
+
+    /// A file that passes nothing on may still say who is let in: a snippet. Then its locations, its servers or the whole
+    /// file stand for what would be passed on.
+    fn expose_what_is_there(&mut self, tree: &'a [Directive], outer: &Scope<'a>) {
+        for (index, site) in self.sites.iter().enumerate() {
+            let locations: Vec<_> = site
+                .level
+                .all("location")
+                .iter()
+                .map(|it| (*it, Level::of(it.block())))
+                .collect();
+            let mut serving: Vec<_> = locations
+                .into_iter()
+                .filter(|(_, level)| {
+                    level.answers().is_none() && level.last("stub_status").is_none()
+                })
+                .collect();
+            serving.truncate(EXPOSURES_MAX);
+            if serving.is_empty() {
+                self.exposures.extend(site.block.map(|at| Exposure {
+                    at,
+                    scope: site.scope.clone(),
+                    paths: None,
+                    pass: None,
+                    site: index,
+                }));
+            }
+            for (at, level) in serving {
+                self.exposures.push(Exposure {
+                    at,
+                    scope: site.scope.with(&level),
+                    paths: None,
+                    pass: None,
+                    site: index,
+                });
+            }
+        }
+        if self.sites.is_empty() && self.http.all("server").is_empty() {
+            self.exposures.extend(tree.first().map(|at| Exposure {
+                at,
+                scope: outer.clone(),
+                paths: None,
+                pass: None,
+                site: 0,
+            }));
+            self.sites.push(Site {
+                block: None,
+                level: Rc::clone(&self.http),
+                scope: outer.clone(),
+            });
+        }
+    }
+
+    /// A server without an exposure is not listened for.
+    fn drop_empty_servers(&mut self) {
+        let mut kept = Vec::new();
+        let mut places = HashMap::new();
+        for (index, site) in self.sites.drain(..).enumerate() {
+            if self.exposures.iter().any(|it| it.site == index) {
+                places.insert(index, kept.len());
+                kept.push(site);
+            }
+        }
+        self.sites = kept;
+        for exposure in &mut self.exposures {
+            exposure.site = places.get(&exposure.site).copied().unwrap_or_default();
+        }
+    }
+
+    /// Lists directives without a counterpart, once each, where they are in force for an exposure.
+    fn list_leftovers(&self, report: &mut Report) {
+        let mut blocks = vec![&self.main, &self.http];
+        blocks.extend(self.sites.iter().map(|site| &site.level));
+        blocks.extend(self.exposures.iter().flat_map(|it| it.scope.levels.iter()));
+        let mut seen: Vec<*const Level<'a>> = Vec::new();
+        for level in blocks {
+            if seen.contains(&Rc::as_ptr(level)) {
+                continue;
+            }
+            seen.push(Rc::as_ptr(level));
+            let in_force = |name: &str| {
+                let mut levels = self
+                    .exposures
+                    .iter()
+                    .filter_map(|it| it.scope.level_of(name));
+                levels.any(|it| Rc::ptr_eq(it, level))
+            };
+            let outside = Rc::ptr_eq(level, &self.main) && !Rc::ptr_eq(level, &self.http);
+            for directive in level.block {
+                match treatment(directive.name(), directive.first()) {
+                    Treatment::Fine | Treatment::Mapped => {}
+                    // Outside http, no request is refused.
+                    Treatment::Security(_) if outside => {
+                        report.plain(directive, "has no counterpart");
+                    }
+                    Treatment::Plain(why) if outside || in_force(directive.name()) => {
+                        report.plain(directive, why);
+                    }
+                    Treatment::Security(why) if in_force(directive.name()) => {
+                        report.security(directive, why);
+                    }
+                    // Each location says something else.
+                    Treatment::Plain(_) | Treatment::Security(_) => {}
+                }
+            }
+        }
+    }
+}
+
+/// Whether a server answers every request before it would be passed on. Then the gateway does not listen for it.
+fn is_answered(level: &Level<'_>, report: &mut Report) -> bool {
+    let Some(answer) = level.answers() else {
+        return false;
+    };
+    match answer.first() {
+        code if code.starts_with('4') => {}
+        _ if answer.args().any(|arg| arg.starts_with("https://")) => report.plain(
+            answer,
+            "the gateway sends nobody from http to https: it does not listen here, give clients the https address",
+        ),
+        _ => report.plain(
+            answer,
+            "the gateway answers with no texts or redirects of its own, and does not listen here",
+        ),
+    }
+    true
+}
+
+/// What nginx itself refuses, and where it would be unclear what is in force.
+fn check_top(main: &Level<'_>) -> Result<(), Failure> {
+    let fails = |at: &Directive, what: &str| {
+        Err(Failure {
+            place: at.place.clone(),
+            what: what.to_owned(),
+        })
+    };
+    match main.all("http") {
+        [] => Ok(()),
+        [_] => {
+            let inside = ["server", "upstream", "map", "location", "if"];
+            let outside = inside.iter().find_map(|name| main.last(name));
+            outside.map_or(Ok(()), |at| {
+                fails(at, "stands outside of http, where nginx does not take it")
+            })
+        }
+        [_, second, ..] => fails(second, "there is a second http block"),
+    }
+}

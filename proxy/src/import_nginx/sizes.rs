@@ -1,0 +1,161 @@
+//! Sizes, times and numbers of the process: `admission.limits`, `admission.timeouts`, `threads`, `replicas`.
+
+use std::time::Duration;
+
+use tooldock_filters::config::{LimitsConfig, TimeoutsConfig};
+
+use super::report::Report;
+use super::sites::Exposure;
+use super::tree::Directive;
+use super::values::{number, size, time};
+use super::view::View;
+use super::yaml_text::Map;
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * KIB;
+const BODY_MAX: u64 = 1024 * MIB;
+
+/// Adds limits of requests.
+pub(super) fn write_limits(view: &View<'_>, limits: &mut Map, report: &mut Report) {
+    let defaults = LimitsConfig::default();
+    let body = view.strictest(report, "admission.limits.body", |exposure| {
+        let directive = exposure.scope.last("client_max_body_size")?;
+        Some((
+            size(directive.first())
+                .filter(|bytes| *bytes > 0)
+                .unwrap_or(u64::MAX),
+            directive,
+        ))
+    });
+    if let Some((bytes, at)) = body {
+        let lacks = |it: &&Exposure<'_>| it.scope.last("client_max_body_size").is_none();
+        if let Some(other) = view.sites.exposures.iter().find(lacks) {
+            report.plain(
+                at,
+                format!(
+                    "holds for {}, too, where nginx takes bodies of 1 MiB",
+                    other.at.place
+                ),
+            );
+        }
+        if bytes > BODY_MAX {
+            report.plain(
+                at,
+                "bodies are held in memory: at most 1 GiB; admission.limits.body stays 4 MiB",
+            );
+        } else if bytes != defaults.body.as_u64() {
+            limits.add_with("body", spelled(bytes), at.place.to_string());
+            if bytes > defaults.bodies_total.as_u64() {
+                limits.add("bodies_total", spelled(bytes));
+            }
+        }
+    }
+    let head = view.strictest(report, "admission.limits.header_bytes", |exposure| {
+        let directive = exposure.scope.last("large_client_header_buffers")?;
+        let bytes = number(directive.first())?.checked_mul(size(directive.arg(1)?)?)?;
+        Some((bytes.clamp(KIB, 1023 * KIB), directive))
+    });
+    if let Some((bytes, at)) = head
+        && bytes != defaults.header_bytes.as_u64()
+    {
+        limits.add_with("header_bytes", spelled(bytes), at.place.to_string());
+    }
+    write_connections(view, limits, report);
+}
+
+/// Connections of all processes, unless `limit_conn` says a number.
+fn write_connections(view: &View<'_>, limits: &mut Map, report: &mut Report) {
+    if limits.has("connections") {
+        return;
+    }
+    let events = view
+        .sites
+        .main
+        .last("events")
+        .map(Directive::block)
+        .unwrap_or_default();
+    let Some(at) = events.iter().find(|it| it.is("worker_connections")) else {
+        return;
+    };
+    let processes = view
+        .sites
+        .main
+        .last("worker_processes")
+        .map_or("1", |it| it.first());
+    let Some(connections) = number(at.first()) else {
+        return;
+    };
+    if processes == "auto" {
+        report.plain(at, "is for each process in nginx, and for all in admission.limits.connections: left at its default");
+        return;
+    }
+    let all = connections.saturating_mul(number(processes).unwrap_or(1));
+    if (1..=100_000_000).contains(&all) && all != LimitsConfig::default().connections as u64 {
+        limits.add_with("connections", all, at.place.to_string());
+    }
+}
+
+/// Adds time limits of connections.
+pub(super) fn write_timeouts(view: &View<'_>, timeouts: &mut Map, report: &mut Report) {
+    let defaults = TimeoutsConfig::default();
+    for (name, key, default) in [
+        ("client_header_timeout", "header", defaults.header),
+        ("client_body_timeout", "body", defaults.body),
+        ("keepalive_timeout", "keepalive", defaults.keepalive),
+        ("send_timeout", "write", defaults.write),
+    ] {
+        let what = format!("admission.timeouts.{key}");
+        let found = view.strictest(report, &what, |exposure| {
+            let directive = exposure.scope.last(name)?;
+            Some((time(directive.first())?, directive))
+        });
+        let Some((value, at)) = found else { continue };
+        if value.is_zero() {
+            report.plain(at, format!("0 is no time: {what} is left at its default"));
+        } else if value != default {
+            timeouts.add_with(key, duration(value), at.place.to_string());
+        }
+    }
+}
+
+/// Adds threads and the time for requests in flight at a stop.
+pub(super) fn write_process(view: &View<'_>, top: &mut Map, report: &mut Report) {
+    let main = &view.sites.main;
+    if let Some(at) = main.last("worker_processes")
+        && let Some(threads) = number(at.first()).filter(|threads| *threads > 0)
+    {
+        if threads > 256 {
+            report.plain(at, "threads are at most 256: left at its default");
+        } else {
+            top.add_with("threads", threads, at.place.to_string());
+        }
+    }
+    if let Some(at) = main.last("worker_shutdown_timeout")
+        && let Some(value) =
+            time(at.first()).filter(|value| !value.is_zero() && *value != Duration::from_secs(30))
+    {
+        let mut replicas = Map::default();
+        replicas.add_with("grace", duration(value), at.place.to_string());
+        top.add("replicas", replicas);
+    }
+}
+
+/// A time as the configuration spells it, a year at most.
+pub(super) fn duration(value: Duration) -> String {
+    let milliseconds = value.min(Duration::from_secs(365 * 24 * 3600)).as_millis();
+    let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
+    let whole = units
+        .into_iter()
+        .find(|(unit, _)| milliseconds.is_multiple_of(*unit));
+    let (unit, name) = whole.unwrap_or((1, "ms"));
+    format!("{}{name}", milliseconds / unit)
+}
+
+/// A size as the configuration spells it.
+fn spelled(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes % MIB == 0 => format!("{}MiB", bytes / MIB),
+        bytes if bytes % KIB == 0 => format!("{}KiB", bytes / KIB),
+        bytes => format!("{bytes}B"),
+    }
+}

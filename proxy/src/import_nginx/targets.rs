@@ -1,0 +1,307 @@
+//! Where an exposure passes requests on to: the servers, and the path of the MCP endpoint there.
+
+use super::scope::Paths;
+use super::sites::{Exposure, Sites};
+use super::tree::Directive;
+use super::values::{Piece, pieces};
+use super::variables::Variables;
+use super::view::pool_named;
+
+/// The servers behind a `proxy_pass`.
+pub(super) struct Target<'a> {
+    pub(super) encrypted: bool,
+    pub(super) servers: Servers<'a>,
+    /// The path that clients have in nginx, as far as it is known.
+    pub(super) endpoint: String,
+    /// The path of the endpoint at the servers.
+    pub(super) path: String,
+    /// What of the location is not known for certain.
+    pub(super) unsure: Option<(&'a Directive, &'static str)>,
+}
+
+/// One server, or those of an `upstream`.
+#[derive(Clone)]
+pub(super) enum Servers<'a> {
+    /// `host:port`, or `unix:/path`.
+    One(String),
+    Pool(&'a Directive),
+}
+
+impl Servers<'_> {
+    /// What tells servers from others.
+    fn id(&self) -> &str {
+        match self {
+            Self::One(authority) => authority,
+            Self::Pool(pool) => pool.first(),
+        }
+    }
+}
+
+impl Target<'_> {
+    /// Whether another target is the same server, by another location. Paths of HTTP+SSE belong to the endpoint beside.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let same_path = self.is_of_sse()
+            || other.is_of_sse()
+            || self.path.trim_end_matches('/') == other.path.trim_end_matches('/');
+        same_path && self.is_at_same_servers(other)
+    }
+
+    /// Whether the servers of another target are the same.
+    pub(super) fn is_at_same_servers(&self, other: &Self) -> bool {
+        let same_kind =
+            matches!(self.servers, Servers::One(_)) == matches!(other.servers, Servers::One(_));
+        same_kind && self.encrypted == other.encrypted && self.servers.id() == other.servers.id()
+    }
+
+    /// Whether this is a path of HTTP+SSE, which the gateway serves beside /mcp.
+    pub(super) fn is_of_sse(&self) -> bool {
+        let last = self.endpoint.rsplit('/').next().unwrap_or_default();
+        matches!(last, "sse" | "message" | "messages")
+    }
+}
+
+/// The target of an exposure.
+///
+/// # Errors
+///
+/// Why there is none, in words of ours.
+pub(super) fn target<'a>(
+    exposure: &Exposure<'a>,
+    pass: &'a Directive,
+    sites: &Sites<'a>,
+    variables: &Variables<'a>,
+) -> Result<Target<'a>, &'static str> {
+    let text = resolved(pass.first(), variables).ok_or(
+        "which server it is depends on the request: write the servers into upstreams.remote",
+    )?;
+    let (scheme, rest) = text.split_once("://").ok_or("is no URL")?;
+    let encrypted = match scheme {
+        "http" => false,
+        "https" => true,
+        _ => return Err("only http and https are spoken to servers"),
+    };
+    let (authority, uri) = match rest.strip_prefix("unix:") {
+        Some(path) => {
+            let (socket, uri) = path
+                .split_once(':')
+                .map_or((path, None), |(socket, uri)| (socket, Some(uri)));
+            (format!("unix:{socket}"), uri)
+        }
+        None => match rest.find('/') {
+            Some(at) => (rest[..at].to_owned(), Some(&rest[at..])),
+            None => (rest.to_owned(), None),
+        },
+    };
+    if encrypted && authority.starts_with("unix:") {
+        return Err("TLS is not spoken on Unix sockets");
+    }
+    if authority.contains('@') {
+        return Err("has credentials in it: write credentials of the remote server");
+    }
+    let query = uri.and_then(|uri| uri.split_once('?'));
+    let has_query = query.is_some_and(|(_, query)| !query.is_empty());
+    let uri = query.map(|(path, _)| path).or(uri);
+    let servers = match pool_named(sites, &authority) {
+        Some(pool) => Servers::Pool(pool),
+        None => Servers::One(authority),
+    };
+    let paths = exposure.paths.unwrap_or(Paths::Below("/"));
+    let literal = match paths {
+        Paths::Matching(pattern) => literal_beginning(pattern),
+        Paths::Exactly(path) | Paths::Below(path) => path.to_owned(),
+        Paths::Named => "/".to_owned(),
+    };
+    let endpoint = endpoint(&paths, &literal, uri);
+    let (path, mut unsure) = match rewritten(exposure, &endpoint) {
+        Rewritten::To(path) => (path, None),
+        Rewritten::No => (path_at_server(&endpoint, &literal, uri), None),
+        Rewritten::Unknown(at) => (
+            path_at_server(&endpoint, &literal, uri),
+            Some((
+                at,
+                "paths are not rewritten: see that the path in backends is that of the MCP endpoint",
+            )),
+        ),
+    };
+    if matches!(paths, Paths::Matching(_)) {
+        unsure = Some((
+            exposure.at,
+            "paths are no regular expressions: it is taken for the paths that begin as it does",
+        ));
+    }
+    if has_query {
+        unsure = Some((
+            pass,
+            "the query may hold a secret, and is left out: write it behind the URL in backends, if the server needs it",
+        ));
+    }
+    Ok(Target {
+        encrypted,
+        servers,
+        endpoint,
+        path,
+        unsure,
+    })
+}
+
+/// The URL with its constants filled in, and without what only repeats the request's own path.
+fn resolved(text: &str, variables: &Variables<'_>) -> Option<String> {
+    let mut url = String::new();
+    for piece in pieces(text) {
+        match piece {
+            Piece::Text(text) => url.push_str(text),
+            Piece::Variable("request_uri" | "uri" | "is_args" | "args") if url.contains("://") => {}
+            Piece::Variable(name) => url.push_str(variables.constant(name)?),
+        }
+    }
+    Some(url)
+}
+
+/// The text that everything which a regular expression matches begins with.
+fn literal_beginning(pattern: &str) -> String {
+    let Some(rest) = pattern.strip_prefix('^') else {
+        return "/".to_owned();
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/-_".contains(c);
+    let end = rest.find(|c| !plain(c)).unwrap_or(rest.len());
+    let mut literal = &rest[..end];
+    // A sign behind a letter makes the letter optional.
+    if rest[end..].starts_with(['?', '*', '{']) {
+        literal = &literal[..literal.len().saturating_sub(1)];
+    }
+    match literal {
+        "" => "/".to_owned(),
+        literal => literal.to_owned(),
+    }
+}
+
+/// The path at which clients are likely to find the endpoint: the location itself where it is one path, or is called
+/// after MCP; /mcp below it elsewhere.
+fn endpoint(paths: &Paths<'_>, literal: &str, uri: Option<&str>) -> String {
+    let path = literal.trim_end_matches('/');
+    if matches!(paths, Paths::Exactly(_)) {
+        return path.to_owned();
+    }
+    let last = path.rsplit('/').next().unwrap_or_default();
+    let is_endpoint = matches!(last, "mcp" | "sse" | "message" | "messages");
+    let replaced = uri.is_some_and(|uri| uri.len() > 1 && !uri.ends_with('/'));
+    match is_endpoint || replaced && !path.is_empty() {
+        true => path.to_owned(),
+        false => format!("{path}/mcp"),
+    }
+}
+
+/// What nginx makes of a client's path: the part that the location names gives way to the path of `proxy_pass`.
+fn path_at_server(endpoint: &str, literal: &str, uri: Option<&str>) -> String {
+    let Some(uri) = uri else {
+        return match endpoint {
+            "" => "/".to_owned(),
+            endpoint => endpoint.to_owned(),
+        };
+    };
+    let path = match endpoint.strip_prefix(literal) {
+        Some(rest) => format!("{uri}{rest}"),
+        None if uri.len() > 1 => uri.trim_end_matches('/').to_owned(),
+        None => uri.to_owned(),
+    };
+    path.replace("//", "/")
+}
+
+enum Rewritten<'a> {
+    No,
+    To(String),
+    Unknown(&'a Directive),
+}
+
+/// What the `rewrite` of a location makes of its endpoint, where it does no more than take a prefix away.
+fn rewritten<'a>(exposure: &Exposure<'a>, endpoint: &str) -> Rewritten<'a> {
+    let Some(rewrite) = exposure.scope.own("rewrite") else {
+        return Rewritten::No;
+    };
+    let taken = || {
+        let prefix = rewrite.first().strip_prefix('^')?;
+        let prefix = prefix
+            .strip_suffix('$')
+            .unwrap_or(prefix)
+            .strip_suffix("(.*)")?;
+        let (prefix, optional) = prefix
+            .strip_suffix("/?")
+            .map_or((prefix, false), |it| (it, true));
+        let plain = prefix
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"/-_".contains(&byte));
+        let rest = endpoint.strip_prefix(prefix).filter(|_| plain)?;
+        let rest = if optional {
+            rest.strip_prefix('/').unwrap_or(rest)
+        } else {
+            rest
+        };
+        let to = rewrite.arg(1)?.replace("$1", rest);
+        let known = to.starts_with('/')
+            && to
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"/-_.".contains(&byte));
+        (known && rewrite.has("break")).then_some(to)
+    };
+    taken().map_or(Rewritten::Unknown(rewrite), Rewritten::To)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_at_the_server_is_the_one_that_nginx_would_ask_for() {
+        for (paths, uri, client, server) in [
+            (Paths::Exactly("/mcp"), None, "/mcp", "/mcp"),
+            (Paths::Below("/mcp"), None, "/mcp", "/mcp"),
+            (Paths::Below("/"), None, "/mcp", "/mcp"),
+            (Paths::Below("/time/"), Some("/"), "/time/mcp", "/mcp"),
+            (Paths::Below("/time"), Some("/"), "/time/mcp", "/mcp"),
+            (Paths::Below("/search/"), Some("/mcp"), "/search", "/mcp"),
+            (
+                Paths::Below("/github/mcp"),
+                Some("/mcp"),
+                "/github/mcp",
+                "/mcp",
+            ),
+            (
+                Paths::Below("/github/mcp/"),
+                Some("/mcp/"),
+                "/github/mcp",
+                "/mcp",
+            ),
+            (Paths::Below("/x/"), Some("/api/"), "/x/mcp", "/api/mcp"),
+            (Paths::Exactly("/x"), Some("/api/mcp"), "/x", "/api/mcp"),
+            (Paths::Below("/sse"), None, "/sse", "/sse"),
+        ] {
+            let literal = match paths {
+                Paths::Exactly(path) | Paths::Below(path) => path,
+                _ => "",
+            };
+            let endpoint = endpoint(&paths, literal, uri);
+            assert_eq!(
+                (
+                    endpoint.as_str(),
+                    path_at_server(&endpoint, literal, uri).as_str()
+                ),
+                (client, server),
+                "{literal} {uri:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_regular_expression_begins_with_a_text() {
+        for (pattern, literal) in [
+            ("^/github/(.*)$", "/github/"),
+            ("^/(mcp|sse)", "/"),
+            ("^/mcp/?$", "/mcp"),
+            ("\\.php$", "/"),
+            ("^/a{2}", "/"),
+            ("", "/"),
+        ] {
+            assert_eq!(literal_beginning(pattern), literal, "{pattern}");
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The directives of an nginx configuration as a tree, each with its place in the files.
+//!
+//! Any word may be a secret, names included: an entry of a `map` of tokens looks like a directive whose name is the token.
+//! So nothing here prints a word.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::lexer::{Lexer, SyntaxError, TokenKind};
+
+/// Blocks in blocks; real configurations have six at most.
+pub(super) const DEPTH_MAX: usize = 64;
+
+/// Where a directive stands.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) file: Arc<str>,
+    /// 0 for the whole file.
+    pub(super) line: u32,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => f.write_str(&self.file),
+            line => write!(f, "{}:{line}", self.file),
+        }
+    }
+}
+
+/// Text of the configuration, which may be a secret: it prints as `[redacted]`.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Word(String);
+
+impl fmt::Debug for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+/// A directive with its arguments and, where it has one, its block.
+#[derive(Debug)]
+pub(super) struct Directive {
+    name: Word,
+    args: Vec<Word>,
+    block: Option<Vec<Directive>>,
+    pub(super) place: Place,
+}
+
+impl Directive {
+    /// Its name. In the block of a `map` it may be a secret.
+    pub(super) fn name(&self) -> &str {
+        &self.name.0
+    }
+
+    pub(super) fn is(&self, name: &str) -> bool {
+        self.name.0 == name
+    }
+
+    /// The argument with that index.
+    pub(super) fn arg(&self, index: usize) -> Option<&str> {
+        self.args.get(index).map(|word| word.0.as_str())
+    }
+
+    /// The first argument; nothing where there is none.
+    pub(super) fn first(&self) -> &str {
+        self.arg(0).unwrap_or_default()
+    }
+
+    pub(super) fn args(&self) -> impl DoubleEndedIterator<Item = &str> {
+        self.args.iter().map(|word| word.0.as_str())
+    }
+
+    /// The value of `key=value` among the arguments.
+    pub(super) fn option(&self, key: &str) -> Option<&str> {
+        self.args()
+            .find_map(|arg| arg.strip_prefix(key)?.strip_prefix('='))
+    }
+
+    /// Whether an argument is this word.
+    pub(super) fn has(&self, word: &str) -> bool {
+        self.args().any(|arg| arg == word)
+    }
+
+    /// What is in its block.
+    pub(super) fn block(&self) -> &[Directive] {
+        self.block.as_deref().unwrap_or_default()
+    }
+}
+
+/// Why a file cannot be imported: its place, and what is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {what}")]
+pub(super) struct Failure {
+    pub(super) place: Place,
+    pub(super) what: String,
+}
+
+/// What parsing asks of the one who reads files.
+pub(super) trait Includes {
+    /// The directives in place of an `include` that stands in so many blocks.
+    fn include(&mut self, include: &Directive, depth: usize) -> Result<Vec<Directive>, Failure>;
+
+    /// Counts a directive.
+    fn count(&mut self, place: &Place) -> Result<(), Failure>;
+}
+
+/// A block that is not closed yet: its directive, and what is in the block so far.
+struct Opened {
+    directive: Directive,
+    before: Vec<Directive>,
+}
+
+/// The directives of a text that stands in so many blocks.
+///
+/// # Errors
+///
+/// The first mistake of syntax, or what an include ran into.
+pub(super) fn parse(
+    text: &str,
+    file: &Arc<str>,
+    depth: usize,
+    includes: &mut impl Includes,
+) -> Result<Vec<Directive>, Failure> {
+    let at = |line| Place {
+        file: Arc::clone(file),
+        line,
+    };
+    let fails = |line, what: &str| {
+        Err(Failure {
+            place: at(line),
+            what: what.to_owned(),
+        })
+    };
+    let failure = |SyntaxError { line, what }| Failure {
+        place: at(line),
+        what,
+    };
+    let mut lexer = Lexer::new(text);
+    let mut opened: Vec<Opened> = Vec::new();
+    let mut block: Vec<Directive> = Vec::new();
+    let mut words: Vec<Word> = Vec::new();
+    let mut begun = 1;
+    loop {
+        let token = lexer.next().map_err(failure)?;
+        let line = token.line;
+        match token.kind {
+            TokenKind::Word(word) => {
+                if words.is_empty() {
+                    begun = line;
+                }
+                words.push(Word(word));
+                continue;
+            }
+            TokenKind::End => {
+                if !words.is_empty() {
+                    return fails(begun, "the file ends before the \";\" of this directive");
+                }
+                return match opened.pop() {
+                    None => Ok(block),
+                    Some(open) => fails(
+                        open.directive.place.line,
+                        "the file ends before the \"}\" of this block",
+                    ),
+                };
+            }
+            TokenKind::Close => {
+                if !words.is_empty() {
+                    return fails(begun, "a \"}\" stands before the \";\" of this directive");
+                }
+                let Some(open) = opened.pop() else {
+                    return fails(line, "a \"}\" closes no block");
+                };
+                let mut directive = open.directive;
+                directive.block = Some(std::mem::replace(&mut block, open.before));
+                block.push(directive);
+                continue;
+            }
+            TokenKind::Semicolon if words.is_empty() => return fails(line, "a \";\" ends nothing"),
+            TokenKind::Open if words.is_empty() => {
+                return fails(line, "a \"{\" opens a block without a name");
+            }
+            TokenKind::Semicolon | TokenKind::Open => {}
+        }
+        let mut taken = words.drain(..);
+        let Some(name) = taken.next() else { continue };
+        let directive = Directive {
+            name,
+            args: taken.collect(),
+            block: None,
+            place: at(begun),
+        };
+        includes.count(&directive.place)?;
+        if token.kind == TokenKind::Open {
+            if directive.name().ends_with("_by_lua_block") {
+                lexer.skip_lua().map_err(failure)?;
+                block.push(directive);
+                continue;
+            }
+            if depth + opened.len() >= DEPTH_MAX {
+                return fails(line, "more than 64 blocks stand in each other");
+            }
+            let before = std::mem::take(&mut block);
+            opened.push(Opened { directive, before });
+        } else if directive.is("include") {
+            block.extend(includes.include(&directive, depth + opened.len())?);
+        } else {
+            block.push(directive);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    struct NoFiles;
+
+    impl Includes for NoFiles {
+        fn include(&mut self, _: &Directive, _: usize) -> Result<Vec<Directive>, Failure> {
+            Ok(Vec::new())
+        }
+
+        fn count(&mut self, _: &Place) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+
+    /// The directives of a text without includes.
+    pub(in super::super) fn parsed(text: &str) -> Result<Vec<Directive>, Failure> {
+        parse(text, &"nginx.conf".into(), 0, &mut NoFiles)
+    }
+
+    #[test]
+    fn blocks_stand_in_blocks_and_keep_their_order() {
+        let tree = parsed("a 1;\nb { c 'x y' z=1; d { } }\ne;").expect("valid");
+        let names: Vec<_> = tree.iter().map(Directive::name).collect();
+        assert_eq!(names, ["a", "b", "e"]);
+        let c = &tree[1].block()[0];
+        assert_eq!(
+            (c.first(), c.option("z"), c.place.line),
+            ("x y", Some("1"), 2)
+        );
+    }
+
+    #[test]
+    fn a_mistake_names_its_line_and_quotes_nothing() {
+        for (text, expected) in [
+            ("a {\n b;\n", "nginx.conf:1: the file ends before the \"}\""),
+            (
+                "a\n hunter2",
+                "nginx.conf:1: the file ends before the \";\"",
+            ),
+            ("a;\n}", "nginx.conf:2: a \"}\" closes no block"),
+            ("a { hunter2 }", "nginx.conf:1: a \"}\" stands before"),
+            (";", "nginx.conf:1: a \";\" ends nothing"),
+            ("{", "nginx.conf:1: a \"{\" opens a block"),
+            ("a 'hunter2", "nginx.conf:1: a quote is not closed"),
+            ("a 'hunter2'x;", "nginx.conf:1: a quote is closed"),
+            (
+                "access_by_lua_block { hunter2",
+                "nginx.conf:1: a block of Lua",
+            ),
+        ] {
+            let error = parsed(text).expect_err(text).to_string();
+            assert!(error.starts_with(expected), "{text}: {error}");
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn nesting_is_bounded() {
+        let deep = |blocks: usize| "a {".repeat(blocks) + &"}".repeat(blocks);
+        assert!(parsed(&deep(DEPTH_MAX)).is_ok());
+        assert!(parsed(&deep(DEPTH_MAX + 1)).is_err());
+        assert!(parsed(&"a {".repeat(1_000_000)).is_err());
+    }
+
+    #[test]
+    fn printing_a_directive_shows_no_word() {
+        let tree = parsed("map $http_authorization $ok { 'Bearer hunter2' 1; }").expect("valid");
+        let shown = format!("{tree:?}");
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
+}

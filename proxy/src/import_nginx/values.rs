@@ -1,0 +1,195 @@
+//! Values as nginx writes them: sizes, times, rates, and texts with variables.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+/// `10m`, `8k`, `512`.
+pub(super) fn size(text: &str) -> Option<u64> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1024),
+        None => match text.strip_suffix(['m', 'M']) {
+            Some(digits) => (digits, 1024 * 1024),
+            None => match text.strip_suffix(['g', 'G']) {
+                Some(digits) => (digits, 1024 * 1024 * 1024),
+                None => (text, 1),
+            },
+        },
+    };
+    number(digits)?.checked_mul(unit)
+}
+
+/// `30s`, `1h30m`, `500ms`; a number alone is seconds.
+pub(super) fn time(text: &str) -> Option<Duration> {
+    const UNITS: [(&str, u64); 8] = [
+        ("ms", 1),
+        ("s", 1_000),
+        ("m", 60_000),
+        ("h", 3_600_000),
+        ("d", 86_400_000),
+        ("w", 7 * 86_400_000),
+        ("M", 30 * 86_400_000),
+        ("y", 365 * 86_400_000),
+    ];
+    let mut rest = text.trim();
+    let mut total = 0_u64;
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let end = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len());
+        let amount = number(&rest[..end])?;
+        let unit = rest[end..].trim_start_matches(' ');
+        let letters = unit
+            .find(|c: char| !c.is_ascii_alphabetic())
+            .unwrap_or(unit.len());
+        let milliseconds = match &unit[..letters] {
+            "" => 1_000,
+            name => UNITS.iter().find(|(known, _)| *known == name)?.1,
+        };
+        total = total.checked_add(amount.checked_mul(milliseconds)?)?;
+        rest = unit[letters..].trim_start();
+    }
+    Some(Duration::from_millis(total))
+}
+
+/// How often something may happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rate {
+    PerSecond(NonZeroU32),
+    PerMinute(NonZeroU32),
+}
+
+/// `10r/s`, `30r/m`.
+pub(super) fn rate(text: &str) -> Option<Rate> {
+    let whole = |digits: &str| NonZeroU32::new(number(digits)?.try_into().ok()?);
+    match text.strip_suffix("r/s") {
+        Some(digits) => whole(digits).map(Rate::PerSecond),
+        None => whole(text.strip_suffix("r/m")?).map(Rate::PerMinute),
+    }
+}
+
+/// Digits alone: no sign, no blank.
+pub(super) fn number(digits: &str) -> Option<u64> {
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+    plain.then(|| digits.parse().ok()).flatten()
+}
+
+/// A part of a text in which nginx replaces variables.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Piece<'a> {
+    Text(&'a str),
+    /// The name, without the dollar sign.
+    Variable(&'a str),
+}
+
+/// The parts of a text. A dollar sign that begins no variable is text.
+pub(super) fn pieces(text: &str) -> Vec<Piece<'_>> {
+    let mut pieces = Vec::new();
+    let mut begun = 0;
+    let mut at = 0;
+    while let Some(dollar) = text[at..].find('$').map(|offset| at + offset) {
+        let after = &text[dollar + 1..];
+        let braced = after.starts_with('{');
+        let name = &after[usize::from(braced)..];
+        let end = name
+            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .unwrap_or(name.len());
+        let closed = !braced || name[end..].starts_with('}');
+        if end == 0 || !closed {
+            at = dollar + 1;
+            continue;
+        }
+        if begun < dollar {
+            pieces.push(Piece::Text(&text[begun..dollar]));
+        }
+        pieces.push(Piece::Variable(&name[..end]));
+        at = dollar + 1 + end + 2 * usize::from(braced);
+        begun = at;
+    }
+    if begun < text.len() {
+        pieces.push(Piece::Text(&text[begun..]));
+    }
+    pieces
+}
+
+/// The name of the variable that a text is, and nothing else.
+pub(super) fn only_variable(text: &str) -> Option<&str> {
+    match pieces(text)[..] {
+        [Piece::Variable(name)] => Some(name),
+        _ => None,
+    }
+}
+
+/// Whether a text has no variable in it.
+pub(super) fn is_literal(text: &str) -> bool {
+    pieces(text)
+        .iter()
+        .all(|piece| matches!(piece, Piece::Text(_)))
+}
+
+/// Whether a value is the path of a file, and no certificate or key itself, nor a place that the value only leads to.
+pub(super) fn is_file(value: &str) -> bool {
+    let elsewhere = ["data:", "engine:", "store:"];
+    let is_path = !value.is_empty() && !value.contains(char::is_control);
+    is_path && is_literal(value) && !elsewhere.iter().any(|it| value.starts_with(it))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_times_and_rates_are_read_as_nginx_reads_them() {
+        for (text, bytes) in [
+            ("512", Some(512)),
+            ("8k", Some(8192)),
+            ("1M", Some(1 << 20)),
+            ("2g", Some(2 << 30)),
+            ("-1", None),
+            ("m", None),
+            ("99999999999g", None),
+        ] {
+            assert_eq!(size(text), bytes, "{text}");
+        }
+        for (text, milliseconds) in [
+            ("60", Some(60_000)),
+            ("1h30m", Some(5_400_000)),
+            ("500ms", Some(500)),
+            ("1d 2h", Some(93_600_000)),
+            ("1x", None),
+            ("", None),
+            ("-1", None),
+        ] {
+            assert_eq!(time(text).map(|it| it.as_millis()), milliseconds, "{text}");
+        }
+        let ten = NonZeroU32::new(10).expect("ten");
+        assert_eq!(rate("10r/s"), Some(Rate::PerSecond(ten)));
+        assert_eq!(rate("10r/m"), Some(Rate::PerMinute(ten)));
+        assert_eq!((rate("0r/s"), rate("10"), rate("r/s")), (None, None, None));
+    }
+
+    #[test]
+    fn variables_are_found_in_texts() {
+        let shown = |text| {
+            let pieces = pieces(text).into_iter().map(|piece| match piece {
+                Piece::Text(text) => text.to_owned(),
+                Piece::Variable(name) => format!("<{name}>"),
+            });
+            pieces.collect::<Vec<_>>().join("|")
+        };
+        for (text, expected) in [
+            ("Bearer $token", "Bearer |<token>"),
+            ("${a}b$c$d", "<a>|b|<c>|<d>"),
+            ("5$ $", "5$ $"),
+            ("${a", "${a"),
+            ("é$x", "é|<x>"),
+            ("", ""),
+        ] {
+            assert_eq!(shown(text), expected, "{text}");
+        }
+        assert_eq!(only_variable("$a"), Some("a"));
+        assert!(only_variable("$a$b").is_none() && is_literal("5$"));
+    }
+}

@@ -1,0 +1,160 @@
+//! The variables that a configuration makes, and where each is used.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::tree::Directive;
+use super::values::{Piece, is_literal, pieces};
+
+/// All of them.
+pub(super) struct Variables<'a> {
+    maps: HashMap<&'a str, &'a Directive>,
+    sets: HashMap<&'a str, Vec<&'a Directive>>,
+    /// The directives whose arguments have a variable in them.
+    uses: HashMap<&'a str, BTreeSet<&'a str>>,
+}
+
+/// What a `map` says.
+pub(super) struct Map<'a> {
+    /// The text that is looked up.
+    pub(super) source: &'a str,
+    pub(super) entries: Vec<MapEntry<'a>>,
+    /// The value of everything else.
+    pub(super) default: &'a str,
+}
+
+/// One line of a `map`.
+pub(super) struct MapEntry<'a> {
+    pub(super) key: Key<'a>,
+    pub(super) value: &'a str,
+    pub(super) at: &'a Directive,
+}
+
+/// What a line of a `map` stands for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Key<'a> {
+    /// This text.
+    Text(&'a str),
+    /// What a regular expression or a pattern of hosts matches.
+    Pattern,
+}
+
+/// Directives that let a variable decide something, and show it to nobody.
+const DECIDING: [&str; 6] = [
+    "if",
+    "map",
+    "limit_req_zone",
+    "limit_conn_zone",
+    "log_format",
+    "access_log",
+];
+
+impl<'a> Variables<'a> {
+    pub(super) fn of(tree: &'a [Directive]) -> Self {
+        let mut variables = Self {
+            maps: HashMap::new(),
+            sets: HashMap::new(),
+            uses: HashMap::new(),
+        };
+        variables.read(tree);
+        variables
+    }
+
+    /// The depth of a tree is bounded.
+    fn read(&mut self, block: &'a [Directive]) {
+        for directive in block {
+            let defined = |index| {
+                directive
+                    .arg(index)
+                    .and_then(|arg: &str| arg.strip_prefix('$'))
+            };
+            match directive.name() {
+                "map" => {
+                    self.maps.extend(defined(1).map(|name| (name, directive)));
+                    self.uses_of(directive.first(), "map");
+                    for entry in directive.block() {
+                        self.uses_of(entry.first(), "a value of a map");
+                    }
+                    continue;
+                }
+                "set" => {
+                    if let Some(name) = defined(0) {
+                        self.sets.entry(name).or_default().push(directive);
+                    }
+                }
+                _ => {}
+            }
+            // A variable that is set is not used by that.
+            let skipped = usize::from(directive.is("set"));
+            for arg in directive.args().skip(skipped) {
+                self.uses_of(arg, directive.name());
+            }
+            self.read(directive.block());
+        }
+    }
+
+    fn uses_of(&mut self, text: &'a str, by: &'a str) {
+        for piece in pieces(text) {
+            if let Piece::Variable(name) = piece {
+                self.uses.entry(name).or_default().insert(by);
+            }
+        }
+    }
+
+    /// The `map` that makes a variable.
+    pub(super) fn map(&self, name: &str) -> Option<Map<'a>> {
+        self.maps.get(name).map(|directive| Map::of(directive))
+    }
+
+    /// The text that a variable always has, where one `set` alone gives it one.
+    pub(super) fn constant(&self, name: &str) -> Option<&'a str> {
+        match self.sets.get(name)?.as_slice() {
+            [set] => set.arg(1).filter(|text| is_literal(text)),
+            _ => None,
+        }
+    }
+
+    /// Whether a `map` makes this variable.
+    pub(super) fn is_made_by_map(&self, name: &str) -> bool {
+        self.maps.contains_key(name)
+    }
+
+    /// Whether a `set` makes this variable.
+    pub(super) fn is_set(&self, name: &str) -> bool {
+        self.sets.contains_key(name)
+    }
+
+    /// Whether a variable only decides what is let in and what is counted, so that its values are names and no secrets
+    /// for servers behind.
+    pub(super) fn only_decides(&self, name: &str) -> bool {
+        let uses = self.uses.get(name);
+        uses.is_none_or(|uses| uses.iter().all(|by| DECIDING.contains(by)))
+    }
+}
+
+impl<'a> Map<'a> {
+    fn of(directive: &'a Directive) -> Self {
+        let mut map = Self {
+            source: directive.first(),
+            entries: Vec::new(),
+            default: "",
+        };
+        for entry in directive.block() {
+            let value = entry.first();
+            let key = match entry.name() {
+                "default" => {
+                    map.default = value;
+                    continue;
+                }
+                "hostnames" | "volatile" if entry.arg(0).is_none() => continue,
+                key if key.starts_with(['~', '*', '.']) => Key::Pattern,
+                key => Key::Text(key.strip_prefix('\\').unwrap_or(key)),
+            };
+            map.entries.push(MapEntry {
+                key,
+                value,
+                at: entry,
+            });
+        }
+        map
+    }
+}

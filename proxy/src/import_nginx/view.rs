@@ -1,0 +1,63 @@
+//! An nginx configuration as the rest of the importer looks at it, and what its exposures have in common.
+//!
+//! nginx decides most things for each location, the gateway once. Where locations differ, the strictest value is taken
+//! and the difference is reported with both places.
+
+use std::collections::BTreeSet;
+
+use tooldock_workers::names::NamespaceName;
+
+use super::report::Report;
+use super::rules::Rules;
+use super::sites::{Exposure, Sites};
+use super::tree::Directive;
+use super::variables::Variables;
+
+/// All that has been read.
+pub(super) struct View<'a> {
+    pub(super) sites: Sites<'a>,
+    pub(super) variables: Variables<'a>,
+    /// What conditions let in, for each exposure.
+    pub(super) rules: Vec<Rules<'a>>,
+    /// The namespace of each exposure. None where it is reached by no namespace of ours.
+    pub(super) names: Vec<Option<NamespaceName>>,
+}
+
+/// The `upstream` of that name.
+pub(super) fn pool_named<'a>(sites: &Sites<'a>, name: &str) -> Option<&'a Directive> {
+    let mut pools = sites.http.all("upstream").iter().copied();
+    pools.find(|it| it.first() == name)
+}
+
+impl<'a> View<'a> {
+    /// Each exposure with what its conditions let in.
+    pub(super) fn exposures(&self) -> impl Iterator<Item = (&Exposure<'a>, &Rules<'a>)> {
+        self.sites.exposures.iter().zip(&self.rules)
+    }
+
+    /// All namespaces.
+    pub(super) fn namespaces(&self) -> BTreeSet<NamespaceName> {
+        self.names.iter().flatten().cloned().collect()
+    }
+
+    /// The strictest value of a setting, with its directive. Differences are plain: nothing is more open.
+    pub(super) fn strictest<T: Ord + Copy>(
+        &self,
+        report: &mut Report,
+        what: &str,
+        value: impl Fn(&Exposure<'a>) -> Option<(T, &'a Directive)>,
+    ) -> Option<(T, &'a Directive)> {
+        let found: Vec<_> = self.sites.exposures.iter().filter_map(value).collect();
+        let (least, at) = *found.iter().min_by_key(|(value, _)| *value)?;
+        for (other, directive) in found {
+            if other != least {
+                let place = &at.place;
+                report.plain(
+                    directive,
+                    format!("{what} is one for all: the smaller value of {place} is taken"),
+                );
+            }
+        }
+        Some((least, at))
+    }
+}

@@ -1,0 +1,263 @@
+//! Writing YAML with comments, which the library for YAML cannot write. Scalars are the library's.
+
+use std::fmt::Write;
+
+use tooldock_workers::yaml::{self, Value};
+
+/// A value with what is said of its parts.
+#[derive(Clone)]
+pub(super) enum Node {
+    Scalar(Value),
+    Map(Map),
+    List(Vec<Item>),
+}
+
+/// Keys in the order in which they were added.
+#[derive(Clone, Default)]
+pub(super) struct Map(Vec<Entry>);
+
+#[derive(Clone)]
+struct Entry {
+    comment: String,
+    key: String,
+    node: Node,
+}
+
+/// An entry of a list.
+#[derive(Clone)]
+pub(super) struct Item {
+    pub(super) comment: String,
+    pub(super) node: Node,
+}
+
+impl Item {
+    pub(super) fn new(comment: impl Into<String>, node: impl Into<Node>) -> Self {
+        Self {
+            comment: comment.into(),
+            node: node.into(),
+        }
+    }
+}
+
+impl Map {
+    /// Adds a key. Nothing is written for an empty map.
+    pub(super) fn add(&mut self, key: &str, node: impl Into<Node>) {
+        self.add_with(key, node, "");
+    }
+
+    /// Adds a key with a comment above it.
+    pub(super) fn add_with(
+        &mut self,
+        key: &str,
+        node: impl Into<Node>,
+        comment: impl Into<String>,
+    ) {
+        let node = node.into();
+        if matches!(&node, Node::Map(map) if map.is_empty()) {
+            return;
+        }
+        self.0.push(Entry {
+            comment: comment.into(),
+            key: key.to_owned(),
+            node,
+        });
+    }
+
+    /// Whether there is such a key.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.0.iter().any(|entry| entry.key == key)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The text.
+    pub(super) fn to_yaml(&self) -> String {
+        let mut text = String::new();
+        self.write(&mut text, 0, true);
+        text
+    }
+
+    /// The text without comments.
+    pub(super) fn bare(&self) -> String {
+        let mut text = String::new();
+        self.write(&mut text, 0, false);
+        text
+    }
+
+    fn write(&self, text: &mut String, indent: usize, comments: bool) {
+        for entry in &self.0 {
+            if comments {
+                comment(text, indent, &entry.comment);
+            }
+            pad(text, indent);
+            text.push_str(&scalar(&Value::from(entry.key.as_str())));
+            text.push(':');
+            entry.node.write_after(text, indent, comments);
+        }
+    }
+}
+
+impl Node {
+    /// The list of these values.
+    pub(super) fn list<T: Into<Value>>(values: impl IntoIterator<Item = T>) -> Self {
+        let items = values
+            .into_iter()
+            .map(|value| Item::new("", Self::Scalar(value.into())));
+        Self::List(items.collect())
+    }
+
+    /// Behind a key: on its line, or on lines of its own.
+    fn write_after(&self, text: &mut String, indent: usize, comments: bool) {
+        match self {
+            Self::Scalar(value) => {
+                // Writing to a string cannot fail.
+                let _ = writeln!(text, " {}", scalar(value));
+            }
+            Self::List(items) if items.is_empty() => text.push_str(" []\n"),
+            Self::Map(map) => {
+                text.push('\n');
+                map.write(text, indent + 2, comments);
+            }
+            Self::List(items) => {
+                text.push('\n');
+                for item in items {
+                    item.write(text, indent + 2, comments);
+                }
+            }
+        }
+    }
+}
+
+impl Item {
+    fn write(&self, text: &mut String, indent: usize, comments: bool) {
+        if comments {
+            comment(text, indent, &self.comment);
+        }
+        match &self.node {
+            Node::Scalar(value) => {
+                pad(text, indent);
+                let _ = writeln!(text, "- {}", scalar(value));
+            }
+            Node::Map(map) if map.is_empty() => {
+                pad(text, indent);
+                text.push_str("- {}\n");
+            }
+            Node::Map(map) => {
+                let mut inner = String::new();
+                map.write(&mut inner, indent + 2, comments);
+                // The dash takes the place of the first key's indent, behind comments of that key.
+                let mut dashed = false;
+                for line in inner.lines() {
+                    let is_comment = line.trim_start().starts_with('#');
+                    if dashed || is_comment {
+                        text.push_str(line);
+                    } else {
+                        pad(text, indent);
+                        text.push_str("- ");
+                        text.push_str(line.trim_start());
+                        dashed = true;
+                    }
+                    text.push('\n');
+                }
+            }
+            // No key of the configuration is a list of lists.
+            Node::List(_) => {}
+        }
+    }
+}
+
+impl From<Map> for Node {
+    fn from(map: Map) -> Self {
+        Self::Map(map)
+    }
+}
+
+macro_rules! scalars {
+    ($($kind:ty),+) => {$(
+        impl From<$kind> for Node {
+            fn from(value: $kind) -> Self {
+                Self::Scalar(value.into())
+            }
+        }
+    )+};
+}
+
+scalars!(&str, String, bool, u32, u64, usize);
+
+fn pad(text: &mut String, indent: usize) {
+    text.extend(std::iter::repeat_n(' ', indent));
+}
+
+/// A comment, each line of it behind a `#`.
+fn comment(text: &mut String, indent: usize, comment: &str) {
+    for line in comment.lines() {
+        pad(text, indent);
+        text.push_str("# ");
+        text.push_str(&line.replace(char::is_control, " "));
+        text.push('\n');
+    }
+}
+
+/// A single value on one line, in quotes where it needs them.
+fn scalar(value: &Value) -> String {
+    if let Value::String(text) = value
+        && text.contains(|c: char| c.is_control() || c == '\u{2028}' || c == '\u{2029}')
+    {
+        // A string of JSON is one of YAML, on one line.
+        return serde_json::to_string(text).unwrap_or_default();
+    }
+    let text = yaml::to_string(value).unwrap_or_default();
+    text.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_as_it_was_meant() {
+        let mut inner = Map::default();
+        inner.add_with("name", "on", "first\nsecond");
+        inner.add("rate", 5_u32);
+        let mut map = Map::default();
+        map.add_with(
+            "list",
+            Node::List(vec![Item::new("an item", inner), Item::new("", "*")]),
+            "the list",
+        );
+        map.add("empty", Node::List(Vec::new()));
+        map.add("left out", Map::default());
+        map.add("odd: key", "a\nb: #c");
+        let text = map.to_yaml();
+        let expected: Value = yaml::from_str(
+            r#"{ list: [{ name: "on", rate: 5 }, "*"], empty: [], "odd: key": "a\nb: #c" }"#,
+        )
+        .expect("yaml");
+        assert_eq!(
+            yaml::from_str::<Value>(&text).expect("yaml"),
+            expected,
+            "{text}"
+        );
+        assert!(text.contains("# the list\nlist:\n  # an item\n    # first\n    # second\n  - name: on\n    rate: 5\n"), "{text}");
+        assert_eq!(
+            yaml::from_str::<Value>(&map.bare()).expect("yaml"),
+            expected
+        );
+        assert!(!map.bare().contains('#') || map.bare().contains("#c"));
+    }
+
+    #[test]
+    fn every_scalar_stays_the_text_that_it_was() {
+        for text in [
+            "", " ", "1.2", "null", "true", "off", "a: b", "- x", "#x", "'\"", "é", "a\tb", "%x",
+            "@x", "`", "0x1", "~", "\u{2028}",
+        ] {
+            let mut map = Map::default();
+            map.add("key", text);
+            let read: Value = yaml::from_str(&map.to_yaml()).expect(text);
+            assert_eq!(read["key"], Value::from(text), "{}", map.to_yaml());
+        }
+    }
+}

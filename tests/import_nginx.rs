@@ -1,0 +1,304 @@
+//! `tooldock import-nginx`: exit codes and output as somebody at a shell sees them, and a gateway that runs with what was
+//! imported and lets in whom nginx let in.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use tooldock_workers::yaml;
+
+use crate::support::backend::{self, Backend};
+use crate::support::ports::free_address;
+use crate::support::{Gateway, programs, sha256};
+
+fn import(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tooldock"))
+        .arg("import-nginx")
+        .args(arguments)
+        .current_dir(folder)
+        .env_clear()
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::TempDir::new().unwrap();
+    for (name, content) in files {
+        let file = folder.path().join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, content).unwrap();
+    }
+    folder
+}
+
+const FRONT: &str =
+    "server { listen 127.0.0.1:8080; location /search/ { proxy_pass http://10.0.0.1:9000/; } }";
+
+#[test]
+fn the_exit_status_says_whether_a_security_directive_would_be_dropped() {
+    let closed = FRONT.replace("listen", "auth_basic x; listen");
+    let folder = folder(&[
+        ("open.conf", FRONT),
+        ("closed.conf", &closed),
+        ("wrong.conf", "server {\n listen 80"),
+        ("circle.conf", "include circle.conf;"),
+    ]);
+    let open = import(folder.path(), &["open.conf"]);
+    assert_eq!(open.status.code(), Some(0), "{}", text(&open.stderr));
+    assert_eq!(text(&open.stderr), "");
+    let closed = import(folder.path(), &["closed.conf"]);
+    assert_eq!(closed.status.code(), Some(2));
+    let said = text(&closed.stderr);
+    assert!(
+        said.starts_with("closed.conf:1: auth_basic: security: "),
+        "{said}"
+    );
+    assert!(
+        said.ends_with("tooldock: 1 directive is not carried over, 1 of them about security\n"),
+        "{said}"
+    );
+    // To be completed by hand.
+    assert!(text(&closed.stdout).contains("http://10.0.0.1:9000/mcp"));
+    for (file, said) in [
+        (
+            "wrong.conf",
+            "tooldock: wrong.conf:2: the file ends before the \";\" of this directive\n",
+        ),
+        (
+            "circle.conf",
+            "tooldock: circle.conf:1: include: circle.conf leads to circle.conf, which includes it again\n",
+        ),
+        (
+            "none.conf",
+            "tooldock: none.conf: No such file or directory (os error 2)\n",
+        ),
+    ] {
+        let output = import(folder.path(), &[file]);
+        assert_eq!(
+            (output.status.code(), text(&output.stderr).as_str()),
+            (Some(2), said)
+        );
+        assert!(output.stdout.is_empty());
+    }
+    let help = import(folder.path(), &["--help"]);
+    let help = text(&help.stdout);
+    assert!(
+        help.contains("Exit status") && help.contains("Example") && help.contains("--force"),
+        "{help}"
+    );
+}
+
+#[test]
+fn an_output_file_is_written_whole_and_over_nothing_unless_told() {
+    let closed = FRONT.replace("listen", "auth_basic x; listen");
+    let folder = folder(&[("open.conf", FRONT), ("closed.conf", &closed)]);
+    let file = folder.path().join("out.yaml");
+    let run = |arguments: &[&str]| import(folder.path(), arguments).status.code();
+    assert_eq!(run(&["closed.conf", "-o", "out.yaml"]), Some(2));
+    assert!(!file.exists());
+    assert_eq!(run(&["open.conf", "-o", "out.yaml"]), Some(0));
+    let written = fs::read_to_string(&file).unwrap();
+    assert!(written.contains("http://10.0.0.1:9000/mcp"));
+    fs::write(&file, "kept").unwrap();
+    assert_eq!(run(&["open.conf", "-o", "out.yaml"]), Some(2));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
+    assert_eq!(run(&["open.conf", "-o", "out.yaml", "--force"]), Some(0));
+    assert_eq!(fs::read_to_string(&file).unwrap(), written);
+    assert_eq!(run(&["open.conf", "-o", "none/out.yaml"]), Some(1));
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+    assert_eq!(left.len(), 3, "{left:?}");
+    assert_eq!(run(&["open.conf", "--force"]), Some(2));
+}
+
+#[test]
+fn standard_input_is_read_and_what_is_printed_passes_the_check() {
+    let published = programs::root().join("tests/fixtures/nginx/published.conf");
+    let folder = folder(&[]);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tooldock"))
+        .args(["import-nginx", "-"])
+        .current_dir(folder.path())
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let conf = fs::read_to_string(published).unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(conf.as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let yaml = text(&output.stdout).replace("gw.pem", "gw.example.com.pem");
+    assert!(
+        !yaml.contains("s3cret") && yaml.contains(&sha256("s3cret")),
+        "{yaml}"
+    );
+    assert!(yaml.contains("# standard input:3"), "{yaml}");
+    // `check` reads the certificate, which is no part of this test.
+    let without_tls: Vec<_> = yaml
+        .lines()
+        .filter(|line| !line.contains("gw.") && !line.contains("tls:"))
+        .collect();
+    fs::write(
+        folder.path().join("out.yaml"),
+        without_tls.join("\n").replace("hosts:", "hosts: []"),
+    )
+    .unwrap();
+    let check = Command::new(env!("CARGO_BIN_EXE_tooldock"))
+        .args(["check", "-c", "out.yaml"])
+        .current_dir(folder.path())
+        .env_clear()
+        .output()
+        .unwrap();
+    assert!(check.status.success(), "{}", text(&check.stderr));
+}
+
+/// A front of two servers, with a token for each and one for both.
+fn front(one: &Backend, other: &Backend, listen: &str) -> String {
+    format!(
+        r#"
+limit_req_zone $http_authorization zone=busy:1m rate=1r/s;
+map $http_authorization $search_client {{
+    default "";
+    "Bearer token-of-both" both;
+    "Bearer token-of-search" search;
+}}
+map $http_authorization $files_client {{
+    default "";
+    "Bearer token-of-both" both;
+    "Bearer token-of-files" files;
+}}
+map $http_origin $page {{ default 0; "" 1; "https://chat.example.com" 1; }}
+upstream files {{ server {files}; }}
+server {{
+    listen {listen};
+    server_name gw.example.com;
+    client_max_body_size 8k;
+    if ($page = 0) {{ return 403; }}
+    allow 127.0.0.0/8;
+    deny all;
+    include locations/*.conf;
+    location /search/ {{
+        if ($search_client = "") {{ return 401; }}
+        proxy_pass http://{search}/;
+        proxy_set_header Authorization "Bearer hunter2";
+    }}
+}}
+"#,
+        files = other.address,
+        search = one.address,
+    )
+}
+
+const FILES: &str = "location /files/ { if ($files_client = '') { return 401; } limit_req zone=busy burst=3 nodelay; proxy_pass http://files/mcp; }";
+
+#[tokio::test]
+async fn a_gateway_lets_in_whom_the_imported_nginx_let_in() {
+    let (one, other) = (
+        Backend::start("search").await,
+        Backend::start("files").await,
+    );
+    let (core, metrics) = (free_address(), free_address());
+    let folder = folder(&[
+        ("nginx.conf", &front(&one, &other, &core.to_string())),
+        ("locations/files.conf", FILES),
+    ]);
+    let output = import(folder.path(), &["nginx.conf"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let yaml = text(&output.stdout);
+    assert!(
+        !yaml.contains("token-of") && !said.contains("hunter2"),
+        "{yaml}{said}"
+    );
+    let mut config: Value = yaml::from_str(&yaml).unwrap();
+    let listeners = config["listeners"].as_array_mut().unwrap();
+    listeners
+        .push(json!({"name": "metrics", "address": metrics.to_string(), "profile": "metrics"}));
+    let gateway = Gateway::empty()
+        .without_tokens()
+        .env("SEARCH_TOKEN", "given by the operator")
+        .listening(core, metrics)
+        .config(config)
+        .start()
+        .await;
+    let ask = |namespace: &str, headers: &[(&str, &str)], size: usize| {
+        let filler = "x".repeat(size);
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": filler, "version": "1"}}});
+        let request = gateway
+            .client
+            .post(gateway.url(&format!("/mcp/{namespace}")));
+        let request = request
+            .header("Accept", "application/json, text/event-stream")
+            .json(&message);
+        let request = headers
+            .iter()
+            .fold(request, |it, (name, value)| it.header(*name, *value));
+        async move { request.send().await.unwrap().status().as_u16() }
+    };
+    let token = |token: &'static str| ("Authorization", token);
+    let both = token("Bearer token-of-both");
+    for (namespace, headers, size, status) in [
+        ("search", &[both][..], 1, 200),
+        ("files", &[both], 1, 200),
+        ("search", &[token("Bearer token-of-search")], 1, 200),
+        ("files", &[token("Bearer token-of-files")], 1, 200),
+        ("search", &[], 1, 401),
+        ("search", &[token("Bearer token-of-nobody")], 1, 401),
+        ("search", &[token("Bearer token-of-files")], 1, 403),
+        ("files", &[token("Bearer token-of-search")], 1, 403),
+        (
+            "search",
+            &[both, ("Origin", "https://chat.example.com")],
+            1,
+            200,
+        ),
+        (
+            "search",
+            &[both, ("Origin", "https://evil.example.com")],
+            1,
+            403,
+        ),
+        ("search", &[both, ("Host", "gw.example.com")], 1, 200),
+        ("search", &[both, ("Host", "evil.example.com")], 1, 403),
+        ("search", &[both], 9_000, 413),
+    ] {
+        assert_eq!(
+            ask(namespace, headers, size).await,
+            status,
+            "{namespace} {headers:?}"
+        );
+    }
+    // One went already.
+    let mut statuses = Vec::new();
+    for _ in 0..10 {
+        statuses.push(ask("files", &[token("Bearer token-of-files")], 1).await);
+    }
+    assert!(statuses.contains(&429), "{statuses:?}");
+    let asked = one.requests("initialize");
+    assert!(!asked.is_empty());
+    for (head, _) in asked {
+        assert!(head.starts_with("POST /mcp "), "{head}");
+        assert_eq!(
+            backend::header(&head, "authorization").as_deref(),
+            Some("Bearer given by the operator")
+        );
+    }
+    assert!(
+        other
+            .requests("initialize")
+            .iter()
+            .all(|(head, _)| backend::header(head, "authorization").is_none())
+    );
+}
