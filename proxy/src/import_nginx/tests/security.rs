@@ -397,7 +397,7 @@ fn outside_http_nothing_is_about_security() {
 }
 
 #[test]
-fn many_directives_are_read_in_time() {
+fn thousands_of_directives_are_read() {
     let many = |line: &dyn Fn(usize) -> String| (0..5_000).map(line).collect::<String>();
     let networks = many(&|n| format!("deny 10.{}.{}.{};", n >> 16, (n >> 8) & 255, n & 255));
     let locations: String = (0..50)
