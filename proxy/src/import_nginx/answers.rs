@@ -13,6 +13,14 @@ use super::values::is_literal;
 use super::view::View;
 use super::yaml_text::{Map, Node};
 
+/// Whether a value is written as credentials are: `Bearer …`.
+fn has_scheme(value: &str) -> bool {
+    let scheme = value.split(' ').next().unwrap_or_default();
+    ["bearer", "basic", "token"]
+        .iter()
+        .any(|it| scheme.eq_ignore_ascii_case(it))
+}
+
 /// `headers:` of a listener that serves these servers.
 pub(super) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> Map {
     let mut set: BTreeMap<String, (&str, &Directive)> = BTreeMap::new();
@@ -32,7 +40,8 @@ pub(super) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> 
             {
                 continue;
             }
-            if !is_literal(value) || may_be_secret(name) || !is_settable(name, value) {
+            let secret = may_be_secret(name) || has_scheme(value);
+            if !is_literal(value) || secret || !is_settable(name, value) {
                 report.plain(directive, "headers of answers have one value: write this one into headers.response.set of the listener, if clients need it");
                 continue;
             }

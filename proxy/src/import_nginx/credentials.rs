@@ -93,14 +93,12 @@ fn write_tokens(view: &View<'_>, admission: &mut Map, report: &mut Report) {
         let (tokens, at) = view.rules[index].tokens.as_ref()?;
         Some((tokens.iter().map(|it| it.digest.clone()).collect(), *at))
     });
-    let mut tokens: Vec<&Token<'_>> = Vec::new();
-    for (tokens_of_one, _) in view.rules.iter().filter_map(|it| it.tokens.as_ref()) {
-        for token in tokens_of_one {
-            if !tokens.iter().any(|it| it.digest == token.digest) {
-                tokens.push(token);
-            }
-        }
-    }
+    let rules = view.rules.iter().filter_map(|it| it.tokens.as_ref());
+    let mut seen = BTreeSet::new();
+    let tokens: Vec<&Token<'_>> = rules
+        .flat_map(|(tokens, _)| tokens)
+        .filter(|token| seen.insert(&token.digest))
+        .collect();
     let mut names = Principals::default();
     let mut items = Vec::new();
     for token in tokens {

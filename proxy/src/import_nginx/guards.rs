@@ -7,7 +7,7 @@ use tooldock_filters::token::config_digest;
 
 use super::conditions::{Test, asked};
 use super::tree::Directive;
-use super::values::only_variable;
+use super::values::{is_literal, only_variable};
 use super::variables::{Key, Map, Variables};
 
 /// The rule behind an `if`.
@@ -66,7 +66,22 @@ struct LetIn<'a> {
     rest: bool,
     /// The empty text.
     empty: bool,
+    /// Not some text or pattern that is named, beside the empty one.
+    refuses: bool,
 }
+
+/// What an `if` may hold without a word about who is let in: directives that neither answer nor route.
+const DECORATION: [&str; 9] = [
+    "set",
+    "break",
+    "add_header",
+    "expires",
+    "access_log",
+    "limit_rate",
+    "limit_rate_after",
+    "gzip",
+    "default_type",
+];
 
 const LOST: &str = "this condition has no counterpart: express it in admission, or keep it in front of the gateway";
 const METHODS: &str =
@@ -82,8 +97,11 @@ pub(super) fn guard<'a>(condition: &'a Directive, variables: &Variables<'a>) -> 
             // What a `set` leads to is listed where its variable is used.
             _ if body.iter().all(|it| it.is("set") || it.is("break")) => Guard::Always,
             (Some(("request_method", Test::Is("OPTIONS"))), false) => Guard::Always,
-            (_, false) => Guard::Harmless("settings do not depend on conditions"),
-            (_, true) => Guard::Lost(LOST),
+            (_, false) if body.iter().all(|it| DECORATION.contains(&it.name())) => {
+                Guard::Harmless("settings do not depend on conditions")
+            }
+            // Requests go elsewhere, or something else decides about them.
+            _ => Guard::Lost(LOST),
         };
     }
     let Some((variable, test)) = asked else {
@@ -128,12 +146,14 @@ fn of_values<'a>(
                     patterns: false,
                     rest: false,
                     empty: text.is_empty(),
+                    refuses: false,
                 },
                 Test::Is("") => LetIn {
                     texts: Vec::new(),
                     patterns: false,
                     rest: true,
                     empty: false,
+                    refuses: false,
                 },
                 _ => return Guard::Lost(LOST),
             };
@@ -150,12 +170,17 @@ fn of_values<'a>(
 }
 
 fn of_map<'a>(map: &Map<'a>, test: Test<'_>, names: bool) -> Option<LetIn<'a>> {
-    let passes = |value: &str| test.holds(value).map(|refused| !refused);
+    // What a variable holds is not known here.
+    let passes = |value: &str| {
+        let refused = is_literal(value).then(|| test.holds(value)).flatten();
+        refused.map(|refused| !refused)
+    };
     let mut let_in = LetIn {
         texts: Vec::new(),
         patterns: false,
         rest: passes(map.default)?,
         empty: passes(map.default)?,
+        refuses: false,
     };
     for entry in &map.entries {
         let passes = passes(entry.value)?;
@@ -166,7 +191,7 @@ fn of_map<'a>(map: &Map<'a>, test: Test<'_>, names: bool) -> Option<LetIn<'a>> {
                 let_in.texts.push((text, name, entry.at));
             }
             Key::Pattern if passes => let_in.patterns = true,
-            _ => {}
+            Key::Text(_) | Key::Pattern => let_in.refuses = true,
         }
     }
     Some(let_in)
@@ -175,8 +200,8 @@ fn of_map<'a>(map: &Map<'a>, test: Test<'_>, names: bool) -> Option<LetIn<'a>> {
 fn tokens(let_in: LetIn<'_>, elsewhere: bool) -> Guard<'_> {
     if let_in.rest {
         // Whatever is there will do, or all but some: then there is no list of what is let in.
-        let any = let_in.texts.is_empty() && !let_in.patterns && !let_in.empty;
-        return if any {
+        let none_named = let_in.texts.is_empty() && !let_in.patterns && !let_in.refuses;
+        return if none_named && !let_in.empty {
             Guard::AnyCredential
         } else {
             Guard::Lost(
@@ -200,18 +225,32 @@ fn tokens(let_in: LetIn<'_>, elsewhere: bool) -> Guard<'_> {
             None => more = true,
         }
     }
-    // A name that is one of the tokens is none that may be shown.
-    let texts: Vec<_> = let_in.texts.iter().map(|(text, ..)| *text).collect();
+    let texts: Vec<_> = let_in
+        .texts
+        .iter()
+        .map(|(text, ..)| text.to_ascii_lowercase())
+        .collect();
     for token in &mut tokens {
-        token.name = token
-            .name
-            .filter(|name| !texts.iter().any(|text| text.contains(name)) && name.len() <= 32);
+        token.name = token.name.filter(|name| may_be_shown(name, &texts));
     }
     Guard::Tokens {
         tokens,
         elsewhere,
         more,
     }
+}
+
+/// More tokens than a person gives names to, each of which would be compared with all texts.
+const NAMED_MAX: usize = 1_000;
+
+/// Whether a name says nothing of these texts, which are tokens in lower case: keys of a `map` ignore case.
+fn may_be_shown(name: &str, texts: &[String]) -> bool {
+    let name = name.to_ascii_lowercase();
+    let tells = |text: &String| {
+        let token = text.rsplit(' ').next().unwrap_or(text);
+        text.contains(&name) || name.contains(token)
+    };
+    name.len() <= 32 && texts.len() <= NAMED_MAX && !texts.iter().any(tells)
 }
 
 /// The token of `Bearer TOKEN`.
@@ -378,8 +417,46 @@ mod tests {
             "map $http_authorization $ok { default 0; 'Bearer t' 1; } if ($ok = 0) { return 401; } server { if ($bad) { set $ok 0; } }",
             "if (-f /tmp/closed) { return 503; }",
             "if ($bad) { rewrite ^ /closed last; }",
+            // Requests go elsewhere, or something else decides about them.
+            "if ($http_authorization != 'Bearer t') { proxy_pass http://10.0.0.9; break; }",
+            "if ($http_authorization != 'Bearer t') { fastcgi_pass unix:/deny.sock; }",
+            "if ($http_authorization != 'Bearer t') { access_by_lua_file /x.lua; }",
+            // What the variables hold is not known.
+            "map $http_authorization $ok { default 0; 'Bearer t' $office; } if ($ok = 0) { return 401; }",
+            "map $http_authorization $ok { default $office; '' 0; } if ($ok = 0) { return 401; }",
+            "map $http_x_api_key $who { default ''; a $lan; } if ($who = '') { return 401; }",
+            "map $http_origin $ok { default 0; https://a.example $x; } if ($ok = 0) { return 403; }",
+            "map $ssl_client_s_dn $who { default ''; 'CN=a,O=b' $lan; } if ($who = '') { return 403; }",
+            // Some credentials are refused by name.
+            "map $http_authorization $ok { default 1; '' 0; 'Bearer revoked' 0; } if ($ok = 0) { return 401; }",
+            "map $http_authorization $ok { default 1; '' 0; ~^Basic 0; } if ($ok = 0) { return 401; }",
         ] {
             assert_eq!(shown(text), "lost", "{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_tells_of_a_token_is_not_shown() {
+        for (map, expected) in [
+            ("default 0; 'Bearer tok1' desk;", "tokens desk false false"),
+            // The whole token, and the token in another case.
+            (
+                "default 0; 'Bearer tok1' user_tok1;",
+                "tokens - false false",
+            ),
+            ("default 0; 'Bearer TOK1' tok1;", "tokens - false false"),
+        ] {
+            let text =
+                format!("map $http_authorization $c {{ {map} }} if ($c = 0) {{ return 401; }}");
+            assert_eq!(shown(&text), expected, "{map}");
+            // What a pattern captures, or a second map, goes on under another name.
+            for by in [
+                "if ($c ~ ^(.+)$) { set $up $1; }",
+                "map $c $up { ~^(.+)$ $1; }",
+            ] {
+                let shown = shown(&format!("{text} {by}"));
+                assert!(shown.starts_with("tokens - "), "{shown}");
+            }
         }
     }
 }

@@ -199,7 +199,13 @@ fn listens_of<'a>(
 ) -> Vec<Listen<'a>> {
     let all_encrypted = site.level.last("ssl").is_some_and(|it| it.first() == "on");
     let of_site = || view.exposures().filter(|(it, _)| it.site == index);
-    let forced: Vec<_> = of_site().filter_map(|(_, rules)| rules.encrypted).collect();
+    // Without TLS there is no certificate either, so that such a condition lets nobody in.
+    let forced: Vec<_> = of_site()
+        .filter_map(|(_, rules)| {
+            let subjects = rules.subjects.as_ref().map(|(_, at)| *at);
+            rules.encrypted.or(rules.certificate).or(subjects)
+        })
+        .collect();
     let all_forced = !forced.is_empty() && forced.len() == of_site().count();
     let listens = site.level.all("listen");
     let mut found = Vec::new();
@@ -244,14 +250,15 @@ fn listens_of<'a>(
         for at in certificates.chain(verify) {
             report.security(at, "no listener of this file has TLS: write tls with client_ca and client_auth into listeners");
         }
-    }
-    if let Some(condition) = forced.first() {
-        if listens.is_empty() && site.block.is_none() {
+        // What is left would be a listener without TLS: one of these, or the default.
+        for at in of_site().filter_map(|(_, rules)| rules.encrypted) {
             report.security(
-                condition,
-                "the default listener has no TLS: write tls into listeners",
+                at,
+                "no listener of this server has TLS: write tls into listeners",
             );
-        } else if all_forced {
+        }
+    } else if let Some(condition) = forced.first() {
+        if all_forced {
             for plain in found.iter().filter(|it| !it.encrypted) {
                 report.plain(
                     plain.at,

@@ -11,7 +11,7 @@ use super::pools;
 use super::report::Report;
 use super::sites::{Exposure, Sites};
 use super::sizes::duration;
-use super::targets::{Servers, Target, target};
+use super::targets::{Rewritten, Servers, Target, target};
 use super::tree::Directive;
 use super::values::{is_file, number, time};
 use super::variables::Variables;
@@ -140,12 +140,16 @@ fn reached<'a>(
             if let Some((at, why)) = target.unsure {
                 report.plain(at, why);
             }
-            if let Some(refusing) = sites.refusals.of(&target.endpoint, &exposure.scope) {
-                let place = &exposure.at.place;
-                report.security(refusing, format!("refuses paths in nginx that {place} passes on here: leave the server out of upstreams.remote, if it is closed"));
-            }
-            for rewrite in exposure.scope.rewrites_before() {
-                report.plain(rewrite, "paths are not rewritten: see that the path in backends is that of the MCP endpoint");
+            let own = exposure.scope.own("rewrite");
+            for rewrite in exposure.scope.rewrites_before().into_iter().chain(own) {
+                match target.rewritten {
+                    Rewritten::To(_, known) if std::ptr::eq(known, rewrite) => {}
+                    Rewritten::Elsewhere(at) if std::ptr::eq(at, rewrite) => report.security(
+                        rewrite,
+                        "paths are not rewritten, and requests may come to other rules in nginx: see that the path in backends is right, and that clients are asked for no less",
+                    ),
+                    _ => report.plain(rewrite, "paths are not rewritten: see that the path in backends is that of the MCP endpoint"),
+                }
             }
             Some(target)
         }

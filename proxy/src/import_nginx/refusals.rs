@@ -1,47 +1,148 @@
-//! Locations that refuse all requests. The gateway refuses every path that it does not know, so that they matter only where
-//! nginx asks them before the location of an endpoint.
-
-use std::rc::Rc;
+//! Which location nginx chooses for a path. The gateway refuses every path that it does not know, so that a location which
+//! refuses requests matters only where nginx chooses it instead of the location of an endpoint.
 
 use regex::{Regex, RegexBuilder};
 
-use super::scope::{Level, Paths, Scope};
+use super::scope::{Level, Paths};
 use super::tree::Directive;
 
-/// All of them.
-#[derive(Default)]
-pub(super) struct Refusals<'a>(Vec<Refusal<'a>>);
+/// Memory of one regular expression. A larger one is taken for one that may match.
+const REGEX_BYTES_MAX: usize = 256 * 1024;
 
-struct Refusal<'a> {
+/// More regular expressions are no configuration that somebody wrote. The rest is taken for such that may match.
+pub(super) const REGEXES_MAX: usize = 2_000;
+
+/// A location, and those that stand in it.
+pub(super) struct Location<'a> {
     at: &'a Directive,
     paths: Paths<'a>,
-    server: Option<Rc<Level<'a>>>,
+    /// None where it is no regular expression here: it may match there.
+    regex: Option<Regex>,
+    inside: Vec<Location<'a>>,
 }
 
-impl<'a> Refusals<'a> {
-    pub(super) fn add(&mut self, at: &'a Directive, paths: Paths<'a>, scope: &Scope<'a>) {
-        self.0.push(Refusal {
-            at,
-            paths,
-            server: scope.server.clone(),
-        });
+/// How a search in one block ends.
+enum Search<'a> {
+    /// Nothing else is asked.
+    Over,
+    /// At the longest prefix, which regular expressions of the blocks around may still overrule.
+    Prefix(&'a Directive),
+    Nothing,
+}
+
+impl<'a> Location<'a> {
+    /// The locations of a block, each with those in it. So many regular expressions are left to be read.
+    pub(super) fn all(level: &Level<'a>, left: &mut usize) -> Vec<Self> {
+        let locations = level.all("location").iter();
+        locations
+            .map(|at| {
+                let paths = Paths::of(at);
+                let regex = match paths {
+                    Paths::Matching(pattern) if *left > 0 => {
+                        *left -= 1;
+                        regex(pattern, at.first().starts_with("~*"))
+                    }
+                    _ => None,
+                };
+                Self {
+                    at,
+                    paths,
+                    regex,
+                    inside: Self::all(&Level::of(at.block()), left),
+                }
+            })
+            .collect()
     }
 
-    /// The location that refuses a path of a server before other locations are looked at, or may do so.
-    pub(super) fn of(&self, path: &str, scope: &Scope<'a>) -> Option<&'a Directive> {
-        let same_server = |it: &&Refusal<'a>| match (&it.server, &scope.server) {
-            (Some(one), Some(other)) => Rc::ptr_eq(one, other),
-            _ => true,
-        };
-        let first = |it: &&Refusal<'a>| match it.paths {
-            Paths::Exactly(exact) => exact == path,
-            // What is no regular expression here may match there.
-            Paths::Matching(pattern) => matching(pattern).is_none_or(|it| it.is_match(path)),
-            Paths::Below(_) | Paths::Named => false,
-        };
-        let mut here = self.0.iter().filter(same_server);
-        here.find(first).map(|it| it.at)
+    /// Whether it is this location, or one around it.
+    fn holds(&self, at: &Directive) -> bool {
+        std::ptr::eq(self.at, at) || self.inside.iter().any(|it| it.holds(at))
     }
+}
+
+/// The locations that nginx may choose for a path: several where it is not known what a regular expression matches. The
+/// path is taken for one of the location `own`, whatever the regular expression of that is.
+pub(super) fn chosen<'a>(
+    locations: &[Location<'a>],
+    path: &str,
+    own: &Directive,
+) -> Vec<&'a Directive> {
+    let mut found = Vec::new();
+    if let Search::Prefix(at) = search(locations, path, own, &mut found) {
+        found.push(at);
+    }
+    found
+}
+
+/// The location for that path alone.
+pub(super) fn exactly<'a>(locations: &[Location<'a>], path: &str) -> Option<&'a Directive> {
+    locations.iter().find_map(|it| match it.paths {
+        Paths::Exactly(exact) if exact == path => Some(it.at),
+        Paths::Below(prefix) if path.starts_with(prefix) => exactly(&it.inside, path),
+        _ => None,
+    })
+}
+
+/// As nginx searches: what is exactly the path; the longest prefix, and what stands in it; then the regular expressions in
+/// their order, unless that prefix has `^~`.
+fn search<'a>(
+    locations: &[Location<'a>],
+    path: &str,
+    own: &Directive,
+    found: &mut Vec<&'a Directive>,
+) -> Search<'a> {
+    if let Some(exact) = locations.iter().find(|it| it.paths == Paths::Exactly(path)) {
+        found.push(exact.at);
+        return Search::Over;
+    }
+    let prefixes = locations.iter().filter_map(|it| match it.paths {
+        Paths::Below(prefix) if path.starts_with(prefix) => Some((prefix.len(), it)),
+        _ => None,
+    });
+    let longest = prefixes.max_by_key(|(length, _)| *length).map(|(_, it)| it);
+    let mut prefix = Search::Nothing;
+    if let Some(longest) = longest {
+        prefix = match search(&longest.inside, path, own, found) {
+            Search::Over => return Search::Over,
+            Search::Prefix(inside) => Search::Prefix(inside),
+            Search::Nothing => Search::Prefix(longest.at),
+        };
+        if longest.at.first().starts_with("^~") {
+            return prefix;
+        }
+    }
+    for location in locations {
+        if !matches!(location.paths, Paths::Matching(_)) {
+            continue;
+        }
+        let matches = match &location.regex {
+            _ if location.holds(own) => Some(true),
+            Some(regex) => Some(regex.is_match(path)),
+            None => None,
+        };
+        if matches == Some(false) {
+            continue;
+        }
+        match search(&location.inside, path, own, found) {
+            Search::Over => {}
+            Search::Prefix(inside) => found.push(inside),
+            Search::Nothing => found.push(location.at),
+        }
+        if matches == Some(true) {
+            return Search::Over;
+        }
+    }
+    prefix
+}
+
+/// A regular expression of nginx, where it is one here.
+pub(super) fn regex(pattern: &str, any_case: bool) -> Option<Regex> {
+    let mut builder = RegexBuilder::new(pattern);
+    builder
+        .case_insensitive(any_case)
+        .size_limit(REGEX_BYTES_MAX)
+        .build()
+        .ok()
 }
 
 /// Whether a location denies everybody, and allows nobody before.
@@ -50,8 +151,37 @@ pub(super) fn lets_nobody_in(level: &Level<'_>) -> bool {
     denies && level.all("allow").is_empty()
 }
 
-/// The regular expression of a location, without regard to case.
-pub(super) fn matching(pattern: &str) -> Option<Regex> {
-    let mut builder = RegexBuilder::new(pattern);
-    builder.case_insensitive(true).build().ok()
+#[cfg(test)]
+mod tests {
+    use super::super::tree::tests::parsed;
+    use super::*;
+
+    #[test]
+    fn locations_are_chosen_as_nginx_chooses_them() {
+        for (locations, line) in [
+            ("location / { }\nlocation /mcp { }", &[2][..]),
+            ("location /mcp { }\nlocation = /mcp { }", &[2]),
+            ("location /mcp { }\nlocation ~ cp { }", &[2]),
+            ("location ^~ /mcp { }\nlocation ~ cp { }", &[1]),
+            ("location /mcp { }\nlocation ~ ^/MCP { }", &[1]),
+            ("location /mcp { }\nlocation ~* ^/MCP { }", &[2]),
+            ("location ~ m { }\nlocation ~ c { }", &[1]),
+            ("location /mcp { }\nlocation /a/ { location ~ m { } }", &[1]),
+            ("location / {\nlocation /mcp { } }\nlocation ~ x { }", &[2]),
+            ("location / {\nlocation /mcp { } }\nlocation ~ m { }", &[3]),
+            ("location / {\nlocation ~ m { } }\nlocation ~ c { }", &[2]),
+            ("location /mcp { }\nlocation ~ (?!x)m { }", &[2, 1]),
+            ("location /mcp/ { }", &[]),
+        ] {
+            let tree = parsed(locations).expect(locations);
+            let mut left = REGEXES_MAX;
+            let all = Location::all(&Level::of(&tree), &mut left);
+            let other = parsed("location /x { }").expect("valid");
+            let found: Vec<_> = chosen(&all, "/mcp", &other[0])
+                .iter()
+                .map(|it| it.place.line)
+                .collect();
+            assert_eq!(found, line, "{locations}");
+        }
+    }
 }

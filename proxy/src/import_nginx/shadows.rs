@@ -1,59 +1,162 @@
-//! Locations whose likely endpoint belongs to a more exact location of the same server, as `/` beside `/mcp`: what else
-//! they serve is no MCP that the importer knows of.
+//! Locations whose likely endpoint nginx gives to another location of the same server. Where that one passes requests on,
+//! as `/mcp` beside `/`, what else they serve is no MCP that the importer knows of. Where it answers itself, the endpoint
+//! may be closed in nginx.
 
-use super::refusals::matching;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::known::{Treatment, treatment};
+use super::refusals::{Location, REGEXES_MAX, chosen, exactly};
 use super::report::Report;
-use super::scope::Paths;
+use super::rules::Rules;
+use super::scope::{Level, Paths, Scope};
 use super::sites::{Exposure, Sites};
 use super::targets::{Target, target};
+use super::tree::Directive;
 use super::variables::Variables;
 
-/// Leaves such locations out.
+/// More lines about one endpoint say nothing new.
+const ANSWERING_MAX: usize = 5;
+
+/// Leaves out locations whose endpoint another one passes on, and reports those that take an endpoint and answer it.
 pub(super) fn drop_shadowed(sites: &mut Sites<'_>, variables: &Variables<'_>, report: &mut Report) {
     let targets: Vec<_> = sites
         .exposures
         .iter()
         .map(|it| target(it, it.pass?, sites, variables).ok())
         .collect();
-    let shadowed: Vec<bool> = sites
+    let exposed: HashMap<*const Directive, Option<&Target<'_>>> = sites
         .exposures
         .iter()
         .zip(&targets)
-        .map(|(exposure, target)| {
-            let Some(target) = target else { return false };
-            let exposures = sites.exposures.iter().zip(&targets);
-            let mut nearer = exposures.filter(|(other, _)| is_nearer(other, exposure, target));
-            let Some((nearer, of_nearer)) = nearer.next() else {
-                return false;
-            };
-            let same = of_nearer.as_ref().is_some_and(|it| it.is_at_same_servers(target));
-            if !same {
-                let place = &nearer.at.place;
-                report.plain(exposure.at, format!("{place} is nearer to the path of MCP: no endpoint is known here, add the server to upstreams.remote if it has one"));
-            }
-            true
-        })
+        .map(|(it, target)| (std::ptr::from_ref(it.at), target.as_ref()))
         .collect();
+    let mut left = REGEXES_MAX;
+    let mut of_servers = HashMap::new();
+    let mut shadowed = Vec::new();
+    for (exposure, target) in sites.exposures.iter().zip(&targets) {
+        let (Some(target), Some(server)) = (target, &exposure.scope.server) else {
+            shadowed.push(false);
+            continue;
+        };
+        let locations = of_servers
+            .entry(Rc::as_ptr(server))
+            .or_insert_with(|| Location::all(server, &mut left));
+        let is_exposed = |at: &Directive| exposed.contains_key(&std::ptr::from_ref(at));
+        let answering = answering(exposure, target, locations, is_exposed);
+        for at in answering.into_iter().take(ANSWERING_MAX) {
+            let place = &exposure.at.place;
+            report.security(at, format!("takes the path of MCP from {place} in nginx, which is passed on here: leave that server out of upstreams.remote, if the path is closed"));
+        }
+        let nearer = nearer(exposure, target, locations, is_exposed);
+        shadowed.push(!nearer.is_empty());
+        let Some(place) = nearer.first().map(|it| &it.place) else {
+            continue;
+        };
+        if is_restricted(exposure, variables) {
+            report.security(exposure.at, format!("{place} is nearer to the path of MCP, and what this one asks of clients is left out with it: see that {place} asks for enough"));
+            continue;
+        }
+        let same = nearer.iter().all(|it| {
+            let of_nearer = exposed.get(&std::ptr::from_ref(*it)).copied().flatten();
+            of_nearer.is_some_and(|it| it.is_at_same_servers(target))
+        });
+        if !same {
+            report.plain(exposure.at, format!("{place} is nearer to the path of MCP: no endpoint is known here, add the server to upstreams.remote if it has one"));
+        }
+    }
     let mut shadowed = shadowed.into_iter();
     sites
         .exposures
         .retain(|_| !shadowed.next().unwrap_or_default());
 }
 
-/// Whether nginx gives the endpoint of a location to another location of the same server.
-fn is_nearer(other: &Exposure<'_>, exposure: &Exposure<'_>, target: &Target<'_>) -> bool {
-    let (Some(paths), Some(of_other)) = (exposure.paths, other.paths) else {
-        return false;
-    };
-    let Paths::Below(own) = paths else {
-        return false;
+/// The locations that pass nothing on and that nginx may choose for the endpoint of an exposure.
+fn answering<'a>(
+    exposure: &Exposure<'a>,
+    target: &Target<'a>,
+    locations: &[Location<'a>],
+    is_exposed: impl Fn(&Directive) -> bool,
+) -> Vec<&'a Directive> {
+    let mut found = chosen(locations, &target.asked, exposure.at);
+    // Somebody who closes the path with a slash, or without one, is likely to mean both. To send clients from one to the
+    // other closes neither.
+    let redirects = |at: &Directive| {
+        let level = Level::of(at.block());
+        level
+            .answers()
+            .is_some_and(|it| it.is("rewrite") || it.first().starts_with('3'))
     };
     let endpoint = target.endpoint.as_str();
-    let takes = match of_other {
-        Paths::Exactly(path) => path == endpoint,
-        Paths::Below(path) => path.len() > own.len() && endpoint.starts_with(path),
-        Paths::Matching(pattern) => matching(pattern).is_some_and(|it| it.is_match(endpoint)),
-        Paths::Named => false,
+    let other: Vec<_> = if target.asked != endpoint {
+        exactly(locations, endpoint).into_iter().collect()
+    } else if exposure.paths.is_none_or(|it| it.path() != endpoint) {
+        let mut below = chosen(locations, &format!("{endpoint}/"), exposure.at);
+        below.retain(|it| Paths::of(it).path() == endpoint);
+        below
+    } else {
+        Vec::new()
     };
-    takes && other.site == exposure.site && !std::ptr::eq(other.at, exposure.at)
+    found.extend(other.into_iter().filter(|it| !redirects(it)));
+    found.retain(|it| !is_exposed(it));
+    found
+}
+
+/// The exposures to which nginx gives the endpoint of another one, all of it.
+fn nearer<'a>(
+    exposure: &Exposure<'a>,
+    target: &Target<'a>,
+    locations: &[Location<'a>],
+    is_exposed: impl Fn(&Directive) -> bool,
+) -> Vec<&'a Directive> {
+    // What a regular expression is for is not known well enough.
+    if !matches!(exposure.paths, Some(Paths::Below(_))) {
+        return Vec::new();
+    }
+    let others = |found: &[&Directive]| {
+        let mut found = found.iter();
+        found.all(|it| is_exposed(it) && !std::ptr::eq(*it, exposure.at))
+    };
+    // A location `/mcp/` beside `= /mcp` is for the same clients.
+    let without_slash: Vec<_> = exactly(locations, &target.endpoint).into_iter().collect();
+    if !without_slash.is_empty() && others(&without_slash) {
+        return without_slash;
+    }
+    let found = chosen(locations, &target.asked, exposure.at);
+    match others(&found) {
+        true => found,
+        false => Vec::new(),
+    }
+}
+
+/// Whether a location asks something of clients that its server does not.
+fn is_restricted(exposure: &Exposure<'_>, variables: &Variables<'_>) -> bool {
+    let levels = &exposure.scope.levels;
+    let is_server = |it: &Rc<Level<'_>>| {
+        let server = exposure.scope.server.as_ref();
+        server.is_some_and(|server| Rc::ptr_eq(server, it))
+    };
+    let first = levels.iter().position(is_server).map_or(0, |it| it + 1);
+    let scope = Scope {
+        levels: levels[first..].to_vec(),
+        server: None,
+    };
+    let asks = |it: &Directive| {
+        matches!(it.name(), "deny" | "limit_except")
+            || matches!(treatment(it.name(), it.first()), Treatment::Security(_))
+    };
+    if scope.levels.iter().any(|it| it.block.iter().any(asks)) {
+        return true;
+    }
+    let own = Exposure {
+        at: exposure.at,
+        scope,
+        paths: exposure.paths,
+        pass: exposure.pass,
+        site: exposure.site,
+    };
+    // They are only looked at: what is lost of them is told with the location.
+    let rules = Rules::of(&own, variables, &mut Report::default());
+    let others = rules.origins.is_some() || rules.host.is_some() || rules.encrypted.is_some();
+    others || !rules.is_open()
 }

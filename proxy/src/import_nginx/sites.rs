@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::known::{Treatment, treatment};
-use super::refusals::{Refusals, lets_nobody_in};
+use super::refusals::lets_nobody_in;
 use super::report::Report;
 use super::scope::{Level, Paths, Scope};
 use super::tree::{Directive, Failure};
@@ -47,8 +47,6 @@ pub(super) struct Sites<'a> {
     pub(super) exposures: Vec<Exposure<'a>>,
     /// A location with figures of nginx itself.
     pub(super) status: Option<&'a Directive>,
-    /// Locations that refuse all requests.
-    pub(super) refusals: Refusals<'a>,
 }
 
 /// Paths that probes ask for.
@@ -97,7 +95,6 @@ impl<'a> Sites<'a> {
             sites: Vec::new(),
             exposures: Vec::new(),
             status: None,
-            refusals: Refusals::default(),
         };
         let outer = Scope {
             levels: vec![Rc::clone(&http)],
@@ -172,7 +169,8 @@ impl<'a> Sites<'a> {
         let path = paths.path();
         let refuses = |it: &Directive| it.first().starts_with('4');
         let any = scope.last("satisfy").is_some_and(|it| it.first() == "any");
-        if paths == Paths::Named || level.last("internal").is_some() {
+        // It holds in the locations inside, too.
+        if paths == Paths::Named || scope.last("internal").is_some() {
             if pass.is_some() {
                 report.plain(
                     location,
@@ -182,9 +180,6 @@ impl<'a> Sites<'a> {
         } else if level.last("stub_status").is_some() {
             self.status = Some(location);
         } else if let Some(answer) = level.answers() {
-            if refuses(answer) {
-                self.refusals.add(location, paths, &scope);
-            }
             if !refuses(answer) && !PROBES.contains(&path) {
                 report.plain(
                     answer,
@@ -200,7 +195,6 @@ impl<'a> Sites<'a> {
             );
         } else if pass.is_some() && lets_nobody_in(&level) && !any {
             report.plain(location, "lets nobody in: its server is left out");
-            self.refusals.add(location, paths, &scope);
         } else if pass.is_some() {
             self.expose(Exposure {
                 at: location,
@@ -218,9 +212,6 @@ impl<'a> Sites<'a> {
             let empty = location.block().iter().all(|it| it.is("location"));
             let mut conditions = level.all("if").iter().flat_map(|it| it.block());
             let conditional = conditions.any(|it| it.is("proxy_pass"));
-            if denies {
-                self.refusals.add(location, paths, &scope);
-            }
             match other {
                 Some(other) => report.plain(other, "only HTTP is spoken to servers"),
                 None if conditional => report.plain(

@@ -1,5 +1,6 @@
 //! Where an exposure passes requests on to: the servers, and the path of the MCP endpoint there.
 
+use super::refusals::regex;
 use super::scope::Paths;
 use super::sites::{Exposure, Sites};
 use super::tree::Directive;
@@ -13,10 +14,14 @@ pub(super) struct Target<'a> {
     pub(super) servers: Servers<'a>,
     /// The path that clients have in nginx, as far as it is known.
     pub(super) endpoint: String,
+    /// That path as the location has it: with a slash at the end where it is the location itself.
+    pub(super) asked: String,
     /// The path of the endpoint at the servers.
     pub(super) path: String,
     /// What of the location is not known for certain.
     pub(super) unsure: Option<(&'a Directive, &'static str)>,
+    /// What becomes of the path before it is passed on.
+    pub(super) rewritten: Rewritten<'a>,
 }
 
 /// One server, or those of an `upstream`.
@@ -112,17 +117,17 @@ pub(super) fn target<'a>(
         Paths::Named => "/".to_owned(),
     };
     let endpoint = endpoint(&paths, &literal, uri);
-    let (path, mut unsure) = match rewritten(exposure, &endpoint) {
-        Rewritten::To(path) => (path, None),
-        Rewritten::No => (path_at_server(&endpoint, &literal, uri), None),
-        Rewritten::Unknown(at) => (
-            path_at_server(&endpoint, &literal, uri),
-            Some((
-                at,
-                "paths are not rewritten: see that the path in backends is that of the MCP endpoint",
-            )),
-        ),
+    let asked = match paths {
+        Paths::Exactly(path) | Paths::Below(path) if path.trim_end_matches('/') == endpoint => path,
+        _ => endpoint.as_str(),
+    }
+    .to_owned();
+    let rewritten = rewritten(exposure, &endpoint, &asked);
+    let path = match &rewritten {
+        Rewritten::To(path, _) => path.clone(),
+        Rewritten::No | Rewritten::Elsewhere(_) => path_at_server(&endpoint, &literal, uri),
     };
+    let mut unsure = None;
     if matches!(paths, Paths::Matching(_)) {
         unsure = Some((
             exposure.at,
@@ -139,8 +144,10 @@ pub(super) fn target<'a>(
         encrypted,
         servers,
         endpoint,
+        asked,
         path,
         unsure,
+        rewritten,
     })
 }
 
@@ -207,43 +214,51 @@ fn path_at_server(endpoint: &str, literal: &str, uri: Option<&str>) -> String {
     path.replace("//", "/")
 }
 
-enum Rewritten<'a> {
+/// What the `rewrite` directives that a request comes to make of its path.
+pub(super) enum Rewritten<'a> {
     No,
-    To(String),
-    Unknown(&'a Directive),
+    /// The server is asked for this path.
+    To(String, &'a Directive),
+    /// Another location may get the request, or the server is asked for something that is not known.
+    Elsewhere(&'a Directive),
 }
 
-/// What the `rewrite` of a location makes of its endpoint, where it does no more than take a prefix away.
-fn rewritten<'a>(exposure: &Exposure<'a>, endpoint: &str) -> Rewritten<'a> {
-    let Some(rewrite) = exposure.scope.own("rewrite") else {
+/// What becomes of an endpoint. After a rewrite of the server, and after one of a location without `break`, nginx looks
+/// for a location again, which may refuse the request.
+fn rewritten<'a>(exposure: &Exposure<'a>, endpoint: &str, asked: &str) -> Rewritten<'a> {
+    // The path at a regular expression is a guess.
+    let guessed = matches!(exposure.paths, Some(Paths::Matching(_)));
+    let leaves = |rewrite: &Directive| {
+        let pattern = regex(rewrite.first(), false);
+        pattern.is_some_and(|it| !guessed && !it.is_match(endpoint) && !it.is_match(asked))
+    };
+    let of_server = exposure.scope.server.iter();
+    let mut of_server = of_server.flat_map(|level| level.all("rewrite"));
+    if let Some(rewrite) = of_server.find(|it| !leaves(it)) {
+        return Rewritten::Elsewhere(rewrite);
+    }
+    let own = exposure.scope.levels.last();
+    let mut own = own.into_iter().flat_map(|level| level.all("rewrite"));
+    let Some(rewrite) = own.find(|it| !leaves(it)) else {
         return Rewritten::No;
     };
-    let taken = || {
-        let prefix = rewrite.first().strip_prefix('^')?;
-        let prefix = prefix
-            .strip_suffix('$')
-            .unwrap_or(prefix)
-            .strip_suffix("(.*)")?;
-        let (prefix, optional) = prefix
-            .strip_suffix("/?")
-            .map_or((prefix, false), |it| (it, true));
-        let plain = prefix
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"/-_".contains(&byte));
-        let rest = endpoint.strip_prefix(prefix).filter(|_| plain)?;
-        let rest = if optional {
-            rest.strip_prefix('/').unwrap_or(rest)
-        } else {
-            rest
-        };
-        let to = rewrite.arg(1)?.replace("$1", rest);
-        let known = to.starts_with('/')
-            && to
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b"/-_.".contains(&byte));
-        (known && rewrite.has("break")).then_some(to)
-    };
-    taken().map_or(Rewritten::Unknown(rewrite), Rewritten::To)
+    let to = replaced(rewrite, endpoint).or_else(|| replaced(rewrite, asked));
+    match to.filter(|_| rewrite.has("break")) {
+        Some(to) => Rewritten::To(to, rewrite),
+        None => Rewritten::Elsewhere(rewrite),
+    }
+}
+
+/// A path as `rewrite` replaces it, where that is a path without variables.
+fn replaced(rewrite: &Directive, path: &str) -> Option<String> {
+    let found = regex(rewrite.first(), false)?.captures(path)?;
+    let mut to = rewrite.arg(1)?.to_owned();
+    for (index, digit) in ('1'..='9').enumerate() {
+        let part = found.get(index + 1).map_or("", |it| it.as_str());
+        to = to.replace(&format!("${digit}"), part);
+    }
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.".contains(&byte);
+    (to.starts_with('/') && to.bytes().all(plain)).then_some(to)
 }
 
 #[cfg(test)]

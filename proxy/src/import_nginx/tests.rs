@@ -1,6 +1,8 @@
 //! Whole configurations of nginx and what becomes of them.
 
+mod nearer;
 mod security;
+mod transport;
 
 use tooldock_workers::yaml::{self, Value};
 

@@ -38,10 +38,10 @@ pub(super) enum Key<'a> {
     Pattern,
 }
 
-/// Directives that let a variable decide something, and show it to nobody.
-const DECIDING: [&str; 6] = [
+/// Directives that let a variable decide something, and show it to nobody. A `map` is none of them, nor is an `if` with a
+/// pattern: what a pattern captures goes on under another name.
+const DECIDING: [&str; 5] = [
     "if",
-    "map",
     "limit_req_zone",
     "limit_conn_zone",
     "log_format",
@@ -85,8 +85,13 @@ impl<'a> Variables<'a> {
             }
             // A variable that is set is not used by that.
             let skipped = usize::from(directive.is("set"));
+            let is_pattern = |arg: &str| arg.starts_with('~') || arg.starts_with("!~");
+            let by = match directive.is("if") && directive.args().any(is_pattern) {
+                true => "a pattern",
+                false => directive.name(),
+            };
             for arg in directive.args().skip(skipped) {
-                self.uses_of(arg, directive.name());
+                self.uses_of(arg, by);
             }
             self.read(directive.block());
         }

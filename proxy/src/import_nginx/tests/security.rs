@@ -249,21 +249,6 @@ fn a_namespace_of_one_address_is_not_opened_on_another_in_silence() {
 }
 
 #[test]
-fn a_location_that_refuses_the_endpoint_in_nginx_is_told() {
-    for (refusing, told) in [
-        ("location = /search/mcp { return 403; }", true),
-        ("location ~ ^/SEARCH { deny all; }", true),
-        ("location ~ (?!x)/ { return 404; }", true),
-        ("location ~ /\\.ht { deny all; }", false),
-        ("location / { return 404; }", false),
-        ("location = /other { return 403; }", false),
-    ] {
-        let outcome = front("", refusing, "");
-        assert_eq!(outcome.security, told, "{refusing}: {:#?}", outcome.lines);
-    }
-}
-
-#[test]
 fn conditions_beside_the_locations_of_a_snippet_count() {
     let outcome = import(
         "if ($http_authorization != 'Bearer t') { return 401; } location /mcp { proxy_pass http://10.0.0.1; }",
