@@ -11,28 +11,21 @@
 //! and to wake up in time, is done by the driver, one task for each pool in the control runtime. It owns the keepers:
 //! with the driver everything ends.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use futures_util::future::join_all;
-use serde_json::value::{RawValue, to_raw_value};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot, watch};
-use tokio::time::{Instant, timeout};
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tooldock_workers::external::StdioSettings;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Registry;
 use tooldock_workers::remote::BackendId;
 
-use super::breaker::BreakerState;
 use super::launch::{Launcher, ServerRef};
 use super::metrics::{LastGood, ServerMetrics};
-use super::process::failure::{self, ADVICE};
 use super::process::{Installation, Opened, Process};
 use super::turns::{Requests, StartTurns};
 use crate::broadcast::Audience;
@@ -40,31 +33,28 @@ use crate::catalogue::Catalogue;
 use crate::protocol::{Era, EraSupport};
 
 mod driver;
+mod everywhere;
 mod key;
+mod lease;
 mod leased;
 mod pools;
+mod refusal;
 mod replay_state;
+mod report;
 mod rules;
 pub(super) mod state;
 
 use driver::Driver;
 pub(super) use key::Key;
 pub(crate) use key::{ConnectionKey, OpenAs, Opener};
+use lease::Waiter;
 pub(crate) use leased::Leased;
 pub(crate) use pools::{Pools, served};
 pub(crate) use replay_state::ReplayState;
-use rules::{LAST_GOOD, Patience, Rules, SLOT_WAIT, WAITERS_MAX};
-use state::{Action, Event, Full, Place, ProcessId, Refusal, State, WaiterId};
-pub(crate) use state::{Counts, Presence, ServerCopy};
-
-/// How long a request waits for the pool to notice that the process it got has just ended.
-const NOTICE: Duration = Duration::from_secs(1);
-/// How often a request is given a process that has just ended, until it gives up.
-const TRIES: usize = 3;
-/// How long the server may take to confirm that nobody wants to hear of a resource any more.
-const UNSUBSCRIBE: Duration = Duration::from_secs(30);
-/// How long a client waits until all backends have heard what it asks of one of them.
-const EVERYWHERE: Duration = Duration::from_secs(2);
+pub(crate) use report::PoolState;
+use rules::{LAST_GOOD, Patience, Rules};
+use state::{Action, Event, Place, ProcessId, State, WaiterId};
+pub(crate) use state::{Presence, ServerCopy};
 
 /// What a pool's driver, keepers and leases share.
 pub(super) struct PoolShared {
@@ -118,90 +108,6 @@ struct Inner {
 impl Inner {
     fn last_era(&self) -> Option<EraSupport> {
         self.state.server().or(self.spoke)
-    }
-
-    fn state_now(&self) -> PoolState {
-        let state = &self.state;
-        let counts = state.counts();
-        PoolState {
-            processes: counts,
-            waiting: state.waiting(),
-            breaker: state.breaker(Instant::now()),
-            server: state.server(),
-            error: state.last_error().map(|failure| failure.error.clone()),
-            // How a process ended is of no interest while another one serves.
-            reason: state
-                .why()
-                .filter(|_| counts.serving == 0)
-                .map(|failure| Arc::clone(&failure.reason)),
-            dead: state.is_dead(),
-            last_restart: state
-                .last_restart()
-                .map(|last| (last.reason, last.at.elapsed())),
-        }
-    }
-}
-
-struct Waiter {
-    give: oneshot::Sender<Result<Leased, Refusal>>,
-    key: ConnectionKey,
-    open: Arc<OpenAs>,
-    since: Instant,
-}
-
-/// How a pool is, for `/ready` and metrics.
-#[derive(Debug, Clone)]
-pub(crate) struct PoolState {
-    /// Its processes.
-    pub(crate) processes: Counts,
-    /// Requests that wait for one.
-    pub(crate) waiting: usize,
-    /// Whether it is worth trying.
-    pub(crate) breaker: BreakerState,
-    /// What its server speaks, if that is known.
-    pub(crate) server: Option<EraSupport>,
-    /// Why its server does not start, until it does.
-    pub(crate) error: Option<CallError>,
-    /// Why no process serves, for those who operate the gateway: with what the server said last, without secrets.
-    pub(crate) reason: Option<Arc<str>>,
-    /// It ended, and is not to be restarted.
-    pub(crate) dead: bool,
-    /// How the last process had ended that another took the place of, and how long ago that was.
-    pub(crate) last_restart: Option<(&'static str, Duration)>,
-}
-
-impl PoolState {
-    /// One word for it: `ready`, `installing`, `starting`, `idle` or `failed`.
-    pub(crate) fn as_str(&self) -> &'static str {
-        if self.processes.serving > 0 {
-            "ready"
-        } else if self.processes.installing > 0 && !self.dead {
-            // Even after failures: it takes its time now, and may be what helps.
-            "installing"
-        } else if self.dead || self.error.is_some() || self.breaker == BreakerState::Open {
-            "failed"
-        } else if self.processes.starting > 0 {
-            "starting"
-        } else {
-            "idle"
-        }
-    }
-}
-
-/// A request that waits. Dropping it takes it from the queue.
-struct Waiting<'a> {
-    pool: &'a Arc<PoolShared>,
-    waiter: WaiterId,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let waiter = self.waiter;
-        let left = self.pool.lock().waiters.remove(&waiter);
-        if left.is_some() {
-            drop(left);
-            self.pool.apply(Event::Abandoned { waiter });
-        }
     }
 }
 
@@ -286,150 +192,6 @@ impl PoolShared {
             .map(|limit| limit.as_u64())
             .max()
             .unwrap_or_default()
-    }
-
-    /// A process for a request, started if it must be.
-    async fn lease(
-        self: &Arc<Self>,
-        key: &ConnectionKey,
-        open: &Arc<OpenAs>,
-    ) -> Result<Leased, CallError> {
-        let mut avoid = open.avoid.clone();
-        let hash = open.hash;
-        let open = match key.is_common() && open.headers.is_none() {
-            true => self.common(open.era),
-            false => open,
-        };
-        loop {
-            let key = self.spread(key, &avoid, hash);
-            match (self.lease_of(&key, open).await, &*key) {
-                (Err(error), ConnectionKey::Replica(backend))
-                    if avoid.len() < self.launcher.further_backends() =>
-                {
-                    avoid.push(backend.clone());
-                    if self.launcher.replica(&avoid, hash).is_none() {
-                        return Err(error);
-                    }
-                }
-                (Ok(leased), ConnectionKey::Replica(backend)) => {
-                    avoid.push(backend.clone());
-                    return Ok(leased.after(avoid));
-                }
-                (leased, _) => return leased,
-            }
-        }
-    }
-
-    /// The same, where it is settled which.
-    async fn lease_of(
-        self: &Arc<Self>,
-        key: &ConnectionKey,
-        open: &Arc<OpenAs>,
-    ) -> Result<Leased, CallError> {
-        for _ in 0..TRIES {
-            let leased = match self.lease_at_once(key, open) {
-                Some(leased) => leased,
-                None => self.wait_for_lease(key, open).await?,
-            };
-            if !leased.is_closed() {
-                return Ok(leased);
-            }
-            // Its keeper is about to say so; then another one takes its place.
-            let process = Arc::clone(leased.process());
-            drop(leased);
-            process.is_over_within(NOTICE).await;
-        }
-        self.metrics.refused("unavailable");
-        Err(self.unavailable("keeps ending", Some(Duration::from_secs(1))))
-    }
-
-    /// A process that several clients share, if it is there.
-    fn lease_common(self: &Arc<Self>, key: &ConnectionKey, era: Era) -> Option<Leased> {
-        // Which of several it is, is settled once for each request.
-        if self.launcher.spreads() {
-            return None;
-        }
-        let leased = self.lease_at_once(key, self.common(era))?;
-        (!leased.is_closed()).then_some(leased)
-    }
-
-    /// What everybody shares is spread over the backends of a server that has several: those first whose connection did
-    /// not fail just now.
-    fn spread<'a>(
-        &self,
-        key: &'a ConnectionKey,
-        avoid: &[BackendId],
-        hash: u64,
-    ) -> Cow<'a, ConnectionKey> {
-        if *key != ConnectionKey::Shared || !self.launcher.spreads() {
-            return Cow::Borrowed(key);
-        }
-        let mut failing = self.lock().state.failing(Instant::now());
-        let picked = match failing.is_empty() {
-            true => self.launcher.replica(avoid, hash),
-            false => {
-                failing.extend_from_slice(avoid);
-                let other = self.launcher.replica(&failing, hash);
-                other.or_else(|| self.launcher.replica(avoid, hash))
-            }
-        };
-        match picked {
-            Some(backend) => Cow::Owned(ConnectionKey::Replica(backend)),
-            None => Cow::Borrowed(key),
-        }
-    }
-
-    fn common(&self, era: Era) -> &Arc<OpenAs> {
-        match era {
-            Era::Legacy => &self.common[0],
-            Era::Modern => &self.common[1],
-        }
-    }
-
-    fn lease_at_once(self: &Arc<Self>, key: &ConnectionKey, open: &Arc<OpenAs>) -> Option<Leased> {
-        let (id, process, replay_state) = {
-            let mut inner = self.lock();
-            let (id, replay_state) = inner.state.grant_at_once(key, open.era)?;
-            let process = inner.live.get(&id).map(Arc::clone);
-            (id, process, replay_state)
-        };
-        // A process that serves is always there: both are set and taken under one lock.
-        Some(Leased::new(self, id, process?, replay_state, key, open).activated())
-    }
-
-    async fn wait_for_lease(
-        self: &Arc<Self>,
-        key: &ConnectionKey,
-        open: &Arc<OpenAs>,
-    ) -> Result<Leased, CallError> {
-        let (give, given) = oneshot::channel();
-        let waiter = {
-            let mut inner = self.lock();
-            inner.next_waiter += 1;
-            let waiter = inner.next_waiter;
-            inner.waiters.insert(
-                waiter,
-                Waiter {
-                    give,
-                    key: key.clone(),
-                    open: Arc::clone(open),
-                    since: Instant::now(),
-                },
-            );
-            waiter
-        };
-        let _waiting = Waiting { pool: self, waiter };
-        self.apply(Event::Lease {
-            waiter,
-            key: key.clone(),
-            open: Arc::clone(open),
-        });
-        match given.await {
-            Ok(Ok(leased)) => Ok(leased),
-            Ok(Err(refusal)) => Err(self.refused(refusal)),
-            // Only with the pool.
-            Err(_) => Err(self.refused(Refusal::Retired)),
-        }
     }
 
     /// Tells the state machine what happened, and those who waited what follows. The rest is the driver's.
@@ -704,71 +466,6 @@ impl PoolShared {
         self.lock().state.has_lost(tag)
     }
 
-    /// Asks all other processes of a place for what was granted at one of them. Waits for their answers, but no longer
-    /// than [`EVERYWHERE`]: what is asked goes on. A process that starts later is asked as it starts.
-    async fn ask_everywhere(
-        &self,
-        (key, era): (&ConnectionKey, Era),
-        granted: ProcessId,
-        method: &str,
-        params: &RawValue,
-    ) {
-        let others: Vec<_> = {
-            let inner = self.lock();
-            let serving = inner.state.place_of(key, era).map(|(_, serving)| serving);
-            let others = serving.into_iter().flatten().filter(|it| *it != granted);
-            let live = others.filter_map(|it| inner.live.get(&it).map(Arc::clone));
-            live.collect()
-        };
-        let asked = others.into_iter().filter_map(|process| {
-            let in_use = process.router().in_use();
-            let mut call = process.link().request(method, Some(params), None).ok()?;
-            // Bounded by its time; there is one for each request of a client and backend at most.
-            Some(self.control.spawn(async move {
-                let _ = timeout(UNSUBSCRIBE, call.answer()).await;
-                // Before the use ends, so that a call without an answer is known to be one.
-                drop(call);
-                drop(in_use);
-            }))
-        });
-        let _ = timeout(EVERYWHERE, join_all(asked.collect::<Vec<_>>())).await;
-    }
-
-    /// One client less wants to hear of a resource. Waits for nothing and starts nothing: a server that is away has
-    /// nothing to unsubscribe from.
-    fn unsubscribe(&self, key: &ConnectionKey, era: Era, uri: &str) {
-        let (replay_state, processes) = {
-            let inner = self.lock();
-            let Some((replay_state, serving)) = inner.state.place_of(key, era) else {
-                return;
-            };
-            let live = serving.iter().filter_map(|it| inner.live.get(it));
-            let live: Vec<_> = live.map(Arc::clone).collect();
-            (replay_state, live)
-        };
-        if !replay_state.unsubscribe(uri) {
-            return;
-        }
-        let params = serde_json::json!({ "uri": uri });
-        let params = to_raw_value(&params).expect("a value into memory");
-        let method = "resources/unsubscribe";
-        // A modern server's one subscription is renewed by its keeper.
-        let legacy = |it: &Arc<Process>| it.opened().era() == Era::Legacy;
-        for process in processes.into_iter().filter(legacy) {
-            // What the server says of it is nobody else's.
-            let in_use = process.router().in_use();
-            if let Ok(mut call) = process.link().request(method, Some(&params), None) {
-                // Bounded by its time; there is one for each subscription and backend at most.
-                self.control.spawn(async move {
-                    let _ = timeout(UNSUBSCRIBE, call.answer()).await;
-                    // Before the use ends, so that a call without an answer is known to be one.
-                    drop(call);
-                    drop(in_use);
-                });
-            }
-        }
-    }
-
     /// Ends every process, with the calls that run there, and starts new ones.
     fn restart(self: &Arc<Self>) {
         tracing::info!(
@@ -797,12 +494,6 @@ impl PoolShared {
         let _ = over.wait_for(|over| *over).await;
     }
 
-    /// Takes a process back. `false`: more follows from that than the state machine does at once.
-    fn release_at_once(&self, process: ProcessId) -> bool {
-        let mut inner = self.lock();
-        inner.state.waiting() == 0 && inner.state.release_at_once(process, Instant::now())
-    }
-
     fn is_retired(&self) -> bool {
         self.lock().state.is_retired()
     }
@@ -823,109 +514,8 @@ impl PoolShared {
         let _ = word.wait_for(|word| *word != "starting").await;
     }
 
-    fn refused(&self, refusal: Refusal) -> CallError {
-        let (reason, error) = match refusal {
-            Refusal::Overloaded(full) => (
-                full.as_str(),
-                CallError::new(CallErrorCode::Overloaded, self.overloaded(full))
-                    .retry_after(Duration::from_secs(1)),
-            ),
-            Refusal::Unavailable { retry_after } => (
-                "unavailable",
-                self.failed_repeatedly(retry_after),
-            ),
-            Refusal::Dead => (
-                "unavailable",
-                self.unavailable(
-                    "ended and is not restarted (restart: never). Ask whoever operates the gateway to start it again: \
-                     POST /reload after a change does",
-                    None,
-                ),
-            ),
-            Refusal::StateLost => (
-                "unavailable",
-                self.unavailable(
-                    "lost the state of this session with the backend that held it (stateful: true). Begin a new session",
-                    None,
-                ),
-            ),
-            Refusal::Failed(error) => ("failed", error),
-            Refusal::SessionClosed => (
-                "session",
-                CallError::new(CallErrorCode::Cancelled, "the session is over"),
-            ),
-            Refusal::Retired => ("retired", self.unavailable("was replaced or stopped", None)),
-        };
-        self.metrics.refused(reason);
-        error
-    }
-
-    /// What is told while the breaker is open: how it was the last time.
-    fn failed_repeatedly(&self, retry_after: Duration) -> CallError {
-        let last = self.lock().state.why().map(|failure| failure.error.clone());
-        let what = match &last {
-            Some(last) => {
-                let what = failure::what(&last.message, self.name().as_str());
-                format!("failed repeatedly, the last time so: {what}")
-            }
-            None => format!("failed repeatedly. {ADVICE}"),
-        };
-        self.unavailable(&what, Some(retry_after))
-    }
-
-    fn overloaded(&self, full: Full) -> String {
-        let settings = self.settings();
-        let limits = ServerLimits {
-            name: self.name().as_str(),
-            processes: settings.max_processes,
-            principal: settings.max_per_principal,
-        };
-        limits.message(full)
-    }
-
-    fn unavailable(&self, what: &str, retry_after: Option<Duration>) -> CallError {
-        let name = self.name();
-        let error = CallError::new(
-            CallErrorCode::WorkerUnavailable,
-            format!("the server of namespace {name} {what}"),
-        );
-        match retry_after {
-            Some(time) => error.retry_after(time),
-            None => error,
-        }
-    }
-
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The limits of one server, for those who meet them.
-struct ServerLimits<'a> {
-    name: &'a str,
-    processes: usize,
-    principal: usize,
-}
-
-impl ServerLimits<'_> {
-    fn message(&self, full: Full) -> String {
-        let name = self.name;
-        let seconds = SLOT_WAIT.as_secs();
-        match full {
-            Full::Processes => format!(
-                "namespace {name}: no process of its server became free within {seconds} s, and it may have no more than {} \
-                 (configuration key max_processes)",
-                self.processes
-            ),
-            Full::Principal => format!(
-                "namespace {name}: no process became free within {seconds} s, and one principal may have no more than {} \
-                 (configuration key max_per_principal)",
-                self.principal
-            ),
-            Full::Waiters => format!(
-                "namespace {name}: {WAITERS_MAX} requests wait for a process of its server already"
-            ),
-        }
     }
 }
 

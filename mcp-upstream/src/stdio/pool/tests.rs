@@ -2,21 +2,25 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
+use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::{ExternalServer, Isolation, ProcessHost, Restart, StdioSpec};
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::registry::{Snapshot, UpstreamKind};
 use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::worker::LogLevel;
 
+use super::state::Counts;
 use super::*;
 use crate::catalogue::PageKey;
 use crate::jsonrpc::{Notification, ResponseOutcome, ServerRequest};
 use crate::protocol::ClientIdentity;
 use crate::session::config::EventLogConfig;
+use crate::stdio::breaker::BreakerState;
 use crate::stdio::launch::ProcessLaunchers;
 use crate::stdio::link::Inbound;
 use crate::stdio::metrics::StdioMetrics;

@@ -1,5 +1,6 @@
 //! How long processes live, and what begins and ends them.
 
+use tokio::time::timeout;
 use tooldock_workers::secrets::Secret;
 
 use super::*;
@@ -191,23 +192,6 @@ async fn a_leased_process_ends_with_the_client_that_left() {
     let begun = leased.request("tools/call", Some(&params("ask")), None);
     drop((begun, leased));
     house.until_live(1).await;
-}
-
-#[test]
-fn a_limit_is_named_with_its_namespace_and_its_key() {
-    let server = ServerLimits {
-        name: "git",
-        processes: 7,
-        principal: 3,
-    };
-    for (full, words) in [
-        (Full::Processes, ["git", "7", "max_processes"]),
-        (Full::Principal, ["git", "3", "max_per_principal"]),
-        (Full::Waiters, ["git", "1000", "wait"]),
-    ] {
-        let message = server.message(full);
-        assert!(words.iter().all(|word| message.contains(word)), "{message}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,197 @@
+//! How a request gets a process: at once, as a rule, or by waiting until one is free or was started.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tooldock_workers::error::CallError;
+use tooldock_workers::remote::BackendId;
+
+use super::key::{ConnectionKey, OpenAs};
+use super::state::{Event, ProcessId, Refusal, WaiterId};
+use super::{Leased, PoolShared};
+use crate::protocol::Era;
+
+/// How long a request waits for the pool to notice that the process it got has just ended.
+const NOTICE: Duration = Duration::from_secs(1);
+/// How often a request is given a process that has just ended, until it gives up.
+const TRIES: usize = 3;
+
+/// A request that waits, as the pool knows it.
+pub(super) struct Waiter {
+    pub(super) give: oneshot::Sender<Result<Leased, Refusal>>,
+    pub(super) key: ConnectionKey,
+    pub(super) open: Arc<OpenAs>,
+    pub(super) since: Instant,
+}
+
+/// A request that waits. Dropping it takes it from the queue.
+struct Waiting<'a> {
+    pool: &'a Arc<PoolShared>,
+    waiter: WaiterId,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let waiter = self.waiter;
+        let left = self.pool.lock().waiters.remove(&waiter);
+        if left.is_some() {
+            drop(left);
+            self.pool.apply(Event::Abandoned { waiter });
+        }
+    }
+}
+
+impl PoolShared {
+    /// A process for a request, started if it must be.
+    pub(super) async fn lease(
+        self: &Arc<Self>,
+        key: &ConnectionKey,
+        open: &Arc<OpenAs>,
+    ) -> Result<Leased, CallError> {
+        let mut avoid = open.avoid.clone();
+        let hash = open.hash;
+        let open = match key.is_common() && open.headers.is_none() {
+            true => self.common(open.era),
+            false => open,
+        };
+        loop {
+            let key = self.spread(key, &avoid, hash);
+            match (self.lease_of(&key, open).await, &*key) {
+                (Err(error), ConnectionKey::Replica(backend))
+                    if avoid.len() < self.launcher.further_backends() =>
+                {
+                    avoid.push(backend.clone());
+                    if self.launcher.replica(&avoid, hash).is_none() {
+                        return Err(error);
+                    }
+                }
+                (Ok(leased), ConnectionKey::Replica(backend)) => {
+                    avoid.push(backend.clone());
+                    return Ok(leased.after(avoid));
+                }
+                (leased, _) => return leased,
+            }
+        }
+    }
+
+    /// The same, where it is settled which.
+    async fn lease_of(
+        self: &Arc<Self>,
+        key: &ConnectionKey,
+        open: &Arc<OpenAs>,
+    ) -> Result<Leased, CallError> {
+        for _ in 0..TRIES {
+            let leased = match self.lease_at_once(key, open) {
+                Some(leased) => leased,
+                None => self.wait_for_lease(key, open).await?,
+            };
+            if !leased.is_closed() {
+                return Ok(leased);
+            }
+            // Its keeper is about to say so; then another one takes its place.
+            let process = Arc::clone(leased.process());
+            drop(leased);
+            process.is_over_within(NOTICE).await;
+        }
+        self.metrics.refused("unavailable");
+        Err(self.unavailable("keeps ending", Some(Duration::from_secs(1))))
+    }
+
+    /// A process that several clients share, if it is there.
+    pub(super) fn lease_common(self: &Arc<Self>, key: &ConnectionKey, era: Era) -> Option<Leased> {
+        // Which of several it is, is settled once for each request.
+        if self.launcher.spreads() {
+            return None;
+        }
+        let leased = self.lease_at_once(key, self.common(era))?;
+        (!leased.is_closed()).then_some(leased)
+    }
+
+    /// What everybody shares is spread over the backends of a server that has several: those first whose connection did
+    /// not fail just now.
+    pub(super) fn spread<'a>(
+        &self,
+        key: &'a ConnectionKey,
+        avoid: &[BackendId],
+        hash: u64,
+    ) -> Cow<'a, ConnectionKey> {
+        if *key != ConnectionKey::Shared || !self.launcher.spreads() {
+            return Cow::Borrowed(key);
+        }
+        let mut failing = self.lock().state.failing(Instant::now());
+        let picked = match failing.is_empty() {
+            true => self.launcher.replica(avoid, hash),
+            false => {
+                failing.extend_from_slice(avoid);
+                let other = self.launcher.replica(&failing, hash);
+                other.or_else(|| self.launcher.replica(avoid, hash))
+            }
+        };
+        match picked {
+            Some(backend) => Cow::Owned(ConnectionKey::Replica(backend)),
+            None => Cow::Borrowed(key),
+        }
+    }
+
+    fn common(&self, era: Era) -> &Arc<OpenAs> {
+        match era {
+            Era::Legacy => &self.common[0],
+            Era::Modern => &self.common[1],
+        }
+    }
+
+    fn lease_at_once(self: &Arc<Self>, key: &ConnectionKey, open: &Arc<OpenAs>) -> Option<Leased> {
+        let (id, process, replay_state) = {
+            let mut inner = self.lock();
+            let (id, replay_state) = inner.state.grant_at_once(key, open.era)?;
+            let process = inner.live.get(&id).map(Arc::clone);
+            (id, process, replay_state)
+        };
+        // A process that serves is always there: both are set and taken under one lock.
+        Some(Leased::new(self, id, process?, replay_state, key, open).activated())
+    }
+
+    async fn wait_for_lease(
+        self: &Arc<Self>,
+        key: &ConnectionKey,
+        open: &Arc<OpenAs>,
+    ) -> Result<Leased, CallError> {
+        let (give, given) = oneshot::channel();
+        let waiter = {
+            let mut inner = self.lock();
+            inner.next_waiter += 1;
+            let waiter = inner.next_waiter;
+            inner.waiters.insert(
+                waiter,
+                Waiter {
+                    give,
+                    key: key.clone(),
+                    open: Arc::clone(open),
+                    since: Instant::now(),
+                },
+            );
+            waiter
+        };
+        let _waiting = Waiting { pool: self, waiter };
+        self.apply(Event::Lease {
+            waiter,
+            key: key.clone(),
+            open: Arc::clone(open),
+        });
+        match given.await {
+            Ok(Ok(leased)) => Ok(leased),
+            Ok(Err(refusal)) => Err(self.refused(refusal)),
+            // Only with the pool.
+            Err(_) => Err(self.refused(Refusal::Retired)),
+        }
+    }
+
+    /// Takes a process back. `false`: more follows from that than the state machine does at once.
+    pub(super) fn release_at_once(&self, process: ProcessId) -> bool {
+        let mut inner = self.lock();
+        inner.state.waiting() == 0 && inner.state.release_at_once(process, Instant::now())
+    }
+}

@@ -1,0 +1,136 @@
+//! What a request is told that gets no process.
+
+use std::time::Duration;
+
+use tooldock_workers::error::{CallError, CallErrorCode};
+
+use super::PoolShared;
+use super::rules::{SLOT_WAIT, WAITERS_MAX};
+use super::state::{Full, Refusal};
+use crate::stdio::process::failure::{self, ADVICE};
+
+impl PoolShared {
+    /// Counts a refusal, and puts it into words.
+    pub(super) fn refused(&self, refusal: Refusal) -> CallError {
+        let (reason, error) = match refusal {
+            Refusal::Overloaded(full) => (
+                full.as_str(),
+                CallError::new(CallErrorCode::Overloaded, self.overloaded(full))
+                    .retry_after(Duration::from_secs(1)),
+            ),
+            Refusal::Unavailable { retry_after } => (
+                "unavailable",
+                self.failed_repeatedly(retry_after),
+            ),
+            Refusal::Dead => (
+                "unavailable",
+                self.unavailable(
+                    "ended and is not restarted (restart: never). Ask whoever operates the gateway to start it again: \
+                     POST /reload after a change does",
+                    None,
+                ),
+            ),
+            Refusal::StateLost => (
+                "unavailable",
+                self.unavailable(
+                    "lost the state of this session with the backend that held it (stateful: true). Begin a new session",
+                    None,
+                ),
+            ),
+            Refusal::Failed(error) => ("failed", error),
+            Refusal::SessionClosed => (
+                "session",
+                CallError::new(CallErrorCode::Cancelled, "the session is over"),
+            ),
+            Refusal::Retired => ("retired", self.unavailable("was replaced or stopped", None)),
+        };
+        self.metrics.refused(reason);
+        error
+    }
+
+    /// What is told while the breaker is open: how it was the last time.
+    fn failed_repeatedly(&self, retry_after: Duration) -> CallError {
+        let last = self.lock().state.why().map(|failure| failure.error.clone());
+        let what = match &last {
+            Some(last) => {
+                let what = failure::what(&last.message, self.name().as_str());
+                format!("failed repeatedly, the last time so: {what}")
+            }
+            None => format!("failed repeatedly. {ADVICE}"),
+        };
+        self.unavailable(&what, Some(retry_after))
+    }
+
+    fn overloaded(&self, full: Full) -> String {
+        let settings = self.settings();
+        let limits = ServerLimits {
+            name: self.name().as_str(),
+            processes: settings.max_processes,
+            principal: settings.max_per_principal,
+        };
+        limits.message(full)
+    }
+
+    pub(super) fn unavailable(&self, what: &str, retry_after: Option<Duration>) -> CallError {
+        let name = self.name();
+        let error = CallError::new(
+            CallErrorCode::WorkerUnavailable,
+            format!("the server of namespace {name} {what}"),
+        );
+        match retry_after {
+            Some(time) => error.retry_after(time),
+            None => error,
+        }
+    }
+}
+
+/// The limits of one server, for those who meet them.
+struct ServerLimits<'a> {
+    name: &'a str,
+    processes: usize,
+    principal: usize,
+}
+
+impl ServerLimits<'_> {
+    fn message(&self, full: Full) -> String {
+        let name = self.name;
+        let seconds = SLOT_WAIT.as_secs();
+        match full {
+            Full::Processes => format!(
+                "namespace {name}: no process of its server became free within {seconds} s, and it may have no more than {} \
+                 (configuration key max_processes)",
+                self.processes
+            ),
+            Full::Principal => format!(
+                "namespace {name}: no process became free within {seconds} s, and one principal may have no more than {} \
+                 (configuration key max_per_principal)",
+                self.principal
+            ),
+            Full::Waiters => format!(
+                "namespace {name}: {WAITERS_MAX} requests wait for a process of its server already"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_named_with_its_namespace_and_its_key() {
+        let server = ServerLimits {
+            name: "git",
+            processes: 7,
+            principal: 3,
+        };
+        for (full, words) in [
+            (Full::Processes, ["git", "7", "max_processes"]),
+            (Full::Principal, ["git", "3", "max_per_principal"]),
+            (Full::Waiters, ["git", "1000", "wait"]),
+        ] {
+            let message = server.message(full);
+            assert!(words.iter().all(|word| message.contains(word)), "{message}");
+        }
+    }
+}
