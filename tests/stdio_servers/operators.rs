@@ -123,7 +123,7 @@ async fn every_request_that_goes_up_leaves_one_audit_line() {
     );
     assert_eq!(line["protocol_version"], "2025-11-25");
     assert!(
-        line["latency_ms"].is_u64() && line["arguments_sha256"].is_string(),
+        line["latency_ms"].is_u64() && line["arguments_blake3"].is_string(),
         "{line}"
     );
     assert!(
