@@ -22,13 +22,13 @@ use crate::servers::free_address;
 use crate::servers::gateway::{Gateway, Layout, NAMESPACE, Setup};
 use crate::streams::calls_beside;
 
-use work::{STEPS, Work};
+use work::{MANAGED, STEPS, Work};
 
 pub(crate) const SCENARIO: Scenario = Scenario {
     name: "manage",
-    question: "Do calls notice that the gateway is managed meanwhile? Calls come at a fixed rate; beside them a repository is cloned and \
-        analysed, code is checked, and a package is installed, again and again: what happens to the latency of the calls (none may \
-        fail), and how long does each piece of work take?",
+    question: "Do calls notice that another namespace is managed meanwhile? Calls come at a fixed rate; beside them a repository is \
+        cloned and analysed, and in another namespace code is checked and served, and a package is installed, again and again: what \
+        happens to the latency of the calls (none may fail), and how long does each piece of work take?",
     default: false,
     takes,
     run: |run| Box::pin(measure(run)),
@@ -63,9 +63,14 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     let mut section = Section::default();
     let work = Work::prepare()?;
     let manager = free_address()?;
-    let setup = work.setup(Setup::new(Layout::Separate).python(NAMESPACE));
-    let gateway = Gateway::start(run.options, &setup.manager(manager)).await?;
-    gateway.has_worker(NAMESPACE).await?;
+    let setup = Setup::new(Layout::Separate)
+        .python(NAMESPACE)
+        .python(MANAGED);
+    let setup = work.setup(setup).manager(manager);
+    let gateway = Gateway::start(run.options, &setup).await?;
+    for namespace in [NAMESPACE, MANAGED] {
+        gateway.has_worker(namespace).await?;
+    }
     let mut work = work.on(gateway.envelope().at(manager));
     // Outside of any window: the first install makes what the others find.
     for (step, ms) in work.piece().await? {

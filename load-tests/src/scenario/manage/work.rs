@@ -10,8 +10,11 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::message::Envelope;
-use crate::servers::gateway::{NAMESPACE, Setup};
+use crate::servers::gateway::Setup;
 use crate::wire::exchange;
+
+/// The namespace that is worked on. The calls are of another: a namespace that gets a new worker has cold calls of its own.
+pub(super) const MANAGED: &str = "managed";
 
 /// The tools of one piece of work, in their order.
 pub(super) const STEPS: [&str; 3] = ["analyze_repo", "write_tool", "add_requirement"];
@@ -130,8 +133,8 @@ impl Working<'_> {
         let repository = format!("file://{}", self.work.path("repository"));
         let arguments = [
             json!({"repo_url": repository}),
-            json!({"namespace": NAMESPACE, "filename": "checked.py", "code": code(self.done, CHECKED)}),
-            json!({"namespace": NAMESPACE, "package": format!("load_package=={}", self.done)}),
+            json!({"namespace": MANAGED, "filename": "checked.py", "code": code(self.done, CHECKED)}),
+            json!({"namespace": MANAGED, "package": format!("load_package=={}", self.done)}),
         ];
         self.done += 1;
         let mut took = STEPS.map(|step| (step, 0.0));
