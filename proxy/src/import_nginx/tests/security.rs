@@ -380,20 +380,3 @@ fn outside_http_nothing_is_about_security() {
         outcome.lines
     );
 }
-
-#[test]
-fn thousands_of_directives_are_read() {
-    let many = |line: &dyn Fn(usize) -> String| (0..5_000).map(line).collect::<String>();
-    let networks = many(&|n| format!("deny 10.{}.{}.{};", n >> 16, (n >> 8) & 255, n & 255));
-    let locations: String = (0..50)
-        .map(|n| format!("location /{n}/ {{ proxy_pass http://10.0.0.1/{n}; }}"))
-        .collect();
-    let outcome = import(&format!(
-        "{} upstream x {{ {} }} server {{ listen 80; server_name {}; {networks} {locations} }}",
-        many(&|_| "frobnicate on;".to_owned()),
-        many(&|n| format!("server 10.1.0.1:{};", n + 1)),
-        many(&|n| format!("h{n} ")),
-    ));
-    // One file and line.
-    assert!(outcome.says(&["frobnicate"]));
-}
