@@ -10,13 +10,16 @@ use super::tree::Directive;
 use super::values::{is_literal, only_variable};
 use super::variables::{Key, Map, Variables};
 
+/// The variable of the header in which tokens come to the gateway.
+pub(super) const AUTHORIZATION: &str = "http_authorization";
+
 /// The rule behind an `if`.
 pub(super) enum Guard<'a> {
     /// Only these tokens are let in.
     Tokens {
         tokens: Vec<Token<'a>>,
-        /// Whether they come in another header than Authorization.
-        elsewhere: bool,
+        /// The variable of the header in which they come.
+        header: &'a str,
         /// Whether more is let in that is no token.
         more: bool,
     },
@@ -124,8 +127,8 @@ fn of_values<'a>(
     test: Test<'a>,
     variables: &Variables<'a>,
 ) -> Guard<'a> {
-    if variables.is_set(variable) {
-        // What a condition before has set is not known.
+    if variables.is_made_without_map(variable) {
+        // What a condition before has set, or a regular expression, is not known.
         return Guard::Lost(LOST);
     }
     let (source, let_in) = match variables.map(variable) {
@@ -161,10 +164,10 @@ fn of_values<'a>(
         }
     };
     match source {
-        "http_authorization" => tokens(let_in, false),
+        AUTHORIZATION => tokens(let_in, source),
         "http_origin" => origins(&let_in),
         "ssl_client_s_dn" => subjects(let_in),
-        _ if source.strip_prefix("http_").is_some_and(may_be_secret) => tokens(let_in, true),
+        _ if source.strip_prefix("http_").is_some_and(may_be_secret) => tokens(let_in, source),
         _ => Guard::Lost(LOST),
     }
 }
@@ -197,7 +200,7 @@ fn of_map<'a>(map: &Map<'a>, test: Test<'_>, names: bool) -> Option<LetIn<'a>> {
     Some(let_in)
 }
 
-fn tokens(let_in: LetIn<'_>, elsewhere: bool) -> Guard<'_> {
+fn tokens<'a>(let_in: LetIn<'a>, header: &'a str) -> Guard<'a> {
     if let_in.rest {
         // Whatever is there will do, or all but some: then there is no list of what is let in.
         let none_named = let_in.texts.is_empty() && !let_in.patterns && !let_in.refuses;
@@ -212,9 +215,9 @@ fn tokens(let_in: LetIn<'_>, elsewhere: bool) -> Guard<'_> {
     let mut more = let_in.patterns;
     let mut tokens = Vec::new();
     for (text, name, at) in &let_in.texts {
-        let token = match elsewhere {
-            true => Some(*text),
-            false => bearer(text),
+        let token = match header {
+            AUTHORIZATION => bearer(text),
+            _ => Some(*text),
         };
         match token.and_then(|token| config_digest(token).ok()) {
             Some(digest) => tokens.push(Token {
@@ -235,7 +238,7 @@ fn tokens(let_in: LetIn<'_>, elsewhere: bool) -> Guard<'_> {
     }
     Guard::Tokens {
         tokens,
-        elsewhere,
+        header,
         more,
     }
 }

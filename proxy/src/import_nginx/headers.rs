@@ -8,6 +8,7 @@ use tooldock_workers::remote::RemoteServerConfig;
 use tooldock_workers::yaml;
 
 use super::report::Report;
+use super::scope::Scope;
 use super::sites::Exposure;
 use super::tree::Directive;
 use super::values::{Piece, is_literal, only_variable, pieces};
@@ -32,10 +33,10 @@ const HARMLESS: [&str; 10] = [
 ];
 
 /// Adds `headers` and `credentials` of a remote server.
-pub(super) fn write_requests(
-    exposure: &Exposure<'_>,
+pub(super) fn write_requests<'a>(
+    exposure: &Exposure<'a>,
     name: &NamespaceName,
-    variables: &Variables<'_>,
+    variables: &Variables<'a>,
     server: &mut Map,
     report: &mut Report,
 ) {
@@ -66,7 +67,7 @@ pub(super) fn write_requests(
         if lower == "host" && !is_literal(value) {
             continue;
         }
-        match filled(value, &lower, name, variables) {
+        match filled(value, &lower, name, variables, &exposure.scope) {
             Filled::Plain => {
                 drop(set.insert(lower, (header.to_owned(), value.to_owned(), directive)))
             }
@@ -140,7 +141,13 @@ enum Filled {
     OfRequest,
 }
 
-fn filled(value: &str, header: &str, name: &NamespaceName, variables: &Variables<'_>) -> Filled {
+fn filled<'a>(
+    value: &str,
+    header: &str,
+    name: &NamespaceName,
+    variables: &Variables<'a>,
+    scope: &Scope<'a>,
+) -> Filled {
     let harmless = [
         "http", "https", "on", "off", "true", "false", "1", "0", "80", "443",
     ];
@@ -163,7 +170,12 @@ fn filled(value: &str, header: &str, name: &NamespaceName, variables: &Variables
     let mut made = None;
     for piece in pieces(value) {
         if let Piece::Variable(it) = piece {
-            if !variables.is_set(it) && is_of_request(it) || variables.is_made_by_map(it) {
+            // What this configuration does not make, a file around it may.
+            let varies = match variables.is_made(it) {
+                true => variables.constant(it, scope).is_none(),
+                false => is_of_request(it),
+            };
+            if varies {
                 return Filled::OfRequest;
             }
             made = Some(it);
@@ -280,13 +292,22 @@ fn is_of_request(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::scope::Level;
     use super::super::tree::tests::parsed;
     use super::*;
 
     fn shown(value: &str, header: &str) -> String {
-        let tree = parsed("map $http_x $mapped { default a; }").expect("valid");
+        let tree = parsed(
+            "map $http_x $mapped { default a; } geo $near { default a; } set $always a; set $at_times a; \
+             if ($http_x) { set $at_times b; } rewrite ^/(?<part>.*)$ / last; set_by_lua_block $made { }",
+        );
+        let tree = tree.expect("valid");
         let name = "search".parse().expect("a name");
-        match filled(value, header, &name, &Variables::of(&tree)) {
+        let scope = Scope {
+            levels: vec![Level::of(&tree)],
+            server: None,
+        };
+        match filled(value, header, &name, &Variables::of(&tree), &scope) {
             Filled::Plain => "plain".into(),
             Filled::Template(template, _) => template,
             Filled::OfRequest => "of request".into(),
@@ -316,6 +337,11 @@ mod tests {
             ("hunter2$api_key", "x-key", "${SEARCH_X_KEY}"),
             ("$remote_addr", "x-real-ip", "of request"),
             ("$mapped", "x-real-ip", "of request"),
+            ("Bearer $near", "authorization", "of request"),
+            ("Bearer $at_times", "authorization", "of request"),
+            ("Bearer $part", "authorization", "of request"),
+            ("Bearer $made", "authorization", "of request"),
+            ("Bearer $always", "authorization", "Bearer ${SEARCH_TOKEN}"),
             ("$1", "x-path", "of request"),
         ] {
             assert_eq!(shown(value, header), expected, "{header}: {value}");

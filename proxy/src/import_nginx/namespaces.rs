@@ -35,9 +35,9 @@ struct Made<'a> {
 }
 
 /// Makes the namespaces.
-pub(super) fn namespaces(
-    sites: &Sites<'_>,
-    variables: &Variables<'_>,
+pub(super) fn namespaces<'a>(
+    sites: &Sites<'a>,
+    variables: &Variables<'a>,
     report: &mut Report,
 ) -> Namespaces {
     let mut targets: Vec<_> = sites
@@ -215,12 +215,12 @@ fn free_name(wanted: &str, made: &[Made<'_>]) -> NamespaceName {
 }
 
 /// Adds the keys of a server. False where it cannot be reached.
-fn write(
-    exposure: &Exposure<'_>,
+fn write<'a>(
+    exposure: &Exposure<'a>,
     target: &Target<'_>,
     name: &NamespaceName,
     pass: &Directive,
-    variables: &Variables<'_>,
+    variables: &Variables<'a>,
     server: &mut Map,
     report: &mut Report,
 ) -> bool {

@@ -1,6 +1,6 @@
 //! What the conditions of one exposure let in, all of them together.
 
-use super::guards::{Guard, Token, guard};
+use super::guards::{AUTHORIZATION, Guard, Token, guard};
 use super::report::Report;
 use super::sites::Exposure;
 use super::tree::Directive;
@@ -11,6 +11,8 @@ use super::variables::Variables;
 pub(super) struct Rules<'a> {
     /// These tokens alone.
     pub(super) tokens: Option<(Vec<Token<'a>>, &'a Directive)>,
+    /// The variable of the header in which the tokens come.
+    header: &'a str,
     /// Pages of these origins alone.
     pub(super) origins: Option<(Vec<&'a str>, &'a Directive)>,
     /// Certificates with these subjects alone: the name of each in the file, and the subject.
@@ -57,10 +59,18 @@ impl<'a> Rules<'a> {
         match guard {
             Guard::Tokens {
                 tokens,
-                elsewhere,
+                header,
                 more,
             } => {
-                if elsewhere {
+                if let Some((_, first)) = &self.tokens
+                    && self.header != header
+                {
+                    let place = &first.place;
+                    report.security(at, format!("clients give one token here: one of {place} is asked for, and this second credential in another header is not"));
+                    return;
+                }
+                self.header = header;
+                if header != AUTHORIZATION {
                     report.plain(at, "tokens come in Authorization: Bearer; tell the clients, which send another header now");
                 }
                 if more {

@@ -114,6 +114,18 @@ impl<'a> Scope<'a> {
         of_server.chain(before).copied().collect()
     }
 
+    /// The last directive of the location itself that is wanted, or else of the server: what such directives do, they do in
+    /// this order.
+    pub(super) fn own_or_of_server(
+        &self,
+        name: &str,
+        wanted: impl Fn(&&&'a Directive) -> bool,
+    ) -> Option<&'a Directive> {
+        let levels = self.levels.last().into_iter().chain(&self.server);
+        let mut found = levels.filter_map(|it| it.all(name).iter().rfind(&wanted));
+        found.next().copied()
+    }
+
     /// The directives of the location itself.
     pub(super) fn own(&self, name: &str) -> Option<&'a Directive> {
         self.levels.last()?.last(name)

@@ -19,7 +19,11 @@ use super::variables::Variables;
 const ANSWERING_MAX: usize = 5;
 
 /// Leaves out locations whose endpoint another one passes on, and reports those that take an endpoint and answer it.
-pub(super) fn drop_shadowed(sites: &mut Sites<'_>, variables: &Variables<'_>, report: &mut Report) {
+pub(super) fn drop_shadowed<'a>(
+    sites: &mut Sites<'a>,
+    variables: &Variables<'a>,
+    report: &mut Report,
+) {
     let targets: Vec<_> = sites
         .exposures
         .iter()

@@ -76,7 +76,7 @@ pub(super) fn target<'a>(
     sites: &Sites<'a>,
     variables: &Variables<'a>,
 ) -> Result<Target<'a>, &'static str> {
-    let text = resolved(pass.first(), variables).ok_or(
+    let text = resolved(pass.first(), exposure, variables).ok_or(
         "which server it is depends on the request: write the servers into upstreams.remote",
     )?;
     let (scheme, rest) = text.split_once("://").ok_or("is no URL")?;
@@ -152,13 +152,13 @@ pub(super) fn target<'a>(
 }
 
 /// The URL with its constants filled in, and without what only repeats the request's own path.
-fn resolved(text: &str, variables: &Variables<'_>) -> Option<String> {
+fn resolved<'a>(text: &str, exposure: &Exposure<'a>, variables: &Variables<'a>) -> Option<String> {
     let mut url = String::new();
     for piece in pieces(text) {
         match piece {
             Piece::Text(text) => url.push_str(text),
             Piece::Variable("request_uri" | "uri" | "is_args" | "args") if url.contains("://") => {}
-            Piece::Variable(name) => url.push_str(variables.constant(name)?),
+            Piece::Variable(name) => url.push_str(variables.constant(name, &exposure.scope)?),
         }
     }
     Some(url)

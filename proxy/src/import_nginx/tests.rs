@@ -1,5 +1,6 @@
 //! Whole configurations of nginx and what becomes of them.
 
+mod credentials;
 mod nearer;
 mod page;
 mod security;

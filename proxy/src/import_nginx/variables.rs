@@ -1,14 +1,19 @@
 //! The variables that a configuration makes, and where each is used.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
+use super::scope::Scope;
 use super::tree::Directive;
 use super::values::{Piece, is_literal, pieces};
 
 /// All of them.
 pub(super) struct Variables<'a> {
     maps: HashMap<&'a str, &'a Directive>,
-    sets: HashMap<&'a str, Vec<&'a Directive>>,
+    sets: HashSet<&'a str>,
+    /// What a `set` makes under a condition.
+    conditional: HashSet<&'a str>,
+    /// What another directive, a script or a named group of a regular expression makes.
+    others: HashSet<&'a str>,
     /// The directives whose arguments have a variable in them.
     uses: HashMap<&'a str, BTreeSet<&'a str>>,
 }
@@ -48,20 +53,46 @@ const DECIDING: [&str; 5] = [
     "access_log",
 ];
 
+/// Beginnings of the names of directives, beside `map` and `set`, that make variables of their arguments.
+const MAKING: [&str; 8] = [
+    "geo",
+    "split_clients",
+    "keyval",
+    "auth_request_set",
+    "auth_jwt_claim_set",
+    "set_by_lua",
+    "js_set",
+    "perl_set",
+];
+
+/// The names of groups in a regular expression: `(?<name>…)`, `(?P<name>…)`, `(?'name'…)`.
+fn named_groups(text: &str) -> impl Iterator<Item = &str> {
+    let after = text.split("(?").skip(1);
+    after.filter_map(|group| {
+        let group = group.strip_prefix('P').unwrap_or(group);
+        let name = group.strip_prefix(['<', '\''])?;
+        let end = name.find(['>', '\''])?;
+        Some(&name[..end])
+    })
+}
+
 impl<'a> Variables<'a> {
     pub(super) fn of(tree: &'a [Directive]) -> Self {
         let mut variables = Self {
             maps: HashMap::new(),
-            sets: HashMap::new(),
+            sets: HashSet::new(),
+            conditional: HashSet::new(),
+            others: HashSet::new(),
             uses: HashMap::new(),
         };
-        variables.read(tree);
+        variables.read(tree, false);
         variables
     }
 
     /// The depth of a tree is bounded.
-    fn read(&mut self, block: &'a [Directive]) {
+    fn read(&mut self, block: &'a [Directive], in_condition: bool) {
         for directive in block {
+            self.others.extend(directive.args().flat_map(named_groups));
             let defined = |index| {
                 directive
                     .arg(index)
@@ -73,13 +104,21 @@ impl<'a> Variables<'a> {
                     self.uses_of(directive.first(), "map");
                     for entry in directive.block() {
                         self.uses_of(entry.first(), "a value of a map");
+                        self.others.extend(named_groups(entry.name()));
                     }
                     continue;
                 }
                 "set" => {
                     if let Some(name) = defined(0) {
-                        self.sets.entry(name).or_default().push(directive);
+                        self.sets.insert(name);
+                        if in_condition {
+                            self.conditional.insert(name);
+                        }
                     }
+                }
+                name if MAKING.iter().any(|it| name.starts_with(it)) => {
+                    let made = directive.args().filter_map(|arg| arg.strip_prefix('$'));
+                    self.others.extend(made);
                 }
                 _ => {}
             }
@@ -93,7 +132,7 @@ impl<'a> Variables<'a> {
             for arg in directive.args().skip(skipped) {
                 self.uses_of(arg, by);
             }
-            self.read(directive.block());
+            self.read(directive.block(), directive.is("if"));
         }
     }
 
@@ -110,22 +149,25 @@ impl<'a> Variables<'a> {
         self.maps.get(name).map(|directive| Map::of(directive))
     }
 
-    /// The text that a variable always has, where one `set` alone gives it one.
-    pub(super) fn constant(&self, name: &str) -> Option<&'a str> {
-        match self.sets.get(name)?.as_slice() {
-            [set] => set.arg(1).filter(|text| is_literal(text)),
-            _ => None,
+    /// The text that a variable has for every request that comes to a place: what a `set` of the server or of the location
+    /// gives it under no condition.
+    pub(super) fn constant(&self, name: &str, scope: &Scope<'a>) -> Option<&'a str> {
+        if self.conditional.contains(name) || self.others.contains(name) {
+            return None;
         }
+        let made = |set: &&&Directive| set.first().strip_prefix('$') == Some(name);
+        let set = scope.own_or_of_server("set", made)?;
+        set.arg(1).filter(|text| is_literal(text))
     }
 
-    /// Whether a `map` makes this variable.
-    pub(super) fn is_made_by_map(&self, name: &str) -> bool {
-        self.maps.contains_key(name)
+    /// Whether the configuration makes this variable.
+    pub(super) fn is_made(&self, name: &str) -> bool {
+        self.maps.contains_key(name) || self.is_made_without_map(name)
     }
 
-    /// Whether a `set` makes this variable.
-    pub(super) fn is_set(&self, name: &str) -> bool {
-        self.sets.contains_key(name)
+    /// Whether something else than a `map` makes this variable.
+    pub(super) fn is_made_without_map(&self, name: &str) -> bool {
+        self.sets.contains(name) || self.others.contains(name)
     }
 
     /// Whether a variable only decides what is let in and what is counted, so that its values are names and no secrets

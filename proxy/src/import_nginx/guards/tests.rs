@@ -11,10 +11,11 @@ fn shown(text: &str) -> String {
     match guard(condition, &variables) {
         Guard::Tokens {
             tokens,
-            elsewhere,
+            header,
             more,
         } => {
             let names: Vec<_> = tokens.iter().map(|it| it.name.unwrap_or("-")).collect();
+            let elsewhere = header != AUTHORIZATION;
             format!("tokens {} {elsewhere} {more}", names.join(","))
         }
         Guard::AnyCredential => "any credential".into(),

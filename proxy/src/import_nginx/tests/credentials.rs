@@ -1,0 +1,119 @@
+//! Configurations that ask a client for more than one thing, and credentials that depend on the request.
+
+use super::*;
+
+const AUTHORIZATION: &str = "if ($http_authorization != 'Bearer tok1') { return 401; }";
+const KEY: &str = "if ($http_x_api_key != 'key1') { return 401; }";
+
+#[test]
+fn two_credentials_that_are_both_asked_for_are_told() {
+    let key_map = "map $http_x_api_key $app { default ''; key1 one; key2 two; }";
+    for (http, server, location) in [
+        ("", AUTHORIZATION, KEY),
+        ("", KEY, AUTHORIZATION),
+        ("", "", &format!("{AUTHORIZATION} {KEY}")),
+        (key_map, AUTHORIZATION, "if ($app = '') { return 403; }"),
+        ("", KEY, "if ($http_x_auth_token != 'key1') { return 401; }"),
+    ] {
+        let outcome = front(http, server, location);
+        assert!(
+            outcome.says(&["if: security: ", "one token", "another header"]),
+            "{http} {server} {location}: {:#?}",
+            outcome.lines
+        );
+    }
+    // The tokens of the first condition are kept, for whoever completes the configuration.
+    let outcome = front("", AUTHORIZATION, KEY);
+    assert_eq!(at(&outcome, "admission.tokens.1"), "null");
+    assert!(outcome.yaml.contains("the token of this line, as a digest"));
+}
+
+#[test]
+fn one_header_that_is_asked_for_twice_lets_in_what_both_let_in() {
+    let map =
+        "map $http_authorization $client { default ''; 'Bearer tok1' desk; 'Bearer tok2' lab; }";
+    let outcome = front(map, "if ($client = '') { return 401; }", AUTHORIZATION);
+    assert!(!outcome.security, "{:#?}", outcome.lines);
+    assert_eq!(at(&outcome, "admission.tokens.0.name"), "desk");
+    assert_eq!(at(&outcome, "admission.tokens.1"), "null");
+}
+
+#[test]
+fn locations_that_ask_in_different_headers_need_no_word_about_security() {
+    let outcome = import(&format!(
+        "server {{ listen 80; location /a/ {{ proxy_pass http://10.0.0.1/; {AUTHORIZATION} }} location /b/ {{ proxy_pass http://10.0.0.2/; {KEY} }} }}"
+    ));
+    assert!(!outcome.security, "{:#?}", outcome.lines);
+    assert_eq!(at(&outcome, "admission.tokens.0.namespaces"), "[a]");
+    assert_eq!(at(&outcome, "admission.tokens.1.namespaces"), "[b]");
+}
+
+#[test]
+fn what_is_sent_for_some_clients_is_not_sent_for_all() {
+    for (http, server, location) in [
+        (
+            "",
+            "if ($http_x_api_key = 'key1') { set $up 'Bearer real'; }",
+            "",
+        ),
+        (
+            "",
+            "set $up ''; if ($http_x_api_key = 'key1') { set $up 'Bearer real'; }",
+            "",
+        ),
+        ("geo $up { default ''; 10.0.0.0/8 'Bearer real'; }", "", ""),
+        (
+            "map $http_x_api_key $up { default ''; key1 'Bearer real'; }",
+            "",
+            "",
+        ),
+        ("", "rewrite ^/(?<up>[^/]+)/x$ /y break;", ""),
+        ("", "", "location /other/ { set $up 'Bearer real'; }"),
+    ] {
+        let location = format!("proxy_set_header Authorization $up; {location}");
+        let outcome = front(http, server, &location);
+        assert_eq!(
+            at(&outcome, "upstreams.remote.search.credentials"),
+            "null",
+            "{http} {server}: {}",
+            outcome.yaml
+        );
+        assert!(outcome.says(&["proxy_set_header"]), "{http} {server}");
+    }
+    let outcome = front(
+        "",
+        "set $up_token 'Bearer real';",
+        "proxy_set_header Authorization $up_token;",
+    );
+    assert_eq!(
+        at(&outcome, "upstreams.remote.search.credentials"),
+        "${UP_TOKEN}"
+    );
+}
+
+#[test]
+fn a_server_that_some_clients_alone_reach_is_none_for_all() {
+    let server = |condition: &str| {
+        import(&format!(
+            "server {{ listen 80; server_name a.example; {condition} location /mcp {{ proxy_pass http://$up; }} }}"
+        ))
+    };
+    let outcome = server("set $up 10.0.0.1;");
+    assert_eq!(
+        at(&outcome, "upstreams.remote.default.backends"),
+        "[http://10.0.0.1/mcp]"
+    );
+    for condition in [
+        "if ($http_authorization = 'Bearer tok1') { set $up 10.0.0.1; }",
+        "set $up 10.0.0.2; if ($http_authorization = 'Bearer tok1') { set $up 10.0.0.1; }",
+        "location /other { set $up 10.0.0.1; return 403; }",
+    ] {
+        let outcome = server(condition);
+        assert_eq!(at(&outcome, "upstreams.remote"), "null", "{condition}");
+        assert!(
+            outcome.says(&["proxy_pass", "depends on the request"]),
+            "{condition}: {:#?}",
+            outcome.lines
+        );
+    }
+}
