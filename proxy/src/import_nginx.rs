@@ -7,7 +7,7 @@
 //!     rules (conditions, guards), namespaces (targets, pools, headers)
 //!                             │
 //!                             ▼
-//!     listeners, hosts, network, credentials, limits, sizes, logs ──▶ YAML, read back by the gateway's own loader
+//!     listeners, hosts, network, credentials, rates, at_once, sizes, logs ──▶ YAML, read back by the gateway's own loader
 //!                             └──▶ report: what is not carried over
 //! ```
 //!
@@ -16,6 +16,7 @@
 //! carried over, known to need no word (`known.rs`), or reported.
 
 mod answers;
+mod at_once;
 mod conditions;
 mod credentials;
 mod guards;
@@ -24,13 +25,13 @@ mod hosts;
 mod include;
 mod known;
 mod lexer;
-mod limits;
 mod listener_tls;
 mod listeners;
 mod logs;
 mod namespaces;
 mod network;
 mod pools;
+mod rates;
 mod refusals;
 mod report;
 mod rules;
@@ -44,6 +45,7 @@ mod values;
 mod variables;
 mod view;
 mod yaml_text;
+mod zone_keys;
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -155,9 +157,9 @@ fn imported(tree: &[Directive], report: &mut Report) -> Result<String, Failure> 
     credentials::write(&view, &listeners.asking, &mut admission, report);
     network::write(&view, &mut admission, report);
     network::write_trusted_proxies(&view, listeners.proxy_protocol, &mut admission, report);
-    limits::write_rates(&view, &mut admission, report);
+    rates::write(&view, &mut admission, report);
     let mut limits = Map::default();
-    limits::write_concurrency(&view, &mut limits, report);
+    at_once::write(&view, &mut limits, report);
     sizes::write_limits(&view, &mut limits, report);
     admission.add("limits", limits);
     let mut timeouts = Map::default();

@@ -18,25 +18,20 @@ const BODY_MAX: u64 = 1024 * MIB;
 /// Adds limits of requests.
 pub(super) fn write_limits(view: &View<'_>, limits: &mut Map, report: &mut Report) {
     let defaults = LimitsConfig::default();
+    const BODY: &str = "client_max_body_size";
+    let of_body = |exposure: &Exposure<'_>| exposure.scope.last(BODY).is_some();
+    let is_said = view.sites.exposures.iter().any(of_body);
     let body = view.strictest(report, "admission.limits.body", |exposure| {
-        let directive = exposure.scope.last("client_max_body_size")?;
-        Some((
-            size(directive.first())
-                .filter(|bytes| *bytes > 0)
-                .unwrap_or(u64::MAX),
-            directive,
-        ))
+        let Some(directive) = exposure.scope.last(BODY) else {
+            // The default of nginx.
+            return is_said.then_some((MIB, exposure.at));
+        };
+        let bytes = size(directive.first()).filter(|bytes| *bytes > 0);
+        Some((bytes.unwrap_or(u64::MAX), directive))
     });
     if let Some((bytes, at)) = body {
-        let lacks = |it: &&Exposure<'_>| it.scope.last("client_max_body_size").is_none();
-        if let Some(other) = view.sites.exposures.iter().find(lacks) {
-            report.plain(
-                at,
-                format!(
-                    "holds for {}, too, where nginx takes bodies of 1 MiB",
-                    other.at.place
-                ),
-            );
+        if !at.is(BODY) {
+            report.plain(at, "nginx takes bodies of 1 MiB here, since no client_max_body_size says more: admission.limits.body is that for all");
         }
         if bytes > BODY_MAX {
             report.plain(

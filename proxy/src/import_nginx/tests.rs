@@ -1,6 +1,7 @@
 //! Whole configurations of nginx and what becomes of them.
 
 mod credentials;
+mod limits;
 mod nearer;
 mod page;
 mod security;

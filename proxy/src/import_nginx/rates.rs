@@ -1,4 +1,4 @@
-//! `admission.flood`, `admission.rate_limits` and `admission.limits.concurrency`: what `limit_req` and `limit_conn` count.
+//! `admission.flood` and `admission.rate_limits`: what `limit_req` counts.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -7,83 +7,14 @@ use tooldock_workers::names::NamespaceName;
 
 use super::report::Report;
 use super::tree::Directive;
-use super::values::{Piece, Rate, number, only_variable, pieces, rate};
-use super::variables::Variables;
+use super::values::{Rate, number, rate};
 use super::view::View;
 use super::yaml_text::{Item, Map, Node};
+use super::zone_keys::{Key, zone_name};
 
 /// Above these, a limit is none that a machine could reach, and the gateway takes no higher ones.
 const RATE_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(999_999);
 const BURST_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(9_999_999);
-
-/// What a zone counts by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
-    Address,
-    Principal,
-    /// One count for a server or a path, which is a namespace here.
-    Namespace,
-}
-
-impl Key {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Address => "address",
-            Self::Principal => "principal",
-            Self::Namespace => "namespace",
-        }
-    }
-
-    fn of_variable(name: &str) -> Option<Self> {
-        match name {
-            "binary_remote_addr" | "remote_addr" | "realip_remote_addr" | "proxy_protocol_addr" => {
-                Some(Self::Address)
-            }
-            "http_authorization"
-            | "http_x_api_key"
-            | "http_api_key"
-            | "ssl_client_s_dn"
-            | "ssl_client_fingerprint"
-            | "remote_user" => Some(Self::Principal),
-            "server_name" | "host" | "http_host" | "uri" | "document_uri" | "request_uri"
-            | "server_port" | "server_addr" => Some(Self::Namespace),
-            _ => None,
-        }
-    }
-
-    /// What the keys of a zone are: each once. None where one of them is nothing that the gateway counts by.
-    fn all_of(text: &str, variables: &Variables<'_>) -> Option<BTreeSet<Self>> {
-        let mut keys = BTreeSet::new();
-        for piece in pieces(text) {
-            let Piece::Variable(name) = piece else {
-                continue;
-            };
-            match Self::of_variable(name) {
-                Some(key) => drop(keys.insert(key)),
-                None => keys.extend(Self::of_map(name, variables)?),
-            }
-        }
-        // A text without variables counts everything together.
-        if keys.is_empty() {
-            keys.insert(Self::Namespace);
-        }
-        Some(keys)
-    }
-
-    /// A map of tokens counts by whose the token is. One that gives an address or nothing exempts somebody.
-    fn of_map(name: &str, variables: &Variables<'_>) -> Option<BTreeSet<Self>> {
-        let map = variables.map(name)?;
-        if let Some(key @ Self::Principal) = only_variable(map.source).and_then(Self::of_variable) {
-            return Some([key].into());
-        }
-        let values = map.entries.iter().map(|it| it.value).chain([map.default]);
-        let mut keys = BTreeSet::new();
-        for value in values.filter(|value| !value.is_empty()) {
-            keys.insert(Self::of_variable(only_variable(value)?)?);
-        }
-        (keys.len() == 1).then_some(keys)
-    }
-}
 
 /// A zone that is in use, with the strictest burst of its uses.
 struct Limit<'a> {
@@ -102,7 +33,7 @@ enum Reach {
 }
 
 /// Adds limits by rate.
-pub(super) fn write_rates(view: &View<'_>, admission: &mut Map, report: &mut Report) {
+pub(super) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     let mut flood = Map::default();
     let mut flood_at = String::new();
     let mut items = Vec::new();
@@ -154,10 +85,6 @@ pub(super) fn write_rates(view: &View<'_>, admission: &mut Map, report: &mut Rep
     if !items.is_empty() {
         admission.add("rate_limits", Node::List(items));
     }
-}
-
-fn zone_name(zone: &Directive) -> Option<&str> {
-    zone.option("zone")?.split(':').next()
 }
 
 fn limits_of<'a>(zone: &'a Directive, view: &View<'a>, report: &mut Report) -> Vec<Limit<'a>> {
@@ -244,12 +171,6 @@ fn limits_of<'a>(zone: &'a Directive, view: &View<'a>, report: &mut Report) -> V
         reach,
     };
     let limited: BTreeSet<usize> = uses.iter().map(|(index, _)| *index).collect();
-    if limited.len() == view.sites.exposures.len() {
-        if keys.contains(&Key::Namespace) && view.namespaces().len() > 1 {
-            report.security(zone, "counts all requests together in nginx; here each namespace has a budget of its own");
-        }
-        return vec![limit(Reach::Everywhere)];
-    }
     let names: BTreeSet<_> = limited
         .iter()
         .filter_map(|index| view.names[*index].clone())
@@ -259,7 +180,12 @@ fn limits_of<'a>(zone: &'a Directive, view: &View<'a>, report: &mut Report) -> V
         !limited.contains(index) && name.as_ref().is_none_or(|name| !names.contains(name))
     });
     match (names.len(), others) {
-        (_, None) => vec![limit(Reach::Everywhere)],
+        (_, None) => {
+            if keys.contains(&Key::Namespace) && view.namespaces().len() > 1 {
+                report.security(zone, "counts all requests together in nginx; here each namespace has a budget of its own");
+            }
+            vec![limit(Reach::Everywhere)]
+        }
         (1, Some(_)) => names
             .into_iter()
             .map(|name| limit(Reach::In(name)))
@@ -276,94 +202,4 @@ fn limits_of<'a>(zone: &'a Directive, view: &View<'a>, report: &mut Report) -> V
             vec![limit(Reach::Everywhere)]
         }
     }
-}
-
-/// Adds limits of requests at once.
-pub(super) fn write_concurrency(view: &View<'_>, limits: &mut Map, report: &mut Report) {
-    let mut concurrency = Map::default();
-    let mut connections: Option<(u64, &Directive)> = None;
-    let mut of_principal = None;
-    for (key, name) in [
-        (Key::Address, "per_address"),
-        (Key::Principal, "per_principal"),
-        (Key::Namespace, ""),
-    ] {
-        let Some((most, at)) = strictest(key, view, report) else {
-            continue;
-        };
-        match key {
-            Key::Namespace => connections = Some((most, at)),
-            Key::Address | Key::Principal => {
-                concurrency.add_with(name, most, at.place.to_string());
-                of_principal = of_principal.or((key == Key::Principal).then_some((most, at)));
-            }
-        }
-    }
-    if let Some((most, at)) = connections {
-        limits.add_with(
-            "connections",
-            most,
-            format!(
-                "{}: connections that wait for a request count, too",
-                at.place
-            ),
-        );
-    }
-    limits.add("concurrency", concurrency);
-    if let Some((most, at)) = of_principal {
-        limits.add_with("streams_per_principal", most, at.place.to_string());
-    }
-}
-
-/// The smallest `limit_conn` by a key.
-fn strictest<'a>(key: Key, view: &View<'a>, report: &mut Report) -> Option<(u64, &'a Directive)> {
-    let mut least: Option<(u64, &'a Directive)> = None;
-    let mut without = None;
-    for exposure in &view.sites.exposures {
-        if exposure
-            .scope
-            .last("limit_conn_dry_run")
-            .is_some_and(|it| it.first() == "on")
-        {
-            continue;
-        }
-        let mut limited = false;
-        for limit in exposure.scope.all("limit_conn") {
-            let zones = view.sites.http.all("limit_conn_zone");
-            let zone = zones.iter().find(|zone| zone_name(zone) == limit.arg(0));
-            let keys = zone.and_then(|zone| Key::all_of(zone.first(), &view.variables));
-            let most = limit
-                .arg(1)
-                .and_then(number)
-                .filter(|most| (1..=1_000_000).contains(most));
-            let (Some(keys), Some(most)) = (keys, most) else {
-                report.security(limit, "what this zone counts by is none of principal, address and all connections: see admission.limits");
-                continue;
-            };
-            // A count by one of several keys is never smaller than that by all of them.
-            if keys.first() != Some(&key) {
-                continue;
-            }
-            limited = true;
-            if least.is_some_and(|(before, _)| before != most) {
-                report.plain(limit, "is one limit for all: the smallest value is taken");
-            }
-            least = least
-                .filter(|(before, _)| *before <= most)
-                .or(Some((most, limit)));
-        }
-        if !limited {
-            without = without.or(Some(exposure.at));
-        }
-    }
-    if let (Some((_, at)), Some(without)) = (least, without) {
-        report.security(
-            at,
-            format!(
-                "does not count the requests of {} in nginx; here it is one limit for all",
-                without.place
-            ),
-        );
-    }
-    least
 }

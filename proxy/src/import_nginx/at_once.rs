@@ -1,0 +1,113 @@
+//! `admission.limits.concurrency`, `streams_per_principal` and `connections`: what `limit_conn` counts.
+//!
+//! nginx counts each request that is being answered, long streams too. The gateway counts long streams by principal, and
+//! apart from other requests.
+
+use super::report::Report;
+use super::scope::Level;
+use super::tree::Directive;
+use super::values::number;
+use super::view::View;
+use super::yaml_text::Map;
+use super::zone_keys::{Key, zone_name};
+
+/// Adds limits of requests at once.
+pub(super) fn write(view: &View<'_>, limits: &mut Map, report: &mut Report) {
+    if let Some((most, at)) = strictest(Key::Namespace, view, report) {
+        limits.add_with(
+            "connections",
+            most,
+            format!(
+                "{}: connections that wait for a request count, too",
+                at.place
+            ),
+        );
+        if view.sites.sites.iter().any(|it| is_encrypted(&it.level)) {
+            report.security(
+                at,
+                "a connection of HTTP/2 carries many requests, and counts once here",
+            );
+        }
+    }
+    let mut concurrency = Map::default();
+    let mut streams: Option<(u64, &Directive)> = None;
+    for (key, name) in [
+        (Key::Address, "per_address"),
+        (Key::Principal, "per_principal"),
+    ] {
+        let Some((most, at)) = strictest(key, view, report) else {
+            continue;
+        };
+        concurrency.add_with(name, most, at.place.to_string());
+        report.security(at, match key {
+            Key::Address => "long streams are counted apart, and by principal: an address may have as many more of each principal",
+            _ => "long streams are counted apart: a principal may have as many more",
+        });
+        streams = streams
+            .filter(|(before, _)| *before <= most)
+            .or(Some((most, at)));
+    }
+    limits.add("concurrency", concurrency);
+    if let Some((most, at)) = streams {
+        limits.add_with("streams_per_principal", most, at.place.to_string());
+    }
+}
+
+/// Whether a server listens with TLS, where clients may speak HTTP/2.
+fn is_encrypted(server: &Level<'_>) -> bool {
+    let all = server.last("ssl").is_some_and(|it| it.first() == "on");
+    all || server.all("listen").iter().any(|it| it.has("ssl"))
+}
+
+/// The smallest `limit_conn` by a key.
+fn strictest<'a>(key: Key, view: &View<'a>, report: &mut Report) -> Option<(u64, &'a Directive)> {
+    let mut least: Option<(u64, &'a Directive)> = None;
+    let mut without = None;
+    for exposure in &view.sites.exposures {
+        if exposure
+            .scope
+            .last("limit_conn_dry_run")
+            .is_some_and(|it| it.first() == "on")
+        {
+            continue;
+        }
+        let mut limited = false;
+        for limit in exposure.scope.all("limit_conn") {
+            let zones = view.sites.http.all("limit_conn_zone");
+            let zone = zones.iter().find(|zone| zone_name(zone) == limit.arg(0));
+            let keys = zone.and_then(|zone| Key::all_of(zone.first(), &view.variables));
+            let most = limit
+                .arg(1)
+                .and_then(number)
+                .filter(|most| (1..=1_000_000).contains(most));
+            let (Some(keys), Some(most)) = (keys, most) else {
+                report.security(limit, "what this zone counts by is none of principal, address and all connections: see admission.limits");
+                continue;
+            };
+            // A count by one of several keys is never smaller than that by all of them.
+            if keys.first() != Some(&key) {
+                continue;
+            }
+            limited = true;
+            if least.is_some_and(|(before, _)| before != most) {
+                report.plain(limit, "is one limit for all: the smallest value is taken");
+            }
+            least = least
+                .filter(|(before, _)| *before <= most)
+                .or(Some((most, limit)));
+        }
+        if !limited {
+            without = without.or(Some(exposure.at));
+        }
+    }
+    if let (Some((_, at)), Some(without)) = (least, without) {
+        report.security(
+            at,
+            format!(
+                "does not count the requests of {} in nginx; here it is one limit for all",
+                without.place
+            ),
+        );
+    }
+    least
+}

@@ -1,0 +1,145 @@
+//! What `limit_req`, `limit_conn` and `client_max_body_size` limit.
+
+use super::*;
+
+#[test]
+fn a_rate_that_is_counted_by_a_map_is_carried_over_or_told() {
+    let rate = |map: &str| {
+        front(
+            &format!("{map} limit_req_zone $key zone=z:1m rate=5r/s;"),
+            "limit_req zone=z;",
+            "",
+        )
+    };
+    for (map, expected) in [
+        (
+            "map $http_authorization $key { default ''; 'Bearer tok1' a; 'Bearer tok2' b; }",
+            "[{key:principal,rate:5,burst:1}]",
+        ),
+        (
+            "map $http_x $key { default $http_authorization; vip ''; }",
+            "[{key:principal,rate:5,burst:1}]",
+        ),
+    ] {
+        let outcome = rate(map);
+        assert!(!outcome.security, "{map}: {:#?}", outcome.lines);
+        assert_eq!(at(&outcome, "admission.rate_limits"), expected, "{map}");
+    }
+    for map in [
+        "geo $near { default 0; 10.0.0.0/8 1; } map $near $key { 0 $binary_remote_addr; 1 ''; }",
+        // Not one per principal: a client with many tokens has one address.
+        "map $http_authorization $key { default $binary_remote_addr; 'Bearer vip' ''; }",
+    ] {
+        let outcome = rate(map);
+        assert!(!outcome.security, "{map}: {:#?}", outcome.lines);
+        assert_eq!(at(&outcome, "admission.flood"), "{rate:5,burst:1}", "{map}");
+    }
+    for map in [
+        // Several clients are counted together.
+        "map $http_authorization $key { default ''; 'Bearer tok1' team; 'Bearer tok2' team; }",
+        "map $http_authorization $key { default all; }",
+        "map $http_authorization $key { default ''; ~^Bearer team; }",
+        "map $http_authorization $key { default ''; '~^Bearer (?<who>.)' $who; }",
+        "map $http_authorization $key { default $http_x_tenant; }",
+        "map $http_authorization $key { default $binary_remote_addr; 'Bearer tok1' a; }",
+        "map $http_authorization $key { default $binary_remote_addr$uri; }",
+        "map $http_x_tenant $key { default ''; a a; }",
+        "map $http_authorization$uri $key { default ''; a a; }",
+        "map $http_authorization $key { default $binary_remote_addr; } server { listen 81; set $key ''; }",
+        "set_real_ip_from 10.0.0.1; real_ip_header X-Forwarded-For; map $uri $key { default $realip_remote_addr; }",
+    ] {
+        let outcome = rate(map);
+        assert!(
+            outcome.says(&["limit_req_zone: security: ", "counts by is none"]),
+            "{map}: {:#?}",
+            outcome.lines
+        );
+    }
+}
+
+#[test]
+fn one_rate_for_all_is_not_one_for_each_namespace_in_silence() {
+    let outcome = import(
+        "limit_req_zone all zone=z:1m rate=5r/s;
+         server { listen 80; server_name a.example;
+           location /a/mcp { limit_req zone=z; proxy_pass http://10.0.0.1/mcp; }
+           location /a/sse { proxy_pass http://10.0.0.1/sse; }
+           location /b/ { limit_req zone=z; proxy_pass http://10.0.0.2/; } }",
+    );
+    assert!(
+        outcome.says(&["limit_req_zone: security: ", "budget of its own"]),
+        "{:#?}",
+        outcome.lines
+    );
+}
+
+#[test]
+fn long_streams_that_limit_conn_counts_are_limited_and_told() {
+    for (key, limits) in [
+        (
+            "$binary_remote_addr",
+            "{concurrency:{per_address:20},streams_per_principal:20}",
+        ),
+        (
+            "$http_authorization",
+            "{concurrency:{per_principal:20},streams_per_principal:20}",
+        ),
+    ] {
+        let outcome = front(
+            &format!("limit_conn_zone {key} zone=c:1m;"),
+            "limit_conn c 20;",
+            "",
+        );
+        assert_eq!(at(&outcome, "admission.limits"), limits, "{key}");
+        assert!(
+            outcome.says(&["limit_conn: security: ", "long streams are counted apart"]),
+            "{key}: {:#?}",
+            outcome.lines
+        );
+    }
+    let both = front(
+        "limit_conn_zone $binary_remote_addr zone=a:1m; limit_conn_zone $http_authorization zone=p:1m;",
+        "limit_conn a 20; limit_conn p 5;",
+        "",
+    );
+    assert_eq!(at(&both, "admission.limits.streams_per_principal"), "5");
+}
+
+#[test]
+fn connections_that_carry_many_requests_are_told() {
+    let limited = |listen: &str| {
+        import(&format!(
+            "limit_conn_zone $server_name zone=c:1m;
+             server {{ listen {listen}; server_name a.example; ssl_certificate a; ssl_certificate_key b; limit_conn c 20;
+                       location /mcp {{ proxy_pass http://10.0.0.1; }} }}"
+        ))
+    };
+    let outcome = limited("80");
+    assert!(!outcome.security, "{:#?}", outcome.lines);
+    assert_eq!(at(&outcome, "admission.limits"), "{connections:20}");
+    let outcome = limited("443 ssl");
+    assert!(
+        outcome.says(&["limit_conn: security: ", "HTTP/2"]),
+        "{:#?}",
+        outcome.lines
+    );
+}
+
+#[test]
+fn no_location_takes_larger_bodies_than_in_nginx() {
+    let two = |a: &str, b: &str| {
+        import(&format!(
+            "server {{ listen 80;\nlocation /a/ {{ proxy_pass http://10.0.0.1/; {a} }}\nlocation /b/ {{ proxy_pass http://10.0.0.2/; {b} }} }}"
+        ))
+    };
+    let outcome = two("client_max_body_size 8m;", "");
+    assert_eq!(at(&outcome, "admission.limits.body"), "1MiB");
+    assert!(
+        outcome.says(&["nginx.conf:3: location: ", "1 MiB"])
+            && outcome.says(&["nginx.conf:2: client_max_body_size", "nginx.conf:3"]),
+        "{:#?}",
+        outcome.lines
+    );
+    let outcome = two("client_max_body_size 8m;", "client_max_body_size 2m;");
+    assert_eq!(at(&outcome, "admission.limits.body"), "2MiB");
+}
