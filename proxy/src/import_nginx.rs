@@ -4,7 +4,7 @@
 //! FILE ── include ── tree ── sites ──▶ exposures: where requests are passed on, with what is in force there (scope)
 //!         (files)  (lexer)    │
 //!                             ▼
-//!     rules (conditions, guards), namespaces (targets, pools, headers)
+//!     rules (conditions, guards), namespaces (targets, pools, headers), detours
 //!                             │
 //!                             ▼
 //!     listeners, hosts, network, credentials, rates, at_once, sizes, logs ──▶ YAML, read back by the gateway's own loader
@@ -19,6 +19,7 @@ mod answers;
 mod at_once;
 mod conditions;
 mod credentials;
+mod detours;
 mod guards;
 mod headers;
 mod hosts;
@@ -139,6 +140,8 @@ fn imported(tree: &[Directive], report: &mut Report) -> Result<String, Failure> 
     let variables = Variables::of(tree);
     let mut sites = Sites::of(tree, report)?;
     shadows::drop_shadowed(&mut sites, &variables, report);
+    detours::list(&sites, report);
+    answers::list_filters(&sites, report);
     let rules = sites
         .exposures
         .iter()

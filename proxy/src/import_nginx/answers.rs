@@ -1,4 +1,5 @@
-//! `headers` of a listener: what `add_header` and `proxy_hide_header` do to answers.
+//! What nginx does to answers: `headers` of a listener, for `add_header` and `proxy_hide_header`; and what `sub_filter`
+//! would do to bodies, which is lost.
 
 use std::collections::BTreeMap;
 
@@ -8,6 +9,7 @@ use crate::header_edits::HeaderEdits;
 use super::guards::may_be_secret;
 use super::headers::HEADERS_MAX;
 use super::report::Report;
+use super::sites::Sites;
 use super::tree::Directive;
 use super::values::is_literal;
 use super::view::View;
@@ -91,6 +93,26 @@ pub(super) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> 
     let mut headers = Map::default();
     headers.add("response", response);
     headers
+}
+
+/// Lists what replaces texts in bodies. Paths and URLs are replaced so that clients find them, other texts perhaps so that
+/// clients do not see them.
+pub(super) fn list_filters(sites: &Sites<'_>, report: &mut Report) {
+    let exposures = sites.exposures.iter();
+    for filter in exposures.flat_map(|it| it.scope.all("sub_filter")) {
+        let text = filter.first().trim_start_matches("data:");
+        let text = text.trim_start_matches([' ', '"', '\'']);
+        let is_path = ["/", "http://", "https://"]
+            .iter()
+            .any(|it| text.starts_with(it));
+        match is_path {
+            true => report.plain(filter, "bodies are not rewritten"),
+            false => report.security(
+                filter,
+                "bodies are not rewritten: what this one takes out of answers reaches clients here",
+            ),
+        }
+    }
 }
 
 /// Whether the gateway decides about a header of answers itself.

@@ -2,6 +2,10 @@
 //! of their own here, and what is said of the rest. A directive that stands in no list may refuse requests, so that
 //! counts as security.
 
+mod shown;
+
+pub(super) use shown::shown;
+
 /// What becomes of a directive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Treatment {
@@ -20,11 +24,12 @@ pub(super) enum Treatment {
 const MAPPED: &[&str] = &[
     "http", "server", "location", "events", "if", "map", "geo", "set", "return", "split_clients", "upstream", "types", "include",
     "listen", "server_name", "ssl", "ssl_certificate", "ssl_certificate_key", "ssl_protocols", "ssl_client_certificate", "ssl_verify_client",
+    "ssl_verify_depth",
     "allow", "deny", "satisfy", "set_real_ip_from", "real_ip_header", "real_ip_recursive", "limit_except",
     "limit_req_zone", "limit_req", "limit_req_dry_run", "limit_conn_zone", "limit_conn", "limit_conn_dry_run",
-    "proxy_pass", "rewrite", "proxy_connect_timeout", "proxy_read_timeout", "proxy_next_upstream", "proxy_next_upstream_tries",
+    "proxy_pass", "rewrite", "try_files", "error_page", "proxy_connect_timeout", "proxy_read_timeout", "proxy_next_upstream", "proxy_next_upstream_tries",
     "proxy_ssl_verify", "proxy_ssl_trusted_certificate", "proxy_ssl_name", "proxy_ssl_certificate", "proxy_ssl_certificate_key",
-    "proxy_set_header", "add_header", "proxy_hide_header",
+    "proxy_set_header", "add_header", "proxy_hide_header", "sub_filter",
     "client_max_body_size", "client_header_timeout", "client_body_timeout", "keepalive_timeout", "send_timeout", "large_client_header_buffers",
     "log_format", "access_log", "worker_processes", "worker_connections", "worker_shutdown_timeout", "stub_status",
 ];
@@ -45,9 +50,9 @@ const FINE: &[&str] = &[
     "reset_timedout_connection", "connection_pool_size", "request_pool_size", "log_not_found", "log_subrequest", "open_log_file_cache",
     "limit_req_log_level", "limit_conn_log_level", "resolver", "resolver_timeout", "merge_slashes", "absolute_redirect", "port_in_redirect",
     "server_name_in_redirect", "underscores_in_headers", "ignore_invalid_headers", "recursive_error_pages", "msie_padding", "msie_refresh",
-    "max_ranges", "read_ahead", "post_action", "types_hash", "rewrite_log", "uninitialized_variable_warn", "break", "default",
+    "max_ranges", "read_ahead", "types_hash", "rewrite_log", "uninitialized_variable_warn", "break", "default",
     "ssl_prefer_server_ciphers", "ssl_session_cache", "ssl_session_timeout", "ssl_session_tickets", "ssl_session_ticket_key", "ssl_dhparam",
-    "ssl_ecdh_curve", "ssl_buffer_size", "ssl_early_data", "ssl_reject_handshake", "ssl_handshake_timeout", "http2_max_concurrent_streams",
+    "ssl_ecdh_curve", "ssl_buffer_size", "ssl_early_data", "ssl_handshake_timeout",
     "http2_chunk_size", "http2_max_field_size", "http2_max_header_size", "http2_max_requests", "http2_idle_timeout", "http2_push",
     "http2_push_preload", "http2_recv_buffer_size", "proxy_protocol_timeout", "preread_buffer_size",
     "user", "pid", "daemon", "master_process", "worker_rlimit_nofile", "worker_rlimit_core", "worker_priority", "worker_cpu_affinity",
@@ -73,6 +78,7 @@ const FINE_WITH: &[(&str, &[&str], &str)] = &[
     ("quic_retry", &["off"], "HTTP/3 is not spoken"),
     ("ssl_stapling", &["off"], "no OCSP answers are stapled to certificates"),
     ("ssl_ocsp", &["off"], REVOCATION),
+    ("ssl_reject_handshake", &["off"], HANDSHAKE),
     ("auth_basic", &["off"], BASIC),
     ("auth_request", &["off"], REQUEST),
     ("auth_jwt", &["off"], JWT),
@@ -81,11 +87,13 @@ const FINE_WITH: &[(&str, &[&str], &str)] = &[
 ];
 
 const REVOCATION: &str = "certificates are not looked up in revocation lists: take revoked ones out of admission.certificates, or issue short ones";
+const HANDSHAKE: &str = "nobody comes to this server by TLS in nginx: take its locations out";
 const BASIC: &str = "there are no user names and passwords: give each user a token in admission.tokens, or a key by tooldock keys create";
 const REQUEST: &str = "no other server is asked whether a request may pass: see docs/oauth.md for identity providers, or use admission.tokens";
 const JWT: &str = "write the issuer into admission.oauth, see docs/oauth.md";
 const FIREWALL: &str =
     "there is no web application firewall here: keep one in front of the gateway";
+const ANSWERS: &str = "scripts are not run: what this one takes out of answers would be shown";
 const SCRIPT: &str = "scripts are not run: express what this one refuses in admission";
 
 /// Directives that refuse requests and have no counterpart.
@@ -93,6 +101,7 @@ const SCRIPT: &str = "scripts are not run: express what this one refuses in admi
 const SECURITY: &[(&str, &str)] = &[
     ("ssl_crl", REVOCATION),
     ("ssl_ocsp", REVOCATION),
+    ("ssl_reject_handshake", HANDSHAKE),
     ("proxy_ssl_crl", "certificates of servers are not looked up in revocation lists"),
     ("secure_link", "links are not signed: use admission.tokens"),
     ("secure_link_md5", "links are not signed: use admission.tokens"),
@@ -120,6 +129,10 @@ const SECURITY_BEGINNINGS: &[(&str, &str)] = &[
     ("ssl_client_hello_by_lua", SCRIPT),
     ("ssl_certificate_by_lua", SCRIPT),
     ("js_access", SCRIPT),
+    ("header_filter_by_lua", ANSWERS),
+    ("body_filter_by_lua", ANSWERS),
+    ("js_header_filter", ANSWERS),
+    ("js_body_filter", ANSWERS),
     ("js_set", "scripts are not run: what uses this variable needs another way"),
 ];
 
@@ -129,22 +142,21 @@ const PLAIN: &[(&str, &str)] = &[
     ("proxy_send_lowat", "has no counterpart"),
     ("auth_delay", "has no counterpart: refused requests are answered at once"),
     ("auth_request_set", "no other server is asked about requests"),
-    ("error_page", "errors are JSON with stable codes, see docs/http.md"),
     ("root", "no files are served"),
     ("alias", "no files are served"),
     ("index", "no files are served"),
-    ("try_files", "no files are served"),
+    ("post_action", "no other location is asked when a request has been answered"),
     ("autoindex", "no files are served"),
     ("error_log", "the gateway's own log goes to standard error; observability.log.level is how much of it"),
     ("ssl_ciphers", "TLS is spoken with forward secrecy and authenticated encryption only; the suites are not chosen one by one"),
     ("ssl_conf_command", "has no counterpart"),
     ("ssl_trusted_certificate", "tls.client_ca alone names the authorities of client certificates"),
-    ("ssl_verify_depth", "chains of any length up to the authorities in tls.client_ca count"),
     ("ssl_password_file", "private keys are read without a password: decrypt the key into a file that only the gateway can read"),
     ("ssl_stapling_verify", "no OCSP answers are stapled to certificates"),
     ("ssl_stapling_file", "no OCSP answers are stapled to certificates"),
     ("ssl_stapling_responder", "no OCSP answers are stapled to certificates"),
-    ("proxy_ssl_verify_depth", "chains of any length up to a known authority count"),
+    ("proxy_ssl_verify_depth", "up to six certificates may stand between a server's and that of the authority"),
+    ("http2_max_concurrent_streams", "how many requests a connection of HTTP/2 carries at once is fixed"),
     ("limit_rate", "bytes per second are not limited"),
     ("limit_rate_after", "bytes per second are not limited"),
     ("proxy_limit_rate", "bytes per second are not limited"),
@@ -158,7 +170,6 @@ const PLAIN: &[(&str, &str)] = &[
     ("proxy_store", "answers are not kept"),
     ("mirror", "requests are not copied"),
     ("mirror_request_body", "requests are not copied"),
-    ("sub_filter", "bodies are not rewritten"),
     ("health_check", "each backend is asked by itself: write interval and uri into health.active"),
     ("match", "see health.active of the remote server"),
     ("status_zone", "see /metrics of the metrics listener"),
@@ -194,8 +205,6 @@ const PLAIN_BEGINNINGS: &[(&str, &str)] = &[
     ("memcached_", "only HTTP is spoken to servers"),
     ("content_by_lua", "scripts are not run"),
     ("log_by_lua", "scripts are not run"),
-    ("header_filter_by_lua", "scripts are not run"),
-    ("body_filter_by_lua", "scripts are not run"),
     ("balancer_by_lua", "scripts are not run: see balance of the remote server"),
     ("init_by_lua", ""),
     ("init_worker_by_lua", ""),
@@ -266,92 +275,5 @@ pub(super) fn treatment(name: &str, value: &str) -> Treatment {
     }
 }
 
-/// A directive's name as it may be shown. Where quotes are wrong, a secret can stand in the place of a name.
-pub(super) fn shown(name: &str) -> &str {
-    let lists = [SECURITY, PLAIN]
-        .into_iter()
-        .flatten()
-        .map(|(known, _)| known);
-    let mut known = MAPPED
-        .iter()
-        .chain(FINE)
-        .chain(lists)
-        .chain(FINE_WITH.iter().map(|(known, _, _)| known));
-    let is_name = |name: &str| {
-        name.len() <= 40
-            && name
-                .bytes()
-                .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
-    };
-    if is_name(name) || known.any(|it| *it == name) {
-        name
-    } else {
-        "(unknown)"
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_directive_that_nobody_knows_may_refuse_requests() {
-        assert!(matches!(
-            treatment("frobnicate", "on"),
-            Treatment::Security(_)
-        ));
-        assert!(matches!(
-            treatment("auth_ldap", "x"),
-            Treatment::Security(_)
-        ));
-        assert!(matches!(
-            treatment("access_by_lua_block", ""),
-            Treatment::Security(_)
-        ));
-        assert!(matches!(
-            treatment("content_by_lua_block", ""),
-            Treatment::Plain(_)
-        ));
-    }
-
-    #[test]
-    fn what_the_gateway_always_does_needs_no_word() {
-        for (name, value) in [
-            ("proxy_buffering", "off"),
-            ("gzip", "off"),
-            ("proxy_http_version", "1.1"),
-            ("tcp_nodelay", "on"),
-            ("auth_basic", "off"),
-            ("gzip_types", "x"),
-        ] {
-            assert_eq!(treatment(name, value), Treatment::Fine, "{name}");
-        }
-        assert!(matches!(treatment("gzip", "on"), Treatment::Plain(_)));
-        assert!(matches!(
-            treatment("auth_basic", "x"),
-            Treatment::Security(_)
-        ));
-    }
-
-    #[test]
-    fn each_name_stands_in_one_list() {
-        let mut names: Vec<_> = MAPPED
-            .iter()
-            .chain(FINE)
-            .chain(PLAIN.iter().map(|(name, _)| name))
-            .collect();
-        let all = names.len();
-        names.sort();
-        names.dedup();
-        assert_eq!(names.len(), all);
-    }
-
-    #[test]
-    fn a_name_that_may_be_a_secret_is_not_shown() {
-        assert_eq!(shown("http2_push"), "http2_push");
-        assert_eq!(shown("some_module"), "some_module");
-        for name in ["Bearer x", "s3cret", "HUNTER", "a-b"] {
-            assert_eq!(shown(name), "(unknown)", "{name}");
-        }
-    }
-}
+mod tests;

@@ -2,8 +2,9 @@
 
 use super::listeners::Listen;
 use super::report::Report;
+use super::scope::Scope;
 use super::tree::Directive;
-use super::values::is_file;
+use super::values::{is_file, number};
 use super::view::View;
 use super::yaml_text::{Item, Map, Node};
 
@@ -14,6 +15,9 @@ enum ClientAuth {
     Optional,
     Required,
 }
+
+/// Certificates of authorities that the gateway takes between a client's and one in `tls.client_ca`.
+const CHAIN_MAX: u64 = 6;
 
 /// The key `tls` of the listener that stands for these, and the file of authorities where it asks for certificates.
 pub(super) fn tls(
@@ -127,6 +131,9 @@ fn client_auth<'a>(
         );
         return (ClientAuth::None, None, at);
     }
+    if strictness != ClientAuth::None {
+        report_depth(scope, at, report);
+    }
     if strictness != ClientAuth::Required {
         let mut rules = view
             .exposures()
@@ -151,6 +158,18 @@ fn client_auth<'a>(
             .map(|it| it.first()),
         at,
     )
+}
+
+/// Reports that chains may be longer here than in nginx, which counts the certificates between those of the client and
+/// of the authority as the gateway does.
+fn report_depth(scope: &Scope<'_>, verify: &Directive, report: &mut Report) {
+    let Some(depth) = scope.last("ssl_verify_depth") else {
+        report.plain(verify, format!("nginx takes one certificate between a client's and that of the authority, unless ssl_verify_depth says more; here up to {CHAIN_MAX} count"));
+        return;
+    };
+    if number(depth.first()).is_none_or(|most| most < CHAIN_MAX) {
+        report.security(depth, format!("up to {CHAIN_MAX} certificates may stand between a client's and that of the authority here: nothing is lost where the authorities in tls.client_ca sign no further authorities"));
+    }
 }
 
 fn write_client_auth(

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use super::detours;
 use super::known::{Treatment, treatment};
 use super::refusals::lets_nobody_in;
 use super::report::Report;
@@ -174,12 +175,13 @@ impl<'a> Sites<'a> {
             if pass.is_some() {
                 report.plain(
                     location,
-                    "only nginx itself comes here: what leads to this location is listed",
+                    "only nginx itself comes here, and nothing leads here in the gateway: its server is left out",
                 );
             }
         } else if level.last("stub_status").is_some() {
             self.status = Some(location);
         } else if let Some(answer) = level.answers() {
+            detours::list_pages(&level, report);
             if !refuses(answer) && !PROBES.contains(&path) {
                 report.plain(
                     answer,

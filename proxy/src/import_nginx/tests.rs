@@ -1,6 +1,7 @@
 //! Whole configurations of nginx and what becomes of them.
 
 mod credentials;
+mod detours;
 mod limits;
 mod nearer;
 mod page;
@@ -329,5 +330,5 @@ fn thousands_of_directives_are_read() {
         many(&|n| format!("h{n} ")),
     ));
     // One file and line.
-    assert!(outcome.says(&["frobnicate"]));
+    assert!(outcome.says(&["unknown directive"]));
 }

@@ -32,3 +32,55 @@ fn tls_that_is_asked_for_where_nobody_speaks_it_is_said_to_be_missing() {
         assert!(outcome.says(&["security", "TLS"]), "{condition}");
     }
 }
+
+#[test]
+fn chains_of_certificates_that_nginx_would_refuse_are_told() {
+    let verified = |verify: &str| {
+        import(&format!(
+            "server {{ listen 443 ssl; server_name a.example; ssl_certificate a; ssl_certificate_key b; ssl_client_certificate c;
+                       {verify} location /mcp {{ proxy_pass http://127.0.0.1:9000; }} }}"
+        ))
+    };
+    for depth in ["0", "1", "5", "$depth"] {
+        let outcome = verified(&format!("ssl_verify_client on; ssl_verify_depth {depth};"));
+        assert!(
+            outcome.says(&["ssl_verify_depth: security: ", "up to 6 certificates"]),
+            "{depth}: {:#?}",
+            outcome.lines
+        );
+    }
+    let outcome = verified("ssl_verify_client optional; ssl_verify_depth 2;");
+    assert!(outcome.security, "{:#?}", outcome.lines);
+    for verify in [
+        "ssl_verify_client on; ssl_verify_depth 6;",
+        "ssl_verify_depth 1;",
+        "ssl_verify_client off; ssl_verify_depth 1;",
+    ] {
+        let outcome = verified(verify);
+        assert!(
+            !outcome.security && !outcome.says(&["certificates may stand"]),
+            "{verify}: {:#?}",
+            outcome.lines
+        );
+    }
+    // The default of nginx.
+    let outcome = verified("ssl_verify_client on;");
+    assert!(
+        !outcome.security && outcome.says(&["ssl_verify_client: ", "up to 6"]),
+        "{:#?}",
+        outcome.lines
+    );
+}
+
+#[test]
+fn a_server_that_refuses_all_handshakes_is_told() {
+    let server = "ssl_certificate a; ssl_certificate_key b; server_name a.example; location /mcp { proxy_pass http://127.0.0.1:9000; }";
+    let outcome = import(&format!(
+        "server {{ listen 443 ssl; ssl_reject_handshake on; {server} }}"
+    ));
+    assert!(outcome.security, "{:#?}", outcome.lines);
+    let outcome = import(&format!(
+        "server {{ listen 443 ssl default_server; ssl_reject_handshake on; }} server {{ listen 443 ssl; {server} }}"
+    ));
+    assert!(outcome.lines.is_empty(), "{:#?}", outcome.lines);
+}

@@ -1,0 +1,59 @@
+//! Directives by which nginx answers a request elsewhere than where its location passes requests on: `try_files`,
+//! `error_page`, and a second directive that answers.
+
+use super::report::Report;
+use super::scope::Level;
+use super::sites::{Exposure, Sites};
+
+/// Names of directives that answer all requests of a location, beside `proxy_pass`. The last one in a location counts.
+const ANSWERING: [&str; 7] = [
+    "content_by_lua",
+    "content_by_lua_file",
+    "content_by_lua_block",
+    "js_content",
+    "empty_gif",
+    "perl",
+    "echo",
+];
+
+/// Lists the detours of all exposures.
+pub(super) fn list(sites: &Sites<'_>, report: &mut Report) {
+    for exposure in sites.exposures.iter().filter(|it| it.pass.is_some()) {
+        list_own(exposure, report);
+        if let Some(level) = exposure.scope.level_of("error_page") {
+            list_pages(level, report);
+        }
+    }
+}
+
+/// Lists the `error_page` of a block. Where one leads to another location, nginx may let in there what is refused here.
+pub(super) fn list_pages(level: &Level<'_>, report: &mut Report) {
+    for page in level.all("error_page") {
+        report.plain(
+            page,
+            "errors are JSON with stable codes, see docs/http.md: no error leads to another location or address",
+        );
+    }
+}
+
+/// Directives that hold in their location alone: those inside inherit none of them.
+fn list_own(exposure: &Exposure<'_>, report: &mut Report) {
+    let Some(own) = exposure.scope.levels.last() else {
+        return;
+    };
+    for files in own.all("try_files") {
+        report.security(
+            files,
+            "requests go to a file, to another location or to an error in nginx, and none to the server of this location: leave the server out of upstreams.remote, or take try_files out",
+        );
+    }
+    for directive in own.block {
+        let name = directive.name();
+        if ANSWERING.contains(&name) || name.ends_with("_pass") && name != "proxy_pass" {
+            report.security(
+                directive,
+                "answers requests beside proxy_pass, and the later one of the two counts in nginx: take out the one that does nothing",
+            );
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! A directive's name as a report may show the name. Where a line is broken or a quote is missing, a secret stands in the
+//! place of a name, and a part of a secret may look like a name.
+
+use std::collections::HashSet;
+
+use super::{FINE, FINE_WITH, MAPPED, PLAIN, PLAIN_BEGINNINGS, SECURITY, SECURITY_BEGINNINGS};
+
+/// What is shown of other names.
+const UNKNOWN: &str = "unknown directive";
+
+/// Words in names of directives that stand in no list: those of a group of which the list has the beginning.
+#[rustfmt::skip]
+const WORDS: &[&str] = &[
+    "block", "ldap", "pam", "digest", "gss", "sign", "request", "require", "claim", "set", "header", "type", "types", "static",
+    "disable", "proxied", "param", "params", "split", "method", "methods", "write", "valid", "read", "force", "store", "format",
+    "geoip2", "image", "jwt", "oidc", "allow", "deny", "country", "city", "org",
+];
+
+/// The name where the name says nothing but which directive stands there: a name in one of the lists, or one that begins as
+/// a list says and has nothing but words from names of nginx.
+pub(in super::super) fn shown(name: &str) -> &str {
+    let begins = |list: &[(&str, &str)]| list.iter().any(|(known, _)| name.starts_with(known));
+    let known = || {
+        let words = known_words();
+        name.split('_').all(|word| words.contains(word))
+    };
+    let of_a_group = begins(SECURITY_BEGINNINGS) || begins(PLAIN_BEGINNINGS);
+    match is_listed(name) || of_a_group && known() {
+        true => name,
+        false => UNKNOWN,
+    }
+}
+
+fn is_listed(name: &str) -> bool {
+    names().any(|it| it == name)
+}
+
+/// All names in lists.
+fn names() -> impl Iterator<Item = &'static str> {
+    let fine_with = FINE_WITH.iter().map(|(name, _, _)| *name);
+    let reported = SECURITY.iter().chain(PLAIN).map(|(name, _)| *name);
+    let names = MAPPED.iter().chain(FINE).copied();
+    names.chain(fine_with).chain(reported)
+}
+
+fn known_words() -> HashSet<&'static str> {
+    let beginnings = SECURITY_BEGINNINGS.iter().chain(PLAIN_BEGINNINGS);
+    let names = names().chain(beginnings.map(|(name, _)| *name));
+    let words = names.flat_map(|name| name.split('_'));
+    words
+        .chain(WORDS.iter().copied())
+        .filter(|word| !word.is_empty())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_may_be_a_secret_is_not_shown() {
+        for name in [
+            "http2_push",
+            "proxy_pass",
+            "access_by_lua_block",
+            "auth_ldap",
+            "gzip_types",
+            "proxy_cache_key",
+            "geoip2_proxy",
+        ] {
+            assert_eq!(shown(name), name);
+        }
+        for name in [
+            "Bearer x",
+            "s3cret",
+            "HUNTER",
+            "a-b",
+            "hunter",
+            "hunter_two",
+            "sk_live_abc",
+            "auth_hunter",
+            "buffer_key_size",
+            "auth__",
+            "gzip_sk_live",
+            "",
+            "_",
+        ] {
+            assert_eq!(shown(name), UNKNOWN, "{name}");
+        }
+    }
+}
