@@ -17,6 +17,7 @@
 
 mod answers;
 mod at_once;
+mod bound;
 mod conditions;
 mod credentials;
 mod detours;

@@ -8,6 +8,7 @@ use tooldock_workers::names::NamespaceName;
 use crate::config::ListenAddress;
 
 use super::answers;
+use super::bound;
 use super::listener_tls::tls;
 use super::report::Report;
 use super::scope::Paths;
@@ -24,7 +25,7 @@ pub(super) struct Listen<'a> {
     pub(super) at: &'a Directive,
     /// The index of its server.
     pub(super) site: usize,
-    address: ListenAddress,
+    pub(super) address: ListenAddress,
     pub(super) encrypted: bool,
     proxy_protocol: bool,
 }
@@ -52,7 +53,7 @@ pub(super) fn listeners<'a>(view: &View<'a>, report: &mut Report) -> Listeners<'
     for (index, site) in view.sites.sites.iter().enumerate() {
         listens.extend(listens_of(view, site, index, report));
     }
-    drop_covered(&mut listens, report);
+    bound::as_bound(&mut listens, report);
     let mut addresses: Vec<ListenAddress> = Vec::new();
     for listen in &listens {
         if !addresses.contains(&listen.address) {
@@ -274,34 +275,6 @@ fn listens_of<'a>(
         }
     }
     found
-}
-
-/// Leaves out addresses on a port whose every address is listened on: the gateway binds both as one.
-fn drop_covered(listens: &mut Vec<Listen<'_>>, report: &mut Report) {
-    let is_everywhere = |address: &SocketAddr| address.ip().is_unspecified();
-    let tcp = |listen: &Listen<'_>| match listen.address {
-        ListenAddress::Tcp(address) => Some(address),
-        ListenAddress::Unix(_) => None,
-    };
-    let everywhere: Vec<_> = listens
-        .iter()
-        .filter_map(tcp)
-        .filter(is_everywhere)
-        .collect();
-    listens.retain(|listen| {
-        let covers = |own: SocketAddr| {
-            let same = |it: &&SocketAddr| it.port() == own.port() && it.is_ipv4() == own.is_ipv4();
-            !is_everywhere(&own) && everywhere.iter().any(|it| same(&it))
-        };
-        let covered = tcp(listen).is_some_and(covers);
-        if covered {
-            report.plain(
-                listen.at,
-                "the gateway listens on all addresses of this port already, for another server",
-            );
-        }
-        !covered
-    });
 }
 
 /// An address of `listen`.

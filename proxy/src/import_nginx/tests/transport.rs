@@ -84,3 +84,40 @@ fn a_server_that_refuses_all_handshakes_is_told() {
     ));
     assert!(outcome.lines.is_empty(), "{:#?}", outcome.lines);
 }
+
+#[test]
+fn all_addresses_of_a_port_are_one_listener_by_ipv4_and_ipv6() {
+    let server = |name: &str, listens: &str| {
+        format!(
+            "server {{ {listens} server_name {name}.example; location /{name}/ {{ proxy_pass http://10.0.0.1/{name}; }} }}\n"
+        )
+    };
+    for listens in [
+        "listen 8080; listen [::]:8080;",
+        "listen [::]:8080; listen 0.0.0.0:8080;",
+        "listen [::]:8080 ipv6only=off;",
+        "listen 8080; listen [::]:8080; listen 10.0.0.9:8080;",
+    ] {
+        let outcome = import(&server("a", listens));
+        assert!(!outcome.security, "{listens}: {:#?}", outcome.lines);
+        assert_eq!(
+            at(&outcome, "listeners.0.address"),
+            "[::]:8080",
+            "{listens}"
+        );
+        assert_eq!(at(&outcome, "listeners.1"), "null", "{listens}");
+    }
+    for servers in [
+        server("a", "listen [::]:8080;"),
+        server("a", "listen 8080;") + &server("b", "listen [::]:8080;"),
+        server("a", "listen 8080; listen [::]:8080;") + &server("b", "listen [::]:8080;"),
+    ] {
+        let outcome = import(&servers);
+        assert!(
+            outcome.says(&["listen: security: ", "IPv4 and IPv6"]),
+            "{servers}: {:#?}",
+            outcome.lines
+        );
+        assert_eq!(outcome.yaml.matches("address: ").count(), 1, "{servers}");
+    }
+}
