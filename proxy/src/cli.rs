@@ -87,11 +87,12 @@ const IMPORT_NGINX_HELP: &str = "\
 The configuration names the line of nginx that each part comes from. What is not carried over is listed on standard error,
 a line each, as FILE:LINE: DIRECTIVE: why, and what to do instead. A line with `security` is about a rule without which more
 would be open than with nginx. Tokens become digests and credentials for servers become ${NAME}: no secret is written.
+Defaults of nginx and rules in files around FILE are not seen: docs/from-nginx.md has the list.
 
 Exit status:
-  0  every rule about security is carried over; other lines may be listed
-  2  a rule about security would be dropped: the configuration goes to standard output to be completed, and is not written
-     with --output; or the file cannot be read
+  0  no line has `security`: as far as this command understands FILE, clients are asked for no less; other lines may be listed
+  2  a line has `security`: the configuration goes to standard output to be completed, and is not written with --output; or the
+     file cannot be read
   1  anything else
 
 Example:

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! Three rules hold throughout. No secret of FILE gets out: tokens become digests, values of headers become `${NAME}`, and
-//! reports quote no argument. Nothing is more open than nginx without a line marked `security`. And every directive is
+//! reports quote no argument. Nothing that FILE says is lost without a line marked `security` where more would be open than
+//! with nginx; defaults of nginx are no part of FILE. And every directive that is in force where requests are passed on is
 //! carried over, known to need no word (`known.rs`), or reported.
 
 mod answers;
