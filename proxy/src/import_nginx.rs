@@ -7,7 +7,7 @@
 //!     rules (conditions, guards), namespaces (targets, pools, headers), detours
 //!                             │
 //!                             ▼
-//!     listeners, hosts, network, credentials, rates, at_once, sizes, logs ──▶ YAML, read back by the gateway's own loader
+//!     listeners, hosts, network, origins, credentials, rates, at_once, sizes, logs ──▶ YAML, read back by the gateway's own loader
 //!                             └──▶ report: what is not carried over
 //! ```
 //!
@@ -33,6 +33,7 @@ mod listeners;
 mod logs;
 mod namespaces;
 mod network;
+mod origins;
 mod pools;
 mod rates;
 mod refusals;
@@ -159,6 +160,7 @@ fn imported(tree: &[Directive], report: &mut Report) -> Result<String, Failure> 
     let listeners = listeners::listeners(&view, report);
     let mut admission = Map::default();
     hosts::write(&view, &mut admission, report);
+    origins::write(&view, &mut admission, report);
     credentials::write(&view, &listeners.asking, &mut admission, report);
     network::write(&view, &mut admission, report);
     network::write_trusted_proxies(&view, listeners.proxy_protocol, &mut admission, report);

@@ -1,24 +1,19 @@
-//! `admission.tokens`, `admission.certificates` and `admission.origins`.
+//! `admission.tokens` and `admission.certificates`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tooldock_filters::config::CertificateConfig;
-use tooldock_filters::origin::OriginPattern;
 use tooldock_workers::names::NamespaceName;
 
 use super::guards::Token;
 use super::listeners::Asking;
 use super::report::Report;
-use super::sites::Exposure;
 use super::tree::Directive;
-use super::values::{is_literal, only_variable};
-use super::variables::{Key, Variables};
 use super::view::View;
 use super::yaml_text::{Item, Map, Node};
 
 /// Adds who is let in. Certificates count at the listeners that ask for them.
 pub(super) fn write(view: &View<'_>, asking: &[Asking], admission: &mut Map, report: &mut Report) {
-    write_origins(view, admission, report);
     write_tokens(view, admission, report);
     write_certificates(view, asking, admission, report);
 }
@@ -237,140 +232,4 @@ impl Principals {
             }
         }
     }
-}
-
-/// The web pages that an exposure lets in.
-#[derive(Clone, PartialEq, Eq)]
-enum Pages {
-    All,
-    Only(BTreeSet<String>),
-}
-
-impl Pages {
-    fn and(self, other: &Self) -> Self {
-        match (self, other) {
-            (Self::All, other) => other.clone(),
-            (one, Self::All) => one,
-            (Self::Only(one), Self::Only(other)) => {
-                Self::Only(one.intersection(other).cloned().collect())
-            }
-        }
-    }
-}
-
-fn write_origins(view: &View<'_>, admission: &mut Map, report: &mut Report) {
-    let mut all: Option<(Pages, &Directive)> = None;
-    let mut guarded = false;
-    let mut said: Option<&Directive> = None;
-    for (exposure, rules) in view.exposures() {
-        let (pages, at) = match &rules.origins {
-            Some((origins, at)) => {
-                guarded = true;
-                (Pages::Only(origins_of(origins, at, report)), *at)
-            }
-            None => answered_pages(exposure, &view.variables, report),
-        };
-        if !std::ptr::eq(at, exposure.at) {
-            said = said.or(Some(at));
-        }
-        all = Some(match all {
-            None => (pages, at),
-            Some((before, first)) => {
-                if before != pages {
-                    let difference = format!(
-                        "lets in other web pages than {} does: only those that both let in are let in",
-                        first.place
-                    );
-                    match guarded {
-                        true => report.security(at, difference),
-                        false => report.plain(at, difference),
-                    }
-                }
-                (before.and(&pages), first)
-            }
-        });
-    }
-    let Some((Pages::Only(origins), _)) = all else {
-        return;
-    };
-    let comment = match said {
-        Some(at) => at.place.to_string(),
-        None => "nginx answers no page of another origin; list the pages that may call, as https://chat.example.com".to_owned(),
-    };
-    admission.add_with("origins", Node::list(origins), comment);
-}
-
-fn origins_of(origins: &[&str], at: &Directive, report: &mut Report) -> BTreeSet<String> {
-    let mut valid = BTreeSet::new();
-    for origin in origins {
-        match origin.parse::<OriginPattern>() {
-            Ok(pattern) if !pattern.is_any() => {
-                valid.insert(pattern.to_string());
-            }
-            _ => report.plain(at, "what is no origin as https://host is not let in"),
-        }
-    }
-    valid
-}
-
-/// The pages whose browsers are told that they may read answers.
-fn answered_pages<'a>(
-    exposure: &Exposure<'a>,
-    variables: &Variables<'a>,
-    report: &mut Report,
-) -> (Pages, &'a Directive) {
-    let is_cors = |it: &&&Directive| {
-        it.first()
-            .eq_ignore_ascii_case("access-control-allow-origin")
-    };
-    let preflights = || {
-        let conditions = exposure.scope.conditions();
-        let mut headers = conditions.into_iter().flat_map(Directive::block);
-        headers.find(|it| it.is("add_header") && is_cors(&it))
-    };
-    let own = exposure
-        .scope
-        .all("add_header")
-        .iter()
-        .find(is_cors)
-        .copied();
-    let Some(header) = own.or_else(preflights) else {
-        return (Pages::Only(BTreeSet::new()), exposure.at);
-    };
-    let value = header.arg(1).unwrap_or_default();
-    let pages = match only_variable(value) {
-        _ if value == "*" => Pages::All,
-        Some("http_origin") => Pages::All,
-        Some(name) => match variables.map(name) {
-            Some(map)
-                if only_variable(map.source) == Some("http_origin") && map.default.is_empty() =>
-            {
-                let texts = map
-                    .entries
-                    .iter()
-                    .filter(|it| !it.value.is_empty())
-                    .filter_map(|it| match it.key {
-                        Key::Text(text) if !text.is_empty() => Some(text),
-                        _ => None,
-                    });
-                if map.entries.iter().any(|it| it.key == Key::Pattern) {
-                    report.plain(header, "origins are listed one by one in admission.origins: pages that a pattern lets in are refused");
-                }
-                Pages::Only(origins_of(&texts.collect::<Vec<_>>(), header, report))
-            }
-            _ => {
-                report.plain(header, "the origins behind this variable are not known: list them in admission.origins");
-                Pages::Only(BTreeSet::new())
-            }
-        },
-        None if is_literal(value) => Pages::Only(origins_of(&[value], header, report)),
-        None => {
-            report.plain(
-                header,
-                "the origins behind this text are not known: list them in admission.origins",
-            );
-            Pages::Only(BTreeSet::new())
-        }
-    };
-    (pages, header)
 }

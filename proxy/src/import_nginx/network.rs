@@ -237,6 +237,15 @@ pub(super) fn write_trusted_proxies(
     let mut all = all.filter(|(trusted, _)| !trusted.is_empty());
     if let (None, Some(listen)) = (&all, behind_proxy_protocol) {
         report.plain(listen, "list the load balancers in admission.trusted_proxies: until then, only this machine may send PROXY protocol headers");
+        let by_address = ["allow", "deny", "limit_req", "limit_conn"];
+        let rules = view
+            .sites
+            .exposures
+            .iter()
+            .flat_map(|exposure| by_address.map(|name| exposure.scope.last(name)));
+        for rule in rules.flatten() {
+            report.security(rule, "without set_real_ip_from, the addresses of this rule are those of load balancers in nginx, and those of clients here");
+        }
         all = Network::parse("127.0.0.1").map(|local| (vec![local], listen));
     }
     if let Some((trusted, at)) = all {

@@ -7,15 +7,17 @@ use super::tree::Directive;
 use super::values::{Piece, is_literal, pieces};
 
 /// All of them.
+///
+/// Names are in lower case: nginx takes `$Client` for `$client`.
 pub(super) struct Variables<'a> {
-    maps: HashMap<&'a str, &'a Directive>,
-    sets: HashSet<&'a str>,
+    maps: HashMap<String, &'a Directive>,
+    sets: HashSet<String>,
     /// What a `set` makes under a condition.
-    conditional: HashSet<&'a str>,
+    conditional: HashSet<String>,
     /// What another directive, a script or a named group of a regular expression makes.
-    others: HashSet<&'a str>,
+    others: HashSet<String>,
     /// The directives whose arguments have a variable in them.
-    uses: HashMap<&'a str, BTreeSet<&'a str>>,
+    uses: HashMap<String, BTreeSet<&'a str>>,
 }
 
 /// What a `map` says.
@@ -92,11 +94,13 @@ impl<'a> Variables<'a> {
     /// The depth of a tree is bounded.
     fn read(&mut self, block: &'a [Directive], in_condition: bool) {
         for directive in block {
-            self.others.extend(directive.args().flat_map(named_groups));
+            let groups = directive.args().flat_map(named_groups);
+            self.others.extend(groups.map(str::to_ascii_lowercase));
             let defined = |index| {
                 directive
                     .arg(index)
                     .and_then(|arg: &str| arg.strip_prefix('$'))
+                    .map(str::to_ascii_lowercase)
             };
             match directive.name() {
                 "map" => {
@@ -104,21 +108,22 @@ impl<'a> Variables<'a> {
                     self.uses_of(directive.first(), "map");
                     for entry in directive.block() {
                         self.uses_of(entry.first(), "a value of a map");
-                        self.others.extend(named_groups(entry.name()));
+                        let groups = named_groups(entry.name());
+                        self.others.extend(groups.map(str::to_ascii_lowercase));
                     }
                     continue;
                 }
                 "set" => {
                     if let Some(name) = defined(0) {
-                        self.sets.insert(name);
                         if in_condition {
-                            self.conditional.insert(name);
+                            self.conditional.insert(name.clone());
                         }
+                        self.sets.insert(name);
                     }
                 }
                 name if MAKING.iter().any(|it| name.starts_with(it)) => {
                     let made = directive.args().filter_map(|arg| arg.strip_prefix('$'));
-                    self.others.extend(made);
+                    self.others.extend(made.map(str::to_ascii_lowercase));
                 }
                 _ => {}
             }
@@ -139,6 +144,7 @@ impl<'a> Variables<'a> {
     fn uses_of(&mut self, text: &'a str, by: &'a str) {
         for piece in pieces(text) {
             if let Piece::Variable(name) = piece {
+                let name = name.to_ascii_lowercase();
                 self.uses.entry(name).or_default().insert(by);
             }
         }
@@ -146,34 +152,41 @@ impl<'a> Variables<'a> {
 
     /// The `map` that makes a variable.
     pub(super) fn map(&self, name: &str) -> Option<Map<'a>> {
-        self.maps.get(name).map(|directive| Map::of(directive))
+        self.maps
+            .get(&name.to_ascii_lowercase())
+            .map(|directive| Map::of(directive))
     }
 
     /// The text that a variable has for every request that comes to a place: what a `set` of the server or of the location
     /// gives it under no condition.
     pub(super) fn constant(&self, name: &str, scope: &Scope<'a>) -> Option<&'a str> {
-        if self.conditional.contains(name) || self.others.contains(name) {
+        let lower = name.to_ascii_lowercase();
+        if self.conditional.contains(&lower) || self.others.contains(&lower) {
             return None;
         }
-        let made = |set: &&&Directive| set.first().strip_prefix('$') == Some(name);
+        let made = |set: &&&Directive| {
+            let made = set.first().strip_prefix('$');
+            made.is_some_and(|made| made.eq_ignore_ascii_case(name))
+        };
         let set = scope.own_or_of_server("set", made)?;
         set.arg(1).filter(|text| is_literal(text))
     }
 
     /// Whether the configuration makes this variable.
     pub(super) fn is_made(&self, name: &str) -> bool {
-        self.maps.contains_key(name) || self.is_made_without_map(name)
+        self.maps.contains_key(&name.to_ascii_lowercase()) || self.is_made_without_map(name)
     }
 
     /// Whether something else than a `map` makes this variable.
     pub(super) fn is_made_without_map(&self, name: &str) -> bool {
-        self.sets.contains(name) || self.others.contains(name)
+        let name = name.to_ascii_lowercase();
+        self.sets.contains(&name) || self.others.contains(&name)
     }
 
     /// Whether a variable only decides what is let in and what is counted, so that its values are names and no secrets
     /// for servers behind.
     pub(super) fn only_decides(&self, name: &str) -> bool {
-        let uses = self.uses.get(name);
+        let uses = self.uses.get(&name.to_ascii_lowercase());
         uses.is_none_or(|uses| uses.iter().all(|by| DECIDING.contains(by)))
     }
 }

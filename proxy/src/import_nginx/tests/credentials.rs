@@ -80,6 +80,13 @@ fn what_is_sent_for_some_clients_is_not_sent_for_all() {
         );
         assert!(outcome.says(&["proxy_set_header"]), "{http} {server}");
     }
+    // nginx takes one name for the other.
+    let outcome = front(
+        "map $http_x_api_key $up { default ''; key1 'Bearer real'; }",
+        "",
+        "proxy_set_header Authorization $Up;",
+    );
+    assert!(!outcome.yaml.contains("credentials"), "{}", outcome.yaml);
     let outcome = front(
         "",
         "set $up_token 'Bearer real';",
@@ -115,5 +122,35 @@ fn a_server_that_some_clients_alone_reach_is_none_for_all() {
             "{condition}: {:#?}",
             outcome.lines
         );
+    }
+}
+
+#[test]
+fn pages_that_a_condition_answers_are_not_all_pages() {
+    let cors = "add_header Access-Control-Allow-Origin $http_origin always;";
+    let preflight =
+        "if ($request_method = OPTIONS) { add_header Access-Control-Allow-Origin *; return 204; }";
+    for (location, origins) in [
+        (
+            format!("if ($http_origin ~* '^https://(app|www)[.]example[.]com$') {{ {cors} }}"),
+            "[]",
+        ),
+        (
+            format!("{preflight} if ($http_origin ~ example) {{ {cors} }}"),
+            "[]",
+        ),
+        (format!("if ($page) {{ {cors} }}"), "[]"),
+        (
+            format!(
+                "if ($http_origin = https://a.example) {{ {cors} }} if ($http_origin = https://b.example) {{ {cors} }}"
+            ),
+            "[https://a.example,https://b.example]",
+        ),
+        (preflight.to_owned(), "null"),
+        (cors.to_owned(), "null"),
+    ] {
+        let outcome = front("", "", &location);
+        assert_eq!(at(&outcome, "admission.origins"), origins, "{location}");
+        assert!(!outcome.security, "{:#?}", outcome.lines);
     }
 }

@@ -156,6 +156,12 @@ fn rules_that_cannot_be_carried_over_are_about_security_and_say_what_to_do() {
         ("", "listen 443 ssl;", "", &["listen", "no certificate"]),
         (
             "",
+            "listen 81 proxy_protocol; allow 10.0.0.0/8; deny all;",
+            "",
+            &["deny", "those of load balancers"],
+        ),
+        (
+            "",
             "ssl_verify_client on; listen 443 ssl; ssl_certificate a; ssl_certificate_key b;",
             "",
             &["ssl_verify_client", "tls.client_ca"],
