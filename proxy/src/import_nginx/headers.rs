@@ -55,7 +55,8 @@ pub(super) fn write_requests<'a>(
             continue;
         }
         // Clients' headers do not go up by themselves.
-        if value.is_empty() || !is_ours_to_set(header) {
+        let constant = only_variable(value).and_then(|it| variables.constant(it, &exposure.scope));
+        if value.is_empty() || constant == Some("") || !is_ours_to_set(header) {
             continue;
         }
         if only_variable(value) == Some(&of_client) {

@@ -80,6 +80,14 @@ fn what_is_sent_for_some_clients_is_not_sent_for_all() {
         );
         assert!(outcome.says(&["proxy_set_header"]), "{http} {server}");
     }
+    // No header at all.
+    let outcome = front(
+        "",
+        "set $up_token '';",
+        "proxy_set_header Authorization $up_token;",
+    );
+    assert!(!outcome.yaml.contains("credentials"), "{}", outcome.yaml);
+    assert!(outcome.lines.is_empty(), "{:#?}", outcome.lines);
     // nginx takes one name for the other.
     let outcome = front(
         "map $http_x_api_key $up { default ''; key1 'Bearer real'; }",
