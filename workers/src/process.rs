@@ -192,7 +192,6 @@ impl Child {
         command
             .arg("__guard")
             .args(stdin.as_ref().map(|_| guard::STDIN_OPTION))
-            .args((spec.priority == Priority::Low).then_some(guard::LOW_OPTION))
             .args(open_files::for_children().into_iter().flatten())
             .arg("--")
             .arg(&spec.program)
@@ -206,9 +205,12 @@ impl Child {
             .stderr(Stdio::piped())
             // A Ctrl-C in the gateway's terminal is the gateway's to handle.
             .process_group(0);
-        let mut process = command.spawn().map_err(failed)?;
         // The command holds the guard's end of the socket until it is dropped, and would hide the guard's death.
-        drop(command);
+        let process = match spec.priority {
+            Priority::Normal => command.spawn().inspect(|_| drop(command)),
+            Priority::Low => low::spawn(command).await,
+        };
+        let mut process = process.map_err(failed)?;
         metrics.started();
         let mut child = Self {
             pid: None,

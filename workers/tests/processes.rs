@@ -400,17 +400,32 @@ async fn a_command_that_cannot_start_says_why_and_an_exit_code_is_passed_on() {
 
 #[tokio::test]
 async fn a_command_of_low_priority_has_it_and_half_of_the_cores_with_all_it_starts() {
+    // `struct sched_attr`, as the kernel gives it back.
+    const INNER: &str = r#"
+import ctypes, os, platform, struct, sys
+number = {"x86_64": 315, "aarch64": 275}[platform.machine()]
+attributes = ctypes.create_string_buffer(48)
+ctypes.CDLL(None).syscall(number, 0, attributes, 48, 0)
+_, policy, _, nice, _, slice_ns, _, _ = struct.unpack("<IIQiIQQQ", attributes.raw)
+cores = len(os.sched_getaffinity(0))
+# Linux has slices since 6.12, and gives none back before.
+has_slices = tuple(map(int, platform.release().split(".")[:2])) >= (6, 12)
+longest = slice_ns == 100_000_000 or not has_slices
+print(policy, nice, slice_ns, cores, file=sys.stderr)
+sys.exit(0 if policy == 0 and nice >= 10 and longest and cores == int(sys.argv[1]) else 3)
+"#;
     let metrics = WorkerMetrics::unregistered();
     let cores = rustix::thread::sched_getaffinity(None).unwrap().count();
-    let inner = format!(
-        "import os, sys; sys.exit(0 if os.nice(0) >= 10 and len(os.sched_getaffinity(0)) == {} else 3)",
-        cores.div_ceil(2)
-    );
-    let outer = format!(
-        "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', {inner:?}]).returncode)"
-    );
+    let own = || rustix::process::getpriority_process(None).unwrap();
+    let before = own();
+    let outer = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', *sys.argv[1:]]).returncode)";
     let spec = ProcessSpec {
-        args: vec!["-c".into(), outer.into()],
+        args: vec![
+            "-c".into(),
+            outer.into(),
+            INNER.into(),
+            cores.div_ceil(2).to_string().into(),
+        ],
         priority: Priority::Low,
         ..family_spec()
     };
@@ -418,6 +433,7 @@ async fn a_command_of_low_priority_has_it_and_half_of_the_cores_with_all_it_star
         .await
         .unwrap();
     assert_eq!(within(child.wait()).await, Exit::Code(0));
+    assert_eq!(own(), before, "only the command has it");
 }
 
 /// The guard of a command.

@@ -1,4 +1,4 @@
-//! `tooldock __guard [--stdin] [--low] [--open-files N] -- COMMAND ARGS…`: the small process between the gateway and each of its children.
+//! `tooldock __guard [--stdin] [--open-files N] -- COMMAND ARGS…`: the small process between the gateway and each of its children.
 //!
 //! A SIGKILLed gateway cannot end its children. The guard can: it is the child subreaper of the tree it starts, and it
 //! watches a socket whose other end only the gateway holds. However the gateway ends, the kernel closes that end and
@@ -43,13 +43,10 @@ use rustix::process::{
 };
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
-use super::{Exit, hand_over, low, open_files, tree};
+use super::{Exit, hand_over, open_files, tree};
 
 /// Says that the command's standard input comes over the control socket.
 pub(super) const STDIN_OPTION: &str = "--stdin";
-
-/// Says that the command is to have a low priority.
-pub(super) const LOW_OPTION: &str = "--low";
 
 /// How long the tree may take after SIGTERM when nobody is left to decide.
 pub const GRACE: Duration = Duration::from_secs(2);
@@ -65,9 +62,6 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let mut arguments = arguments.peekable();
     let takes_stdin = arguments.next_if(|it| it == STDIN_OPTION).is_some();
-    if arguments.next_if(|it| it == LOW_OPTION).is_some() {
-        low::take();
-    }
     if arguments.next_if(|it| it == open_files::OPTION).is_some() {
         let soft = arguments.next().and_then(|it| it.to_str()?.parse().ok());
         if let Some(soft) = soft {

@@ -1,19 +1,52 @@
 //! Low priority: what a process takes of the processor when calls of tools want the same.
 //!
-//! A nice value alone decides shares over time. It does not decide who waits: the kernel lets a running process end its
+//! A nice value alone decides shares over time. It does not decide who waits: the kernel may let a running process end its
 //! slice of some milliseconds, whatever its nice value, before a thread that has just been given a message runs on that
 //! core. A call then is late although there was time for it. So such a process also keeps off half of the cores, where
-//! the kernel finds an idle one for the thread that woke up.
+//! the kernel finds an idle one for the thread that woke up, and gives way at once on the others ([`slice`]).
+//!
+//! A process has all of that from its first instruction: it is started by a thread that has it.
+
+use std::io;
+use std::thread;
 
 use rustix::process::nice;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use tokio::process::{Child, Command};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+mod slice;
 
 /// A tenth of the computing time of others that want the same core: enough to come to an end on a busy machine.
 const NICENESS: i32 = 10;
 
-/// Gives this process, and whatever it starts from here on, a low priority. What the kernel refuses stays as it was.
-pub(super) fn take() {
-    let _ = nice(NICENESS);
+/// Starts a command that has a low priority, with whatever it starts from there on.
+///
+/// # Errors
+///
+/// Those of starting a thread or a process.
+pub(super) async fn spawn(mut command: Command) -> io::Result<Child> {
+    let runtime = Handle::current();
+    let (tell, started) = oneshot::channel();
+    thread::Builder::new().name("low".into()).spawn(move || {
+        take();
+        let _runtime = runtime.enter();
+        let child = command.spawn();
+        // It holds what the child was given, and would hide the child's end.
+        drop(command);
+        // Where nobody waits any more, the child's guard finds its control socket closed, and ends.
+        let _ = tell.send(child);
+    })?;
+    let gone = |_| Err(io::Error::other("the thread that starts it has ended"));
+    started.await.unwrap_or_else(gone)
+}
+
+/// Gives this thread, and whatever it starts from here on, a low priority. What the kernel refuses stays as it was.
+fn take() {
+    if let Ok(niceness) = nice(NICENESS) {
+        slice::ask_for_longest(niceness);
+    }
     if let Ok(allowed) = sched_getaffinity(None)
         && let Some(kept) = second_half(&allowed)
     {

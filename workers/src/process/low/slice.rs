@@ -1,0 +1,29 @@
+//! The time slice that a thread asks the kernel for.
+#![allow(unsafe_code)]
+
+use std::time::Duration;
+
+/// The longest there is. Linux has honoured it since 6.12: a thread that wakes up is given the core of a thread whose slice
+/// is longer than its own at once, where it would have to wait for the end of a slice of the usual length. Shares over time
+/// stay what the nice values say.
+const LONGEST: Duration = Duration::from_millis(100);
+
+/// Asks for the longest slice, for this thread and whatever it starts. The nice value is told again, since the same call
+/// of the kernel sets it. Older kernels ignore the slice, and what is refused stays as it was.
+pub(super) fn ask_for_longest(niceness: i32) {
+    let mut attributes = libc::sched_attr {
+        size: size_of::<libc::sched_attr>() as u32,
+        sched_policy: libc::SCHED_OTHER as u32,
+        sched_flags: 0,
+        sched_nice: niceness,
+        sched_priority: 0,
+        sched_runtime: LONGEST.as_nanos() as u64,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    // No library has a safe form of this call.
+    // SAFETY: the structure outlives the call; the kernel reads it, and may write the size that it knows to its `size`.
+    unsafe {
+        libc::syscall(libc::SYS_sched_setattr, 0, &raw mut attributes, 0);
+    }
+}
