@@ -80,8 +80,7 @@ fn put_arguments(line: &mut Vec<u8>, arguments: &[u8], wanted: AuditArguments) {
         line.extend_from_slice(masked.get().as_bytes());
         return;
     }
-    // Of large arguments this is most of what the log costs, and other digests that tell texts apart as surely take
-    // three times as long.
+    // The digest of large arguments is most of what their line costs, and SHA-256 takes two to three times as long.
     let digest = blake3::hash(arguments).to_hex();
     line.extend_from_slice(b",\"arguments_blake3\":");
     line.push(b'"');

@@ -171,7 +171,7 @@ fn filled<'a>(
     let mut made = None;
     for piece in pieces(value) {
         if let Piece::Variable(it) = piece {
-            // What this configuration does not make, a file around it may.
+            // A variable that nothing here makes may be made in a file that includes this one.
             let varies = match variables.is_made(it) {
                 true => variables.constant(it, scope).is_none(),
                 false => is_of_request(it),

@@ -123,7 +123,7 @@ fn answered_pages<'a>(
     }
     match (chosen, preflight) {
         (Some((origins, header)), _) => (Pages::Only(origins), header),
-        // What preflights are told is meant of the answers, too.
+        // Where only answers to preflights name a page, that page may read other answers, too.
         (None, Some(header)) => (named_pages(header, variables, report), header),
         (None, None) => (Pages::Only(BTreeSet::new()), exposure.at),
     }

@@ -1,4 +1,4 @@
-//! What the zones of `limit_req` and `limit_conn` count by, as far as the gateway counts by the same.
+//! What the zones of `limit_req` and `limit_conn` count by: address, principal or namespace, which the gateway counts by, too.
 
 use std::collections::BTreeSet;
 

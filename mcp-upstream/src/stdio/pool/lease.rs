@@ -102,7 +102,7 @@ impl PoolShared {
 
     /// A process that several clients share, if it is there.
     pub(super) fn lease_common(self: &Arc<Self>, key: &ConnectionKey, era: Era) -> Option<Leased> {
-        // Which of several it is, is settled once for each request.
+        // Where there are several backends, `spread` chooses one for each request.
         if self.launcher.spreads() {
             return None;
         }
@@ -110,8 +110,8 @@ impl PoolShared {
         (!leased.is_closed()).then_some(leased)
     }
 
-    /// What everybody shares is spread over the backends of a server that has several: those first whose connection did
-    /// not fail just now.
+    /// The backend for a request of a connection that all clients share, where the server has several backends. Those whose
+    /// connection failed just now come last.
     pub(super) fn spread<'a>(
         &self,
         key: &'a ConnectionKey,
@@ -189,7 +189,8 @@ impl PoolShared {
         }
     }
 
-    /// Takes a process back. `false`: more follows from that than the state machine does at once.
+    /// Takes a process back, if nothing else follows from that. `false`: it was not taken back, and the state machine has to be
+    /// told by an event.
     pub(super) fn release_at_once(&self, process: ProcessId) -> bool {
         let mut inner = self.lock();
         inner.state.waiting() == 0 && inner.state.release_at_once(process, Instant::now())

@@ -1,4 +1,4 @@
-//! What a request is told that gets no process.
+//! The errors for requests that get no process.
 
 use std::time::Duration;
 

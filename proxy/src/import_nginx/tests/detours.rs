@@ -72,7 +72,7 @@ fn errors_and_answers_that_lead_to_another_location_are_listed() {
             "{server} {location}: {:#?}",
             outcome.lines
         );
-        // Nothing is let in that nginx refuses: what an error leads to is not served.
+        // The location of an error page is not served here, so that no request gets in that nginx refuses.
         assert!(!outcome.security, "{:#?}", outcome.lines);
         assert!(!outcome.yaml.contains("10.0.0.9"), "{}", outcome.yaml);
     }
