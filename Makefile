@@ -209,6 +209,10 @@ load: load-build ## compare with nginx and with others of its kind in one run (l
 soak: load-build ## twenty minutes of mixed traffic with faults (longer: make soak LOAD='--soak-minutes 60')
 	target/release/tooldock-load --scenario soak --out target/load-soak $(LOAD)
 
+.PHONY: profile
+profile: prerequisites ## record anew what calls do, for release builds: three quarters of an hour (load-tests/README.md)
+	load-tests/profile/record
+
 .PHONY: load-publish
 load-publish: ## put the last reports of `make load` and `make soak` into load-tests/README.md, with their charts
 	target/release/tooldock-load --publish load-tests

@@ -44,6 +44,7 @@ mod profiles;
 mod proxy_protocol;
 mod real_servers;
 mod relay;
+mod release_build;
 mod reload;
 mod remote;
 mod remote_pools;
