@@ -9,7 +9,7 @@ mod work;
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::{Run, Scenario};
 use crate::chart::Chart;
@@ -85,14 +85,9 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         let without = run
             .patiently(|sample: &OpenSample| sample.other_cores, take)
             .await?;
-        let pieces = async {
-            let (begin, mut steps) = (Instant::now(), Vec::new());
-            while begin.elapsed() < lasts {
-                steps.extend(work.piece().await?);
-            }
-            anyhow::Ok(steps)
-        };
-        let (steps, with) = open.during(&front, &[], pieces).await?;
+        let (worked, with) = open.during(&front, &[], work.keep_on(lasts)).await?;
+        let (after, pieces) = worked?;
+        work = after;
         for (name, sample) in [(WITHOUT, &without), (WITH, &with)] {
             run.progress(&format!("beside {name}: {}", sample.shown()));
             if let Some(fault) = sample.fault() {
@@ -100,7 +95,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
             }
             section.add(CALLS, [name], Numbers::of(sample));
         }
-        for (step, ms) in steps? {
+        for (step, ms) in pieces.into_iter().flatten() {
             section.add(TOOK, [step], Numbers::one("ms", ms));
         }
         section.repetition += 1;

@@ -3,11 +3,15 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use rustix::process::nice;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
 
 use crate::message::Envelope;
 use crate::servers::gateway::Setup;
@@ -26,6 +30,8 @@ const FUNCTIONS: usize = 30;
 const CHECKED: usize = 200;
 /// Versions of the package. A version that was installed before needs no work.
 const VERSIONS: usize = 500;
+/// The nice value of the lowest priority.
+const LOWEST: i32 = 19;
 /// How long one tool may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -50,11 +56,14 @@ pub(super) struct Work {
 }
 
 /// Work on a gateway.
-pub(super) struct Working<'a> {
+pub(super) struct Working {
     work: Work,
-    manager: Envelope<'a>,
+    manager: Envelope<'static>,
     done: usize,
 }
+
+/// How long each step of a piece of work took, in milliseconds.
+type Piece = [(&'static str, f64); 3];
 
 impl Work {
     /// Makes repository and packages.
@@ -108,7 +117,7 @@ impl Work {
     }
 
     /// The work of a gateway whose management tools are there.
-    pub(super) fn on(self, manager: Envelope<'_>) -> Working<'_> {
+    pub(super) fn on(self, manager: Envelope<'static>) -> Working {
         Working {
             work: self,
             manager,
@@ -122,13 +131,38 @@ impl Work {
     }
 }
 
-impl Working<'_> {
+impl Working {
+    /// Works for that long, and to the end of the piece of work that it is at then, on a thread of its own: the thread that
+    /// sends the calls must neither write code of hundreds of functions nor read the analysis of a repository.
+    ///
+    /// # Errors
+    ///
+    /// When a tool fails, or no thread can be started.
+    pub(super) async fn keep_on(mut self, lasts: Duration) -> anyhow::Result<(Self, Vec<Piece>)> {
+        let (tell, done) = oneshot::channel();
+        let work = move || {
+            // Who manages a gateway is elsewhere, as a rule, and takes no core of its calls.
+            let _ = nice(LOWEST);
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let pieces = runtime.block_on(async {
+                let (begin, mut pieces) = (Instant::now(), Vec::new());
+                while begin.elapsed() < lasts {
+                    pieces.push(self.piece().await?);
+                }
+                anyhow::Ok(pieces)
+            });
+            Ok((self, pieces?))
+        };
+        thread::Builder::new().spawn(move || drop(tell.send(work())))?;
+        done.await.context("the work's thread")?
+    }
+
     /// One piece of work: how many milliseconds each step took.
     ///
     /// # Errors
     ///
     /// When a tool fails.
-    pub(super) async fn piece(&mut self) -> anyhow::Result<[(&'static str, f64); 3]> {
+    pub(super) async fn piece(&mut self) -> anyhow::Result<Piece> {
         ensure!(self.done < VERSIONS, "no package is left to install");
         let repository = format!("file://{}", self.work.path("repository"));
         let arguments = [
