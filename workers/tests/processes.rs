@@ -410,9 +410,9 @@ _, policy, _, nice, _, slice_ns, _, _ = struct.unpack("<IIQiIQQQ", attributes.ra
 cores = len(os.sched_getaffinity(0))
 # Linux has slices since 6.12, and gives none back before.
 has_slices = tuple(map(int, platform.release().split(".")[:2])) >= (6, 12)
-longest = slice_ns == 100_000_000 or not has_slices
+longer = slice_ns == 4_000_000 or not has_slices
 print(policy, nice, slice_ns, cores, file=sys.stderr)
-sys.exit(0 if policy == 0 and nice >= 10 and longest and cores == int(sys.argv[1]) else 3)
+sys.exit(0 if policy == 0 and nice >= 10 and longer and cores == int(sys.argv[1]) else 3)
 "#;
     let metrics = WorkerMetrics::unregistered();
     let cores = rustix::thread::sched_getaffinity(None).unwrap().count();

@@ -3,7 +3,7 @@
 //! A nice value alone decides shares over time. It does not decide who waits: the kernel may let a running process end its
 //! slice of some milliseconds, whatever its nice value, before a thread that has just been given a message runs on that
 //! core. A call then is late although there was time for it. So such a process also keeps off half of the cores, where
-//! the kernel finds an idle one for the thread that woke up, and gives way at once on the others ([`slice`]).
+//! the kernel finds an idle one for the thread that woke up, and gives way at once on the others, as a rule ([`slice`]).
 //!
 //! A process has all of that from its first instruction: it is started by a thread that has it.
 
@@ -45,7 +45,7 @@ pub(super) async fn spawn(mut command: Command) -> io::Result<Child> {
 /// Gives this thread, and whatever it starts from here on, a low priority. What the kernel refuses stays as it was.
 fn take() {
     if let Ok(niceness) = nice(NICENESS) {
-        slice::ask_for_longest(niceness);
+        slice::ask_for_longer(niceness);
     }
     if let Ok(allowed) = sched_getaffinity(None)
         && let Some(kept) = second_half(&allowed)
