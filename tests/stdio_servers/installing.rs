@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -16,7 +17,7 @@ fn uvx(folder: &Path) -> Value {
     let folder_name = folder.display();
     let script = format!(
         "#!/bin/sh\nfor word in \"$@\"; do case \"$word\" in --from)\n\
-         echo 'downloading the package' >&2\n\
+         echo \"downloading the package, niceness $(nice)\" >&2\n\
          while [ ! -e '{folder_name}/go' ]; do sleep 0.05; done; exit 0;; esac; done\n\
          exec '{program}'\n"
     );
@@ -37,11 +38,15 @@ async fn a_package_that_is_being_installed_is_seen_in_ready_and_in_the_log() {
     })
     .await;
     assert_eq!(entry["server"]["processes"]["installing"], 1, "{entry}");
+    let own = Command::new("nice").output().unwrap().stdout;
+    let own: i32 = String::from_utf8(own).unwrap().trim().parse().unwrap();
+    // Behind whatever answers calls.
+    let downloading = format!("downloading the package, niceness {}", (own + 10).min(19));
     eventually("the log says so", || async {
         let log = gateway.log();
         let told = log
             .contains("the package of the server of namespace any is installed, for at most 2m")
-            && log.contains("downloading the package");
+            && log.contains(&downloading);
         told.then_some(())
     })
     .await;

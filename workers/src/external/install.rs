@@ -141,7 +141,7 @@ impl InstallStep {
             env: server.spec.env.clone(),
             cwd: server.spec.cwd.clone(),
             stdin: Stdin::Null,
-            priority: Priority::Normal,
+            priority: Priority::Low,
         };
         let servers = host.servers();
         let metrics = servers.processes_of(&server.name, host.metrics.processes());
