@@ -232,7 +232,9 @@ async fn whatever_is_wrong_with_a_key_its_sender_is_told_the_same() {
         (status == 401).then_some(body)
     })
     .await;
-    let mistyped = good.replace(&good[20..21], if &good[20..21] == "a" { "b" } else { "a" });
+    // One character, and not each that is the same: the prefix may have it, too.
+    let mut mistyped = good.clone();
+    mistyped.replace_range(20..21, if &good[20..21] == "a" { "b" } else { "a" });
     for wrong in [&elsewhere, &mistyped, "td_", "oub_xxx"] {
         assert_eq!(
             call(&gateway, wrong, "project_list").await,
