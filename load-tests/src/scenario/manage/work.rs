@@ -141,7 +141,7 @@ impl Working {
     pub(super) async fn keep_on(mut self, lasts: Duration) -> anyhow::Result<(Self, Vec<Piece>)> {
         let (tell, done) = oneshot::channel();
         let work = move || {
-            // Who manages a gateway is elsewhere, as a rule, and takes no core of its calls.
+            // Programs that manage a gateway run elsewhere, as a rule, and take no core away from its calls.
             let _ = nice(LOWEST);
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let pieces = runtime.block_on(async {

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// a slice as long as its own. Shares over time stay what the nice values say.
 ///
 /// Not longer still: a thread that has just run more than its share is not given the core at once, whatever the slices are.
-/// It waits for the end of this one (up to 60 ms were measured where 100 ms are asked for).
+/// That thread waits until the slice ends: up to 60 ms were measured with slices of 100 ms.
 const LONGER: Duration = Duration::from_millis(4);
 
 /// Asks for a longer slice, for this thread and whatever it starts. The nice value is told again, since the same call of
