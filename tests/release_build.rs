@@ -59,7 +59,11 @@ fn other_builds_are_left_alone() {
         "--crate-name tooldock -C opt-level=3 -C lto=off -C embed-bitcode=no",
         "--crate-name client -C opt-level=z -C lto=fat",
         &format!("{GATEWAY} -Cprofile-generate=counts"),
+        &format!("{GATEWAY} -C profile-generate"),
         &format!("{GATEWAY} -Cprofile-use=own.profdata"),
+        &format!("{GATEWAY} -C profile-use=own.profdata"),
+        &format!("{GATEWAY} -C instrument-coverage"),
+        &format!("{GATEWAY} -Cinstrument-coverage"),
     ] {
         let expected = (arguments.to_owned(), String::new());
         assert_eq!(compiled(arguments, &recorded_by()), expected);
