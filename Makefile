@@ -210,7 +210,7 @@ soak: load-build ## twenty minutes of mixed traffic with faults (longer: make so
 	target/release/tooldock-load --scenario soak --out target/load-soak $(LOAD)
 
 .PHONY: profile
-profile: prerequisites ## record anew what calls do, for release builds: three quarters of an hour (load-tests/README.md)
+profile: prerequisites ## record anew what calls do, for release builds: half an hour (load-tests/README.md)
 	load-tests/profile/record
 
 .PHONY: load-publish

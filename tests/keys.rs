@@ -232,7 +232,7 @@ async fn whatever_is_wrong_with_a_key_its_sender_is_told_the_same() {
         (status == 401).then_some(body)
     })
     .await;
-    // One character, and not each that is the same: the prefix may have it, too.
+    // At one place only: the prefix may have the same character.
     let mut mistyped = good.clone();
     mistyped.replace_range(20..21, if &good[20..21] == "a" { "b" } else { "a" });
     for wrong in [&elsewhere, &mistyped, "td_", "oub_xxx"] {

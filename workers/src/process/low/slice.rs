@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 /// Longer than the usual one, which is 0.7 to 3 ms, depending on the kernel and the number of cores. Since Linux 6.12 a
-/// thread that wakes up is given the core of a thread with a longer slice at once, where it would have to wait for the end of
-/// a slice as long as its own. Shares over time stay what the nice values say.
+/// thread that wakes up is given the core of a thread with a longer slice at once. Where both slices are as long, it waits for
+/// the end of the running one. Shares over time stay what the nice values say.
 ///
 /// Not longer still: a thread that has just run more than its share is not given the core at once, whatever the slices are.
 /// That thread waits until the slice ends: up to 60 ms were measured with slices of 100 ms.
