@@ -4,7 +4,6 @@
 //! streamed body that is short and over before its head is written. Any other leaves piece by piece, each flushed, with a
 //! time limit per step and an eye on the client. Long streams get their head here and are written elsewhere (see `stream`).
 
-use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -141,12 +140,11 @@ async fn write_full(
         return within(envelope, session.write_response_header(header, true)).await;
     }
     if body.len() <= WRITE_STEP * 2 {
-        // Pinned where it is made: otherwise it would be moved on its way into the limit.
-        let written = pin!(async {
+        return within(envelope, async {
             session.write_response_header(header, false).await?;
             session.write_response_body(Some(body), true).await
-        });
-        return within(envelope, written).await;
+        })
+        .await;
     }
     within(envelope, session.write_response_header(header, false)).await?;
     write_steps(session, body, true, envelope).await
@@ -183,11 +181,11 @@ async fn write_steps(
 
 /// One write under the time limit. Pingora's own covers bodies only: a head, and the flush of an answer that fits its
 /// buffer, would wait for ever for a client that does not read.
-fn within(
+async fn within(
     envelope: &Envelope<'_>,
     write: impl Future<Output = pingora_core::Result<()>>,
-) -> impl Future<Output = Result<(), ClientGone>> {
-    fast_timeout(envelope.write_timeout, write).map(|written| match written {
+) -> Result<(), ClientGone> {
+    match fast_timeout(envelope.write_timeout, write).await {
         Ok(written) => Ok(written?),
         Err(_) => {
             tracing::debug!(
@@ -196,7 +194,7 @@ fn within(
             );
             Err(ClientGone)
         }
-    })
+    }
 }
 
 /// Writes the head of an answer whose length is not known. It is flushed.
