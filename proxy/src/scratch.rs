@@ -3,26 +3,34 @@
 //! Whoever waits for bytes of unknown number would set memory aside for as long as the wait takes: too much for the many
 //! connections that are idle, and too little for a message of some KiB, which then needs a second read and a copy. Here a
 //! read has room for much, and what came is kept in a buffer that is as large as that.
+//!
+//! Copying what came costs little while it is short. Long messages seldom come alone: after one of them, the thread reads
+//! into a buffer that is kept as it is, if what came fills half of it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
 
 /// Bytes that one read has room for.
-pub(crate) const ROOM: usize = 64 * 1024;
+const ROOM: usize = 64 * 1024;
+/// Bytes of a buffer that is kept as it is: as many as the allocator keeps at hand for each thread.
+const KEPT: usize = 32 * 1024;
+/// A read of at least so many bytes has left some for the next one, as a rule.
+pub(crate) const MUCH: usize = KEPT;
 
 thread_local! {
     /// Bytes of the last read stay here until the next one writes over them. Nobody sees more than what a read filled.
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; ROOM].into());
+    /// Whether the last read filled half of a buffer that is kept.
+    static LONG: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Reads once and appends what came, at most [`ROOM`] bytes. 0: the stream has ended. Dropped while it waits, it has read
-/// nothing.
+/// Reads once and appends what came, at most 64 KiB. 0: the stream has ended. Dropped while it waits, it has read nothing.
 ///
 /// # Errors
 ///
@@ -31,10 +39,18 @@ pub(crate) async fn read<S: AsyncRead + Unpin>(
     stream: &mut S,
     bytes: &mut BytesMut,
 ) -> io::Result<usize> {
-    poll_fn(|context| poll(Pin::new(&mut *stream), context, bytes)).await
+    poll_fn(|context| {
+        let read = ready!(match LONG.get() && bytes.is_empty() {
+            true => poll_kept(stream, context, bytes),
+            false => poll_scratch(Pin::new(&mut *stream), context, bytes),
+        })?;
+        LONG.set(read >= KEPT / 2);
+        Poll::Ready(Ok(read))
+    })
+    .await
 }
 
-fn poll<S: AsyncRead>(
+fn poll_scratch<S: AsyncRead>(
     stream: Pin<&mut S>,
     context: &mut Context<'_>,
     bytes: &mut BytesMut,
@@ -45,6 +61,22 @@ fn poll<S: AsyncRead>(
         bytes.extend_from_slice(read.filled());
         Poll::Ready(Ok(read.filled().len()))
     })
+}
+
+/// The same, where `bytes` are empty, into a buffer that takes their place. Each attempt makes one of its own, so that
+/// nothing is held while nothing comes.
+fn poll_kept<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    context: &mut Context<'_>,
+    bytes: &mut BytesMut,
+) -> Poll<io::Result<usize>> {
+    let mut kept = BytesMut::with_capacity(KEPT);
+    let read = ready!(pin!(stream.read_buf(&mut kept)).poll(context))?;
+    match kept.len() >= KEPT / 2 {
+        true => *bytes = kept,
+        false => bytes.extend_from_slice(&kept),
+    }
+    Poll::Ready(Ok(read))
 }
 
 #[cfg(test)]
@@ -71,5 +103,41 @@ mod tests {
         assert_eq!(read(&mut near, &mut bytes).await.expect("open"), 1);
         drop(far);
         assert_eq!(read(&mut near, &mut bytes).await.expect("ended"), 0);
+    }
+
+    #[tokio::test]
+    async fn behind_a_long_message_a_read_holds_at_most_twice_what_came() {
+        let (mut near, mut far) = duplex(2 * ROOM);
+        let mut all = Vec::new();
+        // Long, and what comes behind a long one: another, a short one, one that is longer than a buffer, its rest.
+        for length in [20_000, 17_000, 10, 20_000, KEPT + 5, 10] {
+            far.write_all(&vec![b'x'; length]).await.expect("room");
+            let mut left = length;
+            while left > 0 {
+                let mut bytes = BytesMut::new();
+                let came = read(&mut near, &mut bytes).await.expect("open");
+                assert_eq!(came, bytes.len());
+                assert!(
+                    bytes.capacity() <= 2 * came,
+                    "{length}: {}",
+                    bytes.capacity()
+                );
+                left -= came;
+                all.push(came);
+            }
+        }
+        assert_eq!(all, [20_000, 17_000, 10, 20_000, KEPT, 5, 10]);
+    }
+
+    #[tokio::test]
+    async fn behind_a_long_message_whatever_is_there_is_kept() {
+        let (mut near, mut far) = duplex(2 * ROOM);
+        far.write_all(&[b'x'; 20_000]).await.expect("room");
+        let mut bytes = BytesMut::new();
+        read(&mut near, &mut bytes).await.expect("open");
+        far.write_all(&[b'y'; 20_000]).await.expect("room");
+        read(&mut near, &mut bytes).await.expect("open");
+        assert_eq!(bytes.len(), 40_000);
+        assert!(bytes.starts_with(b"xx") && bytes.ends_with(b"yy"));
     }
 }

@@ -160,7 +160,7 @@ impl Response {
             // Most responses come as a whole, and some only after a long time.
             let read = scratch::read(&mut self.stream, &mut self.buffer).await;
             let read = read.map_err(|_| ReadError::Closed)?;
-            self.much = read == scratch::ROOM;
+            self.much = read >= scratch::MUCH;
             return Ok(read);
         }
         let room = match self.framing {
