@@ -1,5 +1,6 @@
 //! Reading a request body: bounded in bytes and time, in one piece, and together with all others in memory.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -110,12 +111,10 @@ pub(crate) async fn read(
     }
     // The whole body has one deadline; Pingora's own, per read, would only come before it under another name.
     session.set_read_timeout(None);
-    fast_timeout(
-        limits.deadline,
-        read_chunks(session, limits, held, announced),
-    )
-    .await
-    .unwrap_or(Err(BodyError::TimedOut))
+    // Pinned where it is made: otherwise it would be moved on its way into the limit.
+    let whole = pin!(read_chunks(session, limits, held, announced));
+    let whole = fast_timeout(limits.deadline, whole).await;
+    whole.unwrap_or(Err(BodyError::TimedOut))
 }
 
 async fn read_chunks(

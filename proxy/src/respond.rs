@@ -4,6 +4,7 @@
 //! streamed body that is short and over before its head is written. Any other leaves piece by piece, each flushed, with a
 //! time limit per step and an eye on the client. Long streams get their head here and are written elsewhere (see `stream`).
 
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -140,11 +141,12 @@ async fn write_full(
         return within(envelope, session.write_response_header(header, true)).await;
     }
     if body.len() <= WRITE_STEP * 2 {
-        return within(envelope, async {
+        // Pinned where it is made: otherwise it would be moved on its way into the limit.
+        let written = pin!(async {
             session.write_response_header(header, false).await?;
             session.write_response_body(Some(body), true).await
-        })
-        .await;
+        });
+        return within(envelope, written).await;
     }
     within(envelope, session.write_response_header(header, false)).await?;
     write_steps(session, body, true, envelope).await
@@ -181,11 +183,11 @@ async fn write_steps(
 
 /// One write under the time limit. Pingora's own covers bodies only: a head, and the flush of an answer that fits its
 /// buffer, would wait for ever for a client that does not read.
-async fn within(
+fn within(
     envelope: &Envelope<'_>,
     write: impl Future<Output = pingora_core::Result<()>>,
-) -> Result<(), ClientGone> {
-    match fast_timeout(envelope.write_timeout, write).await {
+) -> impl Future<Output = Result<(), ClientGone>> {
+    fast_timeout(envelope.write_timeout, write).map(|written| match written {
         Ok(written) => Ok(written?),
         Err(_) => {
             tracing::debug!(
@@ -194,7 +196,7 @@ async fn within(
             );
             Err(ClientGone)
         }
-    }
+    })
 }
 
 /// Writes the head of an answer whose length is not known. It is flushed.

@@ -1,26 +1,57 @@
 //! A time limit that costs nothing where nobody has to wait.
 
-use std::future::pending;
+use std::future::{Pending, pending};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use pingora_timeout::Elapsed;
+use pin_project_lite::pin_project;
+use pingora_timeout::fast_timeout::FastOrTokioTimeout;
+use pingora_timeout::{Elapsed, Timeout};
 
-/// Runs a future under a time limit, by Pingora's timers.
+pin_project! {
+    /// A future under a time limit. Written by hand: an `async fn` has room for its argument twice, and whoever awaits the
+    /// future moves all of that.
+    #[must_use = "futures do nothing unless polled"]
+    pub(crate) struct FastTimeout<F> {
+        #[pin]
+        future: F,
+        limit: Duration,
+        // Made when the future has to wait: Pingora looks at the clock for it.
+        #[pin]
+        timer: Option<Timeout<Pending<()>, FastOrTokioTimeout>>,
+    }
+}
+
+/// Runs a future under a time limit, by Pingora's timers. The future is asked first: most bodies, calls and writes are done
+/// at once.
 ///
 /// # Errors
 ///
-/// [`Elapsed`] when the time is up; the future is dropped.
-pub(crate) async fn fast_timeout<F: Future>(
-    limit: Duration,
-    future: F,
-) -> Result<F::Output, Elapsed> {
-    // Two arms: the future is done; its time is up. It is asked first: most bodies, calls and writes are done at once, and
-    // then there is no timer, which Pingora would look at the clock for.
-    tokio::select! {
-        biased;
-        output = future => Ok(output),
-        _ = async { pingora_timeout::fast_timeout::fast_timeout(limit, pending::<()>()).await } => {
-            Err(Elapsed)
+/// [`Elapsed`] when the time is up; the future is dropped with the one that is returned here.
+pub(crate) fn fast_timeout<F: Future>(limit: Duration, future: F) -> FastTimeout<F> {
+    FastTimeout {
+        future,
+        limit,
+        timer: None,
+    }
+}
+
+impl<F: Future> Future for FastTimeout<F> {
+    type Output = Result<F::Output, Elapsed>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        if let Poll::Ready(output) = this.future.poll(context) {
+            return Poll::Ready(Ok(output));
+        }
+        if this.timer.is_none() {
+            let timer = pingora_timeout::fast_timeout::fast_timeout(*this.limit, pending());
+            this.timer.set(Some(timer));
+        }
+        match this.timer.as_pin_mut().map(|timer| timer.poll(context)) {
+            Some(Poll::Ready(_)) => Poll::Ready(Err(Elapsed)),
+            Some(Poll::Pending) | None => Poll::Pending,
         }
     }
 }

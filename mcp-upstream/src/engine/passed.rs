@@ -25,7 +25,8 @@ pub(crate) struct PassedCall {
 }
 
 impl Engine {
-    /// Admits a call and waits for its turn.
+    /// Admits a call and waits for its turn. The call is boxed: it travels through many futures, and each would move all of
+    /// it.
     ///
     /// # Errors
     ///
@@ -34,7 +35,7 @@ impl Engine {
         &self,
         caller: &Caller,
         facts: CallFacts,
-    ) -> Result<PassedCall, (CallFacts, CallError)> {
+    ) -> Result<Box<PassedCall>, (CallFacts, CallError)> {
         let record = CallRecord::begin(self, self.audit.clone(), caller, &facts, None);
         let limit = facts.timeout();
         let deadline = Instant::now() + limit;
@@ -44,13 +45,13 @@ impl Engine {
             turn.ok().and_then(Result::ok).ok_or_else(overloaded)
         };
         match entered.await {
-            Ok(permit) => Ok(PassedCall {
+            Ok(permit) => Ok(Box::new(PassedCall {
                 record,
                 _permit: permit,
                 facts,
                 limit,
                 deadline,
-            }),
+            })),
             Err(error) => {
                 record.finish(Err(error.code));
                 Err((facts, error))
@@ -76,7 +77,7 @@ impl PassedCall {
     }
 
     /// The call is over: how its answer is counted, or why there is none.
-    pub(crate) fn finish(self, outcome: Result<&'static str, CallErrorCode>) {
+    pub(crate) fn finish(self: Box<Self>, outcome: Result<&'static str, CallErrorCode>) {
         self.record.finish(outcome);
     }
 }

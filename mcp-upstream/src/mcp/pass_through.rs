@@ -15,6 +15,7 @@
 //! where the message goes, a session that is reopened needs two more requests in between, and an upstream peer would hold
 //! Pingora's buffers for as long as a stream lasts.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -239,13 +240,14 @@ async fn request(
             None => std::future::pending().await,
         }
     };
-    // ended: the session is over, or the call was cancelled. passed: it has its turn, or gets none.
-    let passed = async {
+    // ended: the session is over, or the call was cancelled. passed: it has its turn, or gets none. Pinned where it is made, as
+    // are the larger futures below: otherwise it would be moved on its way into what waits for it.
+    let passed = pin!(async {
         match is_recorded(method) {
             false => Ok(None),
             true => up.core.engine.pass(cx.caller, facts).await.map(Some),
         }
-    };
+    });
     let call = tokio::select! { biased;
         failure = ended => return Ok(failure.reply(&cx.namespace.name, era, Some(id))),
         passed = passed => match passed {
@@ -272,7 +274,7 @@ async fn deliver(
     cx: &CallContext<'_>,
     era: Era,
     id: Option<&str>,
-    (call, stay): (Option<PassedCall>, Option<Stay>),
+    (call, stay): (Option<Box<PassedCall>>, Option<Stay>),
     harmless: &(dyn Fn() -> bool + Send + Sync),
 ) -> Reply {
     let session = cx.session();
@@ -286,7 +288,7 @@ async fn deliver(
         harmless,
     };
     let deadline = pending.deadline();
-    let sent = async {
+    let sent = pin!(async {
         match session {
             Some(session) => up.in_session(session, &what).await,
             None => up
@@ -294,7 +296,7 @@ async fn deliver(
                 .await
                 .map(|(_, response)| response),
         }
-    };
+    });
     // ended: the session is over, or the call was cancelled. sent: the head of the answer is there, or there will be none.
     let sent = tokio::select! { biased;
         failure = pending.ended() => Err(failure),
@@ -303,7 +305,7 @@ async fn deliver(
         }
     };
     match sent {
-        Ok(response) => answer::of(response, pending).await,
+        Ok(response) => pin!(answer::of(response, pending)).await,
         Err(failure) => pending.fail(&failure),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,12 +21,16 @@ use super::failure::{failed, no_head};
 use super::headers::{self, Own};
 use super::pool::{InFlight, Member};
 use super::response::{ReadError, Response};
+use crate::timeout::fast_timeout;
 
 /// How long a backend that closed the connection while a body was written may take to say why.
 const EARLY_ANSWER: Duration = Duration::from_millis(200);
 
-/// A body up to this size is put behind its head, so that both are one record of TLS and one segment where they fit.
-const WITH_HEAD: usize = 16 * 1024;
+/// A body up to this size, in bytes, is copied behind its head: so both are one record of TLS.
+const ONE_RECORD: usize = 16 * 1024;
+/// The same where nothing is encrypted. Head and body leave in one call of the kernel however long the body is, and naming
+/// the body as a part of its own costs about what a copy of so many bytes does.
+const COPIED: usize = 2 * 1024;
 
 /// What became of a request, for health and metrics. Told once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,13 +54,15 @@ struct Connection {
 /// Sends a request and waits for the head of its response.
 pub(super) async fn send(
     member: &Arc<Member>,
-    request: BackendRequest,
+    request: &BackendRequest,
     own: &Own,
     in_flight: InFlight,
 ) -> Result<BackendResponse, SendError> {
     let (id, server) = (&member.spec.id, &member.server);
     let timeouts = server.spec.timeouts;
-    let head = head(member, &request, own)?;
+    let short = goes_with_head(member, &request.body);
+    let head = head(member, request, own, short)?;
+    let behind = if short { &[][..] } else { &request.body };
     let begun = Instant::now();
     let (mut connection, early) = loop {
         let mut open = connection(member).await?;
@@ -64,11 +71,15 @@ pub(super) async fn send(
             return Err(failed(id, SendErrorKind::GivenUp, true, what));
         }
         let reused = open.reused;
-        let written = write(&mut open.stream, &head, &request.body);
-        match timeout(timeouts.head, written).await {
+        // Nearly every write is done at once, and needs no timer.
+        let written = {
+            let written = pin!(write(&mut open.stream, &head, behind));
+            fast_timeout(timeouts.head, written).await
+        };
+        match written {
             Ok(Ok(())) => break (Connection::of(open), None),
             // A kept connection that the backend gave up. No whole request can have been read: another one is taken.
-            Ok(Err(_)) if reused && goes_with_head(&request.body) => {}
+            Ok(Err(_)) if reused && short => {}
             Ok(Err(Unwritten::Head)) if reused => {}
             Ok(Err(Unwritten::Head)) => {
                 let what = "the connection ended before the request was written";
@@ -125,8 +136,13 @@ fn is_event_stream(headers: &http::HeaderMap) -> bool {
     essence.eq_ignore_ascii_case("text/event-stream")
 }
 
-/// The head of the request as it is written, and the body behind it where that is short.
-fn head(member: &Member, request: &BackendRequest, own: &Own) -> Result<Bytes, SendError> {
+/// The head of the request as it is written, and the body behind it where that is `short`.
+fn head(
+    member: &Member,
+    request: &BackendRequest,
+    own: &Own,
+    short: bool,
+) -> Result<Bytes, SendError> {
     let target = request.target.as_deref();
     let target = target.unwrap_or(&member.spec.backend.target);
     if !target.starts_with('/') || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -135,7 +151,6 @@ fn head(member: &Member, request: &BackendRequest, own: &Own) -> Result<Bytes, S
     }
     let has_body = !request.body.is_empty() || request.method == Method::POST;
     let length = has_body.then_some(request.body.len());
-    let short = goes_with_head(&request.body);
     let mut head = BytesMut::with_capacity(1024 + if short { request.body.len() } else { 0 });
     head.put_slice(request.method.as_str().as_bytes());
     head.put_u8(b' ');
@@ -158,8 +173,13 @@ fn head(member: &Member, request: &BackendRequest, own: &Own) -> Result<Bytes, S
     Ok(head.freeze())
 }
 
-fn goes_with_head(body: &Bytes) -> bool {
-    body.len() <= WITH_HEAD
+fn goes_with_head(member: &Member, body: &Bytes) -> bool {
+    let most = if member.spec.backend.tls {
+        ONE_RECORD
+    } else {
+        COPIED
+    };
+    body.len() <= most
 }
 
 /// A connection that nothing of this request was written to.
@@ -213,11 +233,7 @@ enum Unwritten {
 
 /// Writes a request: head and body at once. Pingora's own client would send the head by itself, which costs both sides a
 /// call of the kernel more.
-async fn write(stream: &mut Stream, head: &[u8], body: &Bytes) -> Result<(), Unwritten> {
-    let body = match goes_with_head(body) {
-        true => &[][..],
-        false => body,
-    };
+async fn write(stream: &mut Stream, head: &[u8], body: &[u8]) -> Result<(), Unwritten> {
     let parts = [IoSlice::new(head), IoSlice::new(body)];
     let taken = stream.write_vectored(&parts).await;
     let taken = taken.map_err(|_| Unwritten::Head)?;

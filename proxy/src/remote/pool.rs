@@ -15,7 +15,7 @@ use tooldock_workers::remote::{BackendId, BackendSpec, RemoteServer};
 
 use super::balance::{Candidate, Choice, Facts};
 use super::connect::Connector;
-use super::credentials;
+use super::credentials::{self, Credentials};
 use super::exchange::{self, Outcome};
 use super::headers::Headers;
 use super::health::{Change, Event, Health};
@@ -262,7 +262,7 @@ impl Member {
         self: &Arc<Self>,
         request: BackendRequest,
     ) -> Result<BackendResponse, SendError> {
-        exchange::send(self, request, &[], InFlight::uncounted()).await
+        exchange::send(self, &request, &[], InFlight::uncounted()).await
     }
 }
 
@@ -292,14 +292,13 @@ impl Backend for Chosen {
     async fn send(&self, request: BackendRequest) -> Result<BackendResponse, SendError> {
         let member = &self.0;
         let own = credentials::of(member, &request).await?;
+        let mut sent = exchange::send(member, &request, &own.headers, InFlight::new(member)).await;
         // A token may have been taken back before its time: then another one is shown, once.
-        let again = own.may_be_renewed().then(|| request.clone());
-        let mut sent = exchange::send(member, request, &own.headers, InFlight::new(member)).await;
         let refused = matches!(&sent, Ok(it) if it.status == StatusCode::UNAUTHORIZED);
-        if let Some(request) = again.filter(|_| refused)
-            && let Some(own) = credentials::renewed(member, &request, own).await?
-        {
-            sent = exchange::send(member, request, &own.headers, InFlight::new(member)).await;
+        if refused && own.may_be_renewed() {
+            // Boxed, so that the usual request does not carry the room for it.
+            let again = Box::pin(send_again(member, &request, own)).await?;
+            sent = again.unwrap_or(sent);
         }
         match &sent {
             Ok(response) if response.status.is_server_error() => {
@@ -313,6 +312,20 @@ impl Backend for Chosen {
         }
         sent
     }
+}
+
+/// Sends a request with another token than the one that was refused, if there is another. The inner result is that of the
+/// second request.
+async fn send_again(
+    member: &Arc<Member>,
+    request: &BackendRequest,
+    refused: Credentials,
+) -> Result<Option<Result<BackendResponse, SendError>>, SendError> {
+    let Some(own) = credentials::renewed(member, request, refused).await? else {
+        return Ok(None);
+    };
+    let sent = exchange::send(member, request, &own.headers, InFlight::new(member)).await;
+    Ok(Some(sent))
 }
 
 /// A request that a backend works on, until its outcome is known or nobody wants to know.

@@ -32,28 +32,51 @@ use crate::upstream::http::port::{BackendResponse, BodyError, ResponseBody};
 const HOLD: usize = 64 * 1024;
 
 /// Makes the answer to a message out of the backend's.
-pub(super) async fn of(response: BackendResponse, mut pending: Pending) -> Reply {
+pub(super) async fn of(response: BackendResponse, pending: Box<Pending>) -> Reply {
+    let mut message = match begin(response, pending) {
+        Begun::Message(message) => message,
+        Begun::Reply(reply) => return reply,
+    };
+    let read = message.read().await;
+    message.reply(read)
+}
+
+/// What the head of a response leads to.
+enum Begun {
+    /// One message, of which nothing is read yet.
+    Message(Incoming),
+    /// An answer for which nothing has to be read first.
+    Reply(Reply),
+}
+
+fn begin(response: BackendResponse, mut pending: Box<Pending>) -> Begun {
     let kind = headers::kind(&response.headers);
     match judged(&response, kind, pending.id().is_some()) {
         Ok(()) => {}
-        Err(failure) => return pending.fail(&failure),
+        Err(failure) => return Begun::Reply(pending.fail(&failure)),
     }
     let mut head = Head::new(response.status);
     head.headers = headers::down(&response.headers);
     match kind {
-        BodyKind::Events => events(head, response.body, pending),
+        BodyKind::Events => Begun::Reply(events(head, response.body, pending)),
         BodyKind::Json => {
             let announced = response.headers.get(CONTENT_LENGTH);
             let announced = announced.and_then(|value| value.to_str().ok()?.parse().ok());
-            message(head, response.body, announced.unwrap_or(0), pending).await
+            Begun::Message(Incoming {
+                head,
+                body: response.body,
+                announced: announced.unwrap_or(0),
+                held: Bytes::new(),
+                pending,
+            })
         }
         // Taken, without an answer.
         BodyKind::None | BodyKind::Other => {
             pending.finish(Ok("ok"));
-            Reply::Full {
+            Begun::Reply(Reply::Full {
                 head,
                 body: Bytes::new(),
-            }
+            })
         }
     }
 }
@@ -80,45 +103,71 @@ pub(super) fn judged(
     }
 }
 
-/// One message: whole if it is short.
-async fn message(
+/// One message that is being read.
+struct Incoming {
     head: Head,
-    mut body: Box<dyn ResponseBody>,
+    body: Box<dyn ResponseBody>,
+    /// How long the backend said the message is, in bytes; 0 where it did not.
     announced: u64,
-    mut pending: Pending,
-) -> Reply {
-    let max = pending.max();
-    if announced > max {
-        return pending.fail(&too_large(max));
+    /// What was read.
+    held: Bytes,
+    pending: Box<Pending>,
+}
+
+/// How much of a message was read.
+enum Extent {
+    Whole,
+    Part,
+}
+
+impl Incoming {
+    /// Reads the message, as far as it is held.
+    async fn read(&mut self) -> Result<Extent, Failure> {
+        let max = self.pending.max();
+        if self.announced > max {
+            return Err(too_large(max));
+        }
+        while self.held.len() <= HOLD {
+            match next(&mut *self.body, &mut self.pending).await? {
+                Some(piece) if self.held.is_empty() => self.held = piece,
+                Some(piece) => {
+                    let held = std::mem::take(&mut self.held);
+                    self.held = joined(held, &piece, self.announced);
+                }
+                None => return Ok(Extent::Whole),
+            }
+            if self.held.len() as u64 > max {
+                return Err(too_large(max));
+            }
+            if self.body.is_over() && self.held.len() <= HOLD {
+                return Ok(Extent::Whole);
+            }
+        }
+        Ok(Extent::Part)
     }
-    let mut held = Bytes::new();
-    while held.len() <= HOLD {
-        match next(&mut *body, &mut pending).await {
-            Ok(Some(piece)) if held.is_empty() => held = piece,
-            Ok(Some(piece)) => held = joined(held, &piece, announced),
-            Ok(None) => return whole_message(head, held, pending),
-            Err(failure) => return pending.fail(&failure),
-        }
-        if held.len() as u64 > max {
-            return pending.fail(&too_large(max));
-        }
-        if body.is_over() && held.len() <= HOLD {
-            return whole_message(head, held, pending);
+
+    /// The answer: whole if it is short.
+    fn reply(mut self, read: Result<Extent, Failure>) -> Reply {
+        match read {
+            Ok(Extent::Whole) => whole_message(self.head, self.held, &mut self.pending),
+            Ok(Extent::Part) => {
+                let flow = MessageFlow {
+                    body: self.body,
+                    pending: self.pending,
+                    held: Some(self.held),
+                    long: LongMessage::default(),
+                    bytes: 0,
+                    over: false,
+                };
+                flow.reply(self.head)
+            }
+            Err(failure) => self.pending.fail(&failure),
         }
     }
-    let flow = MessageFlow {
-        body,
-        pending,
-        held: Some(held),
-        long: LongMessage::default(),
-        bytes: 0,
-        over: false,
-    };
-    flow.reply(head)
 }
 
 /// The reply of one message that is there as a whole.
-fn whole_message(head: Head, body: Bytes, mut pending: Pending) -> Reply {
+fn whole_message(head: Head, body: Bytes, pending: &mut Pending) -> Reply {
     let asked = pending.id().is_some();
     if asked && body.trim_ascii().is_empty() {
         return pending.fail(&Failure::Malformed("it is empty"));
@@ -185,7 +234,7 @@ type Piece = Result<Bytes, crate::reply::BodyError>;
 /// A long message on its way.
 struct MessageFlow {
     body: Box<dyn ResponseBody>,
-    pending: Pending,
+    pending: Box<Pending>,
     held: Option<Bytes>,
     long: LongMessage,
     bytes: u64,
@@ -229,7 +278,7 @@ impl Flow for MessageFlow {
 }
 
 /// The answer as a stream of events.
-fn events(mut head: Head, body: Box<dyn ResponseBody>, pending: Pending) -> Reply {
+fn events(mut head: Head, body: Box<dyn ResponseBody>, pending: Box<Pending>) -> Reply {
     unbuffered(&mut head);
     let flow = EventFlow {
         body,
@@ -257,7 +306,7 @@ pub(super) fn unbuffered(head: &mut Head) {
 /// A stream of events on its way.
 struct EventFlow {
     body: Box<dyn ResponseBody>,
-    pending: Pending,
+    pending: Box<Pending>,
     splitter: Splitter,
     /// What was passed on already of the event that comes.
     long: Option<LongMessage>,

@@ -29,7 +29,7 @@ pub(super) struct Pending {
     /// The id of a request, raw JSON.
     id: Option<Box<str>>,
     /// What the engine knows of it, until its end is recorded.
-    call: Option<PassedCall>,
+    call: Option<Box<PassedCall>>,
     deadline: Instant,
     max: u64,
     /// The client was asked something, and got the time for it.
@@ -135,14 +135,15 @@ fn cancelled() -> CallError {
 }
 
 impl Pending {
-    /// A message that is about to be passed on. In a session it has its place there.
+    /// A message that is about to be passed on. In a session it has its place there. Boxed, since it travels through many
+    /// futures on the way to its answer, and each would move all of it.
     pub(super) fn new(
         up: &Up<'_>,
         era: Era,
         id: Option<&str>,
-        call: Option<PassedCall>,
+        call: Option<Box<PassedCall>>,
         in_session: Option<(&Arc<Session>, Stay)>,
-    ) -> Self {
+    ) -> Box<Self> {
         let (session, stay) = in_session.unzip();
         let namespace = up.namespace;
         let limits = &namespace.limits;
@@ -156,9 +157,9 @@ impl Pending {
             id: id.into(),
             wanted: true,
         });
-        let deadline = call.as_ref().map(PassedCall::deadline);
-        let max = call.as_ref().map(PassedCall::max_result);
-        Self {
+        let deadline = call.as_deref().map(PassedCall::deadline);
+        let max = call.as_deref().map(PassedCall::max_result);
+        Box::new(Self {
             namespace: Arc::clone(namespace),
             era,
             id: id.map(Into::into),
@@ -169,7 +170,7 @@ impl Pending {
             stay,
             cancel,
             events: session.map(|session| up.events_of(session)),
-        }
+        })
     }
 
     /// The id of a request.
@@ -194,7 +195,7 @@ impl Pending {
 
     /// What the message failed with when it was not answered in time.
     pub(super) fn timed_out(&self) -> CallError {
-        let limit = self.call.as_ref().map(PassedCall::limit);
+        let limit = self.call.as_deref().map(PassedCall::limit);
         timed_out(limit.unwrap_or(self.namespace.limits.timeout))
     }
 
@@ -252,7 +253,7 @@ impl Pending {
     }
 
     /// Nothing was passed on to the client yet: the failure is its answer.
-    pub(super) fn fail(mut self, failure: &Failure) -> Reply {
+    pub(super) fn fail(&mut self, failure: &Failure) -> Reply {
         self.finish(Err(failure.code()));
         failure.reply(&self.namespace.name, self.era, self.id.as_deref())
     }
