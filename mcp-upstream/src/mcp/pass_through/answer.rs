@@ -147,9 +147,9 @@ impl Incoming {
     }
 
     /// The answer: whole if it is short.
-    fn reply(mut self, read: Result<Extent, Failure>) -> Reply {
+    fn reply(self, read: Result<Extent, Failure>) -> Reply {
         match read {
-            Ok(Extent::Whole) => whole_message(self.head, self.held, &mut self.pending),
+            Ok(Extent::Whole) => whole_message(self.head, self.held, self.pending),
             Ok(Extent::Part) => {
                 let flow = MessageFlow {
                     body: self.body,
@@ -167,7 +167,7 @@ impl Incoming {
 }
 
 /// The reply of one message that is there as a whole.
-fn whole_message(head: Head, body: Bytes, pending: &mut Pending) -> Reply {
+fn whole_message(head: Head, body: Bytes, mut pending: Box<Pending>) -> Reply {
     let asked = pending.id().is_some();
     if asked && body.trim_ascii().is_empty() {
         return pending.fail(&Failure::Malformed("it is empty"));
