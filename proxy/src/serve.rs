@@ -28,7 +28,7 @@ use tooldock_workers::external::ProcessHost;
 use tooldock_workers::keys::KeyStore;
 use tooldock_workers::manage::Workspace;
 use tooldock_workers::metrics::WorkerMetrics;
-use tooldock_workers::process::GatewayProcess;
+use tooldock_workers::process::{self, GatewayProcess};
 use tooldock_workers::registry::Registry;
 use tooldock_workers::reload::{ReloadMetrics, Reloader, VaultFolder};
 use tooldock_workers::runtimes::Runtimes;
@@ -564,6 +564,7 @@ fn control_runtime() -> anyhow::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(CONTROL_THREADS)
         .thread_name("control")
+        .on_thread_start(process::give_way)
         .enable_all()
         .build()
         .context("the control runtime")

@@ -15,6 +15,7 @@ mod low;
 pub mod open_files;
 pub mod output;
 pub mod pipe;
+mod slice;
 mod tree;
 
 use std::ffi::OsString;
@@ -54,6 +55,12 @@ pub fn hide_from_tools() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
+/// Lets whatever wakes up have the core of this thread at once, as a rule. For threads that no call waits for; what they
+/// start does not give way.
+pub fn give_way() {
+    slice::lengthen();
+}
+
 /// What to run. The environment is complete: nothing of the gateway's own is inherited.
 #[derive(Debug, Clone)]
 pub struct ProcessSpec {
@@ -77,6 +84,9 @@ pub enum Priority {
     /// As the gateway does: whatever answers calls.
     #[default]
     Normal,
+    /// As [`Priority::Normal`], but it gives way to what wakes up until [`Child::answers_calls`] is told: whatever is to answer
+    /// calls, and first has to load its code.
+    Starting,
     /// Behind what answers calls, with all it starts: installers, and checks of code.
     Low,
 }
@@ -207,7 +217,7 @@ impl Child {
             .process_group(0);
         // The command holds the guard's end of the socket until it is dropped, and would hide the guard's death.
         let process = match spec.priority {
-            Priority::Normal => command.spawn().inspect(|_| drop(command)),
+            Priority::Normal | Priority::Starting => command.spawn().inspect(|_| drop(command)),
             Priority::Low => low::spawn(command).await,
         };
         let mut process = process.map_err(failed)?;
@@ -230,6 +240,9 @@ impl Child {
             Ok(Some(Report::Started(pid))) => {
                 child.pid = Some(pid);
                 child.root = tree::Root::of(pid);
+                if spec.priority == Priority::Starting {
+                    slice::lengthen_of(pid);
+                }
                 Ok(child)
             }
             Ok(Some(Report::Failed(message))) => {
@@ -269,6 +282,12 @@ impl Child {
     /// The command's standard error, once.
     pub fn take_stderr(&mut self) -> Option<ChildStderr> {
         self.stderr.take()
+    }
+
+    /// Tells that a command of [`Priority::Starting`] answers calls from here on: it has the priority
+    /// [`Priority::Normal`]. Processes that it started meanwhile still give way.
+    pub fn answers_calls(&self) {
+        slice::restore_of(self.pid());
     }
 
     /// Sends SIGTERM to the command's group.

@@ -436,6 +436,45 @@ sys.exit(0 if policy == 0 and nice >= 10 and longer and cores == int(sys.argv[1]
     assert_eq!(own(), before, "only the command has it");
 }
 
+/// The time slices that the threads of a process have, in nanoseconds. Linux gives them back since 6.12, and before only zeros.
+fn slices_of(pid: u32) -> BTreeSet<u64> {
+    // `struct sched_attr`, as the kernel gives it back.
+    const READER: &str = r#"
+import ctypes, os, platform, struct, sys
+number = {"x86_64": 315, "aarch64": 275}[platform.machine()]
+for thread in os.listdir(f"/proc/{sys.argv[1]}/task"):
+    attributes = ctypes.create_string_buffer(48)
+    assert ctypes.CDLL(None).syscall(number, int(thread), attributes, 48, 0) == 0
+    print(struct.unpack("<IIQiIQQQ", attributes.raw)[5])
+"#;
+    let output = Command::new(python())
+        .args(["-c", READER, &pid.to_string()])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let lines = String::from_utf8(output.stdout).unwrap();
+    lines.lines().map(|line| line.parse().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_worker_gives_way_while_it_starts_and_no_longer_when_it_is_ready() {
+    let usual = slices_of(std::process::id());
+    assert_eq!(usual.len(), 1, "{usual:?}");
+    let has_slices = usual != BTreeSet::from([0]);
+    let longer = if has_slices {
+        BTreeSet::from([4_000_000])
+    } else {
+        usual.clone()
+    };
+    let house = House::new();
+    let starting = house.start("silent");
+    until("a process", || starting.pid().is_some()).await;
+    assert_eq!(slices_of(starting.pid().unwrap()), longer);
+
+    let ready = house.ready("threads").await;
+    assert_eq!(slices_of(ready.pid().unwrap()), usual);
+}
+
 /// The guard of a command.
 fn parent_of(pid: u32) -> u32 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();

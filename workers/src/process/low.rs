@@ -3,7 +3,7 @@
 //! A nice value alone decides shares over time. It does not decide who waits: the kernel may let a running process end its
 //! slice of some milliseconds, whatever its nice value, before a thread that has just been given a message runs on that
 //! core. A call then is late although there was time for it. So such a process also keeps off half of the cores, where
-//! the kernel finds an idle one for the thread that woke up, and gives way at once on the others, as a rule ([`slice`]).
+//! the kernel finds an idle one for the thread that woke up, and gives way at once on the others, as a rule ([`super::slice`]).
 //!
 //! A process has all of that from its first instruction: it is started by a thread that has it.
 
@@ -16,7 +16,7 @@ use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-mod slice;
+use super::slice;
 
 /// A tenth of the computing time of others that want the same core: enough to come to an end on a busy machine.
 const NICENESS: i32 = 10;
@@ -44,9 +44,8 @@ pub(super) async fn spawn(mut command: Command) -> io::Result<Child> {
 
 /// Gives this thread, and whatever it starts from here on, a low priority. What the kernel refuses stays as it was.
 fn take() {
-    if let Ok(niceness) = nice(NICENESS) {
-        slice::ask_for_longer(niceness);
-    }
+    let _ = nice(NICENESS);
+    slice::lengthen_with_what_it_starts();
     if let Ok(allowed) = sched_getaffinity(None)
         && let Some(kept) = second_half(&allowed)
     {

@@ -130,6 +130,7 @@ impl Instance {
                 self.report(Report::BootFailed { error, permanent }).await;
             }
             Some((Ok((declared, connections)), false)) => {
+                child.answers_calls();
                 self.metrics.started(started.elapsed());
                 self.report(Report::Booted {
                     declared: Arc::new(declared),
@@ -181,7 +182,7 @@ impl Instance {
             env: spec.environment.clone(),
             cwd: spec.tools_dir.clone(),
             stdin: Stdin::Null,
-            priority: Priority::Normal,
+            priority: Priority::Starting,
         }
     }
 

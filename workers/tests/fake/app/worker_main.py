@@ -191,6 +191,10 @@ def main():
         print("x" * 100000)
         print('{"op":"dance"}')
 
+    if BOOT == "threads":
+        for _ in range(3):
+            threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+
     path = option("socket")
     own = path + "." + str(os.getpid())
     listener = socket.socket(socket.AF_UNIX)
