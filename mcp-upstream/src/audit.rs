@@ -36,7 +36,7 @@ pub struct AuditConfig {
 pub enum AuditArguments {
     /// Nothing.
     None,
-    /// Their size and SHA-256.
+    /// Their size and BLAKE3 digest.
     #[default]
     Digest,
     /// The arguments, values of secret-looking keys masked; large ones as a digest.

@@ -1,11 +1,12 @@
 //! The time slices that threads ask the kernel for.
 //!
 //! Since Linux 6.12 a thread that wakes up is given the core of a thread with a longer slice at once. Where both slices are as
-//! long, it waits for the end of the running one, which is late for a call of a tool. So whatever no call waits for asks for
-//! a longer slice. Shares over time stay what the nice values say. Older kernels ignore slices, and what is refused stays
+//! long, the thread that wakes up waits for the end of the running slice, which is late for a call of a tool. So threads that
+//! no call waits for ask for a longer slice. Shares over time stay what the nice values say. Older kernels ignore slices, and what is refused stays
 //! as it was.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ pub(super) fn lengthen_of(pid: u32) {
 
 /// Gives all threads of a process the usual slice again. Processes below it keep theirs.
 pub(super) fn restore_of(pid: u32) {
-    let mut restored = Vec::new();
+    let mut restored = BTreeSet::new();
     for _ in 0..LISTINGS {
         let mut threads = threads_of(pid);
         threads.retain(|thread| !restored.contains(thread));
@@ -53,7 +54,7 @@ pub(super) fn restore_of(pid: u32) {
         for thread in &threads {
             ask(*thread, USUAL, Inherited::Yes);
         }
-        restored.append(&mut threads);
+        restored.extend(threads);
     }
 }
 
