@@ -12,12 +12,14 @@ use prometheus::IntCounter;
 use serde::{Deserialize, Serialize};
 use tooldock_workers::names::NamespaceName;
 
+mod arguments;
 mod days;
 mod line;
 mod mask;
 
 use crate::caller::RelayPeer;
 use crate::log_file::{self, Clock, LogGuard, LogSender, Losses, Record, Sink};
+pub use arguments::KeptArguments;
 use days::DailyFiles;
 
 /// `observability.audit:` — what is kept and for how long.
@@ -99,14 +101,13 @@ pub struct AuditRecord {
     pub token_id: Option<Arc<str>>,
     /// The process at the other end of the relay's socket.
     pub relay: Option<Arc<RelayPeer>>,
-    /// The arguments; not written as they are.
-    pub arguments: Bytes,
+    /// The arguments, see [`AuditSender::keep`].
+    pub arguments: KeptArguments,
 }
 
 impl Record for AuditRecord {
-    /// The arguments are a view of the request's body and keep it in memory until they are written.
     fn bytes(&self) -> usize {
-        self.arguments.len()
+        self.arguments.held_bytes()
     }
 }
 
@@ -144,7 +145,6 @@ impl Audit {
             files,
             clock,
             line: Vec::with_capacity(1024),
-            arguments: config.arguments,
         };
         let (log, guard) = log_file::start("audit", lines, losses)?;
         let sender = AuditSender {
@@ -164,15 +164,16 @@ impl Audit {
 }
 
 impl AuditSender {
+    /// What a record keeps of a call's arguments.
+    pub fn keep(&self, arguments: &Bytes) -> KeptArguments {
+        KeptArguments::of(arguments, self.arguments)
+    }
+
     /// Queues a record; never waits.
-    pub fn send(&self, mut record: AuditRecord) {
-        let Some(log) = &self.log else {
-            return;
-        };
-        if self.arguments == AuditArguments::None {
-            record.arguments = Bytes::new();
+    pub fn send(&self, record: AuditRecord) {
+        if let Some(log) = &self.log {
+            log.send(record);
         }
-        log.send(record);
     }
 }
 
@@ -181,7 +182,6 @@ struct Lines {
     files: DailyFiles,
     clock: Clock,
     line: Vec<u8>,
-    arguments: AuditArguments,
 }
 
 impl Sink for Lines {
@@ -189,7 +189,7 @@ impl Sink for Lines {
 
     fn put(&mut self, record: AuditRecord) {
         self.line.clear();
-        line::format(&record, self.arguments, &mut self.clock, &mut self.line);
+        line::format(&record, &mut self.clock, &mut self.line);
         self.files.append(self.clock.day(record.at), &self.line);
     }
 
@@ -232,7 +232,7 @@ mod tests {
             principal: Some("ci".into()),
             token_id: None,
             relay: None,
-            arguments: Bytes::from_static(br#"{"owner":"x"}"#),
+            arguments: KeptArguments::None,
         }
     }
 
@@ -283,15 +283,16 @@ mod tests {
         };
         let records = Records::of(&queue);
         let (mut batch, mut line, mut clock) = (Vec::new(), Vec::new(), Clock::default());
-        let made = allocations(record, |record| {
+        let made = allocations(record, |mut record| {
+            record.arguments = sender.keep(&Bytes::from_static(br#"{"owner":"x"}"#));
             sender.send(record);
             records.take(&mut batch, Duration::ZERO, Duration::ZERO);
             assert_eq!(batch.len(), 1);
             for record in batch.drain(..) {
                 line.clear();
-                line::format(&record, AuditArguments::Digest, &mut clock, &mut line);
+                line::format(&record, &mut clock, &mut line);
                 black_box(clock.day(record.at));
-                records.written(1, record.arguments.len());
+                records.written(1, record.bytes());
             }
             black_box(&line);
         });

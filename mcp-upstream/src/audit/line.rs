@@ -5,21 +5,13 @@
 use std::io::Write;
 use std::net::IpAddr;
 
-use super::{AuditArguments, AuditRecord, Transport, mask};
+use super::{AuditRecord, KeptArguments, Transport, mask};
 use crate::caller::RelayPeer;
 use crate::log_file::Clock;
 use crate::protocol::method::TOOLS_CALL;
 
-/// Arguments larger than this are never written in full.
-const FULL_ARGUMENTS_MAX: usize = 16 * 1024;
-
 /// Appends the record as a line.
-pub(super) fn format(
-    record: &AuditRecord,
-    arguments: AuditArguments,
-    clock: &mut Clock,
-    line: &mut Vec<u8>,
-) {
+pub(super) fn format(record: &AuditRecord, clock: &mut Clock, line: &mut Vec<u8>) {
     line.extend_from_slice(b"{\"ts\":\"");
     clock.rfc3339(record.at, line);
     line.push(b'"');
@@ -63,30 +55,31 @@ pub(super) fn format(
     if let Some(at_other_end) = &record.relay {
         peer(line, at_other_end);
     }
-    put_arguments(line, &record.arguments, arguments);
+    put_arguments(line, &record.arguments);
     line.extend_from_slice(b"}\n");
 }
 
-/// What is written of a call's arguments: all of them, masked, where that is wanted and can be; else their digest.
-fn put_arguments(line: &mut Vec<u8>, arguments: &[u8], wanted: AuditArguments) {
-    if wanted == AuditArguments::None {
-        return;
+/// What is written of a call's arguments: all of them, masked, where they are kept and are JSON; else their digest.
+fn put_arguments(line: &mut Vec<u8>, arguments: &KeptArguments) {
+    match arguments {
+        KeptArguments::None => {}
+        KeptArguments::Digest { digest, bytes } => put_digest(line, digest, *bytes),
+        KeptArguments::Full(arguments) => match mask::masked(arguments) {
+            Some(masked) => {
+                line.extend_from_slice(b",\"arguments\":");
+                line.extend_from_slice(masked.get().as_bytes());
+            }
+            None => put_digest(line, &blake3::hash(arguments), arguments.len()),
+        },
     }
-    if wanted == AuditArguments::Full
-        && arguments.len() <= FULL_ARGUMENTS_MAX
-        && let Some(masked) = mask::masked(arguments)
-    {
-        line.extend_from_slice(b",\"arguments\":");
-        line.extend_from_slice(masked.get().as_bytes());
-        return;
-    }
-    // The digest of large arguments is most of what their line costs, and SHA-256 takes two to three times as long.
-    let digest = blake3::hash(arguments).to_hex();
+}
+
+fn put_digest(line: &mut Vec<u8>, digest: &blake3::Hash, bytes: usize) {
     line.extend_from_slice(b",\"arguments_blake3\":");
     line.push(b'"');
-    line.extend_from_slice(digest.as_bytes());
+    line.extend_from_slice(digest.to_hex().as_bytes());
     line.push(b'"');
-    number(line, b",\"arguments_bytes\":", arguments.len() as u64);
+    number(line, b",\"arguments_bytes\":", bytes as u64);
 }
 
 /// Who is at the other end of the relay's socket.
@@ -160,11 +153,17 @@ fn address(line: &mut Vec<u8>, address: IpAddr) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::audit::AuditArguments;
     use crate::audit::tests::record;
 
-    fn line(arguments: AuditArguments) -> serde_json::Value {
+    fn line(wanted: AuditArguments) -> serde_json::Value {
+        let arguments = bytes::Bytes::from_static(br#"{"owner":"x"}"#);
+        let record = AuditRecord {
+            arguments: KeptArguments::of(&arguments, wanted),
+            ..record()
+        };
         let mut line = Vec::new();
-        format(&record(), arguments, &mut Clock::default(), &mut line);
+        format(&record, &mut Clock::default(), &mut line);
         assert_eq!(line.pop(), Some(b'\n'));
         serde_json::from_slice(&line).expect("a line of JSON")
     }
@@ -188,12 +187,7 @@ mod tests {
             let mut read = record();
             (read.method, read.subject) = (method, subject.into());
             let mut line = Vec::new();
-            format(
-                &read,
-                AuditArguments::None,
-                &mut Clock::default(),
-                &mut line,
-            );
+            format(&read, &mut Clock::default(), &mut line);
             serde_json::from_slice::<serde_json::Value>(&line).expect("a line of JSON")
         };
         let read = of("resources/read", "a://b");
@@ -220,8 +214,7 @@ mod tests {
                 ..record()
             };
             let mut line = Vec::new();
-            let none = AuditArguments::None;
-            format(&read, none, &mut Clock::default(), &mut line);
+            format(&read, &mut Clock::default(), &mut line);
             serde_json::from_slice::<serde_json::Value>(&line).expect("a line of JSON")
         };
         let line = of(Some(7), Some("proj_\"1"));
@@ -297,11 +290,11 @@ mod tests {
                 http_status,
                 latency: std::time::Duration::from_millis(latency),
                 client,
-                arguments: arguments.clone().into(),
+                arguments: KeptArguments::of(&arguments.clone().into(), AuditArguments::Digest),
                 ..record()
             };
             let mut line = Vec::new();
-            format(&record, AuditArguments::Digest, &mut Clock::default(), &mut line);
+            format(&record, &mut Clock::default(), &mut line);
             let expected = Line {
                 ts: "2026-02-13T10:00:00.123Z",
                 request_id,

@@ -39,8 +39,10 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         let namespace = &facts.namespace.name;
         let metrics = engine.metrics.namespace(namespace);
         metrics.in_flight.inc();
+        let started = Instant::now();
+        let arguments = audit.borrow().keep(&facts.arguments);
         Self {
-            started: Instant::now(),
+            started,
             metrics,
             audit,
             note: caller.note.clone(),
@@ -61,7 +63,7 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
                 principal: caller.principal.clone(),
                 token_id: caller.token_id(),
                 relay: caller.relay.clone(),
-                arguments: facts.arguments.clone(),
+                arguments,
             }),
         }
     }

@@ -16,7 +16,8 @@ pub(super) fn note<T>(core: &Core, caller: &Caller, operation: &str, outcome: &R
         Ok(_) => ("ok", 200),
         Err(_) => ("tool_error", 400),
     };
-    core.engine.audit.send(AuditRecord {
+    let audit = &core.engine.audit;
+    audit.send(AuditRecord {
         at: SystemTime::now(),
         request_id: caller.request_id.clone(),
         transport: Transport::Rest,
@@ -33,6 +34,6 @@ pub(super) fn note<T>(core: &Core, caller: &Caller, operation: &str, outcome: &R
         principal: caller.principal.clone(),
         token_id: caller.token_id(),
         relay: None,
-        arguments: bytes::Bytes::new(),
+        arguments: audit.keep(&bytes::Bytes::new()),
     });
 }
