@@ -130,7 +130,8 @@ fn utf8(body: &[u8]) -> Result<&str, RequestError> {
     if body.is_empty() {
         return Err(RequestError::Parse("the body is empty".into()));
     }
-    std::str::from_utf8(body).map_err(|_| RequestError::Parse("the body is not UTF-8".into()))
+    let text = simdutf8::basic::from_utf8(body);
+    text.map_err(|_| RequestError::Parse("the body is not UTF-8".into()))
 }
 
 fn within_depth(text: &str) -> Result<(), RequestError> {

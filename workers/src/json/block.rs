@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 
+use pulp::Arch;
 use wide::u8x32;
 
 /// Bytes of a word.
@@ -10,6 +11,8 @@ pub(super) const WORD: usize = 8;
 pub(super) const STEP: usize = 32;
 /// Bytes of which it is only asked whether there is any such byte among them, while there is none.
 pub(super) const STRIDE: usize = 128;
+
+const LAST_CONTROL: u8 = 0x1f;
 
 /// Which bytes end a string, begin an escape, or may not stand in a string: a quote, a backslash, or a control character.
 /// A bit each, the lowest is the first byte's.
@@ -33,14 +36,24 @@ pub(super) fn first_special(word: [u8; WORD]) -> Option<usize> {
     (marks != 0).then_some(marks.trailing_zeros() as usize / 8)
 }
 
-/// Whether none of these bytes is one of those that [`specials`] marks.
-#[inline]
-pub(super) fn is_plain(stride: &[u8; STRIDE]) -> bool {
-    let (blocks, _) = stride.as_chunks();
-    // No block ends it early, so that several are under way at once.
-    let none = u8x32::splat(0);
-    let marks = blocks.iter().fold(none, |all, block| all | marks(block));
-    !marks.any()
+/// How many bytes at the beginning are none of those that [`specials`] marks, in whole [`STRIDE`]s. By the widest vectors
+/// that the processor has.
+pub(super) fn plain(bytes: &[u8]) -> usize {
+    let (strides, _) = bytes.as_chunks::<STRIDE>();
+    let plain = Arch::new().dispatch(
+        #[inline(always)]
+        || strides.iter().position(|stride| !is_plain(stride)),
+    );
+    plain.unwrap_or(strides.len()) * STRIDE
+}
+
+/// Looks at all of the stride, so that the compiler makes vectors of it.
+#[inline(always)]
+fn is_plain(stride: &[u8; STRIDE]) -> bool {
+    let is_special = |byte| matches!(byte, b'"' | b'\\' | ..=LAST_CONTROL);
+    !stride
+        .iter()
+        .fold(false, |any, byte| any | is_special(*byte))
 }
 
 /// A byte of ones for each byte that is marked, of zeros for any other.
@@ -48,7 +61,7 @@ pub(super) fn is_plain(stride: &[u8; STRIDE]) -> bool {
 fn marks(block: &[u8; STEP]) -> u8x32 {
     let bytes = u8x32::new(*block);
     let is = |byte| bytes.simd_eq(u8x32::splat(byte));
-    let is_control = bytes.min(u8x32::splat(0x1f)).simd_eq(bytes);
+    let is_control = bytes.min(u8x32::splat(LAST_CONTROL)).simd_eq(bytes);
     is(b'"') | is(b'\\') | is_control
 }
 
@@ -64,7 +77,9 @@ mod tests {
                 for around in [b'a', 0xff, 0x20] {
                     let mut stride = [around; STRIDE];
                     stride[at] = byte;
-                    assert_eq!(is_plain(&stride), !special, "{byte} at {at}");
+                    let bytes = [&[b'a'; STRIDE][..], &stride, &[b'a'; STRIDE - 1]].concat();
+                    let expected = if special { STRIDE } else { 2 * STRIDE };
+                    assert_eq!(plain(&bytes), expected, "{byte} at {at}");
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! The tokens of JSON text, strictly, and no deeper than a bound.
 
-use super::block::{STEP, STRIDE, WORD, first_special, is_plain, specials};
+use super::block::{STEP, STRIDE, WORD, first_special, plain, specials};
 
 /// Words in which the end of a string is looked for before blocks are: keys and values of a word or two end there.
 const SHORT: usize = 2;
@@ -164,10 +164,7 @@ impl<'a> Scan<'a> {
                 plain_steps += 1;
                 // Where nothing was for long, nothing may come for long. Lines of text are shorter.
                 if plain_steps * STEP >= STRIDE {
-                    let stride = |at: usize| self.bytes.get(at..)?.first_chunk::<STRIDE>();
-                    while stride(at).is_some_and(is_plain) {
-                        at += STRIDE;
-                    }
+                    at += plain(self.bytes.get(at..).unwrap_or_default());
                 }
                 continue;
             }
