@@ -87,7 +87,7 @@ fn depth(text: &str) -> usize {
 fn agrees(text: &str) {
     let is_object = text.trim_ascii_start().starts_with('{');
     assert_eq!(
-        is_value(text.as_bytes()) && is_object,
+        is_value(text.as_bytes(), |_| {}) && is_object,
         read(text).is_some(),
         "{text:?}"
     );
@@ -329,6 +329,15 @@ fn nesting_is_bounded_with_the_object_itself() {
     assert_eq!(read(&empty(DEPTH_MAX)), None);
     // Deeper is not refused, only read by somebody else.
     assert!(from_str::<Fields<'_>>(&empty(DEPTH_MAX)).is_ok());
+}
+
+#[test]
+fn each_key_is_shown_as_it_stands_and_no_value() {
+    let text = r#" {"a" : ["b", {"\u0063":{}, "d" :"e"}], "a":{"f\"":[{}]}} "#;
+    let mut keys = Vec::new();
+    assert!(is_value(text.as_bytes(), |key| keys.push(key.to_vec())));
+    let expected = [r#""a""#, r#""\u0063""#, r#""d""#, r#""a""#, r#""f\"""#];
+    assert_eq!(keys, expected.map(|key| key.as_bytes().to_vec()));
 }
 
 #[test]

@@ -9,9 +9,10 @@ const SHORT: usize = 2;
 pub const DEPTH_MAX: usize = 128;
 
 /// Whether a text is one value, nested no deeper than [`DEPTH_MAX`], and nothing else. Whether it is UTF-8 is not looked at.
-pub fn is_value(text: &[u8]) -> bool {
+/// `key` is shown each key of each object, raw with its quotes; of a text that is not such a value perhaps not all.
+pub fn is_value(text: &[u8], mut key: impl FnMut(&[u8])) -> bool {
     let mut scan = Scan { bytes: text, at: 0 };
-    scan.value(0).is_ok() && scan.peek().is_none()
+    scan.value_with(0, &mut key).is_ok() && scan.peek().is_none()
 }
 
 /// It is no JSON, or nested deeper than [`DEPTH_MAX`], or not what was looked for.
@@ -70,6 +71,17 @@ impl<'a> Scan<'a> {
 
     /// Passes over a value, below so many open brackets.
     pub(super) fn value(&mut self, below: usize) -> Result<(), Unread> {
+        self.value_with(below, &mut |_| {})
+    }
+
+    /// The same, and shows each key, raw with its quotes.
+    #[inline]
+    fn value_with(&mut self, below: usize, key: &mut impl FnMut(&[u8])) -> Result<(), Unread> {
+        let mut read_key = |scan: &mut Self| {
+            let (begin, end) = scan.key()?;
+            key(&scan.bytes[begin..end]);
+            Ok(())
+        };
         // A bit for each bracket that was opened here, the innermost lowest: whether it is an object's.
         let mut objects = 0_u128;
         let mut open = 0;
@@ -88,7 +100,7 @@ impl<'a> Scan<'a> {
                         objects = objects << 1 | u128::from(is_object);
                         open += 1;
                         if is_object {
-                            self.key()?;
+                            read_key(self)?;
                         }
                         continue;
                     }
@@ -113,7 +125,7 @@ impl<'a> Scan<'a> {
                 match self.next() {
                     Some(b',') => {
                         if in_object {
-                            self.key()?;
+                            read_key(self)?;
                         }
                         break;
                     }

@@ -1,8 +1,8 @@
 //! What a message that is passed on says, for records: an answer and how it is counted, a question, or neither.
 //!
-//! The text is searched before it is read: most answers have neither of the words that matter. Inside a JSON string a
-//! quote is escaped, so the words are found only where they are keys or whole values. What is too long to be held is only
-//! searched; then a key of that name inside the result counts, too.
+//! A message is read twice only if it has one of the keys that matter: most answers have none. What is too long to be held
+//! is only searched for them. Inside a JSON string a quote is escaped, so that they are found only where they are keys or
+//! whole values; then a key of that name inside the result counts, too.
 
 use std::sync::LazyLock;
 
@@ -14,9 +14,13 @@ use crate::engine::UpstreamReply;
 use crate::jsonrpc::splice::span;
 use crate::jsonrpc::{self, Body, Message, Response};
 
-static IS_ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"isError\""));
-static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"error\""));
-static METHOD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"method\""));
+const IS_ERROR_KEY: &[u8] = b"\"isError\"";
+const ERROR_KEY: &[u8] = b"\"error\"";
+const METHOD_KEY: &[u8] = b"\"method\"";
+
+static IS_ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(IS_ERROR_KEY));
+static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(ERROR_KEY));
+static METHOD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(METHOD_KEY));
 
 /// Where in a long message its `error` stands, if there is one: before a result could begin.
 const HEAD: usize = 256;
@@ -38,11 +42,18 @@ pub(super) enum Said {
 
 /// Reads a whole message. `asked` is the raw id of the request that is to be answered, where that counts.
 pub(super) fn read(text: &[u8], asked: Option<&str>) -> Said {
-    let plain = IS_ERROR.find(text).is_none() && ERROR.find(text).is_none();
-    if plain && METHOD.find(text).is_none() {
-        // A body that ends with its connection may have been cut.
-        let whole = || json::is_value(text) || serde_json::from_slice::<IgnoredAny>(text).is_ok();
-        return match whole() {
+    let mut is_plain = true;
+    let is_value = json::is_value(text, |key| {
+        is_plain &= !matches!(key, IS_ERROR_KEY | ERROR_KEY | METHOD_KEY);
+    });
+    if !is_value {
+        // A body that ends with its connection may have been cut; or this one is nested very deep.
+        let found = |word: &Finder<'_>| word.find(text).is_some();
+        is_plain = !(found(&IS_ERROR) || found(&ERROR) || found(&METHOD));
+    }
+    if is_plain {
+        let is_whole = is_value || serde_json::from_slice::<IgnoredAny>(text).is_ok();
+        return match is_whole {
             true if asked.is_none_or(|asked| has_id(text, asked)) => Said::Answer("ok"),
             true => Said::Foreign,
             false => Said::Other,
@@ -163,7 +174,7 @@ impl LongMessage {
 /// Whether a text has `"isError": true`.
 fn says_is_error(text: &[u8]) -> bool {
     IS_ERROR.find_iter(text).any(|at| {
-        let after = text[at + "\"isError\"".len()..].trim_ascii_start();
+        let after = text[at + IS_ERROR_KEY.len()..].trim_ascii_start();
         let value = after.strip_prefix(b":").unwrap_or_default();
         value.trim_ascii_start().starts_with(b"true")
     })
