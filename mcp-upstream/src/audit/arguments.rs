@@ -24,9 +24,8 @@ pub enum KeptArguments {
 }
 
 impl KeptArguments {
-    /// The digest is made at once, not by the writer: arguments are a view of the request's body, and a body that waits for
-    /// the writer cannot be used again for the next request. That cost five times as much as the digest itself, at
-    /// 16 KB.
+    /// The digest is made at once, not by the writer: arguments are a view of the request's body, which would wait for the
+    /// writer in memory that the next request could use, and be out of the processor's cache when the writer comes to it.
     pub(super) fn of(arguments: &Bytes, wanted: AuditArguments) -> Self {
         match wanted {
             AuditArguments::None => Self::None,
