@@ -52,6 +52,9 @@ pub struct NamespaceSource {
     /// Hash over names and contents of its sources: Python files, requirements, manifest, and the local packages and
     /// wheels that requirements name. Data that a tool writes beside them is not part of the hash.
     pub files_hash: [u8; 32],
+    /// The same with which files the sources are and when each was last changed, local packages left out: it tells sources
+    /// that were replaced and put back from those that were left alone.
+    pub files_version: [u8; 32],
 }
 
 impl NamespaceSource {
@@ -73,6 +76,7 @@ impl NamespaceSource {
                 message,
             }),
             files_hash: [0; 32],
+            files_version: [0; 32],
         }
     }
 }
@@ -156,9 +160,17 @@ pub(crate) fn scan_folder(name: &NamespaceName, dir: &Path) -> io::Result<Option
 
 /// What [`NamespaceSource::files_hash`] of a namespace folder is now; `None` if no namespace is there. Blocking.
 pub fn files_hash(dir: &Path) -> Option<[u8; 32]> {
-    // The hash does not depend on the name.
-    let source = scan_folder(&NamespaceName::global(), dir).ok()??;
-    Some(source.files_hash)
+    source_of(dir).map(|source| source.files_hash)
+}
+
+/// The same of [`NamespaceSource::files_version`].
+pub(crate) fn files_version(dir: &Path) -> Option<[u8; 32]> {
+    source_of(dir).map(|source| source.files_version)
+}
+
+/// Under any name: no hash depends on it.
+fn source_of(dir: &Path) -> Option<NamespaceSource> {
+    scan_folder(&NamespaceName::global(), dir).ok()?
 }
 
 /// The namespace whose folder this is, and where that folder really is.
@@ -213,6 +225,8 @@ fn look_at(name: NamespaceName, dir: PathBuf, folder: &Path, tree: &Path) -> Nam
     walk.field(text.unwrap_or_default());
     let mut issues = walk.issues;
     issues.extend(manifest.issues.iter().cloned());
+    let files_hash = walk.hash.finalize();
+    let files_version = walk.stamps.chain_update(files_hash).finalize();
     NamespaceSource {
         name,
         dir,
@@ -221,7 +235,8 @@ fn look_at(name: NamespaceName, dir: PathBuf, folder: &Path, tree: &Path) -> Nam
         requirements,
         issues,
         failure,
-        files_hash: walk.hash.finalize().into(),
+        files_hash: files_hash.into(),
+        files_version: files_version.into(),
     }
 }
 

@@ -1073,6 +1073,35 @@ async fn a_crash_after_an_edit_reloads_that_namespace_and_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_was_another_while_the_worker_read_it_is_read_again() {
+    let house = House::new();
+    // Files are loaded in the order of their names. Once only, the second is another while the worker comes by.
+    let here = "import os, pathlib\nhere = pathlib.Path(__file__).parent\n";
+    let swap = "if not (here / 'once.db').exists():
+    (here / 'once.db').touch()
+    text = (here / 'b.py').read_text()
+    os.rename(here / 'b.py', here / 'b.kept')
+    (here / 'b.py').write_text(text.replace('right', 'mistaken'))
+";
+    let put_back = "if (here / 'b.kept').exists(): os.replace(here / 'b.kept', here / 'b.py')\n";
+    let other = |name| tool(name, "return 'other'");
+    house.write("ns/a.py", &format!("{here}{swap}{}", other("first")));
+    house.write("ns/b.py", &tool("right", "return 'right'"));
+    house.write("ns/c.py", &format!("{here}{put_back}{}", other("third")));
+    house.reload().await;
+    assert!(house.path("tools/ns/once.db").exists());
+    eventually("what the file says is listed", || {
+        lists(&house.registry, "ns", &["first", "right", "third"])
+    })
+    .await;
+    // Left alone at the second start, it is settled.
+    let pid = house.pid("ns");
+    assert!(house.reload().await.workers_restarted.is_empty());
+    assert_eq!(house.pid("ns"), pid);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_crash_after_a_tool_wrote_data_is_a_restart_of_the_same_worker() {
     let house = House::new();
     house.write(

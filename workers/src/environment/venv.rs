@@ -386,6 +386,7 @@ mod tests {
             issues: Vec::new(),
             failure: None,
             files_hash: [7; 32],
+            files_version: [7; 32],
         }
     }
 

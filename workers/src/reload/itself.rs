@@ -173,6 +173,11 @@ impl Reloader {
             }
         }
     }
+
+    /// Whether the files of the namespace changed while its worker started.
+    pub(super) fn is_unsettled(&self, name: &NamespaceName) -> bool {
+        lock(&self.itself).unsettled.contains(name)
+    }
 }
 
 #[cfg(test)]

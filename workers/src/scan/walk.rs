@@ -43,6 +43,8 @@ enum Counted {
 pub(super) struct Walk<'a> {
     tree: &'a Path,
     pub(super) hash: Sha256,
+    /// Which files the namespace's own sources are, and when each was last changed.
+    pub(super) stamps: Sha256,
     files: usize,
     folders: usize,
     bytes: u64,
@@ -55,6 +57,7 @@ impl<'a> Walk<'a> {
         Self {
             tree,
             hash: Sha256::new(),
+            stamps: Sha256::new(),
             files: 0,
             folders: 0,
             bytes: 0,
@@ -138,12 +141,11 @@ impl<'a> Walk<'a> {
             }
             self.files += 1;
             let top = depth == 0 && counted == Counted::Sources;
-            self.file(
-                &directory.join(&name),
-                &relative.join(&name),
-                is_symlink,
-                top,
-            );
+            let path = directory.join(&name);
+            if counted == Counted::Sources {
+                self.stamp(&path);
+            }
+            self.file(&path, &relative.join(&name), is_symlink, top);
         }
         for name in folders {
             if depth == DEPTH_MAX || self.folders == FOLDERS_MAX {
@@ -193,6 +195,16 @@ impl<'a> Walk<'a> {
         self.bytes += io::copy(&mut rest, &mut HashWriter(&mut hash))?;
         self.field(&hash.finalize());
         Ok(())
+    }
+
+    fn stamp(&mut self, path: &Path) {
+        let Ok(metadata) = path.metadata() else {
+            return;
+        };
+        let (file, changed) = (metadata.ino(), (metadata.ctime(), metadata.ctime_nsec()));
+        for part in [file as i64, changed.0, changed.1] {
+            self.stamps.update(part.to_le_bytes());
+        }
     }
 
     fn size_and_time(&mut self, metadata: &Metadata) {

@@ -11,7 +11,7 @@ use crate::error::{CallError, CallErrorCode};
 use crate::registry::{Issue, UpstreamKind};
 use crate::reload::wanted::Wanted;
 use crate::reload::{Reloader, lock};
-use crate::scan::files_hash;
+use crate::scan::files_version;
 use crate::worker::{Declared, Worker, WorkerSpec, WorkerState};
 
 /// The shortest time after which a worker that answers nothing counts as hung.
@@ -28,7 +28,7 @@ pub(super) struct Booted {
     pub(super) worker: Arc<Worker>,
     pub(super) declared: Arc<Declared>,
     pub(super) issues: Vec<Issue>,
-    /// The files are not those that were scanned: some of them may be loaded, or none.
+    /// The files are not those that were scanned, or were others meanwhile: some of them may be loaded, or none.
     pub(super) files_changed: bool,
 }
 
@@ -125,13 +125,13 @@ async fn boot(
         Err(CallError::new(CallErrorCode::WorkerUnavailable, message))
     });
     let dir = wanted.source.dir.clone();
-    let now = tokio::task::spawn_blocking(move || files_hash(&dir)).await;
+    let now = tokio::task::spawn_blocking(move || files_version(&dir)).await;
     match first_boot {
         Ok(declared) => Ok(Booted {
             worker,
             declared,
             issues,
-            files_changed: !matches!(now, Ok(Some(now)) if now == wanted.source.files_hash),
+            files_changed: !matches!(now, Ok(Some(now)) if now == wanted.source.files_version),
         }),
         Err(error) => Err(NotUp {
             error,

@@ -153,6 +153,9 @@ impl Run {
         );
         if !wanted.identity(toolchain).is_served_by(running) {
             Some("its files, its runtime or a limit of the process changed")
+        } else if self.reloader.is_unsettled(&current.name) {
+            // They may be the same again, and others may have been loaded.
+            Some("its files changed while it started")
         } else if variables != spec.environment {
             Some("its variables or secrets changed")
         } else if !spec.python.is_file() || !spec.venv.join("bin/python").is_file() {
