@@ -164,9 +164,13 @@ impl Audit {
 }
 
 impl AuditSender {
-    /// What a record keeps of a call's arguments.
+    /// What a record of a call with these arguments keeps of them, as `observability.audit.arguments` says; nothing where no
+    /// log is written.
     pub fn keep(&self, arguments: &Bytes) -> KeptArguments {
-        KeptArguments::of(arguments, self.arguments)
+        match self.log {
+            Some(_) => KeptArguments::of(arguments, self.arguments),
+            None => KeptArguments::None,
+        }
     }
 
     /// Queues a record; never waits.

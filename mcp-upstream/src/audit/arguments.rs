@@ -1,10 +1,10 @@
-//! What a record keeps of a call's arguments.
+//! What the audit log keeps of a call's arguments until the log's writer writes them: nothing, a digest, or a copy.
 
 use bytes::Bytes;
 
 use super::AuditArguments;
 
-/// Arguments larger than this, in bytes, are never kept in full.
+/// The most bytes of arguments that are copied. Of longer arguments the log has the digest.
 const FULL_MAX: usize = 16 * 1024;
 
 /// What the audit log keeps of a call's arguments.
@@ -19,17 +19,20 @@ pub enum KeptArguments {
         /// The size.
         bytes: usize,
     },
-    /// The arguments themselves, which are not written as they are: the writer masks secrets.
+    /// A copy of the arguments. The log's writer masks the secrets in them before it writes.
     Full(Bytes),
 }
 
 impl KeptArguments {
-    /// The digest is made at once, not by the writer: arguments are a view of the request's body, which would wait for the
-    /// writer in memory that the next request could use, and be out of the processor's cache when the writer comes to it.
+    /// Keeps nothing of the request's body in memory: `arguments` are a view of the body, and a small view would hold all of
+    /// a large body until the log's writer is done. The digest is made here, and not by the writer, while the arguments
+    /// are in the processor's cache.
     pub(super) fn of(arguments: &Bytes, wanted: AuditArguments) -> Self {
         match wanted {
             AuditArguments::None => Self::None,
-            AuditArguments::Full if arguments.len() <= FULL_MAX => Self::Full(arguments.clone()),
+            AuditArguments::Full if arguments.len() <= FULL_MAX => {
+                Self::Full(Bytes::copy_from_slice(arguments))
+            }
             AuditArguments::Full | AuditArguments::Digest => Self::Digest {
                 digest: blake3::hash(arguments),
                 bytes: arguments.len(),
@@ -37,7 +40,7 @@ impl KeptArguments {
         }
     }
 
-    /// Bytes of the request's body that the record keeps in memory until it is written.
+    /// Bytes that the record keeps in memory for the arguments until it is written.
     pub(super) fn held_bytes(&self) -> usize {
         match self {
             Self::None | Self::Digest { .. } => 0,
@@ -51,8 +54,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_arguments_that_may_be_written_in_full_keep_the_body_in_memory() {
+    fn only_arguments_that_may_be_written_in_full_are_kept_and_never_the_body() {
         let body = Bytes::from(vec![b'x'; FULL_MAX + 1]);
+        let fitting = body.slice(..FULL_MAX);
+        let kept = KeptArguments::of(&fitting, AuditArguments::Full);
+        drop(fitting);
+        assert!(
+            body.is_unique(),
+            "{} bytes hold the body",
+            kept.held_bytes()
+        );
         let fitting = body.slice(..FULL_MAX);
         let held = |arguments, wanted| KeptArguments::of(arguments, wanted).held_bytes();
         assert_eq!(held(&body, AuditArguments::Full), 0);

@@ -59,7 +59,7 @@ pub(super) fn format(record: &AuditRecord, clock: &mut Clock, line: &mut Vec<u8>
     line.extend_from_slice(b"}\n");
 }
 
-/// What is written of a call's arguments: all of them, masked, where they are kept and are JSON; else their digest.
+/// Writes the copy of the arguments with its secrets masked, if the record has a copy and the copy is JSON; else the digest.
 fn put_arguments(line: &mut Vec<u8>, arguments: &KeptArguments) {
     match arguments {
         KeptArguments::None => {}

@@ -9,7 +9,7 @@ const SHORT: usize = 2;
 pub const DEPTH_MAX: usize = 128;
 
 /// Whether a text is one value, nested no deeper than [`DEPTH_MAX`], and nothing else. Whether it is UTF-8 is not looked at.
-/// `key` is shown each key of each object, raw with its quotes; of a text that is not such a value perhaps not all.
+/// `key` is called with each key of each object, raw with its quotes; where the text is no such value, perhaps not with all.
 pub fn is_value(text: &[u8], mut key: impl FnMut(&[u8])) -> bool {
     let mut scan = Scan { bytes: text, at: 0 };
     scan.value_with(0, &mut key).is_ok() && scan.peek().is_none()
@@ -74,7 +74,7 @@ impl<'a> Scan<'a> {
         self.value_with(below, &mut |_| {})
     }
 
-    /// The same, and shows each key, raw with its quotes.
+    /// Passes over a value like [`Self::value`], and calls `key` with each key in it, raw with its quotes.
     #[inline]
     fn value_with(&mut self, below: usize, key: &mut impl FnMut(&[u8])) -> Result<(), Unread> {
         let mut read_key = |scan: &mut Self| {

@@ -2,8 +2,8 @@
 //!
 //! Since Linux 6.12 a thread that wakes up is given the core of a thread with a longer slice at once. Where both slices are as
 //! long, the thread that wakes up waits for the end of the running slice, which is late for a call of a tool. So threads that
-//! no call waits for ask for a longer slice. Shares over time stay what the nice values say. Older kernels ignore slices, and what is refused stays
-//! as it was.
+//! no call waits for ask for a longer slice. Shares over time stay what the nice values say. Older kernels ignore slices,
+//! and what is refused stays as it was.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeSet;
