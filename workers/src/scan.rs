@@ -52,8 +52,8 @@ pub struct NamespaceSource {
     /// Hash over names and contents of its sources: Python files, requirements, manifest, and the local packages and
     /// wheels that requirements name. Data that a tool writes beside them is not part of the hash.
     pub files_hash: [u8; 32],
-    /// The same with which files the sources are and when each was last changed, local packages left out: it tells sources
-    /// that were replaced and put back from those that were left alone.
+    /// Hash over `files_hash` and the inode number and change time of each source (those of local packages left out). Another
+    /// hash than before says that a source was written to, even if its content is the same again.
     pub files_version: [u8; 32],
 }
 
@@ -163,12 +163,12 @@ pub fn files_hash(dir: &Path) -> Option<[u8; 32]> {
     source_of(dir).map(|source| source.files_hash)
 }
 
-/// The same of [`NamespaceSource::files_version`].
+/// What [`NamespaceSource::files_version`] of a namespace folder is now; `None` if no namespace is there. Blocking.
 pub(crate) fn files_version(dir: &Path) -> Option<[u8; 32]> {
     source_of(dir).map(|source| source.files_version)
 }
 
-/// Under any name: no hash depends on it.
+/// The namespace of a folder, under a name that may be wrong: no hash depends on the name.
 fn source_of(dir: &Path) -> Option<NamespaceSource> {
     scan_folder(&NamespaceName::global(), dir).ok()?
 }

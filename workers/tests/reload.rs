@@ -1075,7 +1075,8 @@ async fn a_crash_after_an_edit_reloads_that_namespace_and_no_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_was_another_while_the_worker_read_it_is_read_again() {
     let house = House::new();
-    // Files are loaded in the order of their names. Once only, the second is another while the worker comes by.
+    // A worker loads files in the order of their names. At the first start only, a.py replaces b.py before the worker loads
+    // it, and c.py puts the original back.
     let here = "import os, pathlib\nhere = pathlib.Path(__file__).parent\n";
     let swap = "if not (here / 'once.db').exists():
     (here / 'once.db').touch()
@@ -1094,9 +1095,34 @@ async fn a_file_that_was_another_while_the_worker_read_it_is_read_again() {
         lists(&house.registry, "ns", &["first", "right", "third"])
     })
     .await;
-    // Left alone at the second start, it is settled.
+    // At the second start nothing was replaced, so that no third one is needed.
     let pid = house.pid("ns");
     assert!(house.reload().await.workers_restarted.is_empty());
+    assert_eq!(house.pid("ns"), pid);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_that_writes_its_own_file_at_each_start_is_reloaded_once_more_and_then_left_alone()
+ {
+    let house = House::new();
+    let rewrite = "import pathlib\nown = pathlib.Path(__file__)\nown.write_text(own.read_text())\n";
+    house.write(
+        "ns/t.py",
+        &format!("{rewrite}{}", tool("here", "return 'here'")),
+    );
+    house.reload().await;
+    eventually("the second start is over", || {
+        let issues = &house.namespace("ns").issues;
+        issues
+            .iter()
+            .any(|it| it.message.contains("whenever it starts"))
+    })
+    .await;
+    let pid = house.pid("ns");
+    for _ in 0..2 {
+        assert!(house.reload().await.workers_restarted.is_empty());
+    }
     assert_eq!(house.pid("ns"), pid);
     house.close().await;
 }

@@ -5,6 +5,7 @@
 //! Folders of others that changed meanwhile still wait for somebody to reload them. While nothing serves the namespace the
 //! reload is tried again, at growing intervals.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,8 +54,16 @@ impl Scope {
 #[derive(Debug, Default)]
 pub(super) struct Itself {
     paces: BTreeMap<NamespaceName, Pace>,
-    /// Their files changed while their workers started, and they were reloaded once more for that.
-    unsettled: BTreeSet<NamespaceName>,
+    /// Namespaces whose files changed while their workers started.
+    unsettled: BTreeMap<NamespaceName, Unsettled>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unsettled {
+    /// For the first time: the namespace is reloaded once more, and gets another worker then.
+    Once,
+    /// At the start after that, too. Another worker would change the files again, and a watcher would ask for the next.
+    Again,
 }
 
 #[derive(Debug)]
@@ -166,7 +175,16 @@ impl Reloader {
     pub(super) fn settle(&self, name: &NamespaceName, changed: bool) -> bool {
         let mut itself = lock(&self.itself);
         match changed {
-            true => itself.unsettled.insert(name.clone()),
+            true => match itself.unsettled.entry(name.clone()) {
+                Entry::Vacant(first) => {
+                    first.insert(Unsettled::Once);
+                    true
+                }
+                Entry::Occupied(mut before) => {
+                    before.insert(Unsettled::Again);
+                    false
+                }
+            },
             false => {
                 itself.unsettled.remove(name);
                 false
@@ -174,9 +192,9 @@ impl Reloader {
         }
     }
 
-    /// Whether the files of the namespace changed while its worker started.
+    /// Whether the namespace needs another worker, since its files changed while its worker started.
     pub(super) fn is_unsettled(&self, name: &NamespaceName) -> bool {
-        lock(&self.itself).unsettled.contains(name)
+        lock(&self.itself).unsettled.get(name) == Some(&Unsettled::Once)
     }
 }
 

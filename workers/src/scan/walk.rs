@@ -43,7 +43,7 @@ enum Counted {
 pub(super) struct Walk<'a> {
     tree: &'a Path,
     pub(super) hash: Sha256,
-    /// Which files the namespace's own sources are, and when each was last changed.
+    /// Hash over the inode number and change time of each of the namespace's own sources.
     pub(super) stamps: Sha256,
     files: usize,
     folders: usize,
@@ -85,7 +85,9 @@ impl<'a> Walk<'a> {
                         self.skipped("unreadable", &relative, format!("cannot be read: {error}"));
                     }
                 }
-                Ok(Some(_)) => self.file(&path, &relative, false, false),
+                Ok(Some(_)) => {
+                    self.file(&path, &relative, false, false);
+                }
                 Ok(None) => {
                     if let Ok(metadata) = path.metadata()
                         && metadata.is_file()
@@ -141,11 +143,13 @@ impl<'a> Walk<'a> {
             }
             self.files += 1;
             let top = depth == 0 && counted == Counted::Sources;
-            let path = directory.join(&name);
-            if counted == Counted::Sources {
-                self.stamp(&path);
+            let (path, relative) = (directory.join(&name), relative.join(&name));
+            let opened = self.file(&path, &relative, is_symlink, top);
+            if counted == Counted::Sources
+                && let Some(metadata) = opened
+            {
+                self.stamp(&metadata);
             }
-            self.file(&path, &relative.join(&name), is_symlink, top);
         }
         for name in folders {
             if depth == DEPTH_MAX || self.folders == FOLDERS_MAX {
@@ -162,25 +166,35 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn file(&mut self, path: &Path, relative: &Path, is_symlink: bool, top: bool) {
+    /// Takes a file in, and says what it was when it was opened; `None` if it cannot be read.
+    fn file(
+        &mut self,
+        path: &Path,
+        relative: &Path,
+        is_symlink: bool,
+        top: bool,
+    ) -> Option<Metadata> {
         self.field(relative.as_os_str().as_bytes());
         let (file, metadata) = match tree_file::open(path, self.tree) {
             Ok(opened) => opened,
             // A symlinked folder inside the tree is somebody's own; following it could go in circles.
-            Err(Refused::Directory) if is_symlink => return,
+            Err(Refused::Directory) if is_symlink => return None,
             Err(refused) => {
                 let code = match refused {
                     Refused::Outside => "symlink_outside",
                     Refused::Directory | Refused::Special => "not_a_file",
                     Refused::TooLarge(_) | Refused::Unreadable(_) => "unreadable",
                 };
-                return self.skipped(code, relative, format!("{refused}; it is not loaded"));
+                self.skipped(code, relative, format!("{refused}; it is not loaded"));
+                return None;
             }
         };
         if let Err(error) = self.content(file, &metadata) {
-            return self.skipped("unreadable", relative, format!("cannot be read: {error}"));
+            self.skipped("unreadable", relative, format!("cannot be read: {error}"));
+            return None;
         }
         self.has_python |= top && is_tool_file(relative);
+        Some(metadata)
     }
 
     fn content(&mut self, file: File, metadata: &Metadata) -> io::Result<()> {
@@ -197,12 +211,9 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn stamp(&mut self, path: &Path) {
-        let Ok(metadata) = path.metadata() else {
-            return;
-        };
-        let (file, changed) = (metadata.ino(), (metadata.ctime(), metadata.ctime_nsec()));
-        for part in [file as i64, changed.0, changed.1] {
+    fn stamp(&mut self, metadata: &Metadata) {
+        self.stamps.update(metadata.ino().to_le_bytes());
+        for part in [metadata.ctime(), metadata.ctime_nsec()] {
             self.stamps.update(part.to_le_bytes());
         }
     }

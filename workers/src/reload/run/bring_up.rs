@@ -28,7 +28,8 @@ pub(super) struct Booted {
     pub(super) worker: Arc<Worker>,
     pub(super) declared: Arc<Declared>,
     pub(super) issues: Vec<Issue>,
-    /// The files are not those that were scanned, or were others meanwhile: some of them may be loaded, or none.
+    /// A source was written to between the scan and the end of the worker's start, even if its content is the same again: the
+    /// worker may have loaded either version.
     pub(super) files_changed: bool,
 }
 

@@ -154,7 +154,7 @@ impl Run {
         if !wanted.identity(toolchain).is_served_by(running) {
             Some("its files, its runtime or a limit of the process changed")
         } else if self.reloader.is_unsettled(&current.name) {
-            // They may be the same again, and others may have been loaded.
+            // The files may have the content of the scan again, while the worker has loaded another.
             Some("its files changed while it started")
         } else if variables != spec.environment {
             Some("its variables or secrets changed")
