@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use http::HeaderMap;
-use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::{
@@ -22,7 +21,7 @@ use tooldock_workers::process::Exit;
 use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::remote::{BackendId, RemoteServer};
 
-use super::link::{Inbound, Link, LinkLimits};
+use super::link::{Homes, Inbound, Link, LinkLimits};
 use super::process::failure::Raw;
 use super::wire::Pipes;
 use crate::catalogue::Catalogue;
@@ -369,7 +368,8 @@ impl Launcher for ProcessLauncher {
                 ServerProcess::spawn(&server, &self.host).await?
             }
         };
-        let runtime: Handle = self.host.runtimes.pick().await;
+        let runtimes = &self.host.runtimes;
+        let homes = Homes::new(runtimes.pick().await, runtimes.all().await);
         let pipes = child.take_pipes().ok_or_else(|| self.broken())?;
         let pipes = Pipes {
             stdin: pipes.stdin,
@@ -379,7 +379,7 @@ impl Launcher for ProcessLauncher {
             limits, inbound, ..
         } = parts;
         let name = self.server.name.clone();
-        let link = Link::open(name, pipes, &runtime, limits, inbound).map_err(|_| self.broken())?;
+        let link = Link::open(name, pipes, homes, limits, inbound).map_err(|_| self.broken())?;
         Ok((link, Box::new(ChildProcess { child, own })))
     }
 

@@ -1,8 +1,9 @@
 //! One connection to a server, shared by all its calls: over its pipes, or over another [`Transport`].
 //!
 //! A call takes an id of ours, appends its line to the outbox and waits; one task writes what has gathered (with few
-//! calls, each writes its own line), one reads and matches answers to ids. Progress tokens go out as the call's id and come back as what its caller wrote, so that
-//! callers of one process never meet. What belongs to a call goes to the call's sink before its
+//! calls, each writes its own line), one reads and matches answers to ids, in the runtime that the calls come from where
+//! there is but one. Progress tokens go out as the call's id and come back as what its caller wrote, so that callers of
+//! one process never meet. What belongs to a call goes to the call's sink before its
 //! answer does, in the server's order; everything else goes to the link's [`Inbound`].
 //!
 //! Every call ends exactly once: with its answer, by being dropped or cancelled, or with the link. Every request of the
@@ -14,6 +15,7 @@
 
 mod call;
 mod deliver;
+mod follow;
 mod questions;
 mod read;
 mod shared;
@@ -36,6 +38,8 @@ use tokio::time::{Instant, sleep};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 
+use self::follow::Follow;
+use self::read::Reader;
 use self::shared::{PipeEnd, Shared, Wire};
 use super::wire::{Lines, Pipes};
 use crate::jsonrpc::{
@@ -46,6 +50,7 @@ use crate::protocol::ProtocolVersion;
 #[cfg(test)]
 pub(crate) use self::call::Cancels;
 pub(crate) use self::call::{Call, Canceller};
+pub(crate) use self::follow::Homes;
 pub(crate) use self::transport::{Incoming, Transport, Unsent};
 
 /// Lines that may wait to be written.
@@ -164,12 +169,12 @@ pub(crate) enum Closed {
 /// The owner's end of a connection. Dropping it closes both pipes and fails the calls that wait.
 pub(crate) struct Link {
     shared: Arc<Shared>,
-    /// Those that read and write its pipes.
-    tasks: Vec<AbortHandle>,
+    /// The task that writes to its pipe.
+    writes: Option<AbortHandle>,
 }
 
 impl Link {
-    /// Takes the pipes over; its two tasks live in `runtime`.
+    /// Takes the pipes over.
     ///
     /// # Errors
     ///
@@ -177,11 +182,12 @@ impl Link {
     pub(crate) fn open(
         namespace: NamespaceName,
         pipes: Pipes,
-        runtime: &Handle,
+        homes: Homes,
         limits: LinkLimits,
         inbound: Arc<dyn Inbound>,
     ) -> std::io::Result<Arc<Self>> {
         // Registering needs the runtime that will poll them.
+        let runtime = homes.first;
         let _inside = runtime.enter();
         let writer = pipe::Sender::from_owned_fd(pipes.stdin)?;
         let reader = pipe::Receiver::from_owned_fd(pipes.stdout)?;
@@ -191,13 +197,12 @@ impl Link {
         let shared = Arc::new(shared);
         let max_result = Arc::clone(&shared.max_result);
         let lines = Lines::new(reader, move |size| max_result.fits(size), endless);
-        let tasks = [
-            runtime.spawn(read::run(Arc::clone(&shared), lines)),
-            runtime.spawn(write::flush(Arc::clone(&shared))),
-        ]
-        .map(|task| task.abort_handle());
-        let tasks = tasks.into();
-        Ok(Arc::new(Self { shared, tasks }))
+        Reader::new(Arc::clone(&shared), lines, Follow::new(homes.all)).begin(&runtime);
+        let writes = runtime.spawn(write::flush(Arc::clone(&shared)));
+        Ok(Arc::new(Self {
+            shared,
+            writes: Some(writes.abort_handle()),
+        }))
     }
 
     /// The same over another transport. Answers are handed in within `runtime`, if anywhere.
@@ -214,7 +219,7 @@ impl Link {
         });
         Arc::new(Self {
             shared,
-            tasks: Vec::new(),
+            writes: None,
         })
     }
 
@@ -347,7 +352,8 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.shared.close(Closed::Ended);
-        for task in &self.tasks {
+        self.shared.reading.end();
+        if let Some(task) = &self.writes {
             task.abort();
         }
     }

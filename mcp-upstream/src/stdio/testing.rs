@@ -9,11 +9,10 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::unix::pipe;
-use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
-use super::link::{Call, Inbound, Link, LinkLimits, NotificationSink};
+use super::link::{Call, Homes, Inbound, Link, LinkLimits, NotificationSink};
 use super::wire::Pipes;
 use crate::jsonrpc::splice::span;
 use crate::jsonrpc::{
@@ -127,7 +126,7 @@ impl Scene {
         let link = Link::open(
             "demo".parse().expect("a name"),
             pipes,
-            &Handle::current(),
+            Homes::here(),
             limits,
             Arc::clone(&house) as Arc<dyn Inbound>,
         );

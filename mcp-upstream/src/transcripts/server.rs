@@ -11,7 +11,6 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::unix::pipe;
-use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tooldock_workers::error::CallError;
 use tooldock_workers::registry::Namespace;
@@ -20,7 +19,7 @@ use tooldock_workers::worker::LogLevel;
 use crate::catalogue::Catalogue;
 use crate::jsonrpc::{Notification, Request, ResponseOutcome, RpcError, ServerRequest};
 use crate::protocol::ClientIdentity;
-use crate::stdio::link::{Call, Link, LinkLimits, NotificationSink};
+use crate::stdio::link::{Call, Homes, Link, LinkLimits, NotificationSink};
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::wire::Pipes;
 use crate::upstream::client::connector::{
@@ -214,7 +213,7 @@ impl Server {
                 stdin: stdin.into(),
                 stdout: stdout.into(),
             },
-            &Handle::current(),
+            Homes::here(),
             LinkLimits::new(|| 1 << 20),
             Arc::clone(&listener) as Arc<dyn Inbound>,
         );

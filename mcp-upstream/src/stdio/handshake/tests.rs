@@ -4,11 +4,10 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::stdio::link::{LinkLimits, NotificationSink};
+use crate::stdio::link::{Homes, LinkLimits, NotificationSink};
 use crate::stdio::testing::{Heard, House, Scene, raw, request, result, within};
 use crate::stdio::wire::Pipes;
 
@@ -239,7 +238,7 @@ impl Fixture {
         };
         let name = "demo".parse().expect("a name");
         let limits = LinkLimits::new(|| 1 << 20);
-        let link = Link::open(name, pipes, &Handle::current(), limits, house).expect("pipes");
+        let link = Link::open(name, pipes, Homes::here(), limits, house).expect("pipes");
         Self {
             link,
             asked,

@@ -2,7 +2,7 @@
 //!
 //! Waking a task of another runtime is a system call each time. So the answers that one read brought for a runtime go
 //! there together: they wake one task there, the lane's, which wakes the callers beside it. Callers in the link's own
-//! runtime are woken at once.
+//! runtime are woken at once; where all calls come from another one, the link moves there (see `follow`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -40,43 +40,52 @@ impl Waiting {
 }
 
 /// The lanes of a link.
-pub(super) struct Lanes {
-    /// Where the link's own tasks live.
-    own: runtime::Id,
-    lanes: Mutex<Open>,
-}
+pub(super) struct Lanes(Mutex<Open>);
 
-#[derive(Default)]
 struct Open {
-    lanes: Vec<(runtime::Id, Arc<Lane>)>,
+    /// Where the link is read.
+    own: runtime::Id,
+    lanes: Vec<Arc<Lane>>,
     /// There will be no more.
     over: bool,
 }
 
 impl Lanes {
     pub(super) fn new(own: runtime::Id) -> Self {
-        Self {
+        Self(Mutex::new(Open {
             own,
-            lanes: Mutex::default(),
-        }
+            lanes: Vec::new(),
+            over: false,
+        }))
+    }
+
+    /// The link is read in that runtime from now on. Answers to calls that began before still arrive by their lanes.
+    pub(super) fn read_in(&self, own: runtime::Id) {
+        lock(&self.0).own = own;
+    }
+
+    /// Where the link is read.
+    #[cfg(test)]
+    pub(super) fn read_where(&self) -> runtime::Id {
+        lock(&self.0).own
     }
 
     /// The lane to the runtime this is called in, if that is another than the link's.
     pub(super) fn here(&self) -> Option<Arc<Lane>> {
         let runtime = Handle::try_current().ok()?;
         let id = runtime.id();
-        if id == self.own {
+        let mut open = lock(&self.0);
+        if id == open.own {
             return None;
         }
-        let mut open = lock(&self.lanes);
-        if let Some((_, lane)) = open.lanes.iter().find(|(known, _)| *known == id) {
+        if let Some(lane) = open.lanes.iter().find(|lane| lane.runtime.id() == id) {
             return Some(Arc::clone(lane));
         }
         if open.over || open.lanes.len() == LANES_MAX {
             return None;
         }
-        let lane = Arc::new(Lane::default());
-        open.lanes.push((id, Arc::clone(&lane)));
+        let lane = Arc::new(Lane::to(runtime.clone()));
+        open.lanes.push(Arc::clone(&lane));
         drop(open);
         // Ends with the link, or with its runtime.
         runtime.spawn(carry(LeavesNothing(Arc::clone(&lane))));
@@ -86,11 +95,11 @@ impl Lanes {
     /// The link is over. What is on its way still arrives.
     pub(super) fn end(&self) {
         let lanes = {
-            let mut open = lock(&self.lanes);
+            let mut open = lock(&self.0);
             open.over = true;
             std::mem::take(&mut open.lanes)
         };
-        for (_, lane) in lanes {
+        for lane in lanes {
             lock(&lane.due).over = true;
             lane.filled.notify_one();
         }
@@ -98,8 +107,8 @@ impl Lanes {
 }
 
 /// The way to one runtime.
-#[derive(Default)]
 pub(super) struct Lane {
+    runtime: Handle,
     due: Mutex<Due>,
     filled: Notify,
 }
@@ -125,6 +134,19 @@ async fn carry(lane: LeavesNothing) {
 }
 
 impl Lane {
+    fn to(runtime: Handle) -> Self {
+        Self {
+            runtime,
+            due: Mutex::default(),
+            filled: Notify::new(),
+        }
+    }
+
+    /// Where the lane leads.
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
     /// Ends the calls whose answers are here. Says whether nobody else will.
     fn deliver(&self, answers: &mut Answers) -> bool {
         let over = {
@@ -151,29 +173,59 @@ impl Drop for LeavesNothing {
 
 /// The answers of one read, sorted by where they go.
 #[derive(Default)]
-pub(super) struct Batch(Vec<(Arc<Lane>, Answers)>);
+pub(super) struct Batch {
+    lanes: Vec<(Arc<Lane>, Answers)>,
+    /// Answers that were given at once.
+    at_once: usize,
+}
+
+/// Where the answers of one read go.
+pub(super) enum Whereto<'a> {
+    /// There is none.
+    Nowhere,
+    /// There is one, for another runtime.
+    Lane(&'a Arc<Lane>),
+    /// To callers beside the reader, or to several.
+    Here,
+}
 
 impl Batch {
     /// Ends a call, at once or with the others of its runtime.
     pub(super) fn add(&mut self, to: Waiting, outcome: Outcome) {
         let Some(lane) = to.lane else {
+            self.at_once += 1;
             let _ = to.reply.send(outcome);
             return;
         };
         let answer = (to.reply, outcome);
         match self
-            .0
+            .lanes
             .iter_mut()
             .find(|(known, _)| Arc::ptr_eq(known, &lane))
         {
             Some((_, answers)) => answers.push(answer),
-            None => self.0.push((lane, vec![answer])),
+            None => self.lanes.push((lane, vec![answer])),
+        }
+    }
+
+    /// Where the answers go that came since the last sending.
+    pub(super) fn whereto(&self) -> Whereto<'_> {
+        if self.at_once > 0 {
+            return Whereto::Here;
+        }
+        let mut lanes = self.lanes.iter().filter(|(_, answers)| !answers.is_empty());
+        match (lanes.next(), lanes.next()) {
+            (None, _) => Whereto::Nowhere,
+            (Some((lane, answers)), None) if answers.len() == 1 => Whereto::Lane(lane),
+            (Some(_), _) => Whereto::Here,
         }
     }
 
     /// Sends them on their way.
     pub(super) fn send(&mut self) {
-        for (lane, answers) in self.0.iter_mut().filter(|(_, answers)| !answers.is_empty()) {
+        self.at_once = 0;
+        let lanes = self.lanes.iter_mut();
+        for (lane, answers) in lanes.filter(|(_, answers)| !answers.is_empty()) {
             let over = {
                 let mut due = lock(&lane.due);
                 due.answers.append(answers);

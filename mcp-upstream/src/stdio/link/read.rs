@@ -1,22 +1,23 @@
-//! The task that reads: each line to its call, to its sink, or to whom the link serves. Nothing a server writes ends it
-//! but an endless line.
+//! The task that reads: each line to its call, to its sink, or to whom the link serves. Nothing a server writes ends
+//! reading but an endless line.
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::io::AsyncRead;
+use tokio::net::unix::pipe;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::process::pipe::{LARGE, widen};
 use tooldock_workers::worker::pending::Unmatched;
 
 use super::deliver::Batch;
+use super::follow::{self, Follow};
 use super::shared::{Entry, Shared};
 use super::tokens::is_task;
 use super::{Closed, NotificationSink, write};
@@ -37,49 +38,96 @@ const NOISE_PAUSE: Duration = Duration::from_millis(10);
 /// What a line weighs as noise besides its bytes.
 const NOISE_PER_LINE: usize = 256;
 
-/// Reads until the link is over, and closes it.
-pub(super) async fn run<R: AsyncRead + AsFd + Unpin>(shared: Arc<Shared>, mut lines: Lines<R>) {
-    // Whatever ends this task, the runtime's end included, ends the calls that wait for it.
-    let closes = ClosesOnDrop(Arc::clone(&shared));
-    // Dropped before that, so that what was answered is.
-    let mut answers = Batch::default();
-    let mut wide = false;
-    let mut noise = 0;
-    let mut complained = None;
-    loop {
-        let next = match lines.buffered() {
-            Some(line) => Ok(line),
-            None => {
-                answers.send();
-                lines.next().await
+/// What reads a link.
+pub(super) struct Reader {
+    /// Dropped before the link is closed, so that what was answered is.
+    answers: Batch,
+    lines: Lines<pipe::Receiver>,
+    follow: Follow,
+    /// The pipe was widened.
+    wide: bool,
+    /// Bytes of noise in a row.
+    noise: usize,
+    complained: Option<Instant>,
+    /// Whatever ends the reader, its runtime's end included, ends the calls that wait for it.
+    link: ClosesOnDrop,
+}
+
+impl Reader {
+    pub(super) fn new(shared: Arc<Shared>, lines: Lines<pipe::Receiver>, follow: Follow) -> Self {
+        Self {
+            answers: Batch::default(),
+            lines,
+            follow,
+            wide: false,
+            noise: 0,
+            complained: None,
+            link: ClosesOnDrop(shared),
+        }
+    }
+
+    /// Reads in that runtime until the link is over, and closes it; or until another runtime is the better one.
+    pub(super) fn begin(self, runtime: &Handle) {
+        let shared = Arc::clone(&self.link.0);
+        let spawn = || runtime.spawn(self.run()).abort_handle();
+        shared.reading.go_on(spawn);
+    }
+
+    async fn run(mut self) {
+        let Some(to) = self.read().await else { return };
+        self.link.0.lanes.read_in(to.id());
+        self.begin(&to);
+    }
+
+    /// Reads until the link is over, or until it is better read in another runtime, for which it is registered then.
+    async fn read(&mut self) -> Option<Handle> {
+        let shared = Arc::clone(&self.link.0);
+        loop {
+            let next = match self.lines.buffered() {
+                Some(line) => Ok(line),
+                None => {
+                    let to = self.follow.heard(&self.answers);
+                    self.answers.send();
+                    // Where that cannot be, it is read on here.
+                    if let Some(to) = to
+                        && let Ok(pipe) = follow::moved(self.lines.pipe(), &to)
+                    {
+                        self.lines.read_on_from(pipe);
+                        return Some(to);
+                    }
+                    self.lines.next().await
+                }
+            };
+            let (size, ignored) = match next {
+                Ok(Line::Whole(line)) => {
+                    let ignored = handle(&shared, &line, &mut self.answers).err();
+                    (line.len(), ignored)
+                }
+                Ok(Line::TooLong { answered, size, .. }) => {
+                    too_long(&shared, answered, size);
+                    (0, Some(ProtocolViolation::TooLong))
+                }
+                Err(End::Closed) => return None,
+                Err(End::Endless) => {
+                    shared.inbound.violation(ProtocolViolation::TooLong);
+                    shared.close(Closed::Violation("a line had no end"));
+                    return None;
+                }
+            };
+            let Some(violation) = ignored else {
+                self.noise = 0;
+                if size > LARGE && !std::mem::replace(&mut self.wide, true) {
+                    widen(self.lines.pipe());
+                }
+                continue;
+            };
+            ignored_message(&shared, &mut self.complained, violation);
+            self.noise += size + NOISE_PER_LINE;
+            if self.noise > NOISE_MAX {
+                self.noise = 0;
+                self.answers.send();
+                sleep(NOISE_PAUSE).await;
             }
-        };
-        let (size, ignored) = match next {
-            Ok(Line::Whole(line)) => (line.len(), handle(&shared, &line, &mut answers).err()),
-            Ok(Line::TooLong { answered, size, .. }) => {
-                too_long(&shared, answered, size);
-                (0, Some(ProtocolViolation::TooLong))
-            }
-            Err(End::Closed) => break,
-            Err(End::Endless) => {
-                shared.inbound.violation(ProtocolViolation::TooLong);
-                closes.0.close(Closed::Violation("a line had no end"));
-                break;
-            }
-        };
-        let Some(violation) = ignored else {
-            noise = 0;
-            if size > LARGE && !std::mem::replace(&mut wide, true) {
-                widen(lines.pipe());
-            }
-            continue;
-        };
-        ignored_message(&shared, &mut complained, violation);
-        noise += size + NOISE_PER_LINE;
-        if noise > NOISE_MAX {
-            noise = 0;
-            answers.send();
-            sleep(NOISE_PAUSE).await;
         }
     }
 }

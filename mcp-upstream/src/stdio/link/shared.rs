@@ -15,6 +15,7 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::pending::{Pending, Unmatched};
 
 use super::deliver::{Lanes, Waiting};
+use super::follow::Reading;
 use super::questions::ServerRequests;
 use super::tokens::Lasting;
 use super::transport::{Transport, Unsent};
@@ -41,7 +42,9 @@ pub(super) struct Shared {
     /// How messages reach the server.
     pub(super) wire: Wire,
     /// To callers in other runtimes.
-    lanes: Lanes,
+    pub(super) lanes: Lanes,
+    /// What reads pipes.
+    pub(super) reading: Reading,
     /// Requests of the server without an answer.
     pub(super) questions: Mutex<ServerRequests>,
     pub(super) closed: watch::Sender<Option<Closed>>,
@@ -116,6 +119,7 @@ impl Shared {
             calls: Mutex::default(),
             wire,
             lanes: Lanes::new(runtime),
+            reading: Reading::default(),
             questions: Mutex::default(),
             closed: watch::Sender::new(None),
         }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
+use super::follow::READS;
 use super::*;
 use crate::jsonrpc::ResponseOutcome;
 use crate::stdio::testing::{
@@ -698,17 +699,20 @@ async fn a_token_that_is_there_twice_is_not_sent() {
     assert_eq!(scene.link.in_flight(), 0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_callers_share_a_link_of_another_runtime_and_each_gets_its_own_answer() {
-    let elsewhere = tokio::runtime::Builder::new_multi_thread()
+/// A runtime of its own thread.
+fn another_runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
-        .expect("a runtime");
+        .expect("a runtime")
+}
+
+/// A link to a server that answers each line with its own parameters; the server's thread ends with the link.
+fn echoing(homes: Homes) -> (Arc<Link>, std::thread::JoinHandle<()>) {
     let (server_in, stdin) = std::io::pipe().expect("a pipe");
     let (stdout, server_out) = std::io::pipe().expect("a pipe");
-    // A server that answers each line with its own parameters.
-    std::thread::spawn(move || {
+    let server = std::thread::spawn(move || {
         use std::io::{BufRead, BufReader, Write};
         let mut out = server_out;
         for line in BufReader::new(server_in).lines().map_while(Result::ok) {
@@ -718,6 +722,8 @@ async fn many_callers_share_a_link_of_another_runtime_and_each_gets_its_own_answ
                 break;
             }
         }
+        // With the link gone nobody can read what is written, and nothing but that ends the writing.
+        while writeln!(out).is_ok() {}
     });
     let (said, _) = mpsc::channel(1);
     let (asked, _) = mpsc::channel(1);
@@ -727,23 +733,29 @@ async fn many_callers_share_a_link_of_another_runtime_and_each_gets_its_own_answ
         stdout: stdout.into(),
     };
     let name = "demo".parse().expect("a name");
-    let link = Link::open(
-        name,
-        pipes,
-        elsewhere.handle(),
-        LinkLimits::new(|| 1000),
-        house,
-    );
-    let link = link.expect("pipes");
+    let link = Link::open(name, pipes, homes, LinkLimits::new(|| 1000), house);
+    (link.expect("pipes"), server)
+}
+
+async fn echoes(link: &Link, params: Value) {
+    let params = params.to_string();
+    let call = link.request("echo", Some(raw(&params)), None);
+    assert_eq!(result(within(call.expect("begun")).await), params);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_callers_share_a_link_of_another_runtime_and_each_gets_its_own_answer() {
+    let elsewhere = another_runtime();
+    let first = elsewhere.handle().clone();
+    let homes = [first.clone(), Handle::current()];
+    let (link, _) = echoing(Homes::new(first, homes.into()));
     let done = Arc::new(AtomicUsize::new(0));
     let callers: Vec<_> = (0..32)
         .map(|caller| {
             let (link, done) = (Arc::clone(&link), Arc::clone(&done));
             tokio::spawn(async move {
                 for turn in 0..50 {
-                    let params = json!([caller, turn]).to_string();
-                    let call = link.request("echo", Some(raw(&params)), None);
-                    assert_eq!(result(within(call.expect("begun")).await), params);
+                    echoes(&link, json!([caller, turn])).await;
                     done.fetch_add(1, Ordering::Relaxed);
                 }
             })
@@ -755,6 +767,66 @@ async fn many_callers_share_a_link_of_another_runtime_and_each_gets_its_own_answ
     assert_eq!(done.load(Ordering::Relaxed), 32 * 50);
     drop(link);
     elsewhere.shutdown_background();
+}
+
+#[tokio::test]
+async fn a_link_is_read_where_its_calls_come_from() {
+    let (one, other, stranger) = (another_runtime(), another_runtime(), another_runtime());
+    let homes = [&one, &other].map(|it| it.handle().clone());
+    let (link, server) = echoing(Homes::new(homes[0].clone(), homes.into()));
+    let read_in = |link: &Link| link.shared.lanes.read_where();
+    // Each runtime, where the link is read after as many calls from there as make it move, and after one call less.
+    for (caller, at_first, then) in [
+        (&one, &one, &one),
+        (&other, &one, &other),
+        (&stranger, &other, &other),
+        (&one, &other, &one),
+    ] {
+        for turn in 1..=READS {
+            let called = Arc::clone(&link);
+            let call = caller.spawn(async move { echoes(&called, json!([turn])).await });
+            within(call).await.expect("answered");
+            if turn < READS {
+                assert_eq!(read_in(&link), at_first.handle().id(), "{turn}");
+            }
+        }
+        // The reader moves after it has given the answer out, so one call more tells.
+        let called = Arc::clone(&link);
+        let call = caller.spawn(async move { echoes(&called, json!([])).await });
+        within(call).await.expect("answered");
+        assert_eq!(read_in(&link), then.handle().id());
+    }
+    // Calls from two runtimes in turn leave the reader where it is.
+    for turn in 0..3 * READS {
+        let caller = [&one, &other][turn as usize % 2];
+        let called = Arc::clone(&link);
+        let call = caller.spawn(async move { echoes(&called, json!([turn])).await });
+        within(call).await.expect("answered");
+        assert_eq!(read_in(&link), one.handle().id());
+    }
+    drop(link);
+    let ended = tokio::task::spawn_blocking(move || server.join());
+    within(ended).await.expect("waited for").expect("no panic");
+    for runtime in [one, other, stranger] {
+        runtime.shutdown_background();
+    }
+}
+
+#[tokio::test]
+async fn a_link_ends_with_the_runtime_it_is_read_in_wherever_it_was_opened() {
+    let (one, other) = (another_runtime(), another_runtime());
+    let homes = [&one, &other].map(|it| it.handle().clone());
+    let (link, _) = echoing(Homes::new(homes[0].clone(), homes.into()));
+    for turn in 0..=READS {
+        let called = Arc::clone(&link);
+        let call = other.spawn(async move { echoes(&called, json!([turn])).await });
+        within(call).await.expect("answered");
+    }
+    let waits = link.request("echo", Some(raw("[]")), None).expect("begun");
+    other.shutdown_background();
+    within(link.closed()).await;
+    drop(waits);
+    one.shutdown_background();
 }
 
 #[tokio::test]

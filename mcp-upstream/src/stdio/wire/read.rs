@@ -72,6 +72,11 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         &self.pipe
     }
 
+    /// Reads what follows from another end. What was read and not taken stays.
+    pub(in crate::stdio) fn read_on_from(&mut self, pipe: R) {
+        self.pipe = pipe;
+    }
+
     /// The next line that is not empty, if it needs no read.
     pub(in crate::stdio) fn buffered(&mut self) -> Option<Line> {
         while let Some(offset) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
