@@ -104,12 +104,13 @@ impl ServerCall {
         let (mut attempts, mut tried) = (1, Vec::new());
         let mut reopened = false;
         loop {
-            let attempt = self.attempt(&place, peer, &mut tried);
             let outcome = if facts.method.ends_with("/list") {
+                let attempt = self.attempt(&place, peer, &mut tried);
                 let last_good = || self.last_good(&place);
-                catalogue::or_last_good(attempt, last_good).await
+                // Boxed, or every call would move the room for it.
+                Box::pin(catalogue::or_last_good(attempt, last_good)).await
             } else {
-                attempt.await
+                self.attempt(&place, peer, &mut tried).await
             };
             match outcome {
                 Ok(answer) => return Ok(answer),
