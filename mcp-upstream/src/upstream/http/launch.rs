@@ -155,6 +155,7 @@ impl Launcher for RemoteLauncher {
             let opener = Opener {
                 headers: place.headers.cloned(),
                 principal: place.principal.cloned(),
+                is_shared: place.replica.is_some(),
             };
             let session = Session::new(reached, backend, incoming, runtime, old, catalogue, opener);
             made = Some(Arc::clone(&session));

@@ -13,7 +13,8 @@
 //! way to its backend.
 //!
 //! Whether a call may be sent again is decided above; what decides it is said here, by [`Unsent`]: a request is unsent
-//! where nothing of it can have reached the backend, or where the backend answered that it knows no such session.
+//! where nothing of it can have reached the backend, or where the backend answered that it knows no such session. A session
+//! whose backend is gone or not healthy is left for one at another backend, unless its state lives there alone.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,6 +84,8 @@ pub(super) struct Opener {
     pub(super) headers: Option<Arc<HeaderMap>>,
     /// Whose credentials go with every message, where they are personal.
     pub(super) principal: Option<Arc<str>>,
+    /// Several clients share it: which backend is asked is decided with each request, above.
+    pub(super) is_shared: bool,
 }
 
 /// What became of a request that did not fail.
@@ -192,6 +195,9 @@ impl Session {
         let probes = outgoing.method() == Some("server/discover") && self.version.get().is_none();
         if !outgoing.opens() {
             self.wait_until_open().await;
+            if self.is_better_elsewhere() {
+                return Err(self.is_left());
+            }
         }
         if self.old.is_used() {
             if probes {
@@ -431,6 +437,32 @@ impl Session {
         }
     }
 
+    /// Whether what comes next is better asked of another backend: this one is known not to answer, another one takes new
+    /// sessions, and nothing is lost that only this one knows.
+    fn is_better_elsewhere(&self) -> bool {
+        if self.version.get().is_none() || self.backend().is_healthy() {
+            return false;
+        }
+        let now = self.reached.now();
+        let others = || now.backends.pick(&[self.opened_at.id().clone()], 0);
+        self.may_move() && others().is_some()
+    }
+
+    /// Whether one at another backend is as good.
+    fn may_move(&self) -> bool {
+        !self.opener.is_shared && !self.server.spec.stateful
+    }
+
+    /// The session is left for one at another backend.
+    fn is_left(&self) -> Failed {
+        self.lose();
+        Failed {
+            error: self.error("is not healthy where the session was"),
+            is_unsent: true,
+            is_session_gone: true,
+        }
+    }
+
     /// The backend cannot be used any more by this connection.
     pub(super) fn lose(&self) {
         self.lost.send_replace(true);
@@ -464,7 +496,8 @@ impl Session {
             SendErrorKind::ConnectTimeout => !self.backend().is_healthy(),
             _ => false,
         };
-        if away && self.version.get().is_some() {
+        let left = away && self.version.get().is_some();
+        if left {
             self.lose();
         }
         if error.kind != SendErrorKind::GivenUp {
@@ -477,6 +510,9 @@ impl Session {
         let what = format!("cannot be reached: {}", error.kind.told());
         let mut failed = answer::failed(&self.server, code, &what);
         failed.is_unsent = error.unsent;
+        // It may have been sent there once, when the connection ended under it: that it is not reached now is no attempt.
+        let retries = self.server.spec.retry.max > 0;
+        failed.is_session_gone = left && error.unsent && retries && self.may_move();
         failed
     }
 

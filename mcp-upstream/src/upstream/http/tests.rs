@@ -93,6 +93,7 @@ async fn shared(scene: &Scene, era: Era) -> Leased {
 struct Called {
     outcome: Result<String, (CallErrorCode, String)>,
     unsent: bool,
+    session_gone: bool,
 }
 
 async fn call(link: &Link) -> Called {
@@ -104,6 +105,7 @@ async fn call(link: &Link) -> Called {
     let answer = within(call.answer()).await;
     Called {
         unsent: call.is_unsent(),
+        session_gone: call.is_session_gone(),
         outcome: answer
             .map(|answer| match answer.outcome() {
                 ResponseOutcome::Result(part) | ResponseOutcome::Error(part) => {
@@ -377,12 +379,33 @@ async fn a_session_whose_backend_is_gone_is_opened_at_another() {
     let home = home.expect("called once");
     home.down.store(true, Ordering::SeqCst);
     let called = call(&leased).await;
-    assert!(called.unsent && called.outcome.is_err());
+    assert!(called.unsent && called.session_gone && called.outcome.is_err());
     drop(leased);
     let leased = session(&scene, "a").await;
     assert!(call(&leased).await.outcome.is_ok());
     let calls: usize = scene.backends.iter().map(|it| it.count("tools/call")).sum();
     assert_eq!(calls, 2);
+}
+
+#[tokio::test]
+async fn a_session_leaves_a_backend_that_is_not_healthy_for_one_that_is() {
+    for (count, stateful, leaves) in [(2, false, true), (1, false, false), (2, true, false)] {
+        let play = |seen| legacy(seen, |seen| Ok(json(&done(seen))));
+        let scene = Scene::keeping(count, Transport::Auto, stateful, play);
+        let leased = session(&scene, "a").await;
+        assert!(call(&leased).await.outcome.is_ok());
+        let home = scene.backends.iter().find(|it| it.count("tools/call") == 1);
+        let home = home.expect("called once");
+        home.ejected.store(true, Ordering::SeqCst);
+        let called = call(&leased).await;
+        assert_eq!(called.session_gone, leaves, "{count} {stateful}");
+        assert_eq!(called.outcome.is_ok(), !leaves, "{:?}", called.outcome);
+        assert_eq!(home.count("tools/call"), if leaves { 1 } else { 2 });
+        drop(leased);
+        let leased = session(&scene, "a").await;
+        assert!(call(&leased).await.outcome.is_ok());
+        assert_eq!(home.count("tools/call"), if leaves { 1 } else { 3 });
+    }
 }
 
 #[tokio::test]
@@ -395,7 +418,8 @@ async fn a_session_whose_state_was_at_a_lost_backend_is_over() {
     home.expect("called once")
         .down
         .store(true, Ordering::SeqCst);
-    assert!(call(&leased).await.outcome.is_err());
+    let called = call(&leased).await;
+    assert!(called.outcome.is_err() && !called.session_gone);
     drop(leased);
     let key = ConnectionKey::Session("a".into());
     let lease = scene
