@@ -116,6 +116,12 @@ impl InFlight {
         }
     }
 
+    /// How many requests are running; notifications and streams that have a place here have no id.
+    pub(crate) fn requests(&self) -> usize {
+        let calls = self.lock();
+        calls.running.iter().filter(|it| !it.id.is_empty()).count()
+    }
+
     /// Whether nothing is running.
     pub(super) fn is_empty(&self) -> bool {
         self.lock().running.is_empty()

@@ -287,6 +287,7 @@ impl Up<'_> {
         self.confirm(&place.affinity).await;
         kept.events.reopened();
         self.settle(session, place).await?;
+        kept.events.moved();
         session.affinity().ok_or(Failure::SessionEnded)
     }
 

@@ -88,10 +88,13 @@ pub(super) struct Fields<'a> {
     pub(super) id: Option<&'a [u8]>,
 }
 
+/// A stream may begin with it, and its first line begins behind it (HTML, "event stream interpretation").
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
 /// Reads an event.
 pub(super) fn fields(event: &[u8]) -> Fields<'_> {
     let mut fields = Fields::default();
-    let mut rest = event;
+    let mut rest = event.strip_prefix(BYTE_ORDER_MARK).unwrap_or(event);
     while !rest.is_empty() {
         let end = memchr2(b'\n', b'\r', rest).unwrap_or(rest.len());
         let (line, after) = rest.split_at(end);
@@ -158,6 +161,14 @@ mod tests {
         assert_eq!(fields(&found[1]).data.as_deref(), Some(&b"{\"a\":1}"[..]));
         assert_eq!(fields(&found[2]), Fields::default());
         assert_eq!(fields(&found[3]).data.as_deref(), Some(&b"x\ny"[..]));
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_passed_on_and_hides_nothing() {
+        let stream = "\u{feff}data: a\n\n";
+        let (found, _) = events(&[stream.as_bytes()]);
+        assert_eq!(found, [stream]);
+        assert_eq!(fields(&found[0]).data.as_deref(), Some(&b"a"[..]));
     }
 
     #[test]

@@ -2,8 +2,10 @@
 //!
 //! They leave the edge as our own streams do, so that an idle one stays small, with our keepalives between the server's
 //! events. A task reads the server; it ends with its reader, with the session, and with the server. A stream whose server
-//! broke off is broken off here, too: its client comes back, and finds the session where it is then.
+//! broke off, or from whose server the session moved away, is broken off here, too: its client comes back, and finds the
+//! session where it is then.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -175,26 +177,32 @@ impl Drop for Unfinished {
 }
 
 /// Puts the server's events on the stream.
-async fn pump(
-    mut body: Box<dyn ResponseBody>,
-    stream: Arc<Stream>,
-    mut of_session: Option<OfSession>,
-) {
+async fn pump(mut body: Box<dyn ResponseBody>, stream: Arc<Stream>, of_session: Option<OfSession>) {
     let unfinished = Unfinished(Arc::clone(&stream));
     let mut splitter = Splitter::default();
+    let (mut stay, ids) = of_session.unzip();
+    let end = ids.as_ref().map(|ids| ids.end_at_server());
     loop {
         let ended = async {
-            match &mut of_session {
-                Some((stay, _)) => drop(stay.ended().await),
-                None => std::future::pending().await,
+            match &mut stay {
+                Some(stay) => drop(stay.ended().await),
+                None => pending().await,
             }
         };
-        // ended: the session is over. reader_gone: nobody reads any more. chunk: the server said something, or no more.
+        let moved = async {
+            match ids.as_deref().zip(end) {
+                Some((ids, end)) => ids.moves_from(end).await,
+                None => pending().await,
+            }
+        };
+        // ended: the session is over. moved: it is at another backend. reader_gone: nobody reads any more. chunk: the server
+        // said something, or no more.
         let piece = tokio::select! { biased;
             () = ended => {
                 stream.finish();
                 break;
             }
+            () = moved => return,
             () = stream.reader_gone() => return,
             piece = body.chunk() => piece,
         };
@@ -213,7 +221,7 @@ async fn pump(
             }
         }
         while let Some(event) = splitter.next() {
-            if let Some((_, ids)) = &of_session {
+            if let Some(ids) = &ids {
                 ids.note_event(&event);
             }
             if !stream.push(event) {

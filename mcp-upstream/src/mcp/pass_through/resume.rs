@@ -1,4 +1,5 @@
-//! Which events the client of a session may come back for (`Last-Event-ID`).
+//! Which events the client of a session may come back for (`Last-Event-ID`), and when it has to: its streams end with the
+//! session's end at the server.
 //!
 //! The ids are the server's. While its first session lasts, each of them goes up again. Once the session was reopened, an id
 //! may be of the server's session before, which means nothing to the server, or something else: then only an id that was
@@ -6,7 +7,11 @@
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
 
 use super::events;
 
@@ -16,6 +21,9 @@ const KNOWN_MAX: usize = 256;
 /// The ids of events that a session's server gave.
 #[derive(Default)]
 pub(super) struct EventIds {
+    /// How often the session has moved to another end at its server.
+    moves: AtomicU32,
+    moved: Notify,
     /// Hashes of those since the session was reopened; `None` while it was not. Plain data.
     since: Mutex<Option<VecDeque<u64>>>,
 }
@@ -24,6 +32,29 @@ impl EventIds {
     /// The session has another end at its server from now on.
     pub(super) fn reopened(&self) {
         *self.lock() = Some(VecDeque::new());
+    }
+
+    /// The session is at its other end now: streams of the one before bring nothing more.
+    pub(super) fn moved(&self) {
+        self.moves.fetch_add(1, Ordering::Release);
+        self.moved.notify_waiters();
+    }
+
+    /// Which end of the session at its server counts.
+    pub(super) fn end_at_server(&self) -> u32 {
+        self.moves.load(Ordering::Acquire)
+    }
+
+    /// Waits until another end of the session counts than that one.
+    pub(super) async fn moves_from(&self, end: u32) {
+        loop {
+            let mut moved = pin!(self.moved.notified());
+            moved.as_mut().enable();
+            if self.end_at_server() != end {
+                return;
+            }
+            moved.await;
+        }
     }
 
     /// An event with that id is passed on.

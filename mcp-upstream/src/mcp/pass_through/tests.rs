@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::{FutureExt as _, StreamExt};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 use tooldock_workers::remote::{Mode, RemoteSpec};
@@ -245,6 +245,22 @@ async fn a_session_leaves_a_backend_that_is_not_healthy() {
 }
 
 #[tokio::test]
+async fn a_session_leaves_a_backend_that_was_removed_though_that_still_finishes_something() {
+    for (stateful, stays) in [(false, 0), (true, 1)] {
+        let house = house(2, |spec| spec.stateful = stateful);
+        let session = house.open().await;
+        let left = |spec: &mut RemoteSpec| {
+            spec.stateful = stateful;
+            spec.backends.remove(0);
+        };
+        house.harness.publish(vec![remote("search", left)]);
+        assert_eq!(house.post(&session, CALL).await.0, StatusCode::OK);
+        let calls = |at: usize| house.pool.backends[at].messages("tools/call").len();
+        assert_eq!([calls(0), calls(1)], [stays, 1 - stays], "{stateful}");
+    }
+}
+
+#[tokio::test]
 async fn a_call_that_may_have_been_seen_is_not_sent_again() {
     let house = house(2, |_| {});
     let session = house.open().await;
@@ -476,6 +492,34 @@ async fn a_servers_stream_is_read_to_its_end_and_broken_off_with_its_server() {
         assert_eq!(events.is_broken(), broken);
         drop(guards);
     }
+}
+
+#[tokio::test]
+async fn a_stream_is_broken_off_when_its_session_moves_to_another_backend() {
+    let house = house(2, |_| {});
+    let session = house.open().await;
+    for backend in &house.pool.backends {
+        backend.act(|request| {
+            (request.method == http::Method::GET)
+                .then(|| Ok(in_pieces(200, &[EVENTS], Vec::new(), Then::Waits)))
+        });
+    }
+    let stream = async || match house.get(&session).await {
+        Reply::Events { events, .. } => events,
+        _ => panic!("a stream"),
+    };
+    let mut events = stream().await;
+    // What runs into nothing: the backend goes on sending keepalives, say.
+    house.pool.backends[0]
+        .healthy
+        .store(false, Ordering::Relaxed);
+    assert_eq!(house.post(&session, CALL).await.0, StatusCode::OK);
+    assert_eq!(events.next().await, None);
+    assert!(events.is_broken(), "its client comes back");
+    // The stream it comes back to stays while the session stays.
+    let mut events = stream().await;
+    assert_eq!(house.post(&session, CALL).await.0, StatusCode::OK);
+    assert!(events.next().now_or_never().is_none());
 }
 
 #[tokio::test(start_paused = true)]

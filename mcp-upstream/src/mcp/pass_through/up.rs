@@ -188,6 +188,9 @@ impl<'a> Up<'a> {
             let (_, response) = self.to_any(what, Vec::new(), self.hash).await?;
             return Ok(response);
         }
+        if self.is_to_leave(session, &at, what) {
+            return Box::pin(self.elsewhere(session, &at, what, Lost::Backend(None))).await;
+        }
         let retry = self.server.spec.retry;
         let mut sent = self.to(&at, what, self.server.spec.stateful).await;
         if let Err(Failure::Send(error)) = &sent
@@ -234,6 +237,19 @@ impl<'a> Up<'a> {
                 Err(Failure::SessionEnded)
             }
         }
+    }
+
+    /// Whether a session is to leave its backend with this message: a reload has removed the backend, which only finishes
+    /// what it was asked before. That includes answers to what it asks its client, so a session stays while it has requests
+    /// there.
+    fn is_to_leave(&self, session: &Session, at: &Affinity, what: &Outgoing<'_>) -> bool {
+        let backends = &self.server.spec.backends;
+        let is_configured = backends.iter().any(|it| it.id.as_str() == &*at.backend);
+        // The message itself is one of them.
+        !is_configured
+            && !self.server.spec.stateful
+            && what.id.is_some()
+            && session.in_flight().requests() <= 1
     }
 
     /// Sends a message of a session to its backend. The inner error says that nothing was done with it, and why.
