@@ -41,6 +41,9 @@ impl RequestError {
             Self::SessionNotFound | Self::NamespaceNotFound(_) => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::StreamLimit => StatusCode::TOO_MANY_REQUESTS,
+            Self::Upstream(error) if error.code == CallErrorCode::RateLimited => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             Self::InsufficientScope { .. } => StatusCode::FORBIDDEN,
             Self::NotInitialized
             | Self::MethodNotFound(_)
@@ -81,6 +84,9 @@ impl RequestError {
         match self {
             Self::StreamLimit => {
                 with_header(reply, RETRY_AFTER, HeaderValue::from(STREAM_LIMIT_RETRY))
+            }
+            Self::Upstream(error) if error.code == CallErrorCode::RateLimited => {
+                with_header(reply, RETRY_AFTER, again_in(error))
             }
             Self::MethodNotAllowed => with_header(reply, ALLOW, HeaderValue::from_static("POST")),
             Self::InsufficientScope { wanted, .. } => challenged(reply, wanted),
@@ -155,8 +161,14 @@ pub(crate) fn rest_call(error: &CallError, caller: &Caller) -> Reply {
     if !unavailable {
         return reply;
     }
-    let seconds = retry_seconds(error.retry_after.unwrap_or(Duration::from_secs(1)));
-    with_header(reply, RETRY_AFTER, HeaderValue::from(seconds))
+    with_header(reply, RETRY_AFTER, again_in(error))
+}
+
+/// Seconds after which a call may be tried again.
+fn again_in(error: &CallError) -> HeaderValue {
+    HeaderValue::from(retry_seconds(
+        error.retry_after.unwrap_or(Duration::from_secs(1)),
+    ))
 }
 
 /// The body of a `Full` reply, for tests.
@@ -192,6 +204,16 @@ mod tests {
                 RequestError::InvalidParams("x".into()),
                 (200, -32602),
                 (200, -32602),
+            ),
+            (
+                RequestError::Upstream(CallError::new(CallErrorCode::RateLimited, "x")),
+                (429, code::LIMITED.into()),
+                (429, code::LIMITED.into()),
+            ),
+            (
+                RequestError::Upstream(CallError::new(CallErrorCode::Overloaded, "x")),
+                (200, code::UNAVAILABLE.into()),
+                (200, code::UNAVAILABLE.into()),
             ),
             (
                 RequestError::ResourceNotFound("a://b".into()),
