@@ -53,7 +53,8 @@ mod session;
 mod suspended;
 
 use answer::Answer;
-pub(crate) use answer::{Asked, Responder, of_function, refuse};
+use answer::refuse;
+pub(crate) use answer::{Asked, Responder, cannot_be_asked, of_function};
 pub(crate) use call::{CallInteractions, fulfil};
 pub(crate) use connection::{ConnectionInteractions, Unanswered};
 pub(crate) use events::{EventReceiver, EventSender, PeerEvent, events};

@@ -8,7 +8,7 @@ use tooldock_workers::worker::{CallSink, LogLevel};
 
 use super::interactive::CallInbox;
 use super::{EventSender, PeerEvent};
-use crate::interaction::{Asked, Interaction, refuse};
+use crate::interaction::{Asked, Interaction, cannot_be_asked};
 
 /// Who can be told something before the answer, and perhaps asked. Never waits. Cheap to clone.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ impl Peer {
         if let Some(inbox) = &self.inbox {
             return inbox.ask(asked);
         }
-        refuse(asked, "The caller cannot be asked anything");
+        cannot_be_asked(asked);
         Vec::new()
     }
 

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::{Ask, Question, Replier};
 
-use super::{Unanswered, ask_failed};
+use super::{Unanswered, ask_failed, missing_capability};
 use crate::jsonrpc::{self, Response, ResponseOutcome, ServerRequest, spans};
 use crate::protocol::code;
 
@@ -115,6 +115,14 @@ pub(crate) fn of_function(ask: Ask) -> Asked {
 pub(crate) fn refuse(asked: Asked, reason: &str) {
     for (question, responder) in asked {
         responder.answer(&question.key, Answer::Failed(ask_failed(reason)));
+    }
+}
+
+/// Fails questions to a caller that nothing can be asked.
+pub(crate) fn cannot_be_asked(asked: Asked) {
+    for (question, responder) in asked {
+        let failed = Answer::Failed(missing_capability(question.method));
+        responder.answer(&question.key, failed);
     }
 }
 

@@ -11,7 +11,7 @@ use tooldock_workers::registry::Namespace;
 
 use super::{
     Asked, EventSender, Interaction, KEPT_ANSWERS_MAX, OPEN_IN_CALL, Scope, TakenBack, ask_failed,
-    refuse,
+    cannot_be_asked, refuse,
 };
 
 /// What a call asks its client, and where. The upstream opens questions, the client's side answers them, and the call
@@ -65,10 +65,15 @@ impl CallInteractions {
 
     /// Asks questions, all or none of them: those that cannot be asked have failed, and nothing is given back.
     pub(crate) fn open(self: &Arc<Self>, asked: Asked) -> Vec<Arc<Interaction>> {
+        let Some(events) = &self.events else {
+            self.book().release();
+            cannot_be_asked(asked);
+            return Vec::new();
+        };
         let refusal = {
             let mut book = self.book();
             match self.admit(&mut book, asked.len()) {
-                Ok(events) => {
+                Ok(()) => {
                     let scope: Weak<dyn Scope> = Arc::<Self>::downgrade(self);
                     let limit = self.namespace.limits.ask_timeout;
                     let asked = asked.into_iter().map(|(question, responder)| {
@@ -99,11 +104,8 @@ impl CallInteractions {
         Vec::new()
     }
 
-    /// Whether so many questions more may be asked, and where.
-    fn admit(&self, book: &mut Book, more: usize) -> Result<&EventSender, String> {
-        let Some(events) = &self.events else {
-            return Err("The caller cannot be asked anything".into());
-        };
+    /// Whether so many questions more may be asked.
+    fn admit(&self, book: &mut Book, more: usize) -> Result<(), String> {
         if book.ended {
             return Err("The call is over".into());
         }
@@ -128,7 +130,7 @@ impl CallInteractions {
                 "A call may have at most {OPEN_IN_CALL} questions open"
             ));
         }
-        Ok(events)
+        Ok(())
     }
 
     /// Waits until the upstream has asked a question whose answer it has not been given yet. Cancel safe.

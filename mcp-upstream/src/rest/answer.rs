@@ -40,7 +40,7 @@ pub(super) async fn value_of(
     };
     let blame = failed.blame(tool);
     // Servers say the same of a tool that is not there and of wrong arguments: the list tells them apart.
-    let is_known = blame == failure::Blame::Server
+    let is_known = matches!(blame, failure::Blame::Server | failure::Blame::Caller)
         || (upstream
             .tools(namespace, None, ToolsWait::Short)
             .get()
@@ -63,21 +63,24 @@ fn bare(reply: ToolReply) -> Bytes {
 ///
 /// # Errors
 ///
-/// It is no result.
+/// It is no result of a tool (`CallToolResult`).
 fn value(result: &Bytes) -> Result<Result<Bytes, failure::Failed>, CallError> {
-    let odd = || {
-        CallError::new(
-            CallErrorCode::InternalError,
-            "The server's answer is no result",
-        )
+    let odd = |what: &str| {
+        let message = format!("The server's answer is no result of a tool: {what}");
+        CallError::new(CallErrorCode::UpstreamError, message)
     };
-    let object = spans::raw(result).ok_or_else(odd)?;
+    let object = spans::raw(result).filter(|it| it.get().starts_with('{'));
+    let object = object.ok_or_else(|| odd("it is no object"))?;
     let content = spans::member(object, "content");
-    let blocks: Vec<&RawValue> = content
-        .and_then(|content| serde_json::from_str(content.get()).ok())
-        .unwrap_or_default();
-    if spans::member(object, "isError").is_some_and(|it| it.get() == "true") {
-        return Ok(Err(failure::Failed::saying(object, &blocks)));
+    let blocks: Option<Vec<&RawValue>> = match content {
+        Some(content) => serde_json::from_str(content.get()).ok(),
+        None => Some(Vec::new()),
+    };
+    let blocks = blocks.ok_or_else(|| odd("its content is no list"))?;
+    match spans::member(object, "isError").map(RawValue::get) {
+        None | Some("false") => {}
+        Some("true") => return Ok(Err(failure::Failed::saying(object, &blocks))),
+        Some(_) => return Err(odd("its isError is neither true nor false")),
     }
     if let Some(value) = spans::member(object, "structuredContent") {
         return Ok(Ok(result.slice_ref(value.get().as_bytes())));
@@ -87,8 +90,10 @@ fn value(result: &Bytes) -> Result<Result<Bytes, failure::Failed>, CallError> {
     {
         return Ok(Ok(result.slice_ref(text.get().as_bytes())));
     }
-    let content = content.map_or("[]", RawValue::get);
-    Ok(Ok(format!(r#"{{"content":{content}}}"#).into()))
+    match content.map(RawValue::get) {
+        Some(content) => Ok(Ok(format!(r#"{{"content":{content}}}"#).into())),
+        None => Err(odd("it has no content")),
+    }
 }
 
 /// The text of a block of that kind, raw.
@@ -122,9 +127,29 @@ mod tests {
                 r#"{"content":[{"type":"image","data":""}]}"#,
                 r#"{"content":[{"type":"image","data":""}]}"#,
             ),
-            ("{}", r#"{"content":[]}"#),
+            (r#"{"content":[],"isError":false}"#, r#"{"content":[]}"#),
+            (r#"{"structuredContent":{}}"#, "{}"),
         ] {
             assert_eq!(bare(result), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_no_result_of_a_tool_is_no_success() {
+        for result in [
+            "{}",
+            "null",
+            "[]",
+            r#""x""#,
+            "7",
+            r#"{"foo":1}"#,
+            r#"{"content":{}}"#,
+            r#"{"content":[],"isError":"yes"}"#,
+            r#"{"resultType":"input_required","inputRequests":{}}"#,
+        ] {
+            let value = value(&Bytes::from_static(result.as_bytes()));
+            let error = value.expect_err(result);
+            assert_eq!(error.code, CallErrorCode::UpstreamError, "{result}");
         }
     }
 }

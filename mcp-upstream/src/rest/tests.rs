@@ -625,7 +625,8 @@ async fn a_tool_called_over_rest_has_nobody_to_talk_to() {
     let script = r#"{"steps":[{"progress":1},{"ask":[{"key":"k","method":"roots/list"}]}]}"#;
     let (status, answers) = post(&harness, "/tools/talk", script).await;
     assert_eq!(status, StatusCode::OK);
-    let failed = "ask_failed: The caller cannot be asked anything";
+    let failed =
+        "missing_capability: The client cannot be asked here: it has no capability \"roots\"";
     assert_eq!(answers, json!({ "k": { "failed": failed } }));
     assert_eq!(
         *harness.backend.callers.lock().expect("not poisoned"),

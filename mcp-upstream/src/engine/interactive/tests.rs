@@ -355,7 +355,8 @@ async fn a_caller_without_events_can_be_asked_nothing() {
     let fixture = fixture();
     let steps = [json!({ "progress": 1 }), asks(&["a"])];
     let outcome = fixture.work("talk", &script(&steps), None).await;
-    let failed = "ask_failed: The caller cannot be asked anything";
+    let failed =
+        "missing_capability: The client cannot be asked here: it has no capability \"elicitation\"";
     assert_eq!(outcome, Ok(json!({ "a": { "failed": failed } })));
 }
 

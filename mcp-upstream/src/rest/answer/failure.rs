@@ -71,6 +71,7 @@ impl Failed {
         };
         match is_of_arguments {
             true => Blame::Arguments,
+            false if self.code == Some(code::MISSING_CAPABILITY) => Blame::Caller,
             false if self.code.is_none() && self.message.starts_with("Unknown tool: ") => {
                 Blame::Name
             }
@@ -83,6 +84,7 @@ impl Failed {
         let code = match (blame, is_known) {
             (Blame::Arguments | Blame::Name, false) => CallErrorCode::ToolNotFound,
             (Blame::Arguments, true) => CallErrorCode::InvalidArguments,
+            (Blame::Caller, _) => CallErrorCode::MissingCapability,
             (Blame::Name, true) | (Blame::Server, _) => CallErrorCode::InternalError,
         };
         let mut error = CallError::new(code, self.message);
@@ -98,6 +100,8 @@ pub(super) enum Blame {
     Arguments,
     /// What the caller took for a tool.
     Name,
+    /// What the caller cannot do: it cannot be asked.
+    Caller,
     /// The tool, or its server.
     Server,
 }
