@@ -129,12 +129,12 @@ pub(crate) fn part(effective: &Effective, target: &Target) -> Checked {
     match target {
         Target::Servers(file) => external::check_file(file, namespaces, &secrets(effective).0),
         Target::Namespace(folder) => Checked {
-            findings: scan::check_folder(folder, namespaces),
+            findings: scan::check_folder(folder, namespaces, &secrets(effective).0),
             ..Checked::default()
         },
         Target::DataDir(data) => {
             let mut checked = servers(effective);
-            let folders = scan::check(&data.join("tools"), namespaces);
+            let folders = scan::check(&data.join("tools"), namespaces, &secrets(effective).0);
             checked.findings.extend(folders);
             checked
         }

@@ -17,7 +17,7 @@ use crate::{tree_file, yaml};
 
 mod variables;
 
-pub(crate) use variables::Variables;
+pub(crate) use variables::{INVALID_VARIABLE, Variables};
 
 /// The file's name inside a namespace folder.
 pub const MANIFEST_FILE: &str = "tooldock.yaml";

@@ -9,6 +9,8 @@ use crate::template::{NoValue, Sources};
 
 /// The code of an [`Issue`] about a variable without a value.
 const MISSING: &str = "missing_variable";
+/// The code of an [`Issue`] about a variable whose value is wrong.
+pub(crate) const INVALID_VARIABLE: &str = "invalid_variable";
 
 /// What `env` comes to.
 #[derive(Debug, Default)]
@@ -31,7 +33,7 @@ impl Manifest {
                     let message = "its value has a NUL, which no variable may have".to_owned();
                     variables
                         .issues
-                        .push(issue("invalid_variable", name, message));
+                        .push(issue(INVALID_VARIABLE, name, message));
                 }
                 Ok(value) => {
                     // Texts without a reference are no secret: `env` in a manifest is for settings.
@@ -43,7 +45,7 @@ impl Manifest {
                 Err(reason) => {
                     let code = match reason {
                         NoValue::Missing(_) | NoValue::NotAllowed(_) => MISSING,
-                        NoValue::Own(_) | NoValue::Malformed => "invalid_variable",
+                        NoValue::Own(_) | NoValue::Malformed => INVALID_VARIABLE,
                     };
                     let message = format!("{reason}; {name} is left out");
                     variables.issues.push(issue(code, name, message));

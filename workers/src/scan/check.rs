@@ -5,15 +5,19 @@ use std::path::Path;
 use super::{NamespaceSource, look_at, scan};
 use crate::config::NamespacesConfig;
 use crate::external::Finding;
+use crate::manifest::INVALID_VARIABLE;
 use crate::names::NamespaceName;
+use crate::secrets::Secrets;
+use crate::template::Sources;
 
-/// Looks at every folder under `tools/`. A directory that is not there has no namespaces.
-pub fn check(tools_dir: &Path, namespaces: &NamespacesConfig) -> Vec<Finding> {
+/// Looks at every folder under `tools/`. A directory that is not there has no namespaces. `secrets` are those that the
+/// gateway would have.
+pub fn check(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets) -> Vec<Finding> {
     match scan(tools_dir) {
         Ok(sources) => {
             let found = sources
                 .iter()
-                .flat_map(|source| findings(source, namespaces));
+                .flat_map(|source| findings(source, namespaces, secrets));
             found.collect()
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
@@ -22,7 +26,11 @@ pub fn check(tools_dir: &Path, namespaces: &NamespacesConfig) -> Vec<Finding> {
 }
 
 /// Looks at one folder.
-pub fn check_folder(folder: &Path, namespaces: &NamespacesConfig) -> Vec<Finding> {
+pub fn check_folder(
+    folder: &Path,
+    namespaces: &NamespacesConfig,
+    secrets: &Secrets,
+) -> Vec<Finding> {
     let real = match folder.canonicalize() {
         Ok(real) => real,
         Err(error) => return vec![error_at(folder, error.to_string())],
@@ -33,17 +41,28 @@ pub fn check_folder(folder: &Path, namespaces: &NamespacesConfig) -> Vec<Finding
         Err(error) => return vec![error_at(&real, format!("not a namespace name: {error}"))],
     };
     let source = look_at(name, real.clone(), &real, &real);
-    findings(&source, namespaces)
+    findings(&source, namespaces, secrets)
 }
 
-fn findings(source: &NamespaceSource, namespaces: &NamespacesConfig) -> Vec<Finding> {
+fn findings(
+    source: &NamespaceSource,
+    namespaces: &NamespacesConfig,
+    secrets: &Secrets,
+) -> Vec<Finding> {
     let (.., clamped) = source.manifest.effective_limits(&source.name, namespaces);
     let failure = source.failure.iter();
     let failure = failure.map(|failure| error_at(&source.dir, failure.message.clone()));
-    let issues = source.issues.iter().chain(&clamped).map(|issue| Finding {
+    let variables = source.manifest.variables(&Sources {
+        secrets: &secrets.for_namespace(&source.name).values,
+        environment: &|name| std::env::var(name).ok(),
+        allowed: Some(&namespaces.env_allowed),
+    });
+    let issues = source.issues.iter().chain(&clamped);
+    let issues = issues.chain(&variables.issues).map(|issue| Finding {
         place: source.dir.join(&issue.subject).display().to_string(),
         message: issue.message.clone(),
-        is_error: false,
+        // What is missing here may be there where the gateway runs; what is wrong is wrong everywhere.
+        is_error: issue.code == INVALID_VARIABLE,
     });
     failure.chain(issues).collect()
 }
@@ -61,6 +80,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::secrets::Secret;
 
     #[test]
     fn a_wrong_manifest_is_an_error_and_a_limit_above_its_ceiling_a_warning() {
@@ -68,16 +88,21 @@ mod tests {
         for (name, manifest) in [
             ("wrong", "timeout: soon"),
             ("slow", "timeout: 2days\nstrange: 1"),
-            ("good", "timeout: 10s"),
+            ("good", "timeout: 10s\nenv: { A: 'x', B: '${KEY}' }"),
+            (
+                "gaps",
+                "env: { A: '${BEARER_TOKEN}', B: '${KEY}', C: '${NOT_SET_ANYWHERE}' }",
+            ),
         ] {
             let folder = data.path().join(name);
             fs::create_dir(&folder).unwrap();
             fs::write(folder.join("tooldock.yaml"), manifest).unwrap();
         }
         let config = NamespacesConfig::default();
-        let all = check(data.path(), &config);
-        assert_eq!(all.len(), 3, "{all:?}");
-        let of = |name: &str| check_folder(&data.path().join(name), &config);
+        let secrets = Secrets::global([("KEY", Secret::new("value"))]);
+        let all = check(data.path(), &config, &secrets);
+        assert_eq!(all.len(), 5, "{all:?}");
+        let of = |name: &str| check_folder(&data.path().join(name), &config, &secrets);
         assert!(of("good").is_empty());
         let wrong = of("wrong");
         assert!(
@@ -89,7 +114,14 @@ mod tests {
             slow.len() == 2 && slow.iter().all(|it| !it.is_error),
             "{slow:?}"
         );
-        assert!(check(&data.path().join("none"), &config).is_empty());
+        let gaps = of("gaps");
+        let gaps: Vec<_> = gaps.iter().map(|it| (&*it.place, it.is_error)).collect();
+        let [(own, true), (missing, false)] = gaps[..] else {
+            panic!("{gaps:?}")
+        };
+        assert!(own.ends_with("tooldock.yaml: env.A"), "{own}");
+        assert!(missing.ends_with("tooldock.yaml: env.C"), "{missing}");
+        assert!(check(&data.path().join("none"), &config, &secrets).is_empty());
         assert!(of("none")[0].is_error);
     }
 }
