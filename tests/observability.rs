@@ -29,6 +29,24 @@ pub fn audit(gateway: &Gateway) -> Vec<Value> {
 }
 
 #[tokio::test]
+async fn the_audit_log_has_whole_arguments_where_that_is_asked_for_and_no_secret_of_them() {
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .config(json!({"observability": {"audit": {"arguments": "full"}}}))
+        .start()
+        .await;
+    let arguments = json!({"a": 1, "b": 2, "api_key": "hunter2"});
+    gateway.call("calc", "add", arguments).await;
+    let line = eventually("the audit line", || async {
+        audit(&gateway)
+            .into_iter()
+            .find(|line| line["tool"] == "add")
+    })
+    .await;
+    let expected = json!({"a": 1, "b": 2, "api_key": "***MASKED***"});
+    assert_eq!(line["arguments"], expected, "{line}");
+}
+
+#[tokio::test]
 async fn one_request_id_is_in_the_answer_and_in_the_audit_line() {
     let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
         .start()

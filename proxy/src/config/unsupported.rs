@@ -2,8 +2,6 @@
 //!
 //! Whoever builds a feature removes its line here.
 
-use tooldock_upstream::audit::{AuditArguments, AuditConfig};
-
 use super::listener::{AuthScheme, ListenerConfig, ProfileName};
 use super::{Config, ConfigError};
 
@@ -33,19 +31,12 @@ const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[("auth", |l| {
     })
 })];
 
-const AUDIT_KEYS: &[Rule<AuditConfig>] =
-    &[("arguments", |audit| audit.arguments != AuditArguments::Full)];
-
 /// Refuses the first key whose value needs a feature that is not built.
 pub(super) fn refuse(config: &Config) -> Result<(), ConfigError> {
     for (index, listener) in config.listeners.iter().enumerate() {
         refuse_in(listener, LISTENER_KEYS, || format!("listeners[{index}]."))?;
     }
-    refuse_in(config, KEYS, String::new)?;
-    refuse_in(&config.observability.audit, AUDIT_KEYS, || {
-        "observability.audit.".to_owned()
-    })?;
-    Ok(())
+    refuse_in(config, KEYS, String::new)
 }
 
 fn refuse_in<T>(
@@ -92,10 +83,6 @@ mod tests {
                 "replicas: { address: '10.0.0.1:1' }".into(),
             ),
             (
-                "observability.audit.arguments",
-                "observability: { audit: { arguments: full } }".into(),
-            ),
-            (
                 "observability.otlp",
                 "observability: { otlp: 'http://collector:4318' }".into(),
             ),
@@ -106,9 +93,6 @@ mod tests {
                 Some(format!("{key}: not supported by this version"))
             );
         }
-        assert_eq!(
-            cases.len(),
-            KEYS.len() + LISTENER_KEYS.len() + AUDIT_KEYS.len()
-        );
+        assert_eq!(cases.len(), KEYS.len() + LISTENER_KEYS.len());
     }
 }
