@@ -55,6 +55,11 @@ fn wrong_usage_and_wrong_values_exit_2_with_one_line_that_names_them() {
             TOKENS.to_vec(),
             "--no-such-flag",
         ),
+        (
+            &["secrets", "set", "--key", "A"],
+            vec![],
+            "--scope <SCOPE> (see tooldock secrets set --help)",
+        ),
         (&["serve"], vec![], "BEARER_TOKEN"),
         (
             &["serve", "--role", "core"],

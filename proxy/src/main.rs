@@ -193,7 +193,15 @@ fn refuse(reason: impl std::fmt::Display) -> ExitCode {
     ExitCode::from(EXIT_USAGE)
 }
 
-/// Help and version as clap prints them; a usage error as its first line.
+/// The command that a usage error of clap is about: `tooldock keys create`.
+fn command_of(text: &str) -> String {
+    let usage = text.lines().find_map(|line| line.strip_prefix("Usage: "));
+    let words = usage.unwrap_or("tooldock").split(' ');
+    let names = words.take_while(|word| word.starts_with(|first: char| first.is_ascii_lowercase()));
+    names.collect::<Vec<_>>().join(" ")
+}
+
+/// Help and version as clap prints them; a usage error as one line, which names the help of its command.
 fn explain(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => print(&error.to_string()),
@@ -203,10 +211,15 @@ fn explain(error: &clap::Error) -> ExitCode {
         }
         _ => {
             let text = error.to_string();
-            let line = text.lines().next().unwrap_or_default();
+            let paragraph = text
+                .lines()
+                .map(str::trim)
+                .take_while(|line| !line.is_empty());
+            let what = paragraph.collect::<Vec<_>>().join(" ");
             refuse(format_args!(
-                "{} (see tooldock --help)",
-                line.trim_start_matches("error: ")
+                "{} (see {} --help)",
+                what.trim_start_matches("error: "),
+                command_of(&text)
             ))
         }
     }
