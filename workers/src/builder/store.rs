@@ -136,10 +136,11 @@ impl Store {
         let relative = relative(path)?;
         let shown = relative.display().to_string();
         let not_analysed = || {
-            BuilderError::not_found(format!(
-                "{source:?} was not analysed, or so long ago that its files were removed. Call analyze_repo with exactly this \
-                 repo_url first, then read_repo_file again."
-            ))
+            // Without the address: somebody may have written a password into it.
+            BuilderError::not_found(
+                "this repo_url was not analysed, or so long ago that its files were removed. Call analyze_repo with exactly \
+                 this repo_url first, then read_repo_file again.",
+            )
         };
         if self.root.symlink_metadata().is_err() {
             return Err(not_analysed());

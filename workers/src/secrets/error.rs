@@ -72,7 +72,7 @@ pub enum SecretsError {
         reason: &'static str,
     },
     /// There is no such entry.
-    #[error("there is no secret {key} in scope {scope}; `list` shows what there is")]
+    #[error("there is no secret {key} in scope {scope}; the list of secrets shows what there is")]
     NoSuchSecret {
         /// The key.
         key: String,
