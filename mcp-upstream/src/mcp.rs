@@ -72,7 +72,7 @@ async fn posted<'a>(
     let message = match &content {
         Body::One(message) => message,
         Body::Batch(messages) => {
-            if head.version.as_deref().map(str::trim) == Some(modern::VERSION) {
+            if names(head, modern::VERSION) {
                 return Err(modern::batch_refused().into());
             }
             let cx = open(core, caller, head, body, false).await?;
@@ -242,7 +242,12 @@ async fn open<'a>(
     initialize: bool,
 ) -> Result<CallContext<'a>, RequestError> {
     let namespace = namespace(core, caller)?;
-    let header = header_version(caller, head)?;
+    // That of the other era says nothing of what an `initialize` asks for.
+    let other = initialize && caller.profile.modern && names(head, modern::VERSION);
+    let header = match other {
+        true => None,
+        false => header_version(caller, head)?,
+    };
     let session = session(core, caller, head, &namespace).await?;
     let version = agree(caller, header, session.as_ref())?;
     if let Some(session) = &session {
@@ -291,6 +296,11 @@ pub(crate) fn namespace(core: &Core, caller: &Caller) -> Result<Arc<Namespace>, 
     core.registry
         .admitted(name)
         .ok_or_else(|| RequestError::NamespaceNotFound(name.to_string()))
+}
+
+/// Whether the header names that version.
+fn names(head: &McpHead, version: &str) -> bool {
+    head.version.as_deref().map(str::trim) == Some(version)
 }
 
 fn header_version(

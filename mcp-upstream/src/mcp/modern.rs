@@ -36,7 +36,8 @@ pub(super) const VERSION: &str = protocol::MODERN;
 /// The calls that wait for their clients.
 pub(crate) type SuspendedCalls = interaction::SuspendedCalls<delivery::ModernCall>;
 
-/// Whether a message is of this era. A request or notification has a method, and members beside it.
+/// Whether a message is of this era. A request or notification has a method, and members beside it. `initialize` is of the
+/// other one, whatever the headers say (K-14).
 pub(super) fn is_modern(head: &McpHead, asks: Option<(&str, &Members<'_>)>) -> bool {
     let method = asks.map(|(method, _)| method);
     if head.session.is_none() {
@@ -47,7 +48,7 @@ pub(super) fn is_modern(head: &McpHead, asks: Option<(&str, &Members<'_>)>) -> b
             .is_some_and(|text| text >= VERSION && text.parse::<ProtocolVersion>().is_err());
         let mirrored = head.mirrored.as_deref();
         let mirrors = mirrored.is_some_and(|headers| headers.method.is_some());
-        if unknown || (mirrors && method != Some("initialize")) {
+        if (unknown || mirrors) && method != Some("initialize") {
             return true;
         }
     }
@@ -93,6 +94,12 @@ pub(super) async fn answer(
     })
 }
 
+/// The version that a request names in its header alone, if nobody speaks it.
+fn unknown(head: &McpHead) -> Option<&str> {
+    let version = head.version.as_deref().map(str::trim)?;
+    (version != VERSION && version.parse::<ProtocolVersion>().is_err()).then_some(version)
+}
+
 /// Why several messages in one body are refused.
 pub(super) fn batch_refused() -> RequestError {
     RequestError::Shape("2026-07-28 has no batches: send one message per POST".into())
@@ -115,6 +122,11 @@ async fn request(
         return Err(RequestError::HeaderMismatch(
             "MCP-Protocol-Version is missing".into(),
         ));
+    }
+    if members.raw(Key::ProtocolVersion).is_none()
+        && let Some(version) = unknown(head)
+    {
+        return Err(unsupported(caller, version));
     }
     members.well_formed().map_err(missing_meta)?;
     let read = meta::read(body, members).map_err(RequestError::MissingMeta)?;

@@ -242,6 +242,49 @@ async fn an_unknown_version_is_told_the_known_ones() {
 }
 
 #[tokio::test]
+async fn an_unknown_version_in_the_header_alone_is_told_the_known_ones_too() {
+    let service = service();
+    let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
+    for (version, expected) in [
+        ("2027-01-01", "unsupported_version"),
+        ("zzz", "unsupported_version"),
+        ("2026-07-28", "missing_meta"),
+    ] {
+        let head = McpHead {
+            version: Some(version.into()),
+            accept: accept_both(),
+            ..McpHead::default()
+        };
+        let reply = service.send_as(caller(), head, &ping).await;
+        let (status, body) = crate::testing::parts(&reply);
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{version}");
+        assert_eq!(body["error"]["data"]["code"], expected, "{version}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn initialize_opens_a_session_whatever_era_its_header_is_of() {
+    let service = service();
+    let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" },
+    } });
+    for (version, status, said) in [
+        ("2026-07-28", 200, "2025-11-25"),
+        ("2027-01-01", 400, "unsupported_version"),
+    ] {
+        let head = McpHead {
+            version: Some(version.into()),
+            accept: accept_both(),
+            ..McpHead::default()
+        };
+        let reply = service.send_as(caller(), head, &message).await;
+        let (found, body) = crate::testing::parts(&reply);
+        assert_eq!(found.as_u16(), status, "{version}: {body}");
+        assert!(body.to_string().contains(said), "{version}: {body}");
+    }
+}
+
+#[tokio::test]
 async fn a_listener_without_this_era_names_the_versions_it_has() {
     let harness = service();
     let mut caller = caller();
