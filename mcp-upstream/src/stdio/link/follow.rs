@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 
 use super::deliver::{Batch, Lane, Whereto};
 
-/// So many reads in a row make a reader move. Moving costs about as much as two or three answers that go over.
+/// So many reads in a row make a reader move: enough that two clients which take turns do not make it go to and fro.
 pub(super) const READS: u32 = 16;
 
 /// The runtimes that a link's tasks may live in.
