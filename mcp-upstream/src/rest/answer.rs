@@ -9,13 +9,13 @@ use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::ToolReply;
 
 use crate::engine::UpstreamReply;
-use crate::jsonrpc::{ResponseOutcome, spans};
+use crate::jsonrpc::{ResponseOutcome, entries, spans};
 use crate::upstream::{ToolsWait, Upstream};
 
 mod failure;
 
 /// The value of a call: what a function returned; of a server's result the structured content, else a lone text, else
-/// the content blocks.
+/// the content blocks, else the whole result.
 ///
 /// # Errors
 ///
@@ -92,8 +92,18 @@ fn value(result: &Bytes) -> Result<Result<Bytes, failure::Failed>, CallError> {
     }
     match content.map(RawValue::get) {
         Some(content) => Ok(Ok(format!(r#"{{"content":{content}}}"#).into())),
+        None if says_something(object) => Ok(Ok(result.slice_ref(object.get().as_bytes()))),
         None => Err(odd("it has no content")),
     }
+}
+
+/// Whether a result without content says something all the same, in words of its server's own. What it asks its client
+/// for is no result.
+fn says_something(object: &RawValue) -> bool {
+    let asks = spans::member(object, "resultType").map(RawValue::get);
+    let about_itself = |name: &str| matches!(name, "_meta" | "resultType" | "isError");
+    asks != Some("\"input_required\"")
+        && entries(object).is_some_and(|all| all.iter().any(|(name, _)| !about_itself(name)))
 }
 
 /// The text of a block of that kind, raw.
@@ -113,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_its_structure_else_its_text_else_its_blocks() {
+    fn a_result_is_its_structure_else_its_text_else_its_blocks_else_itself() {
         for (result, expected) in [
             (
                 r#"{"content":[],"structuredContent":{"n":1.50}}"#,
@@ -129,6 +139,7 @@ mod tests {
             ),
             (r#"{"content":[],"isError":false}"#, r#"{"content":[]}"#),
             (r#"{"structuredContent":{}}"#, "{}"),
+            (r#"{"who":"b"}"#, r#"{"who":"b"}"#),
         ] {
             assert_eq!(bare(result), expected);
         }
@@ -142,7 +153,7 @@ mod tests {
             "[]",
             r#""x""#,
             "7",
-            r#"{"foo":1}"#,
+            r#"{"_meta":{}}"#,
             r#"{"content":{}}"#,
             r#"{"content":[],"isError":"yes"}"#,
             r#"{"resultType":"input_required","inputRequests":{}}"#,
