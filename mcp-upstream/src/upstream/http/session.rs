@@ -510,7 +510,8 @@ impl Session {
         let what = format!("cannot be reached: {}", error.kind.told());
         let mut failed = answer::failed(&self.server, code, &what);
         failed.is_unsent = error.unsent;
-        // It may have been sent there once, when the connection ended under it: that it is not reached now is no attempt.
+        // The request may have been sent to this backend once, when the connection ended under the request: that the backend is
+        // not reached now is no attempt.
         let retries = self.server.spec.retry.max > 0;
         failed.is_session_gone = left && error.unsent && retries && self.may_move();
         failed
