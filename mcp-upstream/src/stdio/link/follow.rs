@@ -1,4 +1,4 @@
-//! The reader of a link goes where its calls come from.
+//! The reader of a link goes to the runtime that the calls of the link come from.
 //!
 //! An answer for a caller in another runtime wakes two threads, the reader's and then the caller's. With many callers
 //! answers go over together and that costs little; with one client, which waits for each answer before its next call,
@@ -55,7 +55,7 @@ impl Follow {
         }
     }
 
-    /// Hears of the answers of a read. Says where it is better to read on, if that is elsewhere.
+    /// Hears of the answers of a read. Gives the runtime in which the link is better read on, if that is another one.
     pub(super) fn heard(&mut self, answers: &Batch) -> Option<Handle> {
         match answers.whereto() {
             Whereto::Nowhere => return None,

@@ -448,7 +448,7 @@ impl Session {
         self.may_move() && others().is_some()
     }
 
-    /// Whether one at another backend is as good.
+    /// Whether a session at another backend is as good as this session.
     fn may_move(&self) -> bool {
         !self.opener.is_shared && !self.server.spec.stateful
     }
