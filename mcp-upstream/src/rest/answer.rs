@@ -9,7 +9,7 @@ use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::ToolReply;
 
 use crate::engine::UpstreamReply;
-use crate::jsonrpc::{ResponseOutcome, entries, spans};
+use crate::jsonrpc::{ResponseOutcome, few_entries, spans};
 use crate::upstream::{ToolsWait, Upstream};
 
 mod failure;
@@ -101,9 +101,11 @@ fn value(result: &Bytes) -> Result<Result<Bytes, failure::Failed>, CallError> {
 /// for is no result.
 fn says_something(object: &RawValue) -> bool {
     let asks = spans::member(object, "resultType").map(RawValue::get);
-    let about_itself = |name: &str| matches!(name, "_meta" | "resultType" | "isError");
+    const ABOUT_ITSELF: [&str; 3] = ["_meta", "resultType", "isError"];
+    // More members than those, however many, are not listed here.
+    let few = few_entries(object, ABOUT_ITSELF.len());
     asks != Some("\"input_required\"")
-        && entries(object).is_some_and(|all| all.iter().any(|(name, _)| !about_itself(name)))
+        && few.is_none_or(|all| all.iter().any(|(name, _)| !ABOUT_ITSELF.contains(&&**name)))
 }
 
 /// The text of a block of that kind, raw.
@@ -140,6 +142,10 @@ mod tests {
             (r#"{"content":[],"isError":false}"#, r#"{"content":[]}"#),
             (r#"{"structuredContent":{}}"#, "{}"),
             (r#"{"who":"b"}"#, r#"{"who":"b"}"#),
+            (
+                r#"{"a":1,"b":2,"c":3,"d":4}"#,
+                r#"{"a":1,"b":2,"c":3,"d":4}"#,
+            ),
         ] {
             assert_eq!(bare(result), expected);
         }
