@@ -118,7 +118,7 @@ pub(crate) fn refuse(asked: Asked, reason: &str) {
     }
 }
 
-/// Fails questions to a caller that nothing can be asked.
+/// Fails the questions of a call whose caller cannot be asked anything.
 pub(crate) fn cannot_be_asked(asked: Asked) {
     for (question, responder) in asked {
         let failed = Answer::Failed(missing_capability(question.method));

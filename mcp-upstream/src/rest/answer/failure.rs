@@ -100,7 +100,7 @@ pub(super) enum Blame {
     Arguments,
     /// What the caller took for a tool.
     Name,
-    /// What the caller cannot do: it cannot be asked.
+    /// The caller, which lacks a capability that the tool needs.
     Caller,
     /// The tool, or its server.
     Server,

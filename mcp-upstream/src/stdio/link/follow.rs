@@ -107,7 +107,7 @@ enum Task {
 }
 
 impl Reading {
-    /// Starts the task, or goes on with it as another one. Nothing is started when the link is gone.
+    /// Starts the task that reads, or the one that reads on in another runtime. Where the link is gone, none is started.
     pub(super) fn go_on(&self, spawn: impl FnOnce() -> AbortHandle) {
         let mut task = self.task();
         if !matches!(*task, Task::Over) {

@@ -49,7 +49,7 @@ pub(super) struct Reader {
     /// Bytes of noise in a row.
     noise: usize,
     complained: Option<Instant>,
-    /// Whatever ends the reader, its runtime's end included, ends the calls that wait for it.
+    /// Dropped with the reader, also when its runtime ends: the calls that wait for an answer end then, too.
     link: ClosesOnDrop,
 }
 

@@ -722,7 +722,7 @@ fn echoing(homes: Homes) -> (Arc<Link>, std::thread::JoinHandle<()>) {
                 break;
             }
         }
-        // With the link gone nobody can read what is written, and nothing but that ends the writing.
+        // Writing fails once the link has closed its pipes: so the end of this thread shows that it has.
         while writeln!(out).is_ok() {}
     });
     let (said, _) = mpsc::channel(1);
