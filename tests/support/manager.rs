@@ -1,7 +1,9 @@
 //! A client of the management tools.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 
+use jsonschema::Validator;
 use serde_json::{Value, json};
 
 use super::gateway::{Builder, TOKEN};
@@ -12,6 +14,8 @@ pub struct Manager {
     pub address: SocketAddr,
     client: reqwest::Client,
     session: String,
+    /// The output schema of each tool that the listener publishes.
+    output_schemas: HashMap<String, Validator>,
 }
 
 /// What a tool answered.
@@ -66,6 +70,7 @@ impl Manager {
             address,
             client: reqwest::Client::new(),
             session: String::new(),
+            output_schemas: HashMap::new(),
         };
         let message = json!({"jsonrpc": "2.0", "id": "init-1", "method": "initialize", "params": {
             "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}});
@@ -77,6 +82,9 @@ impl Manager {
         assert_eq!(answer["result"]["serverInfo"]["name"], "tooldock/_system");
         let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
         assert_eq!(manager.post(&ready).await.status(), 202);
+        let (listed, _) = manager.request("tools/list", json!({})).await;
+        let tools = listed["result"]["tools"].as_array().expect("a list");
+        manager.output_schemas = tools.iter().map(output_schema).collect();
         manager
     }
 
@@ -127,14 +135,28 @@ impl Manager {
         (last, messages)
     }
 
-    /// Calls a tool.
+    /// Calls a tool. The result of a success must fit the schema that the tool publishes, as official clients demand.
     pub async fn call(&self, tool: &str, arguments: Value) -> Answer {
         let params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": "p"}});
         let (answer, progress) = self.request("tools/call", params).await;
         assert!(answer["error"].is_null(), "{tool}: {answer}");
+        let result = &answer["result"];
+        if let Some(schema) = self.output_schemas.get(tool)
+            && result["isError"] == false
+            && let Err(error) = schema.validate(&result["structuredContent"])
+        {
+            panic!("{tool}: {} at {}: {result}", error, error.instance_path());
+        }
         Answer {
             result: answer["result"].clone(),
             progress,
         }
     }
+}
+
+/// A tool's name and the validator of its output schema.
+fn output_schema(tool: &Value) -> (String, Validator) {
+    let name = tool["name"].as_str().expect("a name").to_owned();
+    let schema = jsonschema::validator_for(&tool["outputSchema"]).expect("a schema");
+    (name, schema)
 }

@@ -230,9 +230,12 @@ fn raw(value: &Value) -> Arc<RawValue> {
         .into()
 }
 
-/// One object without references: clients that generate forms read nothing else.
+/// The schema of a tool's arguments: an object without references, since clients that generate forms read nothing else.
 fn input_schema<T: JsonSchema>() -> Value {
-    let mut settings = SchemaSettings::draft2020_12();
+    schema::<T>(SchemaSettings::draft2020_12())
+}
+
+fn schema<T: JsonSchema>(mut settings: SchemaSettings) -> Value {
     settings.inline_subschemas = true;
     settings.meta_schema = None;
     let schema = settings.into_generator().into_root_schema_for::<T>();
@@ -249,9 +252,10 @@ fn input_schema<T: JsonSchema>() -> Value {
     schema
 }
 
-/// The schema of `structuredContent`: what is no object is wrapped, as the value is.
+/// The schema of `structuredContent`. A list is wrapped in an object, as the value is. Members that are left out when
+/// empty are not required.
 fn output_schema<T: JsonSchema>() -> Value {
-    let schema = input_schema::<T>();
+    let schema = schema::<T>(SchemaSettings::draft2020_12().for_serialize());
     match schema["type"] == "object" {
         true => schema,
         false => json!({
