@@ -32,6 +32,7 @@ mod long_streams;
 mod make_test;
 mod management;
 mod manager_cancels;
+mod manager_sdk;
 mod manager_transports;
 mod mcp;
 mod modern;

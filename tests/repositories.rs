@@ -16,7 +16,7 @@ server.tool("list_issues", "List GitHub issues", {}, async () => run(octokit));
 "#;
 
 /// A TypeScript server in a repository of its own; gives the repository's URL.
-fn sample(folder: &Path) -> String {
+pub fn sample(folder: &Path) -> String {
     let package =
         r#"{"dependencies": {"@modelcontextprotocol/sdk": "^1.0.0", "@octokit/rest": "^20.0.0"}}"#;
     for (path, text) in [
