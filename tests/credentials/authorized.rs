@@ -174,6 +174,36 @@ async fn an_operator_authorizes_the_gateway_for_everybody_by_a_pasted_address() 
 }
 
 #[tokio::test]
+async fn silent_connections_and_wrong_answers_hold_up_no_browser() {
+    let far = Backend::start("far").await;
+    let provider = Provider::start(3600);
+    let oauth =
+        json!({"grant": "authorization_code", "issuer": provider.issuer, "scopes": ["mcp:all"]});
+    let gateway = house(&far, oauth).await;
+    let asking = Asking::start(&gateway, &[]);
+    let back = browse(&provider.issuer, &asking.address).await;
+    let authority = back.split('/').nth(2).unwrap().to_owned();
+    let mut silent = Vec::new();
+    for number in 0..200 {
+        let mut connection = tokio::net::TcpStream::connect(&authority).await.unwrap();
+        let begins = format!("GET /callback?state=x{number}&code=y HTTP/1.1\r\n");
+        let some = &begins.as_bytes()[..number % begins.len()];
+        tokio::io::AsyncWriteExt::write_all(&mut connection, some)
+            .await
+            .unwrap();
+        silent.push(connection);
+    }
+    let wrong = back.replace("state=", "state=x");
+    let refused = back.replace("state=", "error=access_denied&state=x");
+    for address in [&wrong, &refused, &wrong] {
+        assert_eq!(reqwest::get(address).await.unwrap().status(), 400);
+    }
+    assert_eq!(reqwest::get(&back).await.unwrap().status(), 200);
+    let (succeeded, said) = asking.end();
+    assert!(succeeded, "{said}");
+}
+
+#[tokio::test]
 async fn who_cannot_be_asked_is_told_why_and_nothing_is_kept() {
     let far = Backend::start("far").await;
     let provider = Provider::start(3600);

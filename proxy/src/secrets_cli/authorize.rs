@@ -3,13 +3,14 @@
 //! The browser comes back to a port of this machine, or its last address is pasted here. What comes of it is kept in the
 //! store of authorizations, where a running gateway finds it within a second. No token is printed.
 
+mod visitors;
+
 use std::io::{self, Write as _};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tooldock_workers::personal::PersonalSecrets;
@@ -18,6 +19,7 @@ use tooldock_workers::secrets::{
     Authorization, AuthorizationStore, Authorizer, Scope, SecretSource as _, SecretStore,
 };
 
+use self::visitors::Visitors;
 use super::{Failure, make};
 use crate::cli::AuthorizeArgs;
 use crate::config::Effective;
@@ -26,10 +28,6 @@ use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
 
 /// How long somebody may take to log in and agree.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
-/// How long a browser may take to send its request.
-const REQUEST: Duration = Duration::from_secs(10);
-/// The longest head of a request, in bytes.
-const HEAD_MAX: usize = 32 * 1024;
 /// The path that browsers come back to.
 const CALLBACK: &str = "/callback";
 
@@ -167,37 +165,47 @@ async fn asked(server: &Arc<RemoteServer>, port: u16) -> Result<Authorization, F
          that it ends at, which begins with {redirect}.\n",
         asking.address()
     ));
-    let mut pasted = lines();
-    let answer = async {
-        loop {
-            // - a browser came back to this machine
-            // - an address was pasted
-            let (address, browser) = tokio::select! {
-                Ok((connection, _)) = listener.accept() => match came_back(connection, &origin).await {
-                    Some((address, browser)) => (address, Some(browser)),
-                    None => continue,
-                },
-                Some(line) = pasted.recv() => (line, None),
-            };
-            let answered = asking.finish(address.trim()).await;
-            if let Some(browser) = browser {
-                tell(browser, &answered).await;
-            }
-            match answered {
-                Answered::Given(given) => return Ok(given),
-                Answered::Refused(reason) => {
-                    return Err(other(format!("the gateway was not authorized: {reason}")));
-                }
-                Answered::Foreign => {}
-            }
-        }
-    };
-    timeout(PATIENCE, answer).await.unwrap_or_else(|_| {
-        Err(Failure::Other(format!(
+    let answered = timeout(PATIENCE, answer(&asking, &listener, &origin));
+    match answered.await {
+        Ok(Ok(given)) => Ok(given),
+        Ok(Err(reason)) => Err(other(format!("the gateway was not authorized: {reason}"))),
+        Err(_) => Err(Failure::Other(format!(
             "nobody agreed within {} minutes",
             PATIENCE.as_secs() / 60
-        )))
-    })
+        ))),
+    }
+}
+
+/// Waits for the answer to the question: by a browser that comes back to this machine, or an address that is pasted.
+/// Whatever else comes, and however long it takes to say something, holds up neither.
+async fn answer(
+    asking: &Asking,
+    listener: &TcpListener,
+    origin: &str,
+) -> Result<Authorization, String> {
+    let mut pasted = lines();
+    let mut visitors = Visitors::default();
+    loop {
+        let (address, browser) = tokio::select! {
+            Ok((connection, _)) = listener.accept() => {
+                visitors.enter(connection, origin);
+                continue;
+            }
+            Some((address, browser)) = visitors.next() => (address, Some(browser)),
+            Some(line) = pasted.recv() => (line, None),
+        };
+        let answered = asking.finish(address.trim()).await;
+        match (&answered, browser) {
+            (Answered::Foreign, Some(browser)) => visitors.turn_away(browser),
+            (_, Some(browser)) => visitors::tell(browser, &answered).await,
+            (_, None) => {}
+        }
+        match answered {
+            Answered::Given(given) => return Ok(given),
+            Answered::Refused(reason) => return Err(reason),
+            Answered::Foreign => {}
+        }
+    }
 }
 
 fn say(text: &str) {
@@ -218,61 +226,4 @@ fn lines() -> mpsc::Receiver<String> {
         }
     });
     lines
-}
-
-/// The address that a browser asks for, if it is the one that it was sent back to.
-async fn came_back(mut connection: TcpStream, origin: &str) -> Option<(String, TcpStream)> {
-    let mut head = Vec::with_capacity(2048);
-    let read = async {
-        while !head.windows(4).any(|it| it == b"\r\n\r\n") {
-            if head.len() > HEAD_MAX || connection.read_buf(&mut head).await.ok()? == 0 {
-                return None;
-            }
-        }
-        Some(())
-    };
-    timeout(REQUEST, read).await.ok()??;
-    let mut headers = [httparse::EMPTY_HEADER; 100];
-    let mut request = httparse::Request::new(&mut headers);
-    request.parse(&head).ok()?;
-    let target = request.path?;
-    let path = target.split('?').next()?;
-    if request.method? != "GET" || path != CALLBACK {
-        // Browsers ask for an icon, too.
-        respond(connection, "404 Not Found", "Not found\n").await;
-        return None;
-    }
-    Some((format!("{origin}{target}"), connection))
-}
-
-async fn tell(browser: TcpStream, answered: &Answered) {
-    let (status, text) = match answered {
-        Answered::Given(_) => (
-            "200 OK",
-            "The gateway is authorized. You may close this page.\n",
-        ),
-        Answered::Refused(_) => (
-            "400 Bad Request",
-            "The gateway was not authorized. The command that asked says why.\n",
-        ),
-        Answered::Foreign => (
-            "400 Bad Request",
-            "This is no answer to the question that is open. Use the address that the command printed last.\n",
-        ),
-    };
-    respond(browser, status, text).await;
-}
-
-async fn respond(mut connection: TcpStream, status: &str, text: &str) {
-    let response = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nCache-Control: no-store\r\n\
-         Connection: close\r\n\r\n{text}",
-        text.len()
-    );
-    let write = async {
-        connection.write_all(response.as_bytes()).await?;
-        connection.shutdown().await
-    };
-    // A browser that is gone reads nothing.
-    let _ = timeout(REQUEST, write).await;
 }
