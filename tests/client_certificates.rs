@@ -46,12 +46,27 @@ impl Authority {
 
     /// A certificate for a host name, with a common name, that ends in a year.
     fn signs(&self, host: &str, common_name: &str, until: i32) -> Identity {
+        self.signs_for(
+            host,
+            common_name,
+            until,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        )
+    }
+
+    fn signs_for(
+        &self,
+        host: &str,
+        common_name: &str,
+        until: i32,
+        usage: ExtendedKeyUsagePurpose,
+    ) -> Identity {
         let mut params = CertificateParams::new(vec![host.to_owned()]).unwrap();
         params.distinguished_name = DistinguishedName::new();
         let name = &mut params.distinguished_name;
         name.push(DnType::OrganizationName, "Example");
         name.push(DnType::CommonName, common_name);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.extended_key_usages = vec![usage];
         params.not_before = date_time_ymd(2020, 1, 1);
         params.not_after = date_time_ymd(until, 1, 1);
         let key = KeyPair::generate().unwrap();
@@ -227,11 +242,13 @@ async fn certificates_of_others_end_the_handshake_and_are_counted() {
     let forged = Authority::new("clients").signs("desk.example", "desk", 4000);
     let expired = authority.signs("desk.example", "desk", 2021);
     let before = asking.refused_handshakes().await;
-    for identity in [Some(&forged), Some(&expired), None] {
+    let usage = ExtendedKeyUsagePurpose::ServerAuth;
+    let of_a_server = authority.signs_for("desk.example", "desk", 4000, usage);
+    for identity in [Some(&forged), Some(&expired), Some(&of_a_server), None] {
         assert_eq!(asking.status(identity, "shared", "").await, None);
     }
-    eventually("three handshakes are counted", || async {
-        (asking.refused_handshakes().await == before + 3).then_some(())
+    eventually("four handshakes are counted", || async {
+        (asking.refused_handshakes().await == before + 4).then_some(())
     })
     .await;
     let log = asking.gateway.log();
@@ -322,6 +339,62 @@ async fn a_reload_takes_another_authority_and_another_mapping() {
         (status == Some(401)).then_some(())
     })
     .await;
+}
+
+/// Begins `GET /sse` on a connection of that certificate, and reads the head of the answer.
+async fn streaming(asking: &Asking, identity: &Identity) -> TlsStream<TcpStream> {
+    let mut stream = asking.connect(Some(identity)).await.expect("connected");
+    let request = b"GET /sse HTTP/1.1\r\nHost: localhost\r\nX-Namespace: shared\r\nAccept: text/event-stream\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut first = [0; 15];
+    stream.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200 OK");
+    stream
+}
+
+/// Reads a stream to its end.
+async fn ends(mut stream: TlsStream<TcpStream>) {
+    let mut rest = Vec::new();
+    let read = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut rest));
+    read.await.expect("the stream ends").ok();
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_the_entry_and_with_the_authority_of_its_certificate() {
+    let (old, new) = (Authority::new("old"), Authority::new("new"));
+    let asking = asking(&old, "required", json!({}), mapping()).await;
+    let desk = old.signs("desk.example", "desk", 4000);
+    let stream = streaming(&asking, &desk).await;
+    let mut kept = asking.connect(Some(&desk)).await.expect("connected");
+    let request = b"GET /tools HTTP/1.1\r\nHost: localhost\r\nX-Namespace: shared\r\n\r\n";
+    kept.write_all(request).await.unwrap();
+    let mut first = [0; 15];
+    kept.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200 OK");
+
+    let without = json!({"admission": {"certificates": [mapping()["certificates"][0]]}});
+    asking.gateway.reconfigure(without);
+    asking.gateway.signal(Signal::HUP);
+    ends(stream).await;
+    kept.write_all(b"GET /tools HTTP/1.1\r\nHost: localhost\r\nX-Namespace: shared\r\nConnection: close\r\n\r\n")
+        .await
+        .unwrap();
+    let mut rest = Vec::new();
+    let read = tokio::time::timeout(DEADLINE, kept.read_to_end(&mut rest));
+    read.await.expect("an end").ok();
+    let rest = String::from_utf8_lossy(&rest);
+    assert!(rest.contains("HTTP/1.1 401 "), "{rest}");
+
+    asking.gateway.reconfigure(json!({"admission": mapping()}));
+    asking.gateway.signal(Signal::HUP);
+    eventually("the entry is there again", || async {
+        (asking.status(Some(&desk), "shared", "").await == Some(200)).then_some(())
+    })
+    .await;
+    let stream = streaming(&asking, &desk).await;
+    fs::write(asking.folder.path().join("ca.pem"), &new.pem).unwrap();
+    asking.gateway.signal(Signal::HUP);
+    ends(stream).await;
 }
 
 #[tokio::test]

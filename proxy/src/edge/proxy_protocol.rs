@@ -181,6 +181,12 @@ mod tests {
                 Some("192.0.2.7:50000"),
             ),
             (binary_header(0x21, 0x21, &v6), Some("[2001::9]:80")),
+            // An extra whose length goes past the header's own end says nothing about the client.
+            (
+                binary_header(0x21, 0x11, &[V4, &[0x02, 0xff, 0xff, 1]].concat()),
+                Some("192.0.2.7:50000"),
+            ),
+            (binary_header(0x20, 0xff, &[]), None),
             (binary_header(0x20, 0x11, V4), None),
             (binary_header(0x20, 0x00, &[]), None),
             (binary_header(0x21, 0x00, &[1, 2, 3]), None),
@@ -231,6 +237,17 @@ mod tests {
             (binary_header(0x21, 0x12, V4), "datagrams"),
             (binary_header(0x21, 0x21, V4), ""),
             (binary_header(0x21, 0x11, &V4[..4]), ""),
+            // Addresses that end a byte too early, and none where the family has some.
+            (binary_header(0x21, 0x11, &V4[..11]), ""),
+            (binary_header(0x21, 0x11, &[]), ""),
+            (binary_header(0x21, 0x31, &[0; 215]), ""),
+            (b"PROXY TCP4 192.0.2.7 10.0.0.1 1 443\n0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef".to_vec(), "longer than 107"),
+            (b"PROXY TCP4 192.0.2.7 10.0.0.1 -1 443\r\n".to_vec(), ""),
+            (b"PROXY TCP4  192.0.2.7 10.0.0.1 1 443\r\n".to_vec(), ""),
+            (b"PROXY TCP4 192.0.2.7\0 10.0.0.1 1 443\r\n".to_vec(), ""),
+            (b"PROXY TCP4 192.0.2.7 10.0.0.1 1 443 5\r\n".to_vec(), ""),
+            (b"proxy TCP4 192.0.2.7 10.0.0.1 1 443\r\n".to_vec(), "begins with"),
+            (b"PROXY TCP6 fe80::1%eth0 ::1 1 443\r\n".to_vec(), ""),
         ] {
             match read_all(&sent).await {
                 Err(NoHeader::Malformed(what)) => assert!(what.contains(why), "{what}"),

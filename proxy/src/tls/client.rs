@@ -179,6 +179,35 @@ mod tests {
     }
 
     #[test]
+    fn names_with_a_nul_or_a_wildcard_are_no_other_names() {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        let text = |text: &str| text.try_into().expect("ASCII");
+        params.subject_alt_names.extend([
+            SanType::DnsName(text("ci.example\0.evil.example")),
+            SanType::DnsName(text("*.example")),
+            SanType::DnsName(text("192.0.2.7")),
+            SanType::URI(text("spiffe://example/ci\0x")),
+            SanType::Rfc822Name(text("spiffe://example/ci")),
+        ]);
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        let name = &mut params.distinguished_name;
+        name.push(DnType::CommonName, "ci\0x");
+        let key = KeyPair::generate().expect("a key");
+        let made = params.self_signed(&key).expect("a certificate");
+        let (read, _) = certificate(made.der());
+        let others = [
+            CertificateName::host("ci.example"),
+            CertificateName::host("a.example"),
+            CertificateName::Address("192.0.2.7".parse().expect("an address")),
+            CertificateName::Uri("spiffe://example/ci".to_owned()),
+            CertificateName::Subject("CN=ci".to_owned()),
+        ];
+        for other in others {
+            assert!(!read.names.contains(&other), "{other:?}: {:?}", read.names);
+        }
+    }
+
+    #[test]
     fn what_is_no_certificate_has_no_names() {
         assert_eq!(certificate(b"none"), (ClientCertificate::default(), 0));
     }
