@@ -73,3 +73,4 @@ mod web_api;
 mod web_page;
 mod web_ui;
 mod workers;
+mod wrong_credentials;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::support::{DEADLINE, Gateway, TOKEN, eventually, eventually_within, tools};
 
 mod issuer;
+mod places;
 mod sdk;
 
 use issuer::{Issuer, Mood, seconds};
@@ -37,6 +38,17 @@ async fn gateway(issuers: &[&Issuer]) -> Gateway {
         .env("IDP_SECRET", "hunter2")
         .env("LOG_LEVEL", "debug")
         .config(config(issuers))
+        .start()
+        .await
+}
+
+/// A gateway that answers each wrong token at once.
+async fn unslowed(issuer: &Issuer) -> Gateway {
+    let mut config = config(&[issuer]);
+    config["admission"]["failures"] = json!("off");
+    Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .env("IDP_SECRET", "hunter2")
+        .config(config)
         .start()
         .await
 }
@@ -251,7 +263,7 @@ fn initialize() -> Value {
 #[tokio::test]
 async fn a_rotated_key_counts_with_its_first_token_and_made_up_keys_cause_few_fetches() {
     let issuer = Issuer::start("one").await;
-    let gateway = gateway(&[&issuer]).await;
+    let gateway = unslowed(&issuer).await;
     has_keys(&gateway, &[&issuer]).await;
     let old = issuer.token(json!({}));
     assert_eq!(status(&gateway, &old).await, 200);
@@ -259,24 +271,22 @@ async fn a_rotated_key_counts_with_its_first_token_and_made_up_keys_cause_few_fe
     let begun = Instant::now();
     let new = issuer.token(json!({}));
     assert_eq!(status(&gateway, &new).await, 200);
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < Duration::from_secs(10));
     assert_eq!(status(&gateway, &old).await, 401, "its key is gone");
 
-    let before = issuer.fetches();
+    let (before, begun) = (issuer.fetches(), Instant::now());
     for id in 0..1000 {
         let header = json!({ "alg": "EdDSA", "kid": format!("made-up-{id}") });
         let token = issuer.token_with(&header, json!({}));
         assert_eq!(status(&gateway, &token).await, 401);
     }
-    assert!(
-        issuer.fetches() - before < 5,
-        "{} fetches",
-        issuer.fetches() - before
-    );
-    // In between, another new key counts within 45 seconds.
+    let fetches = issuer.fetches() - before;
+    let most = 2 + begun.elapsed().as_secs() as usize / 5;
+    assert!(fetches <= most, "{fetches} fetches, not {most}");
+    // In between, another new key counts as soon as keys may be fetched again.
     issuer.rotate("three");
     let newer = issuer.token(json!({}));
-    eventually_within(Duration::from_secs(45), "the new key counts", || async {
+    eventually("the new key counts", || async {
         (status(&gateway, &newer).await == 200).then_some(())
     })
     .await;
@@ -301,8 +311,9 @@ async fn an_issuer_that_fails_stops_nobody_with_a_known_key_and_lets_nobody_in()
         let header = json!({ "alg": "EdDSA", "kid": format!("{mood:?}") });
         let unknown = issuer.token_with(&header, json!({}));
         let begun = Instant::now();
-        assert_eq!(status(&gateway, &unknown).await, 401, "{mood:?}");
-        assert!(begun.elapsed() < Duration::from_secs(6), "{mood:?}");
+        let (refused, said) = call(&gateway, "add", &unknown).await;
+        assert_eq!((refused, &*said), (503, ""), "{mood:?}");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{mood:?}");
         assert_eq!(status(&gateway, &known).await, 200, "{mood:?}");
     }
     assert_eq!(elsewhere.fetches(), 0, "a redirect is not followed");
@@ -314,7 +325,7 @@ async fn an_issuer_that_was_never_there_lets_nobody_in() {
     issuer.set(Mood::Hangs);
     let gateway = gateway(&[&issuer]).await;
     let token = issuer.token(json!({}));
-    assert_eq!(status(&gateway, &token).await, 401);
+    assert_eq!(call(&gateway, "add", &token).await, (503, String::new()));
     assert_eq!(status(&gateway, TOKEN).await, 200);
     issuer.set(Mood::Right);
     eventually_within(Duration::from_secs(60), "the issuer is there", || async {
@@ -332,7 +343,7 @@ async fn a_huge_set_of_keys_is_refused_and_the_old_one_stays() {
     issuer.set(Mood::Huge);
     let header = json!({ "alg": "EdDSA", "kid": "new" });
     let unknown = issuer.token_with(&header, json!({}));
-    assert_eq!(status(&gateway, &unknown).await, 401);
+    assert_eq!(status(&gateway, &unknown).await, 503);
     eventually("the log says why", || async {
         gateway
             .log()

@@ -22,6 +22,7 @@ use crate::bearer::{ANONYMOUS, Principal, Tokens, Unknown};
 use crate::certificate::{Certificates, Shown};
 use crate::concurrency::{Concurrency, Permit};
 use crate::config::{AdmissionConfig, ConfigError};
+use crate::failures::{CredentialFailure, Failures};
 use crate::fields::Fields;
 use crate::flood::FloodGuard;
 use crate::limits::{CountedBy, Exhausted, Limits, Subject};
@@ -29,7 +30,7 @@ use crate::manager::ManagerControls;
 use crate::media::{AcceptFlags, AcceptRule};
 use crate::namespace::{Directory, NamespaceRule};
 use crate::network::Peer;
-use crate::oauth::{Asked, Oauth, Pending};
+use crate::oauth::{Asked, Needs, Oauth, Pending};
 use crate::origin::{Answer, CorsHeaders, Openness};
 use crate::rejection::{ErrorShape, Rejection};
 use crate::route::{Found, RouteAccess, RouteGroups, RouteNamespace, RouteSpec};
@@ -44,6 +45,7 @@ pub struct Admission<C: Clock = MonotonicClock> {
     certificates: Certificates,
     manager: ManagerControls,
     flood: FloodGuard<C>,
+    failures: Failures<C>,
     limits: Limits<C>,
     concurrency: Concurrency,
 }
@@ -163,6 +165,8 @@ pub struct Admitted {
     pub permit: Option<Arc<Permit>>,
     /// The tightest of the limits on requests that it was counted by.
     pub budget: Option<Budget>,
+    /// It carries a wrong credential, where that is no reason to refuse it.
+    pub failure: Option<CredentialFailure>,
 }
 
 impl Admitted {
@@ -225,6 +229,7 @@ impl<C: Clock + Clone> Admission<C> {
             manager: ManagerControls::new(config.internal_cidrs.clone(), manager),
             limits: Limits::new(&config.rate_limits, &clock),
             concurrency: Concurrency::new(&config.limits.concurrency),
+            failures: Failures::new(&config.failures, clock.clone()),
             flood: FloodGuard::new(&config.flood, clock),
             config: config.clone(),
         })
@@ -232,10 +237,11 @@ impl<C: Clock + Clone> Admission<C> {
 }
 
 impl<C: Clock + Clone> Admission<C> {
-    /// Takes over what the rules of before had counted and fetched: the requests that are running now, and the keys of
-    /// OAuth issuers.
+    /// Takes over what the rules of before had counted and fetched: the requests that are running now, the failures of
+    /// credentials, and the keys of OAuth issuers.
     #[must_use]
     pub fn after(mut self, before: &Self) -> Self {
+        self.failures.go_on_from(&before.failures);
         self.concurrency.go_on_from(&before.concurrency);
         self.tokens.oauth.go_on_from(&before.tokens.oauth);
         self
@@ -335,9 +341,9 @@ impl<C: Clock + Clone> Admission<C> {
             return Ok(if parts.method == Method::OPTIONS {
                 Verdict::Answered(origin::options(route))
             } else {
-                let (principal, manager) = match route.access {
+                let (principal, manager, failure) = match route.access {
                     RouteAccess::Probe => self.known_at_a_probe(request, client),
-                    _ => (None, false),
+                    _ => (None, false, None),
                 };
                 Verdict::Admitted(Admitted {
                     route,
@@ -352,6 +358,7 @@ impl<C: Clock + Clone> Admission<C> {
                     accept: AcceptFlags::ANY,
                     permit: None,
                     budget: None,
+                    failure,
                 })
             });
         }
@@ -359,10 +366,18 @@ impl<C: Clock + Clone> Admission<C> {
         let principal = match self.principal(request, client) {
             Ok(principal) => &*known.principal.insert(principal),
             Err(Unknown::Refused(rejection)) => return Err(rejection),
-            Err(Unknown::Pending(pending)) if request.asked != Asked::Last => {
-                return Ok(Verdict::Pending(pending));
+            Err(Unknown::Wrong(rejection)) => {
+                return Err(self.failures.refuse(request, client, rejection));
             }
-            Err(Unknown::Pending(_)) => return Err(Rejection::issuer_silent()),
+            Err(Unknown::Unjudged) => return Err(Rejection::issuer_silent()),
+            Err(Unknown::Pending(pending)) => match (request.asked, pending.needs) {
+                (Asked::Last, _) => return Err(Rejection::issuer_silent()),
+                (Asked::ByNewestKeys, Needs::Keys) => {
+                    let rejection = Rejection::by_unknown_key();
+                    return Err(self.failures.refuse(request, client, rejection));
+                }
+                _ => return Ok(Verdict::Pending(pending)),
+            },
         };
 
         let found = found.ok_or_else(|| route::not_found(parts.uri.path()))?;
@@ -414,7 +429,12 @@ impl<C: Clock + Clone> Admission<C> {
         };
 
         let manager = if route.access == RouteAccess::Manager {
-            self.manager.check(client, fields)?;
+            self.manager.check(client, fields).map_err(|rejection| {
+                match fields.manager_token.is_absent() {
+                    true => rejection,
+                    false => self.failures.refuse(request, client, rejection),
+                }
+            })?;
             true
         } else {
             self.manager.token_presented(fields)
@@ -437,6 +457,7 @@ impl<C: Clock + Clone> Admission<C> {
             accept,
             permit,
             budget,
+            failure: None,
         }))
     }
 
@@ -481,21 +502,23 @@ impl<C: Clock + Clone> Admission<C> {
     /// health check must not fail over a token.
     ///
     /// The answer tells a right token from a wrong one. So a token counts against the flood limit here, too; beyond the
-    /// limit nobody is known.
+    /// limit nobody is known. A wrong token is a failure of its sender.
     fn known_at_a_probe(
         &self,
         request: &Request<'_>,
         client: IpAddr,
-    ) -> (Option<Arc<Principal>>, bool) {
+    ) -> (Option<Arc<Principal>>, bool, Option<CredentialFailure>) {
         let fields = request.fields;
         let silent = fields.authorization.is_absent() && fields.manager_token.is_absent();
         if !silent && self.flood.check(client).is_err() {
-            return (None, false);
+            return (None, false, None);
         }
-        (
-            self.principal(request, client).ok(),
-            self.manager.token_presented(fields),
-        )
+        let manager = self.manager.token_presented(fields);
+        let principal = self.principal(request, client);
+        let wrong = matches!(principal, Err(Unknown::Wrong(_)))
+            || (!manager && !fields.manager_token.is_absent());
+        let failure = wrong.then(|| self.failures.note(request, client)).flatten();
+        (principal.ok(), manager, failure)
     }
 
     /// Whether a place is to be taken with [`Admission::enter`] when the body of an admitted request is known, unless it

@@ -61,6 +61,12 @@ pub(crate) fn is_navigation(request: &Request<'_>, route: Option<&RouteSpec>) ->
     }
 }
 
+/// Whether the request says that a browser shows its answer to its user.
+pub(crate) fn browser_navigates(request: &Request<'_>) -> bool {
+    let mode = request.parts.headers.get("sec-fetch-mode");
+    mode.is_some_and(|mode| mode == "navigate")
+}
+
 /// Makes a refusal for want of credentials one that a browser asks its user about.
 pub(crate) fn ask(rejection: &mut Rejection) {
     if rejection.reason != Reason::Unauthorized {

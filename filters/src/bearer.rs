@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use tooldock_workers::grant::Grant;
-use tooldock_workers::keys::{self, KeyLimit, KeyTables};
+use tooldock_workers::keys::{self, KeyLimit, KeyRefusal, KeyTables};
 pub use tooldock_workers::names::ANONYMOUS;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::namespace_scope::NamespaceScope;
@@ -32,6 +32,9 @@ pub const BEARER: &str = "bearer";
 
 /// What the sender of a key is told that does not count, whatever the cause.
 const INVALID_KEY: &str = "invalid or expired API key";
+
+/// What the sender of any other token is told that does not count.
+const INVALID_TOKEN: &str = "The bearer token is not valid.";
 
 /// Who a credential stands for, and what it opens.
 #[derive(Debug)]
@@ -119,10 +122,14 @@ pub(crate) struct Tokens {
 /// Why nobody is known by the credentials of a request.
 #[derive(Debug)]
 pub(crate) enum Unknown {
-    /// They are none that count: 401.
+    /// There are none, or they counted once: 401.
     Refused(Rejection),
+    /// They are wrong and have never counted: 401, and a failure of its sender.
+    Wrong(Rejection),
     /// An issuer has to be asked first.
     Pending(Pending),
+    /// They cannot be judged now: 503.
+    Unjudged,
 }
 
 impl From<Rejection> for Unknown {
@@ -135,10 +142,46 @@ impl From<Rejection> for Unknown {
 enum Nobody {
     /// It is no token of anybody. The log may be told more.
     Token(Option<&'static str>),
+    /// It is a token of an issuer that counts for nothing here, or no more.
+    Over(&'static str),
     /// It begins as an API key and does not count as one.
-    Key(&'static str),
+    Key(KeyRefusal),
     /// An issuer has to be asked first.
     Pending(Pending),
+    /// Its issuer gives no answer.
+    Unjudged,
+}
+
+impl Nobody {
+    /// Whether the token has never counted for anything.
+    fn is_wrong(&self) -> bool {
+        match self {
+            Self::Token(_) => true,
+            Self::Key(refusal) => match refusal {
+                KeyRefusal::Malformed | KeyRefusal::Unknown | KeyRefusal::WrongSecret => true,
+                KeyRefusal::Revoked | KeyRefusal::Expired | KeyRefusal::Network => false,
+            },
+            Self::Over(_) | Self::Pending(_) | Self::Unjudged => false,
+        }
+    }
+
+    /// The answer to its sender, where no more can be found out: a refusal with that message, and the cause for the log.
+    fn refuse(self, message: &'static str) -> Unknown {
+        let wrong = self.is_wrong();
+        let cause = match self {
+            Self::Pending(pending) => return Unknown::Pending(pending),
+            Self::Unjudged => return Unknown::Unjudged,
+            Self::Token(cause) => cause,
+            Self::Over(cause) => Some(cause),
+            Self::Key(refusal) => Some(refusal.cause()),
+        };
+        let mut rejection = Rejection::unauthorized(message);
+        rejection.cause = cause;
+        match wrong {
+            true => Unknown::Wrong(rejection),
+            false => Unknown::Refused(rejection),
+        }
+    }
 }
 
 impl Tokens {
@@ -203,16 +246,14 @@ impl Tokens {
         };
         let Some(token) = bearer_token(value) else {
             let other = "Unsupported credentials: send `Authorization: Bearer <token>`.";
-            return Err(Rejection::unauthorized(other).into());
+            return Err(Unknown::Wrong(Rejection::unauthorized(other)));
         };
-        self.owner(token, client).map_err(|nobody| match nobody {
-            Nobody::Key(cause) => Rejection::unauthorized(INVALID_KEY).because(cause).into(),
-            Nobody::Token(cause) => {
-                let mut refused = Rejection::unauthorized("The bearer token is not valid.");
-                refused.cause = cause;
-                refused.into()
-            }
-            Nobody::Pending(pending) => Unknown::Pending(pending),
+        self.owner(token, client).map_err(|nobody| {
+            let message = match nobody {
+                Nobody::Key(_) => INVALID_KEY,
+                _ => INVALID_TOKEN,
+            };
+            nobody.refuse(message)
         })
     }
 
@@ -229,14 +270,14 @@ impl Tokens {
         let Some(credentials) = basic::credentials(value.as_bytes()) else {
             return self.authenticate(fields, client);
         };
-        let owner = |token: &[u8]| self.owner(token, client).ok();
-        let found = credentials.and_then(|it| owner(&it.token).filter(|_| it.user == user));
-        found.ok_or_else(|| {
-            Rejection::unauthorized(
-                "The user name or the token is not valid: send ADMIN_USERNAME and, as the password, a token.",
-            )
-            .into()
-        })
+        const INVALID: &str = "The user name or the token is not valid: send ADMIN_USERNAME and, as the password, a token.";
+        let wrong = || Unknown::Wrong(Rejection::unauthorized(INVALID));
+        let credentials = credentials.ok_or_else(wrong)?;
+        let owner = self.owner(&credentials.token, client);
+        match credentials.user == user {
+            true => owner.map_err(|nobody| nobody.refuse(INVALID)),
+            false => Err(wrong()),
+        }
     }
 
     /// Whose token or key it is.
@@ -250,15 +291,16 @@ impl Tokens {
                 TokenVerdict::Principal(principal) => Ok(principal),
                 TokenVerdict::Pending(pending) => Err(Nobody::Pending(pending)),
                 TokenVerdict::Refused(cause) => Err(Nobody::Token(Some(cause))),
+                TokenVerdict::Over(cause) => Err(Nobody::Over(cause)),
+                TokenVerdict::Unjudged => Err(Nobody::Unjudged),
             },
         }
     }
 
     /// Whose key it is. Networks and time are judged at each request.
-    fn key_owner(&self, text: &[u8], client: IpAddr) -> Result<Arc<Principal>, &'static str> {
+    fn key_owner(&self, text: &[u8], client: IpAddr) -> Result<Arc<Principal>, KeyRefusal> {
         let table = self.keys.load();
-        let key = table.verify(text, client, SystemTime::now());
-        let key = key.map_err(keys::KeyRefusal::cause)?;
+        let key = table.verify(text, client, SystemTime::now())?;
         Ok(Arc::new(Principal {
             name: Arc::clone(key.principal()),
             namespaces: Arc::clone(key.namespaces()),

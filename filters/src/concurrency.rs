@@ -14,7 +14,7 @@ use http::HeaderValue;
 use http::header::RETRY_AFTER;
 
 use crate::config::{AtOnce, ConcurrencyConfig};
-use crate::flood::network_of;
+use crate::network::network_of;
 use crate::rejection::{Reason, Rejection};
 
 /// After how many seconds a refused request may be sent again: nobody knows when another one ends.

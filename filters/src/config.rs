@@ -3,6 +3,7 @@
 //! Networks, hosts, origins and digests are parsed as the file is read; [`AdmissionConfig::validate`] checks what
 //! only shows when values are seen together.
 
+mod failures;
 mod oauth;
 mod public_url;
 mod validate;
@@ -24,6 +25,7 @@ use crate::network::Cidr;
 use crate::origin::OriginPattern;
 use crate::token::TokenDigest;
 
+pub use failures::{FailureConfig, FailuresConfig};
 pub use oauth::{
     Audience, ClaimedNamespaces, ClientSecret, Introspection, IntrospectionConfig, JwksSource,
     OauthConfig, TokenNamespaces,
@@ -54,6 +56,8 @@ pub struct AdmissionConfig {
     pub oauth: Vec<OauthConfig>,
     /// The limit per client address before credentials are looked at.
     pub flood: Flood,
+    /// How wrong credentials are slowed.
+    pub failures: FailuresConfig,
     /// Limits on requests and tool calls.
     pub rate_limits: Vec<RateLimitConfig>,
     /// Sizes and counts.
@@ -287,6 +291,7 @@ impl Default for AdmissionConfig {
             public_url: PublicUrl::default(),
             oauth: Vec::new(),
             flood: Flood::Off,
+            failures: FailuresConfig::default(),
             rate_limits: Vec::new(),
             limits: LimitsConfig::default(),
             timeouts: TimeoutsConfig::default(),
@@ -400,6 +405,7 @@ mod tests {
             public_url: off
             oauth: []
             flood: off
+            failures: { free: 30, window: 1m, max_delay: 1m }
             rate_limits: []
             limits: { header_bytes: 32KiB, header_fields: 100, body: 4MiB, bodies_total: 256MiB, connections: 100000, concurrency: { per_principal: off, per_address: off }, streams_per_principal: 10000, sessions_per_principal: 10000, session_bytes_per_principal: 64MiB }
             timeouts: { header: 15s, body: 30s, keepalive: 75s, write: 30s }
@@ -420,6 +426,7 @@ mod tests {
               - {{ name: build, san: "build.example", namespaces: ["*"] }}
               - {{ name: desk, subject: "CN=desk, O=Example", namespaces: ["dev-*"] }}
             flood: {{ rate: 2000, burst: 4000 }}
+            failures: off
             rate_limits:
               - {{ key: principal, rate: 100, burst: 200 }}
               - {{ key: tool, rate: 1, burst: 1, unit: tool_call, namespace: github }}
@@ -430,6 +437,7 @@ mod tests {
         let config = parse(&yaml).unwrap();
         assert_eq!(config.validate(), Ok(()));
         assert!(matches!(config.flood, Flood::On(RateConfig { rate, .. }) if rate.get() == 2000));
+        assert_eq!(config.failures, FailuresConfig::Off);
         assert_eq!(config.rate_limits[0].unit, LimitUnit::Request);
     }
 
@@ -451,6 +459,8 @@ mod tests {
             ("hostz: []", "hostz"),
             ("flood: { rate: 1, burst: 1, per: s }", "per"),
             ("flood: on", "flood"),
+            ("failures: on", "`off` or"),
+            ("failures: { max: 3 }", "max"),
             ("flood: { rate: 0, burst: 1 }", "rate"),
             ("flood: { rate: 1 }", "burst"),
             ("cidrs: { allow: [10.0.0.0/99] }", "10.0.0.0/99"),

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use governor::clock::{Clock, MonotonicClock};
 
 use crate::config::{Flood, RateConfig};
+use crate::network::network_of;
 use crate::rate::KeyedLimiter;
 use crate::rejection::Rejection;
 
@@ -33,17 +34,6 @@ impl<C: Clock> FloodGuard<C> {
             .map_err(|wait| {
                 Rejection::rate_limited(wait, "client address").because("per client address")
             })
-    }
-}
-
-/// What counts as one client: the IPv4 address, the IPv6 /64.
-pub(crate) fn network_of(client: IpAddr) -> IpAddr {
-    match client.to_canonical() {
-        IpAddr::V6(address) => {
-            let prefix = address.to_bits() & !u128::from(u64::MAX);
-            IpAddr::V6(prefix.into())
-        }
-        v4 => v4,
     }
 }
 

@@ -13,7 +13,8 @@
 //! | flood guard per address | `flood` | 429 |
 //! | Origin; preflights are answered here | [`origin`] | 403, 400 |
 //! | public paths leave here | [`route`] | 405 |
-//! | credentials: a token, API key or access token, which a browser may send as a password, or a client certificate | [`bearer`], [`oauth`], `basic`, [`certificate`] | 401 |
+//! | credentials: a token, API key or access token, which a browser may send as a password, or a client certificate | [`bearer`], [`oauth`], `basic`, [`certificate`] | 401, 503 |
+//! | wrong credentials of one address or user name | `failures` | 429 |
 //! | path and method | [`route`] | 404, 405 |
 //! | where browsers add credentials: that the listener's own page sends it | `csrf` | 403 |
 //! | that an access token has a scope which means something | [`oauth`] | 403 |
@@ -35,6 +36,7 @@ pub mod certificate;
 mod concurrency;
 pub mod config;
 mod csrf;
+mod failures;
 pub mod fields;
 mod fingerprint;
 mod flood;
@@ -58,6 +60,7 @@ pub use bearer::{ANONYMOUS, BEARER, Principal};
 pub use certificate::{CertificateName, ClientCertificate, Shown};
 pub use concurrency::Permit;
 pub use config::{AdmissionConfig, ConfigError};
+pub use failures::CredentialFailure;
 pub use fields::Fields;
 pub use limits::{CountedBy, Exhausted, Subject};
 pub use media::{AcceptFlags, AcceptRule, lists_any_type};

@@ -21,7 +21,7 @@ use tooldock_workers::names::NamespaceName;
 
 use crate::budget::header_fields;
 use crate::config::{LimitKey, LimitUnit, RateLimitConfig};
-use crate::flood::network_of;
+use crate::network::network_of;
 use crate::rate::{KeyedLimiter, RetryAfter};
 use crate::rejection::Rejection;
 

@@ -76,6 +76,18 @@ pub(crate) fn client_address(peer: Peer, fields: &Fields<'_>, trusted_proxies: &
     client
 }
 
+/// The addresses that count as one client where something is counted by client address: an IPv4 address alone, an IPv6
+/// address with its /64.
+pub fn network_of(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(address) => {
+            let prefix = address.to_bits() & !u128::from(u64::MAX);
+            IpAddr::V6(prefix.into())
+        }
+        v4 => v4,
+    }
+}
+
 /// An address as logs show it; that of a client without one is `unix`.
 pub fn shown(address: IpAddr) -> String {
     match address {
@@ -248,6 +260,67 @@ mod tests {
             let list = [b"192.0.2.7, ", garbage, b", 10.0.0.2"].concat();
             assert_eq!(client("10.0.0.1", &[&list], trusted), "10.0.0.2");
         }
+    }
+
+    #[test]
+    fn a_chain_as_long_as_a_head_is_walked_to_its_rightmost_client() {
+        let trusted = &["10.0.0.0/8"];
+        let proxies = "10.0.0.9,".repeat(4_000);
+        let chain = format!("127.0.0.1,192.0.2.7,{proxies}10.0.0.2");
+        assert_eq!(
+            client("10.0.0.1", &[chain.as_bytes()], trusted),
+            "192.0.2.7"
+        );
+        let lines = vec![&b"10.0.0.9"[..]; 90];
+        let lines = [&[&b"127.0.0.1, 192.0.2.7"[..]][..], &lines].concat();
+        assert_eq!(client("10.0.0.1", &lines, trusted), "192.0.2.7");
+        // An empty line, or a comma at the end, is a hop that cannot be read.
+        let lines = [&b"192.0.2.7"[..], b""];
+        assert_eq!(client("10.0.0.1", &lines, trusted), "10.0.0.1");
+    }
+
+    #[test]
+    fn spellings_of_a_trusted_proxy_are_that_proxy_and_those_of_others_are_none() {
+        let trusted = &["10.0.0.0/8", "fd00::/8"];
+        for proxy in [
+            "10.0.0.2:80",
+            "::ffff:10.0.0.2",
+            "[::ffff:10.0.0.2]:80",
+            "[fd00::1]:80",
+            " \tfd00::1",
+        ] {
+            let chain = format!("127.0.0.1, 192.0.2.7, {proxy}");
+            assert_eq!(
+                client("10.0.0.1", &[chain.as_bytes()], trusted),
+                "192.0.2.7"
+            );
+        }
+        for no_address in [
+            "010.0.0.2",
+            "10.2",
+            "167772162",
+            "0x0a000002",
+            "fe80::1%eth0",
+            "[10.0.0.2]x",
+            "10.0.0.2:",
+            "10.0.0.2:99999",
+            "for=10.0.0.2",
+            "10.0.0.2;10.0.0.3",
+        ] {
+            let chain = format!("127.0.0.1, {no_address}");
+            assert_eq!(client("10.0.0.1", &[chain.as_bytes()], trusted), "10.0.0.1");
+        }
+    }
+
+    #[test]
+    fn the_forwarded_header_is_nobodys_word() {
+        let mut headers = HeaderMap::new();
+        headers.append("forwarded", HeaderValue::from_static("for=127.0.0.1"));
+        headers.append("x-real-ip", HeaderValue::from_static("127.0.0.1"));
+        headers.append("x-forwarded-for", HeaderValue::from_static("192.0.2.7"));
+        let peer: IpAddr = "10.0.0.1".parse().unwrap();
+        let found = client_address(peer.into(), &Fields::of(&headers), &cidrs(&["10.0.0.0/8"]));
+        assert_eq!(found.to_string(), "192.0.2.7");
     }
 
     #[test]

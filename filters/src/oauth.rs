@@ -14,6 +14,7 @@ mod claims;
 mod issuer;
 mod jwt;
 mod keys;
+mod renewals;
 mod resource;
 mod signature;
 mod tokens;
@@ -34,8 +35,10 @@ use self::issuer::Known;
 pub use self::issuer::{Issuer, IssuerKeys, Replaced};
 use self::jwt::{Jwt, TOKEN_BYTES_MAX};
 pub use self::keys::{InvalidKeys, KeySet};
+pub use self::renewals::Renewal;
 use self::resource::Resources;
 use crate::admission::Request;
+use crate::basic;
 use crate::bearer::{Principal, bearer_token};
 use crate::config::AdmissionConfig;
 use crate::fields::{Field, Fields};
@@ -59,8 +62,12 @@ pub enum TokenVerdict {
     Principal(Arc<Principal>),
     /// The issuer has to be asked first: for its keys, or about the token.
     Pending(Pending),
-    /// It is no issuer's, or counts no longer. The log is told why.
+    /// It is no issuer's. The log is told why.
     Refused(&'static str),
+    /// It is an issuer's, and counts for nothing here, or no more. The log is told why.
+    Over(&'static str),
+    /// It cannot be judged now: an issuer that may have made it was asked a moment ago and gave no answer.
+    Unjudged,
 }
 
 /// What has to be fetched before a token can be judged. Neither the token nor its digest shows in `Debug`.
@@ -74,6 +81,8 @@ pub struct Pending {
     pub token: Secret,
     /// By which requests with the same token are known.
     pub digest: TokenDigest,
+    /// Whether the token has counted before: it is not asked about among those of strangers.
+    pub counted: bool,
 }
 
 /// How often a request was judged.
@@ -84,7 +93,9 @@ pub enum Asked {
     First,
     /// It was counted, and waited for an issuer since.
     Again,
-    /// It waits no more: what is still not known is a refusal.
+    /// It waits no more, and the newest keys of its token's issuer are there: a token by another key is refused.
+    ByNewestKeys,
+    /// It waits no more: a token that is still not judged cannot be judged now.
     Last,
 }
 
@@ -173,60 +184,77 @@ impl Oauth {
         match issuer.judge(jwt, digest, now) {
             Known::Principal(principal) => TokenVerdict::Principal(principal),
             Known::Refused(why) => TokenVerdict::Refused(why),
-            Known::Nothing => TokenVerdict::Pending(Pending {
+            Known::Over(why) => TokenVerdict::Over(why),
+            Known::Nothing | Known::Lapsed | Known::Silence => TokenVerdict::Pending(Pending {
                 issuer: Arc::clone(issuer),
                 needs: Needs::Keys,
                 token: Secret::new(token),
                 digest,
+                counted: false,
             }),
         }
     }
 
     fn judge_opaque(&self, token: &str, digest: TokenDigest, now: SystemTime) -> TokenVerdict {
-        let mut pending = None;
-        let mut refused = "the token is no JWT, and no issuer has an introspection endpoint";
-        for issuer in self
-            .issuers
-            .iter()
-            .filter(|it| it.introspection().is_some())
-        {
-            match issuer.known(digest, now) {
+        let mut pending: Option<Pending> = None;
+        let mut silence = false;
+        let none = "the token is no JWT, and no issuer has an introspection endpoint";
+        let mut refused = TokenVerdict::Refused(none);
+        let issuers = self.issuers.iter();
+        for issuer in issuers.filter(|it| it.introspection().is_some()) {
+            let counted = match issuer.known(token, digest, now) {
                 Known::Principal(principal) => return TokenVerdict::Principal(principal),
-                Known::Refused(why) => refused = why,
-                Known::Nothing => {
-                    let first = || Pending {
-                        issuer: Arc::clone(issuer),
-                        needs: Needs::Answer,
-                        token: Secret::new(token),
-                        digest,
-                    };
-                    pending.get_or_insert_with(first);
+                Known::Over(why) => {
+                    refused = TokenVerdict::Over(why);
+                    continue;
                 }
+                Known::Refused(why) => {
+                    if let TokenVerdict::Refused(before) = &mut refused {
+                        *before = why;
+                    }
+                    continue;
+                }
+                Known::Silence => {
+                    silence = true;
+                    continue;
+                }
+                Known::Nothing => false,
+                Known::Lapsed => true,
+            };
+            // The issuer that has known the token is asked first.
+            if pending.as_ref().is_none_or(|it| counted && !it.counted) {
+                pending = Some(Pending {
+                    issuer: Arc::clone(issuer),
+                    needs: Needs::Answer,
+                    token: Secret::new(token),
+                    digest,
+                    counted,
+                });
             }
         }
-        pending.map_or(TokenVerdict::Refused(refused), TokenVerdict::Pending)
+        match (pending, silence) {
+            (Some(pending), _) => TokenVerdict::Pending(pending),
+            (None, true) => TokenVerdict::Unjudged,
+            (None, false) => refused,
+        }
     }
 
-    /// The opaque token of a request and the principal whose token it is. While a stream of the request lasts, the issuer has
-    /// to be asked again: it may take the token back at any time.
-    pub fn revocable(&self, fields: &Fields<'_>, now: SystemTime) -> Option<(Secret, Arc<str>)> {
+    /// The opaque token that a request carries, as a bearer token or as the password of a browser. While a stream that it
+    /// admitted lasts, the issuer has to be asked again: it may take the token back at any time.
+    pub fn revocable(&self, fields: &Fields<'_>) -> Option<Secret> {
         self.issuers
             .iter()
             .find(|it| it.introspection().is_some())?;
         let Field::Once(value) = fields.authorization else {
             return None;
         };
-        let token = bearer_token(value.as_bytes())?;
-        let text = std::str::from_utf8(token).ok()?;
-        if Jwt::of(text).is_some() {
-            return None;
-        }
-        match self.judge(token, now) {
-            TokenVerdict::Principal(principal) => {
-                Some((Secret::new(text), Arc::clone(principal.name())))
-            }
-            _ => None,
-        }
+        let value = value.as_bytes();
+        let token = match bearer_token(value) {
+            Some(token) => token.to_vec(),
+            None => basic::credentials(value)??.token,
+        };
+        let text = String::from_utf8(token).ok()?;
+        Jwt::of(&text).is_none().then(|| Secret::new(text))
     }
 
     /// The document of RFC 9728 for the rest of a path behind `/.well-known/`; None where there is none.

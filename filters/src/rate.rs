@@ -37,6 +37,12 @@ const SWEEP_EVERY_NANOS: u64 = 1_000_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RetryAfter(Duration);
 
+impl From<Duration> for RetryAfter {
+    fn from(wait: Duration) -> Self {
+        Self(wait)
+    }
+}
+
 impl RetryAfter {
     /// The wait in whole seconds, rounded up and never 0: a client that waits so long is not refused for the same cause.
     pub fn seconds(self) -> u64 {

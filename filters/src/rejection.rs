@@ -11,6 +11,8 @@ use http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::json;
 
+use crate::failures::CredentialFailure;
+
 /// Why a request was refused. [`Reason::code`] is its stable name in bodies and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
@@ -64,11 +66,13 @@ pub enum Reason {
     BodyTimeout,
     /// All bodies together are as large as they may be. Found by whoever reads them, not by admission.
     Overloaded,
+    /// The access token cannot be judged now: its issuer has not been reached, or too many unknown tokens are asked about.
+    IssuerUnavailable,
 }
 
 impl Reason {
     /// Every reason, for whoever registers counters ahead of the first refusal.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::BadRequest,
         Self::HeadersTooLarge,
         Self::UriTooLong,
@@ -94,6 +98,7 @@ impl Reason {
         Self::BodyTooLarge,
         Self::BodyTimeout,
         Self::Overloaded,
+        Self::IssuerUnavailable,
     ];
 
     /// The contract of refusals, on one screen: stable code, HTTP status, JSON-RPC code.
@@ -134,6 +139,11 @@ impl Reason {
             Self::BodyTooLarge => ("body_too_large", StatusCode::PAYLOAD_TOO_LARGE, -32600),
             Self::BodyTimeout => ("body_timeout", StatusCode::REQUEST_TIMEOUT, -32600),
             Self::Overloaded => ("overloaded", StatusCode::SERVICE_UNAVAILABLE, -32014),
+            Self::IssuerUnavailable => (
+                "issuer_unavailable",
+                StatusCode::SERVICE_UNAVAILABLE,
+                -32014,
+            ),
         }
     }
 
@@ -261,6 +271,8 @@ pub struct Rejection {
     pub message: Cow<'static, str>,
     /// What only the log is told, where the client must not learn it or the reason alone is not enough.
     pub cause: Option<&'static str>,
+    /// The wrong credential that was the reason.
+    pub failure: Option<CredentialFailure>,
     /// Who was refused, where that was known already.
     pub principal: Option<Arc<str>>,
     /// The path's label for metrics; see [`RouteSpec::label`](crate::route::RouteSpec::label).
@@ -280,6 +292,7 @@ impl Rejection {
             reason,
             message: message.into(),
             cause: None,
+            failure: None,
             principal: None,
             route: crate::route::UNKNOWN_LABEL,
             shape: ErrorShape::Rest,
@@ -294,10 +307,31 @@ impl Rejection {
             .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
 
-    /// 401 while the issuer of the token cannot be asked.
+    /// 503 while the access token cannot be judged. Without a challenge: the token may be right, and no other is needed.
     pub(crate) fn issuer_silent() -> Self {
-        Self::unauthorized("The bearer token cannot be verified now. Send the request again later.")
-            .because("the token's issuer did not give what is needed to judge the token")
+        Self::new(
+            Reason::IssuerUnavailable,
+            "The access token cannot be verified now. Send the request again later.",
+        )
+        .because("the token's issuer did not give what is needed to judge the token")
+        .with_header(RETRY_AFTER, HeaderValue::from_static("2"))
+    }
+
+    /// 401 for a token by a key that its issuer does not publish.
+    pub(crate) fn by_unknown_key() -> Self {
+        Self::unauthorized("The bearer token is not valid.")
+            .because("the token is by a key that its issuer does not publish")
+    }
+
+    /// 429 for a wrong credential that came within a delay.
+    pub(crate) fn failed_too_often(wait: crate::rate::RetryAfter) -> Self {
+        let seconds = wait.seconds();
+        let message = format!(
+            "Too many wrong credentials: this one is wrong, too. Retry in {seconds} s; a right credential is admitted at any time."
+        );
+        Self::new(Reason::RateLimited, message)
+            .because("too many wrong credentials")
+            .with_header(RETRY_AFTER, HeaderValue::from(seconds))
     }
 
     /// Whether a client could do better with another access token.

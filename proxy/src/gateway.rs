@@ -243,12 +243,19 @@ impl ProxyHttp for Gateway {
         let mut waited = 0;
         while let Verdict::Pending(pending) = &verdict {
             waited += 1;
+            let client = passage
+                .rules
+                .admission
+                .client_address(peer_of(session), &fields);
             // Boxed: few requests wait, and none of the others carries the room for it.
-            let asked = Box::pin(self.issuers.settle(pending, waited)).await;
+            let asked = Box::pin(self.issuers.settle(pending, client, waited)).await;
             verdict = self.admit(session, &fields, passage, asked)?;
         }
         match &verdict {
             Verdict::Admitted(admitted) => {
+                if let Some(failure) = &admitted.failure {
+                    self.credential_failed(failure);
+                }
                 passage.shape = admitted.route.error_shape();
                 if admitted.route.is_mcp() {
                     passage.head = mcp_head(header, &fields, admitted);

@@ -2,34 +2,39 @@
 //! tokens. The filters judge tokens ([`tooldock_filters::oauth`]); what they need is put there from here.
 //!
 //! ```text
-//! run ── every second: whose keys are due? ──┐
-//! settle ── a token waits for newer keys ────┴─▶ one flight per issuer ─▶ keys.rs ─▶ IssuerKeys::replace
-//! settle ── a token waits for an answer ───────▶ one flight per token ──▶ introspection.rs ─▶ Issuer::answered
+//! run ── every second: whose keys are due? ──────┐
+//! settle ── a token waits for newer keys ────────┴─▶ one flight per issuer ─▶ keys.rs ─▶ IssuerKeys::replace
+//! run ── every second: whose answers end soon? ──┐
+//! settle ── a token waits for an answer ─────────┴─▶ one flight per token, in a place of places.rs ─▶ introspection.rs ─▶ Issuer::answered
 //! ```
 //!
-//! A failure leaves the keys that were there: an issuer that is down stops nobody who holds a token by a known key, and lets
-//! nobody else in.
+//! A failure leaves the keys that were there: an issuer that is down stops no client with a token by a known key, and lets
+//! no other client in. A token that cannot be judged is answered with 503, and ends no stream.
 
 pub(crate) mod introspection;
 mod keys;
 mod metrics;
+mod places;
 mod schedule;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, timeout};
+use tokio::time::{Instant, MissedTickBehavior, sleep_until, timeout};
 use tooldock_filters::Asked;
-use tooldock_filters::oauth::{Issuer, Needs, Pending, Replaced, TokenVerdict};
+use tooldock_filters::network::UNIX;
+use tooldock_filters::oauth::{Issuer, Needs, Pending, Renewal, Replaced, TokenVerdict};
 use tooldock_filters::token::TokenDigest;
 use tooldock_workers::secrets::Secret;
 
 use self::introspection::ask;
 pub(crate) use self::metrics::IssuerMetrics;
+use self::places::{Claim, Patience, Places};
 use self::schedule::Schedule;
 use crate::gateway::Rules;
 use crate::remote::{Fetcher, SystemNames};
@@ -40,8 +45,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// How long a request waits for newer keys, or for an answer about its token.
 const WAIT: Duration = Duration::from_secs(3);
 
-/// Opaque tokens that are asked about at once.
-const QUESTIONS_MAX: usize = 256;
+/// Opaque tokens of all issuers that are asked about, or wait for a place, at once. Each has a request of its own, or counted
+/// before.
+const QUESTIONS_MAX: usize = 16_384;
 
 /// Times that one request may wait: once for each issuer that could know its token, and once more.
 const WAITS_MAX: usize = 17;
@@ -59,10 +65,25 @@ pub(crate) struct Issuers {
     losses: watch::Sender<u64>,
     /// Plain data. Questions on their way, by issuer and token.
     questions: Mutex<HashMap<(String, TokenDigest), Flight>>,
+    /// Plain data. By issuer; those that are gone are forgotten.
+    places: Mutex<HashMap<String, Arc<Places>>>,
+    patience: Patience,
 }
 
 /// Something on its way; over when its sender is gone.
 type Flight = watch::Receiver<()>;
+
+/// How a token by an unknown key comes to be judged.
+enum NewerKeys {
+    /// They are on their way.
+    Flight(Flight),
+    /// They can be fetched from then on.
+    From(Instant),
+    /// Those there are the newest ones.
+    AreThere,
+    /// They could not be fetched a moment ago.
+    Unreachable,
+}
 
 impl Issuers {
     pub(crate) fn new(
@@ -78,10 +99,12 @@ impl Issuers {
             schedules: Mutex::default(),
             losses: watch::Sender::new(0),
             questions: Mutex::default(),
+            places: Mutex::default(),
+            patience: Patience::default(),
         })
     }
 
-    /// Keeps the keys of all issuers fresh. Runs until it is dropped.
+    /// Keeps the keys of all issuers and the answers about tokens in use fresh. Runs until it is dropped.
     pub(crate) async fn run(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -89,6 +112,7 @@ impl Issuers {
             ticks.tick().await;
             let rules = self.rules.load_full();
             let issuers = rules.admission.oauth().issuers();
+            self.renew_answers(issuers);
             let mut schedules = lock(&self.schedules);
             schedules.retain(|name, schedule| {
                 let mut known = issuers.iter();
@@ -110,11 +134,25 @@ impl Issuers {
         }
     }
 
-    /// Gets what a token needs to be judged, within a short wait. Says how the request is to be judged again.
-    pub(crate) async fn settle(self: &Arc<Self>, pending: &Pending, waited: usize) -> Asked {
+    /// Gets the keys or the answer that the token of a client needs to be judged, within a short wait. Says how the request
+    /// is to be judged again.
+    pub(crate) async fn settle(
+        self: &Arc<Self>,
+        pending: &Pending,
+        client: IpAddr,
+        waited: usize,
+    ) -> Asked {
         let flight = match pending.needs {
-            Needs::Keys => self.newer_keys(&pending.issuer),
-            Needs::Answer => self.question(pending),
+            Needs::Keys => match self.newer_keys(&pending.issuer, client, waited) {
+                NewerKeys::Flight(flight) => Some(flight),
+                NewerKeys::From(then) => {
+                    sleep_until(then).await;
+                    return Asked::Again;
+                }
+                NewerKeys::AreThere => return Asked::ByNewestKeys,
+                NewerKeys::Unreachable => None,
+            },
+            Needs::Answer => self.question(pending, client),
         };
         let Some(mut flight) = flight else {
             return Asked::Last;
@@ -141,40 +179,84 @@ impl Issuers {
     }
 
     /// Waits for as long as an opaque token counts for the principal of that name: the issuer is asked again whenever its
-    /// answer is old. Ends when the token does not count any more.
+    /// answer is old. Ends when the token is judged and does not count any more; a token that cannot be judged goes on to
+    /// count until its own end, which the caller knows.
     pub(crate) async fn outlive(self: Arc<Self>, token: Secret, principal: Arc<str>) {
         /// How often an open stream's token is looked up again. A stream lasts so much longer than the issuer's answer says.
         const AGAIN: Duration = Duration::from_secs(2);
+        /// The same while the token cannot be judged.
+        const AGAIN_UNJUDGED: Duration = Duration::from_secs(5);
+        let mut pause = AGAIN;
         loop {
-            tokio::time::sleep(AGAIN).await;
-            let mut waited = 0;
-            loop {
-                let rules = self.rules.load_full();
-                let oauth = rules.admission.oauth();
-                match oauth.judge(token.expose().as_bytes(), SystemTime::now()) {
-                    TokenVerdict::Principal(it) if *it.name() == principal => break,
-                    TokenVerdict::Principal(_) | TokenVerdict::Refused(_) => return,
-                    TokenVerdict::Pending(pending) => {
-                        waited += 1;
-                        if self.settle(&pending, waited).await == Asked::Last {
-                            return;
-                        }
-                    }
-                }
+            tokio::time::sleep(pause).await;
+            pause = match self.judged(&token).await {
+                TokenVerdict::Principal(it) if *it.name() == principal => AGAIN,
+                TokenVerdict::Pending(_) | TokenVerdict::Unjudged => AGAIN_UNJUDGED,
+                _ => return,
+            };
+        }
+    }
+
+    /// The verdict on a token that counted before, after asking its issuer where that is needed and possible.
+    async fn judged(self: &Arc<Self>, token: &Secret) -> TokenVerdict {
+        let mut waited = 0;
+        loop {
+            let rules = self.rules.load_full();
+            let oauth = rules.admission.oauth();
+            let mut pending = match oauth.judge(token.expose().as_bytes(), SystemTime::now()) {
+                TokenVerdict::Pending(pending) => pending,
+                verdict => return verdict,
+            };
+            pending.counted = true;
+            waited += 1;
+            // A token that counted before uses up no client's share.
+            if self.settle(&pending, UNIX, waited).await != Asked::Again {
+                return TokenVerdict::Pending(pending);
             }
         }
     }
 
-    /// The flight that fetches an issuer's keys: the one there is, or a new one, unless there was one lately.
-    fn newer_keys(self: &Arc<Self>, issuer: &Arc<Issuer>) -> Option<Flight> {
+    /// Asks again about the tokens in use whose answers end soon.
+    fn renew_answers(self: &Arc<Self>, issuers: &[Arc<Issuer>]) {
+        let is_known = |name: &String| issuers.iter().any(|it| it.config().issuer == *name);
+        lock(&self.places).retain(|name, _| is_known(name));
+        for issuer in issuers {
+            for Renewal { token, digest } in issuer.take_renewals() {
+                let pending = Pending {
+                    issuer: Arc::clone(issuer),
+                    needs: Needs::Answer,
+                    token,
+                    digest,
+                    counted: true,
+                };
+                self.question(&pending, UNIX);
+            }
+        }
+    }
+
+    /// How a token by an unknown key comes to be judged: by the flight that fetches its issuer's keys, the one there is or a
+    /// new one. Where the newest keys are there, its client may wait for newer ones once in a while.
+    fn newer_keys(
+        self: &Arc<Self>,
+        issuer: &Arc<Issuer>,
+        client: IpAddr,
+        waited: usize,
+    ) -> NewerKeys {
+        let now = Instant::now();
         let mut schedules = lock(&self.schedules);
         let schedule = schedule_of(&mut schedules, issuer);
         if let Some(flight) = schedule.flight() {
-            return Some(flight);
+            return NewerKeys::Flight(flight);
         }
-        schedule
-            .is_due(Instant::now())
-            .then(|| self.fetch(issuer, schedule))
+        if schedule.is_due(now) {
+            return NewerKeys::Flight(self.fetch(issuer, schedule));
+        }
+        match schedule.newest_until(now) {
+            // The first wait of the request: it has brought no keys yet.
+            Some(until) if waited <= 1 && self.patience.take(client, now) => NewerKeys::From(until),
+            Some(_) => NewerKeys::AreThere,
+            None => NewerKeys::Unreachable,
+        }
     }
 
     fn fetch(self: &Arc<Self>, issuer: &Arc<Issuer>, schedule: &mut Schedule) -> Flight {
@@ -227,10 +309,10 @@ impl Issuers {
         }
     }
 
-    /// The flight that asks about a token: the one there is, or a new one.
-    fn question(self: &Arc<Self>, pending: &Pending) -> Option<Flight> {
-        let issuer = &pending.issuer;
-        let name = issuer.config().issuer.clone();
+    /// The flight that asks about a token of a client: the one there is, or a new one. None where the client has as many
+    /// unknown tokens on their way as it may.
+    fn question(self: &Arc<Self>, pending: &Pending, client: IpAddr) -> Option<Flight> {
+        let name = pending.issuer.config().issuer.clone();
         let key = (name, pending.digest);
         let mut questions = lock(&self.questions);
         if let Some(flight) = questions.get(&key) {
@@ -239,27 +321,45 @@ impl Issuers {
         if questions.len() >= QUESTIONS_MAX {
             return None;
         }
+        let claim = self.claim(&key.0, pending, client)?;
         let (sender, flight) = watch::channel(());
         questions.insert(key.clone(), flight.clone());
         let (issuers, pending) = (Arc::clone(self), pending.clone());
         self.control.spawn(async move {
-            let issuer = &pending.issuer;
-            let answer = ask(&issuers.fetcher, issuer, pending.token.expose()).await;
-            let now = SystemTime::now();
-            let taken = answer.and_then(|body| {
-                let taken = issuer.answered(pending.digest, &body, now);
-                let no_answer = || "the answer is not one of RFC 7662".to_owned();
-                taken.then_some(()).ok_or_else(no_answer)
-            });
-            issuers.metrics.asked(&key.0, taken.is_ok());
-            if let Err(error) = taken {
-                tracing::warn!(issuer = key.0, %error, "an issuer could not be asked about a token");
-                issuer.not_answered(pending.digest, now);
+            if let Some(_place) = claim.place().await {
+                issuers.ask_about(&pending, &key.0).await;
             }
             lock(&issuers.questions).remove(&key);
             drop(sender);
         });
         Some(flight)
+    }
+
+    /// The claim of a question to a place at its issuer.
+    fn claim(&self, issuer: &str, pending: &Pending, client: IpAddr) -> Option<Claim> {
+        let mut all = lock(&self.places);
+        let places = all.entry(issuer.to_owned()).or_insert_with(Places::new);
+        match pending.counted {
+            true => Some(places.of_counted()),
+            false => places.of_unknown(client),
+        }
+    }
+
+    /// Asks an issuer about a token, and notes what it says.
+    async fn ask_about(&self, pending: &Pending, name: &str) {
+        let issuer = &pending.issuer;
+        let answer = ask(&self.fetcher, issuer, pending.token.expose()).await;
+        let now = SystemTime::now();
+        let taken = answer.and_then(|body| {
+            let taken = issuer.answered(pending.digest, &body, now);
+            let no_answer = || "the answer is not one of RFC 7662".to_owned();
+            taken.then_some(()).ok_or_else(no_answer)
+        });
+        self.metrics.asked(name, taken.is_ok());
+        if let Err(error) = taken {
+            tracing::warn!(issuer = name, %error, "an issuer could not be asked about a token");
+            issuer.not_answered(pending.digest, now);
+        }
     }
 }
 

@@ -70,6 +70,9 @@ metric_table! {
             "Bytes of request bodies held in memory, of bodies that did not come at once";
         refusals: IntCounterVec["reason"] = "tooldock_refusals_total",
             "Requests and connections refused at the edge, by reason";
+        credential_failures: IntCounterVec["outcome"] = "tooldock_credential_failures_total",
+            "Wrong credentials: answered, or delayed where many came before"
+            => [IntCounter; 2] = ["answered", "delayed"].map(|it| credential_failures.with_label_values(&[it]));
         streams: IntGaugeVec["transport"] = "tooldock_stream_connections",
             "Long streams that are written to now, by how they reach their client"
             => [IntGauge; 2] = ["direct", "session"].map(|transport| streams.with_label_values(&[transport]));
@@ -110,6 +113,11 @@ impl EdgeMetrics {
             Some((_, prepared)) => prepared.get_or_init(counter).inc(),
             None => counter().inc(),
         }
+    }
+
+    /// Counts a wrong credential.
+    pub(crate) fn credential_failed(&self, delayed: bool) {
+        self.credential_failures[usize::from(delayed)].inc();
     }
 
     /// Counts a long stream until the guard is dropped.

@@ -21,6 +21,8 @@ pub enum Mood {
     Right,
     /// Not at all; connections stay open.
     Hangs,
+    /// The same for introspections of tokens that it does not know.
+    HangsAtUnknown,
     /// With 500.
     Down,
     /// With a set of keys of 10 MB.
@@ -174,14 +176,18 @@ async fn answer(mut stream: TcpStream, state: &Mutex<State>, url: &str) -> std::
                 let token = token.split('&').next().unwrap_or_default();
                 let said = state.opaque.get(token).cloned();
                 state.asked = request.clone();
-                Some(said.unwrap_or(json!({ "active": false })))
+                let unknown = || {
+                    let silent = state.mood == Mood::HangsAtUnknown;
+                    (!silent).then(|| json!({ "active": false }))
+                };
+                said.or_else(unknown)
             }
             _ => None,
         };
         (state.mood.clone(), body)
     };
     let (status, body) = match (mood, body) {
-        (Mood::Hangs, _) => {
+        (Mood::Hangs, _) | (Mood::HangsAtUnknown, None) => {
             let _ = stream.read(&mut buffer).await;
             return Ok(());
         }

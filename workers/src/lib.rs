@@ -27,6 +27,7 @@ pub(crate) mod environment;
 pub mod error;
 pub mod explain;
 pub mod external;
+pub mod failures;
 pub(crate) mod fault;
 pub mod file_lock;
 pub mod gate;

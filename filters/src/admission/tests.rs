@@ -19,6 +19,7 @@ use crate::route::RouteGroup;
 use crate::token::TokenDigest;
 
 mod cost;
+mod failures;
 
 /// Serves `github`, `shared` and, to nobody, `vault`; knows one session, of 2025-11-25.
 struct Live;

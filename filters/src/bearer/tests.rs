@@ -39,7 +39,7 @@ fn headers(values: &[&[u8]]) -> HeaderMap {
 /// The refusal of credentials that are nobody's.
 fn refused(tokens: &Tokens, headers: &HeaderMap) -> Rejection {
     match tokens.authenticate(&Fields::of(headers), HERE) {
-        Err(Unknown::Refused(rejection)) => rejection,
+        Err(Unknown::Refused(rejection) | Unknown::Wrong(rejection)) => rejection,
         other => panic!("{other:?}"),
     }
 }

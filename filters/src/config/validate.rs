@@ -4,14 +4,16 @@ mod oauth;
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use globset::Glob;
 use tooldock_workers::bounds::within;
 use tooldock_workers::namespace_scope::NamespaceScope;
 
 use super::{
-    AdmissionConfig, CertificateConfig, ConfigError, Flood, LimitKey, LimitUnit, RateConfig,
-    RateLimitConfig,
+    AdmissionConfig, CertificateConfig, ConfigError, FailuresConfig, Flood, LimitKey, LimitUnit,
+    RateConfig, RateLimitConfig,
 };
 use crate::bearer::{ANONYMOUS, BEARER};
 use crate::certificate::CertificateName;
@@ -30,6 +32,11 @@ const RATE_MAX: u32 = 1_000_000;
 /// Bursts above this are no limit either.
 const BURST_MAX: u32 = 10_000_000;
 const PRINCIPAL_BYTES_MAX: usize = 64;
+/// More wrong credentials at no cost are no limit.
+const FREE_FAILURES_MAX: u32 = 1_000_000;
+/// From the first delay to a day.
+const FAILURE_TIMES: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 
 impl RateLimitConfig {
     /// Checks what the limit is counted by, and what calls weigh. `at` is the path of the entry.
@@ -92,6 +99,7 @@ impl AdmissionConfig {
         if let Flood::On(RateConfig { rate, burst }) = self.flood {
             validate_rate("admission.flood", rate, burst)?;
         }
+        self.validate_failures()?;
         for (index, rule) in self.rate_limits.iter().enumerate() {
             let key = format!("admission.rate_limits[{index}]");
             validate_rate(&key, rule.rate, rule.burst)?;
@@ -102,6 +110,19 @@ impl AdmissionConfig {
                     "a limit per tool counts tool calls: write `unit: tool_call`",
                 ));
             }
+        }
+        Ok(())
+    }
+
+    fn validate_failures(&self) -> Result<(), ConfigError> {
+        let FailuresConfig::Slowed(slowed) = self.failures else {
+            return Ok(());
+        };
+        let at = |key: &str| format!("admission.failures.{key}");
+        within(slowed.free, &(1..=FREE_FAILURES_MAX))
+            .map_err(|message| ConfigError::new(at("free"), message))?;
+        for (key, time) in [("window", slowed.window), ("max_delay", slowed.max_delay)] {
+            within(time, &FAILURE_TIMES).map_err(|message| ConfigError::new(at(key), message))?;
         }
         Ok(())
     }

@@ -49,6 +49,11 @@ impl ClaimRules {
         })
     }
 
+    /// Whether both judge all claims alike.
+    pub(super) fn are_those_of(&self, other: &Self) -> bool {
+        self.config == other.config && self.table == other.table
+    }
+
     /// Who a token with these claims stands for at that moment.
     pub(super) fn principal(
         &self,

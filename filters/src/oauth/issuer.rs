@@ -14,7 +14,8 @@ use tooldock_workers::scope::ScopeTable;
 use super::claims::{ClaimRules, Refused};
 use super::jwt::{Claims, Jwt, Signed};
 use super::keys::KeySet;
-use super::tokens::JudgedTokens;
+use super::renewals::{Renewal, Renewals};
+use super::tokens::{Capacity, JudgedTokens};
 use crate::bearer::Principal;
 use crate::config::{Introspection, IntrospectionConfig, OauthConfig};
 use crate::token::TokenDigest;
@@ -25,18 +26,42 @@ const ANSWER_COUNTS: Duration = Duration::from_secs(60);
 /// How long a token that an issuer does not know is refused without asking again.
 const REFUSAL_COUNTS: Duration = Duration::from_secs(10);
 
+/// How long before its end the answer about a token in use is asked for again.
+const RENEWED_AHEAD: Duration = Duration::from_secs(20);
+
+/// How long a token is not asked about again after the endpoint gave no answer.
+const SILENCE: Duration = Duration::from_secs(2);
+
 /// Tokens of one issuer that are remembered, apart those that count and those that do not: whoever sends many wrong ones
 /// must not push out the right ones.
-const TOKENS_MAX: usize = 20_000;
-const REFUSALS_MAX: usize = 4_000;
+const TOKENS: Capacity = Capacity {
+    tokens: 20_000,
+    bytes: 64 * 1024 * 1024,
+};
+const REFUSALS: Capacity = Capacity {
+    tokens: 4_000,
+    bytes: usize::MAX,
+};
 
 /// An issuer of tokens.
 pub struct Issuer {
     config: OauthConfig,
     rules: ClaimRules,
     keys: Arc<IssuerKeys>,
-    principals: JudgedTokens<Arc<Principal>>,
-    refusals: JudgedTokens<Refused>,
+    principals: Arc<JudgedTokens<Arc<Principal>>>,
+    refusals: Arc<JudgedTokens<Refusal>>,
+    renewals: Renewals,
+}
+
+/// Why a token without a principal has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    /// The issuer does not know it.
+    Unknown(Refused),
+    /// The issuer knows it, or has known it, and it counts for nothing here.
+    Over(Refused),
+    /// The issuer gave no answer.
+    Silence,
 }
 
 /// The keys of an issuer. They outlast a configuration, so that an issuer that is down when the configuration is read again
@@ -56,7 +81,14 @@ pub(super) enum Known {
     Principal(Arc<Principal>),
     /// The keys have to be fetched, or the issuer to be asked.
     Nothing,
+    /// The issuer has to be asked about a token that counted before.
+    Lapsed,
+    /// The issuer was asked a moment ago, and gave no answer.
+    Silence,
+    /// The issuer has not made it.
     Refused(Refused),
+    /// The issuer has made it, and it counts for nothing here, or no more.
+    Over(Refused),
 }
 
 impl Issuer {
@@ -66,8 +98,9 @@ impl Issuer {
             config: config.clone(),
             rules: ClaimRules::new(config, table)?,
             keys: Arc::default(),
-            principals: JudgedTokens::new(TOKENS_MAX),
-            refusals: JudgedTokens::new(REFUSALS_MAX),
+            principals: Arc::new(JudgedTokens::new(TOKENS)),
+            refusals: Arc::new(JudgedTokens::new(REFUSALS)),
+            renewals: Renewals::default(),
         })
     }
 
@@ -93,7 +126,8 @@ impl Issuer {
         &self.rules.offered
     }
 
-    /// Takes over the keys that were fetched for this issuer under the configuration of before.
+    /// Takes over the keys that were fetched for this issuer under the configuration of before, and the tokens that were
+    /// judged: with their verdicts where the rules are the same, else as tokens that counted once.
     pub(super) fn go_on_from(&mut self, before: &Self) {
         let (one, other) = (&self.config, &before.config);
         let same = one.issuer == other.issuer
@@ -102,15 +136,22 @@ impl Issuer {
         if same {
             self.keys = Arc::clone(&before.keys);
         }
+        if self.rules.are_those_of(&before.rules) {
+            self.principals = Arc::clone(&before.principals);
+            self.refusals = Arc::clone(&before.refusals);
+        } else if one.issuer == other.issuer && one.introspection == other.introspection {
+            self.principals.remember(&before.principals);
+        }
     }
 
     /// What is known of a JWT of this issuer.
     pub(super) fn judge(&self, token: Jwt<'_>, digest: TokenDigest, now: SystemTime) -> Known {
         // Before the keys: what they judge is noted under a version that is at most too old.
         let version = self.keys.version.load(Ordering::Acquire);
-        if let Some(principal) = self.principals.find(&digest, version, now) {
+        if let Some((principal, _)) = self.principals.find(&digest, version, now) {
             return Known::Principal(principal);
         }
+        let bytes = token.bytes();
         let keys = self.keys.current();
         let claims = match token.signed(&self.config.algorithms, keys.as_deref()) {
             Signed::By(claims) => claims,
@@ -128,51 +169,74 @@ impl Issuer {
             Ok(principal) => {
                 let until = principal.ends.unwrap_or(now);
                 self.principals
-                    .note(digest, Arc::clone(&principal), version, until);
+                    .note(digest, Arc::clone(&principal), bytes, version, until);
                 Known::Principal(principal)
             }
-            Err(why) => Known::Refused(why),
+            Err(why) => Known::Over(why),
         }
     }
 
-    /// What is known of a token that is no JWT.
-    pub(super) fn known(&self, digest: TokenDigest, now: SystemTime) -> Known {
-        if let Some(principal) = self.principals.find(&digest, 0, now) {
+    /// The verdict on a token that is no JWT. A token in use whose answer ends soon is noted for renewal.
+    pub(super) fn known(&self, token: &str, digest: TokenDigest, now: SystemTime) -> Known {
+        if let Some((principal, until)) = self.principals.find(&digest, 0, now) {
+            let own_end = principal.ends.is_some_and(|ends| ends <= until);
+            if !own_end
+                && until <= now + RENEWED_AHEAD
+                && self.principals.claim_renewal(&digest, now)
+            {
+                self.renewals.note(digest, token);
+            }
             return Known::Principal(principal);
         }
         match self.refusals.find(&digest, 0, now) {
-            Some(why) => Known::Refused(why),
+            Some((Refusal::Unknown(why), _)) => Known::Refused(why),
+            Some((Refusal::Over(why), _)) => Known::Over(why),
+            Some((Refusal::Silence, _)) => Known::Silence,
+            None if self.principals.remembers(&digest) => Known::Lapsed,
             None => Known::Nothing,
         }
     }
 
-    /// Takes what the introspection endpoint has said of a token: the body of a 200. False for what is no such answer.
+    /// The tokens in use whose answers end soon, to be asked about again. Each is given once.
+    pub fn take_renewals(&self) -> Vec<Renewal> {
+        self.renewals.take()
+    }
+
+    /// Takes the answer of the introspection endpoint about a token: the body of a 200. False for a body that is no such
+    /// answer.
     pub fn answered(&self, digest: TokenDigest, body: &[u8], now: SystemTime) -> bool {
         let Ok(claims) = serde_json::from_slice::<Claims>(body) else {
             return false;
         };
-        if !claims
-            .get("active")
-            .is_some_and(serde_json::Value::is_boolean)
-        {
+        let Some(active) = claims.get("active").and_then(serde_json::Value::as_bool) else {
             return false;
-        }
+        };
         match self.rules.introspected(&claims, now) {
             Ok(principal) => {
                 let answer_ends = now + ANSWER_COUNTS;
                 let until = principal.ends.map_or(answer_ends, |it| it.min(answer_ends));
-                self.principals.note(digest, principal, 0, until);
+                self.principals
+                    .note(digest, principal, body.len(), 0, until);
             }
-            Err(why) => self.refusals.note(digest, why, 0, now + REFUSAL_COUNTS),
+            Err(why) => {
+                let refusal = match active || self.principals.remembers(&digest) {
+                    true => Refusal::Over(why),
+                    false => Refusal::Unknown(why),
+                };
+                // First, so that no request finds neither.
+                self.refusals
+                    .note(digest, refusal, 0, 0, now + REFUSAL_COUNTS);
+                self.principals.forget(&digest);
+            }
         }
         true
     }
 
     /// Notes that the introspection endpoint could not be asked, so that the next requests with the token do not wait again.
+    /// An answer that still counts goes on to count.
     pub fn not_answered(&self, digest: TokenDigest, now: SystemTime) {
-        let pause = Duration::from_secs(2);
-        let why = "the issuer's introspection endpoint gave no answer";
-        self.refusals.note(digest, why, 0, now + pause);
+        self.refusals
+            .note(digest, Refusal::Silence, 0, 0, now + SILENCE);
     }
 }
 

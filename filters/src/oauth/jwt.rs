@@ -77,6 +77,11 @@ impl<'a> Jwt<'a> {
         })
     }
 
+    /// The length of the token.
+    pub(super) fn bytes(&self) -> usize {
+        self.signed.len() + 1 + self.signature.len()
+    }
+
     /// The issuer that the token names, unchecked: to find the keys by.
     pub(super) fn issuer(&self) -> Option<String> {
         #[derive(Deserialize)]

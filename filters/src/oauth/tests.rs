@@ -132,8 +132,11 @@ fn judged(token: &str) -> TokenVerdict {
 fn name(verdict: &TokenVerdict) -> String {
     match verdict {
         TokenVerdict::Principal(principal) => principal.name().to_string(),
+        TokenVerdict::Pending(Pending { counted: true, .. }) => "pending again".to_owned(),
         TokenVerdict::Pending(pending) => format!("pending {:?}", pending.needs),
         TokenVerdict::Refused(why) => format!("refused: {why}"),
+        TokenVerdict::Over(why) => format!("over: {why}"),
+        TokenVerdict::Unjudged => "unjudged".to_owned(),
     }
 }
 
@@ -207,8 +210,11 @@ fn claims_that_do_not_fit_are_refused() {
     ] {
         let token = KEYS.sign(&header(), &with(claims(), &changes));
         let said = name(&judged(&token));
+        // A token by the issuer's own key is none that somebody made up.
+        let made = !why.starts_with("issuer is none of");
+        let began = if made { "over: " } else { "refused: " };
         assert!(
-            said.starts_with("refused: ") && said.contains(why),
+            said.starts_with(began) && said.contains(why),
             "{changes}: {said}"
         );
     }
@@ -352,7 +358,7 @@ fn an_opaque_token_counts_as_long_as_the_issuers_answer() {
         now()
     ));
     assert_eq!(at(59), "oauth:https://b.example/realms/x#ada");
-    assert_eq!(at(60), "pending Answer");
+    assert_eq!(at(60), "pending again");
     let ends = with(answer, &json!({ "exp": NOW - 30 }));
     assert!(issuer.answered(
         TokenDigest::of(b"opaque-1"),
@@ -360,7 +366,92 @@ fn an_opaque_token_counts_as_long_as_the_issuers_answer() {
         now()
     ));
     assert!(at(29).starts_with("oauth:"));
-    assert_eq!(at(30), "pending Answer");
+    assert_eq!(at(30), "pending again");
+}
+
+/// What the second issuer says of a token that counts.
+fn vouched() -> String {
+    json!({ "active": true, "sub": "ada", "aud": "https://gw.example/mcp", "scope": "r" })
+        .to_string()
+}
+
+#[test]
+fn the_answer_about_a_token_in_use_is_asked_for_again_before_it_ends() {
+    let oauth = oauth();
+    let issuer = &oauth.issuers()[1];
+    let digest = TokenDigest::of(b"opaque-1");
+    let judge = |seconds: u64| oauth.judge(b"opaque-1", now() + Duration::from_secs(seconds));
+    let renewals = || {
+        let renewals = issuer.take_renewals();
+        let texts = renewals.iter().map(|it| it.token.expose().to_owned());
+        texts.collect::<Vec<_>>()
+    };
+    assert!(issuer.answered(digest, vouched().as_bytes(), now()));
+    judge(39);
+    assert_eq!(renewals(), [""; 0], "its answer is fresh");
+    judge(40);
+    judge(41);
+    assert_eq!(renewals(), ["opaque-1"]);
+    // It came to nothing: the answer that was there counts to its end, and is asked for again.
+    issuer.not_answered(digest, now() + Duration::from_secs(45));
+    assert!(name(&judge(45)).starts_with("oauth:"));
+    judge(46);
+    assert_eq!(renewals(), ["opaque-1"]);
+    assert!(issuer.answered(
+        digest,
+        vouched().as_bytes(),
+        now() + Duration::from_secs(50)
+    ));
+    assert!(name(&judge(89)).starts_with("oauth:"));
+    assert_eq!(renewals(), [""; 0]);
+    // A renewal that says no ends the token at once.
+    assert!(issuer.answered(
+        digest,
+        br#"{"active":false}"#,
+        now() + Duration::from_secs(90)
+    ));
+    assert!(name(&judge(91)).starts_with("over: "));
+}
+
+#[test]
+fn a_token_is_unjudged_while_its_issuer_is_silent_and_keeps_its_place_among_tokens_that_counted() {
+    let oauth = oauth();
+    let issuer = &oauth.issuers()[1];
+    let at = |token: &str, seconds: u64| {
+        name(&oauth.judge(token.as_bytes(), now() + Duration::from_secs(seconds)))
+    };
+    issuer.not_answered(TokenDigest::of(b"new"), now());
+    assert_eq!(at("new", 1), "unjudged");
+    assert_eq!(at("new", 2), "pending Answer");
+    let known = TokenDigest::of(b"known");
+    assert!(issuer.answered(known, vouched().as_bytes(), now()));
+    for number in 0..50_000 {
+        let made_up = TokenDigest::of(format!("made-up-{number}").as_bytes());
+        assert!(issuer.answered(made_up, br#"{"active":false}"#, now()));
+    }
+    assert!(at("known", 59).starts_with("oauth:"));
+    assert_eq!(at("known", 3600), "pending again");
+    issuer.not_answered(known, now() + Duration::from_secs(3600));
+    assert_eq!(at("known", 3601), "unjudged");
+}
+
+#[test]
+fn judged_tokens_outlast_a_configuration_that_is_read_again() {
+    let before = oauth();
+    let known = TokenDigest::of(b"known");
+    let issuer = &before.issuers()[1];
+    assert!(issuer.answered(known, vouched().as_bytes(), now()));
+    let judged = |config: &str| {
+        let mut after = fresh(config);
+        after.go_on_from(&before);
+        name(&after.judge(b"known", now()))
+    };
+    assert!(judged(CONFIG).starts_with("oauth:"));
+    // By other rules it is judged again, among those that counted.
+    let other = CONFIG.replacen("scopes: { r: read }", "scopes: { r: write }", 1);
+    assert_eq!(judged(&other), "pending again");
+    let elsewhere = CONFIG.replacen("b.example/ask", "b.example/other", 1);
+    assert_eq!(judged(&elsewhere), "pending Answer");
 }
 
 #[test]

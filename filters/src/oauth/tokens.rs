@@ -1,24 +1,43 @@
 //! Tokens that were judged before, by digest, so that a signature is checked and an issuer asked once for many requests.
 //!
-//! Bounded by turning over: a table that is full becomes the old one, and what nobody asks for in the next turn is forgotten.
+//! Bounded in number and in bytes by turning over: a table that is full becomes the old one, and tokens without a request in
+//! the next turn are forgotten.
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::fingerprint::Fingerprints;
 use crate::token::TokenDigest;
 
-/// What is known of tokens, each until its time.
+/// How soon a token may be claimed for renewal again whose renewal came to nothing.
+const CLAIM_AGAIN: Duration = Duration::from_secs(5);
+
+/// The size of tables of judged tokens.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Capacity {
+    /// Tokens at most.
+    pub(super) tokens: usize,
+    /// Bytes that their verdicts hold at most.
+    pub(super) bytes: usize,
+}
+
+/// Verdicts on tokens, each until its time.
 pub(super) struct JudgedTokens<T> {
     /// Of each of the two tables.
-    capacity: usize,
+    capacity: Capacity,
     /// Plain data: a thread that panicked has left nothing half written that matters.
     tables: RwLock<Tables<T>>,
 }
 
-type Table<T> = HashMap<TokenDigest, Judged<T>, Fingerprints>;
+#[derive(Default)]
+struct Table<T> {
+    judged: HashMap<TokenDigest, Judged<T>, Fingerprints>,
+    bytes: usize,
+}
 
+#[derive(Default)]
 struct Tables<T> {
     young: Table<T>,
     old: Table<T>,
@@ -27,89 +46,211 @@ struct Tables<T> {
 struct Judged<T> {
     digest: TokenDigest,
     known: T,
+    bytes: usize,
     /// The keys that it was judged by.
     keys: u64,
     until: SystemTime,
+    /// When its renewal was claimed last, in seconds since 1970.
+    claimed: AtomicU64,
 }
 
 impl<T: Clone> JudgedTokens<T> {
-    /// For at most so many tokens.
-    pub(super) fn new(tokens_max: usize) -> Self {
+    /// Tables of that size together.
+    pub(super) fn new(capacity: Capacity) -> Self {
+        let empty = || Table {
+            judged: HashMap::default(),
+            bytes: 0,
+        };
         Self {
-            capacity: tokens_max / 2,
+            capacity: Capacity {
+                tokens: capacity.tokens / 2,
+                bytes: capacity.bytes / 2,
+            },
             tables: RwLock::new(Tables {
-                young: Table::default(),
-                old: Table::default(),
+                young: empty(),
+                old: empty(),
             }),
         }
     }
 
-    /// What is known of a token by these keys at that moment.
-    pub(super) fn find(&self, digest: &TokenDigest, keys: u64, now: SystemTime) -> Option<T> {
-        let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
-        let found = tables.young.get(digest).map(|it| (it, false));
-        let (judged, is_old) = found.or_else(|| Some((tables.old.get(digest)?, true)))?;
+    /// The verdict on a token by these keys at that moment, and its end.
+    pub(super) fn find(
+        &self,
+        digest: &TokenDigest,
+        keys: u64,
+        now: SystemTime,
+    ) -> Option<(T, SystemTime)> {
+        let tables = self.read();
+        let found = tables.young.judged.get(digest).map(|it| (it, false));
+        let (judged, is_old) = found.or_else(|| Some((tables.old.judged.get(digest)?, true)))?;
         if judged.keys != keys || judged.until <= now || !judged.digest.matches(digest) {
             return None;
         }
-        let known = judged.known.clone();
-        let until = judged.until;
+        let (known, until, bytes) = (judged.known.clone(), judged.until, judged.bytes);
         drop(tables);
         if is_old {
-            self.note(*digest, known.clone(), keys, until);
+            self.note(*digest, known.clone(), bytes, keys, until);
         }
-        Some(known)
+        Some((known, until))
     }
 
-    /// Notes what a token was found to be.
-    pub(super) fn note(&self, digest: TokenDigest, known: T, keys: u64, until: SystemTime) {
+    /// Whether there is a verdict on a token, be it past its time.
+    pub(super) fn remembers(&self, digest: &TokenDigest) -> bool {
+        let tables = self.read();
+        tables.young.judged.contains_key(digest) || tables.old.judged.contains_key(digest)
+    }
+
+    /// Whether the caller is to have the verdict on a token renewed: true for one caller at a time.
+    pub(super) fn claim_renewal(&self, digest: &TokenDigest, now: SystemTime) -> bool {
+        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let tables = self.read();
+        let (young, old) = (&tables.young.judged, &tables.old.judged);
+        let Some(judged) = young.get(digest).or_else(|| old.get(digest)) else {
+            return false;
+        };
+        let claimed = judged.claimed.load(Ordering::Relaxed);
+        let free = claimed == 0 || now >= claimed.saturating_add(CLAIM_AGAIN.as_secs());
+        let claim = || {
+            judged
+                .claimed
+                .compare_exchange(claimed, now, Ordering::Relaxed, Ordering::Relaxed)
+        };
+        free && claim().is_ok()
+    }
+
+    /// Notes the verdict on a token, which holds so many bytes.
+    pub(super) fn note(
+        &self,
+        digest: TokenDigest,
+        known: T,
+        bytes: usize,
+        keys: u64,
+        until: SystemTime,
+    ) {
         let judged = Judged {
             digest,
             known,
+            bytes,
             keys,
             until,
+            claimed: AtomicU64::new(0),
         };
-        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        if tables.young.len() >= self.capacity {
-            tables.old = std::mem::take(&mut tables.young);
+        let mut tables = self.write();
+        let young = &tables.young;
+        let is_full = young.judged.len() >= self.capacity.tokens
+            || young.bytes.saturating_add(bytes) > self.capacity.bytes;
+        if is_full {
+            let full = &mut tables.young;
+            let turned = Table {
+                judged: std::mem::take(&mut full.judged),
+                bytes: std::mem::take(&mut full.bytes),
+            };
+            tables.old = turned;
         }
-        tables.young.insert(digest, judged);
+        let young = &mut tables.young;
+        young.bytes += bytes;
+        if let Some(before) = young.judged.insert(digest, judged) {
+            young.bytes -= before.bytes;
+        }
+    }
+
+    /// Forgets the verdict on a token.
+    pub(super) fn forget(&self, digest: &TokenDigest) {
+        let mut tables = self.write();
+        let Tables { young, old } = &mut *tables;
+        for table in [young, old] {
+            if let Some(judged) = table.judged.remove(digest) {
+                table.bytes -= judged.bytes;
+            }
+        }
+    }
+
+    /// Remembers the tokens of other tables without their verdicts: each has to be judged again.
+    pub(super) fn remember(&self, others: &Self) {
+        let others = others.read();
+        for table in [&others.old, &others.young] {
+            for judged in table.judged.values() {
+                let known = judged.known.clone();
+                self.note(judged.digest, known, judged.bytes, judged.keys, UNIX_EPOCH);
+            }
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Tables<T>> {
+        self.tables.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Tables<T>> {
+        self.tables.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn digest(number: u32) -> TokenDigest {
         TokenDigest::of(&number.to_le_bytes())
     }
 
-    #[test]
-    fn a_token_is_known_until_its_time_and_by_the_keys_it_was_judged_by() {
-        let tokens = JudgedTokens::new(10);
-        let now = SystemTime::now();
-        let later = now + Duration::from_secs(60);
-        tokens.note(digest(1), "ada", 7, later);
-        assert_eq!(tokens.find(&digest(1), 7, now), Some("ada"));
-        assert_eq!(tokens.find(&digest(1), 8, now), None);
-        assert_eq!(tokens.find(&digest(1), 7, later), None);
-        assert_eq!(tokens.find(&digest(2), 7, now), None);
+    fn tokens<T: Clone>(tokens: usize, bytes: usize) -> JudgedTokens<T> {
+        JudgedTokens::new(Capacity { tokens, bytes })
+    }
+
+    fn found<T: Clone>(
+        tokens: &JudgedTokens<T>,
+        number: u32,
+        keys: u64,
+        now: SystemTime,
+    ) -> Option<T> {
+        tokens.find(&digest(number), keys, now).map(|it| it.0)
     }
 
     #[test]
-    fn any_number_of_tokens_takes_bounded_room_and_what_is_used_stays() {
-        let tokens = JudgedTokens::new(100);
+    fn a_token_is_known_until_its_time_and_by_the_keys_it_was_judged_by() {
+        let tokens = tokens(10, 1000);
         let now = SystemTime::now();
         let later = now + Duration::from_secs(60);
-        tokens.note(digest(0), 0, 1, later);
-        for number in 1..10_000 {
-            tokens.note(digest(number), number, 1, later);
-            assert_eq!(tokens.find(&digest(0), 1, now), Some(0));
+        tokens.note(digest(1), "ada", 3, 7, later);
+        assert_eq!(found(&tokens, 1, 7, now), Some("ada"));
+        assert_eq!(found(&tokens, 1, 8, now), None);
+        assert_eq!(found(&tokens, 1, 7, later), None);
+        assert_eq!(found(&tokens, 2, 7, now), None);
+        assert!(tokens.remembers(&digest(1)) && !tokens.remembers(&digest(2)));
+        tokens.forget(&digest(1));
+        assert!(!tokens.remembers(&digest(1)));
+    }
+
+    #[test]
+    fn any_number_of_tokens_takes_bounded_room_and_used_tokens_stay() {
+        for (capacity, bytes) in [((100, 1_000_000), 8), ((1_000_000, 800), 8)] {
+            let tokens = tokens(capacity.0, capacity.1);
+            let now = SystemTime::now();
+            let later = now + Duration::from_secs(60);
+            tokens.note(digest(0), 0, bytes, 1, later);
+            for number in 1..10_000 {
+                tokens.note(digest(number), number, bytes, 1, later);
+                assert_eq!(found(&tokens, 0, 1, now), Some(0));
+            }
+            let tables = tokens.read();
+            let kept = tables.young.judged.len() + tables.old.judged.len();
+            assert!(kept <= 100, "{kept}");
+            let counted = tables.young.bytes + tables.old.bytes;
+            assert_eq!(counted, kept * bytes);
         }
-        let tables = tokens.tables.read().unwrap();
-        assert!(tables.young.len() + tables.old.len() <= 100);
+    }
+
+    #[test]
+    fn the_renewal_of_a_token_is_claimed_by_one_caller_at_a_time() {
+        let tokens = tokens(10, 1000);
+        let now = SystemTime::now();
+        let later = now + Duration::from_secs(60);
+        tokens.note(digest(1), (), 0, 0, later);
+        let claim = |seconds| tokens.claim_renewal(&digest(1), now + Duration::from_secs(seconds));
+        assert_eq!([claim(0), claim(0), claim(1)], [true, false, false]);
+        assert_eq!([claim(6), claim(6)], [true, false], "it came to nothing");
+        tokens.note(digest(1), (), 0, 0, later);
+        assert!(claim(6), "a renewed verdict is renewed again");
+        assert!(!tokens.claim_renewal(&digest(2), now));
     }
 }

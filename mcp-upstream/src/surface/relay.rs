@@ -27,7 +27,10 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::time::Instant;
+use tooldock_workers::failures::{FailureLimits, FailureOutcome, FailureTable};
 use tooldock_workers::keys::{KeyStore, KeyTables};
 use tooldock_workers::names::NamespaceName;
 
@@ -58,6 +61,9 @@ pub struct Relay {
     frames: FrameLimits,
     room: Arc<Room>,
     warnings: Warnings,
+    /// Wrong keys by the user of the client's process; None where they are not slowed.
+    failures: Option<FailureTable>,
+    started: Instant,
     request_ids: Arc<dyn Fn() -> Arc<str> + Send + Sync>,
 }
 
@@ -87,7 +93,32 @@ impl Relay {
             room: Arc::new(Room::new(frames.total, frames.each)),
             frames,
             warnings: Warnings::new(),
+            failures: None,
+            started: Instant::now(),
             request_ids,
+        }
+    }
+
+    /// Slows wrong keys where one user sends many.
+    #[must_use]
+    pub fn slowing_failures(mut self, limits: Option<FailureLimits>) -> Self {
+        self.failures = limits.map(FailureTable::new);
+        self
+    }
+
+    /// Counts a wrong key of a user. Gives the time that is left of a delay, where the key came within one.
+    fn key_failed(&self, uid: u32) -> Option<Duration> {
+        let outcome = self.failures.as_ref()?.note(uid, self.started.elapsed());
+        match outcome {
+            FailureOutcome::Answered => None,
+            FailureOutcome::SpellBegan => {
+                tracing::warn!(
+                    uid,
+                    "wrong API keys come often from this user on the relay's socket: from now on they are slowed; right ones are not"
+                );
+                None
+            }
+            FailureOutcome::Delayed(left) => Some(left),
         }
     }
 

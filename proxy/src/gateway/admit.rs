@@ -7,7 +7,8 @@ use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 use tooldock_filters::{
-    Access, Asked, Directory, Fields, Peer, Reason, Rejection, Shown, Verdict, network,
+    Access, Asked, CredentialFailure, Directory, Fields, Peer, Reason, Rejection, Shown, Verdict,
+    network,
 };
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
@@ -146,6 +147,9 @@ impl Gateway {
     /// Counts a refusal and tells the log what the client is not told.
     pub(super) fn refused(&self, rejection: &Rejection, passage: &mut Passage) {
         self.metrics.refused(rejection.code());
+        if let Some(failure) = &rejection.failure {
+            self.credential_failed(failure);
+        }
         if let Some(logged) = &mut passage.logged {
             logged.entry.refused(rejection);
         }
@@ -157,6 +161,17 @@ impl Gateway {
             message = %rejection.message,
             "refused"
         );
+    }
+
+    /// Counts a wrong credential, and tells the log when wrong credentials begin to be slowed.
+    pub(super) fn credential_failed(&self, failure: &CredentialFailure) {
+        self.metrics.credential_failed(failure.delayed);
+        if failure.spell_began {
+            tracing::warn!(
+                client = %network::shown(failure.client),
+                "wrong credentials come often from this address, or for one user name: from now on they are slowed; right ones are not"
+            );
+        }
     }
 }
 

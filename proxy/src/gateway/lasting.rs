@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | API key | at its `expires` | the table in force has another key of its id, or none |
 //! | JWT | at its `exp` | the keys of any issuer have lost one since it was verified |
-//! | opaque token | at its `exp` | its issuer says so: it is asked again |
+//! | opaque token | at its `exp` | its issuer says so: it is asked again; an issuer without an answer takes nothing back |
 //! | token of the configuration | never | by a reload, which admits all streams again |
 
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use crate::stream::End;
 /// What is remembered of the credential that admitted a request. Nothing for most tokens of the configuration.
 pub(super) struct Lasting {
     ends: Option<SystemTime>,
+    principal: Arc<str>,
     grant: Option<Arc<Grant>>,
     /// The count of issuers' losses when the request was admitted.
     losses: u64,
@@ -33,6 +34,7 @@ impl Lasting {
         let (ends, grant) = (principal.ends(), principal.grant());
         (ends.is_some() || grant.is_some()).then(|| Self {
             ends,
+            principal: Arc::clone(principal.name()),
             grant: grant.cloned(),
             losses: gateway.issuers.losses(),
         })
@@ -52,10 +54,12 @@ impl Lasting {
             return Some(Box::pin(async move { outlive_key(&keys, &grant).await }));
         }
         let rules = gateway.rules.load();
-        let opaque = rules.admission.oauth().revocable(fields, SystemTime::now());
+        let opaque = rules.admission.oauth().revocable(fields);
         let issuers = Arc::clone(&gateway.issuers);
         match opaque {
-            Some((token, principal)) => Some(Box::pin(issuers.outlive(token, principal))),
+            Some(token) => Some(Box::pin(
+                issuers.outlive(token, Arc::clone(&self.principal)),
+            )),
             None => {
                 let losses = self.losses;
                 Some(Box::pin(

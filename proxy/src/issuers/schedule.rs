@@ -1,5 +1,5 @@
 //! When the keys of one issuer are fetched: regularly, sooner after a failure, and soon after a token by an unknown key or with a wrong
-//! signature, but never twice at once and never in a row for whoever makes up key ids.
+//! signature, but never twice at once and never in a row for clients that make up key ids.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,9 @@ use super::Flight;
 const REFRESH: Duration = Duration::from_secs(300);
 const REFRESH_FILE: Duration = Duration::from_secs(15);
 
-/// How far two fetches for unknown keys are apart at least. A new key counts within this time and that of one fetch.
-const UNKNOWN_KEYS: Duration = Duration::from_secs(30);
+/// How long fetched keys are the newest ones: a token by another key is refused without a fetch. So far two fetches are apart
+/// at least, whoever makes up key ids, and a new key counts within this time and that of one fetch.
+const NEWEST: Duration = Duration::from_secs(5);
 
 /// How long after a failure it is tried again: first, and at most.
 const RETRY: Duration = Duration::from_secs(5);
@@ -29,11 +30,15 @@ pub(super) struct Schedule {
     next: Instant,
     /// The next fetch for an unknown key.
     unknown_from: Instant,
-    /// The flight there is, or the last one, was for an unknown key.
+    /// A token by an unknown key waits for the next fetch.
     unknown: bool,
     failures: u32,
     /// When the keys were fetched last.
     fetched: Option<Instant>,
+    /// Until then the keys that were fetched last are the newest ones.
+    newest_until: Option<Instant>,
+    /// When the flight there is, or the last one, began.
+    departed: Instant,
     /// Where the keys are, by the issuer's metadata.
     endpoint: Option<String>,
 }
@@ -50,6 +55,8 @@ impl Schedule {
             unknown: false,
             failures: 0,
             fetched: None,
+            newest_until: None,
+            departed: now,
             endpoint: None,
         }
     }
@@ -69,6 +76,11 @@ impl Schedule {
         self.fetched.map(|at| at.elapsed())
     }
 
+    /// Until when the keys there are the newest ones, where they are that now.
+    pub(super) fn newest_until(&self, now: Instant) -> Option<Instant> {
+        self.newest_until.filter(|until| now < *until)
+    }
+
     /// Whether a fetch is to be made now.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         self.unknown |= self.keys.take_wanted();
@@ -80,9 +92,9 @@ impl Schedule {
     /// fetches ask.
     pub(super) fn take_off(&mut self, flight: Flight, now: Instant) -> Option<String> {
         self.flight = Some(flight);
-        if std::mem::take(&mut self.unknown) {
-            self.unknown_from = now + UNKNOWN_KEYS;
-        }
+        self.unknown = false;
+        self.unknown_from = now + NEWEST;
+        self.departed = now;
         let regular = now >= self.next;
         self.endpoint.clone().filter(|_| !regular)
     }
@@ -94,6 +106,7 @@ impl Schedule {
             Some(endpoint) => {
                 self.endpoint = Some(endpoint);
                 self.fetched = Some(now);
+                self.newest_until = Some(self.departed + NEWEST);
                 self.failures = 0;
                 match config.jwks {
                     JwksSource::File(_) => REFRESH_FILE,

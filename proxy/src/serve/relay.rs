@@ -51,7 +51,8 @@ pub(super) fn start(
         keys,
         frames,
         Arc::new(move || request_ids.mint()),
-    );
+    )
+    .slowing_failures(config.admission.failures.limits());
     let _within = control.enter();
     RelayServer::start(
         socket,

@@ -17,6 +17,7 @@ const FULL: &str = r#"
     cidrs: { allow: [192.0.2.0/24], deny: [203.0.113.0/24] }
     trusted_proxies: [198.51.100.1]
     flood: { rate: 1000000, burst: 1000000 }
+    failures: { free: 1000000 }
     rate_limits:
       - { key: principal, rate: 1000000, burst: 1000000 }
       - { key: address, rate: 1000000, burst: 1000000 }

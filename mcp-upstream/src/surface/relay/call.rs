@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::keys::ApiKey;
+use tooldock_workers::keys::{ApiKey, KeyRefusal};
 use tooldock_workers::network::UNIX;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::secrets::Secret;
@@ -14,6 +14,7 @@ use super::frame::{Refused, ToolCall};
 use super::room::Guest;
 use super::tokens::TokenCall;
 use super::{Relay, reply, tokens};
+use crate::call_error::retry_seconds;
 use crate::caller::{Caller, RelayPeer, Visibility};
 use crate::catalogue::{ToolList, View};
 use crate::engine::{PeerEvent, Talks, UpstreamCall, ask_failed, rate_limited};
@@ -210,7 +211,7 @@ impl Conversation {
         let verified = table.verify(key.expose().as_bytes(), UNIX, SystemTime::now());
         let key = match verified {
             Ok(key) => Arc::clone(key),
-            Err(refusal) => return Err(self.invalid_key(id, refusal.cause())),
+            Err(refusal) => return Err(self.wrong_key(id, refusal)),
         };
         if !key.grant().key_id().is_some_and(|id| self.guest.shows(id)) {
             let reason = "Too many connections use this API key: close others, or make a key of its own for this client";
@@ -261,6 +262,25 @@ impl Conversation {
             caller,
             namespace,
         })
+    }
+
+    /// The answer to a key that does not count: where it never did and its user sends many such keys, only after a delay.
+    fn wrong_key(&self, id: &str, refusal: KeyRefusal) -> Answered {
+        let delay = match refusal {
+            KeyRefusal::Malformed | KeyRefusal::Unknown | KeyRefusal::WrongSecret => {
+                self.relay.key_failed(self.peer().uid)
+            }
+            KeyRefusal::Revoked | KeyRefusal::Expired | KeyRefusal::Network => None,
+        };
+        let Some(left) = delay else {
+            return self.invalid_key(id, refusal.cause());
+        };
+        let seconds = retry_seconds(left);
+        let failed = CallError::new(
+            CallErrorCode::RateLimited,
+            format!("Too many wrong API keys: this one is wrong, too. Try again in {seconds} s"),
+        );
+        Answered(reply::not_dispatched(id, &failed.retry_after(left)))
     }
 
     fn invalid_key(&self, id: &str, cause: &str) -> Answered {

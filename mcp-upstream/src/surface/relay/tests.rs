@@ -34,6 +34,9 @@ struct Client {
     serving: JoinHandle<()>,
 }
 
+/// Wrong keys of a user until they are slowed.
+const FREE_FAILURES: u32 = 20;
+
 impl Client {
     fn of(name: &str) -> Self {
         let harness = Wanted {
@@ -52,7 +55,12 @@ impl Client {
             each: FRAME_MAX,
             total: 4 * FRAME_MAX,
         };
-        let relay = Arc::new(Relay::new(name, Arc::clone(&keys), frames, ids));
+        let relay = Relay::new(name, Arc::clone(&keys), frames, ids);
+        let relay = Arc::new(relay.slowing_failures(Some(FailureLimits {
+            free: FREE_FAILURES,
+            window: Duration::from_secs(3600),
+            max_delay: Duration::from_secs(3600),
+        })));
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let (output, input) = tokio::io::split(ours);
         let socket = tokio::io::split(theirs);
@@ -239,6 +247,30 @@ async fn a_revoked_key_and_a_key_for_other_namespaces_are_invalid() {
     for text in [other.text.expose(), key.text.expose(), "", "oub_", "oub_x"] {
         assert_eq!(client.tools(text).await, invalid_key(1));
     }
+}
+
+#[tokio::test]
+async fn wrong_keys_of_a_user_are_slowed_and_right_and_revoked_ones_never() {
+    let mut client = Client::of("shared");
+    let right = client.key(&["admin"], &["shared"]);
+    let revoked = client.key(&["admin"], &["shared"]);
+    client.keys.revoke(revoked.record.id).expect("revoked");
+    for _ in 0..FREE_FAILURES {
+        assert_eq!(client.tools("oub_wrong").await, invalid_key(1));
+    }
+    // Within the first delay of a second at least one comes, and with each delay that is over the next doubles.
+    let mut slowed = 0;
+    while slowed < 3 {
+        let answer = client.tools("oub_wrong").await;
+        if answer != invalid_key(1) {
+            let message = answer["error"]["message"].as_str().expect("a message");
+            assert!(message.starts_with("Too many wrong API keys"), "{answer}");
+            slowed += 1;
+        }
+    }
+    assert_eq!(client.tools(revoked.text.expose()).await, invalid_key(1));
+    let tools = client.tools(right.text.expose()).await;
+    assert!(tools["result"]["tools"].is_array(), "{tools}");
 }
 
 #[tokio::test]

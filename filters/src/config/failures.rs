@@ -1,0 +1,81 @@
+//! `admission.failures:` — how wrong credentials are slowed.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tooldock_workers::failures::FailureLimits;
+use tooldock_workers::off_or;
+
+/// `off`, or when wrong credentials are slowed and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailuresConfig {
+    /// Each wrong credential is answered at once.
+    Off,
+    /// Many of them are slowed.
+    Slowed(FailureConfig),
+}
+
+/// When wrong credentials are slowed, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FailureConfig {
+    /// Wrong credentials of one address or user name until they are slowed.
+    pub free: u32,
+    /// After so long without a wrong credential they start anew.
+    #[serde(with = "humantime_serde")]
+    pub window: Duration,
+    /// The longest delay.
+    #[serde(with = "humantime_serde")]
+    pub max_delay: Duration,
+}
+
+impl FailuresConfig {
+    /// The limits; None where nothing is slowed.
+    pub fn limits(&self) -> Option<FailureLimits> {
+        match self {
+            Self::Off => None,
+            Self::Slowed(FailureConfig {
+                free,
+                window,
+                max_delay,
+            }) => Some(FailureLimits {
+                free: (*free).max(1),
+                window: *window,
+                max_delay: *max_delay,
+            }),
+        }
+    }
+}
+
+impl Default for FailureConfig {
+    fn default() -> Self {
+        Self {
+            free: 30,
+            window: Duration::from_secs(60),
+            max_delay: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Default for FailuresConfig {
+    fn default() -> Self {
+        Self::Slowed(FailureConfig::default())
+    }
+}
+
+impl Serialize for FailuresConfig {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let slowed = match self {
+            Self::Off => None,
+            Self::Slowed(slowed) => Some(slowed),
+        };
+        off_or::serialize(slowed, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for FailuresConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let slowed = off_or::deserialize(deserializer, "`off` or {free, window, max_delay}")?;
+        Ok(slowed.map_or(Self::Off, Self::Slowed))
+    }
+}

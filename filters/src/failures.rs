@@ -1,0 +1,148 @@
+//! Wrong credentials: counted by client address and by the user name that a browser sends, and slowed where they are many.
+//!
+//! A credential is judged before anything here is asked, so a right one is admitted at any time, also from an address whose
+//! wrong ones are slowed. What slowing bounds is the load and the log lines of guessing; it is no substitute for tokens that
+//! cannot be guessed, since the sender of a wrong one learns that it is wrong.
+//!
+//! Credentials that counted once are no failures: an expired access token or a revoked key is answered with 401, however
+//! often it comes, so that its client learns that it needs another one.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use governor::clock::{Clock, MonotonicClock, Reference};
+use http::header::WWW_AUTHENTICATE;
+use tooldock_workers::failures::{FailureOutcome, FailureTable};
+
+use crate::admission::Request;
+use crate::basic;
+use crate::config::FailuresConfig;
+use crate::fields::Field;
+use crate::network::network_of;
+use crate::rejection::Rejection;
+
+/// The longest part of a user name that is told apart from others, in bytes.
+const USER_BYTES_MAX: usize = 256;
+
+/// A wrong credential, for the log and the metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CredentialFailure {
+    /// Its sender.
+    pub client: IpAddr,
+    /// Whether it came within a delay.
+    pub delayed: bool,
+    /// Whether a spell has begun with it: from now on, wrong credentials of its address or its user name are slowed.
+    pub spell_began: bool,
+}
+
+/// The failures there were.
+#[derive(Debug)]
+pub(crate) struct Failures<C: Clock = MonotonicClock> {
+    counted: Option<Arc<Tables>>,
+    clock: C,
+    start: C::Instant,
+}
+
+#[derive(Debug)]
+struct Tables {
+    addresses: FailureTable,
+    users: FailureTable,
+}
+
+impl<C: Clock> Failures<C> {
+    pub(crate) fn new(config: &FailuresConfig, clock: C) -> Self {
+        let counted = config.limits().map(|limits| {
+            Arc::new(Tables {
+                addresses: FailureTable::new(limits),
+                users: FailureTable::new(limits),
+            })
+        });
+        Self {
+            counted,
+            start: clock.now(),
+            clock,
+        }
+    }
+
+    /// Takes over the failures that were counted under the same limits.
+    pub(crate) fn go_on_from(&mut self, before: &Self) {
+        let limits = |it: &Self| it.counted.as_ref().map(|it| it.addresses.limits());
+        if limits(self) == limits(before) {
+            self.counted.clone_from(&before.counted);
+            self.start = before.start;
+        }
+    }
+
+    /// Counts a wrong credential of a request. None where nothing is counted.
+    pub(crate) fn note(&self, request: &Request<'_>, client: IpAddr) -> Option<CredentialFailure> {
+        let (failure, _) = self.counted(request, client)?;
+        Some(failure)
+    }
+
+    /// The refusal of a request with a wrong credential: 429 in place of `rejection` while its sender is slowed.
+    ///
+    /// A browser that navigates is asked for another password in any case. It would go on to send the wrong one if it got
+    /// anything but 401, and its user could not correct a slip.
+    pub(crate) fn refuse(
+        &self,
+        request: &Request<'_>,
+        client: IpAddr,
+        mut rejection: Rejection,
+    ) -> Rejection {
+        let Some((failure, wait)) = self.counted(request, client) else {
+            return rejection;
+        };
+        if let Some(wait) = wait {
+            let slowed = Rejection::failed_too_often(wait.into());
+            let asks = request.listener.basic.is_some() && basic::browser_navigates(request);
+            rejection = match asks {
+                true => {
+                    let challenge = rejection.headers.into_iter();
+                    rejection.headers = challenge
+                        .filter(|(name, _)| *name == WWW_AUTHENTICATE)
+                        .chain(slowed.headers)
+                        .collect();
+                    rejection
+                }
+                false => slowed,
+            };
+        }
+        rejection.failure = Some(failure);
+        rejection
+    }
+
+    fn counted(
+        &self,
+        request: &Request<'_>,
+        client: IpAddr,
+    ) -> Option<(CredentialFailure, Option<Duration>)> {
+        let tables = self.counted.as_ref()?;
+        let now = self.clock.now().duration_since(self.start).into();
+        let mut outcome = tables.addresses.note(network_of(client), now);
+        if let Some(user) = user(request) {
+            outcome = outcome.stricter(tables.users.note(user, now));
+        }
+        let wait = match outcome {
+            FailureOutcome::Delayed(wait) => Some(wait),
+            FailureOutcome::Answered | FailureOutcome::SpellBegan => None,
+        };
+        let failure = CredentialFailure {
+            client,
+            delayed: wait.is_some(),
+            spell_began: outcome == FailureOutcome::SpellBegan,
+        };
+        Some((failure, wait))
+    }
+}
+
+/// The beginning of the user name that a browser sends, where the listener takes one.
+fn user(request: &Request<'_>) -> Option<Vec<u8>> {
+    request.listener.basic.as_ref()?;
+    let Field::Once(value) = request.fields.authorization else {
+        return None;
+    };
+    let mut user = basic::credentials(value.as_bytes())??.user.into_bytes();
+    user.truncate(USER_BYTES_MAX);
+    Some(user)
+}
