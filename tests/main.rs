@@ -35,6 +35,7 @@ mod manager_cancels;
 mod manager_sdk;
 mod manager_transports;
 mod mcp;
+mod message_threads;
 mod modern;
 mod oauth;
 mod observability;

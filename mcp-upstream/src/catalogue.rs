@@ -13,6 +13,7 @@
 //! | pages as the server wrote them, for when it is away | [`pages`] |
 //! | the one reading that all wait for, and how pages are asked for | [`refresh`], [`pager`] |
 //! | lists as the gateway wrote them | [`written`] |
+//! | documents made of them | [`documents`] |
 //! | arguments held against a schema of the list | [`arguments`] |
 //!
 //! The tools that a namespace's files declare are a [`ToolList`] that never changes. A server's tools have a version: it
@@ -40,6 +41,7 @@ use tooldock_workers::names::NamespaceName;
 use crate::protocol::Era;
 
 pub(crate) mod arguments;
+mod documents;
 mod list;
 mod pager;
 mod pages;

@@ -21,6 +21,7 @@ const LAYERS: &[&str] = &[
     "reload",
     "credentials",
     "health",
+    "heavy_work",
     "log_file",
     // Parts that know no upstream.
     "audit",

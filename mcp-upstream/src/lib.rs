@@ -22,6 +22,7 @@ pub mod engine;
 mod error;
 mod format;
 pub mod health;
+mod heavy_work;
 mod interaction;
 mod jsonrpc;
 mod legacy;

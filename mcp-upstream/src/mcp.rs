@@ -22,6 +22,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 use tokio::time::Instant;
+use tooldock_workers::poll_watch;
 use tooldock_workers::registry::Namespace;
 
 use crate::caller::Caller;
@@ -80,6 +81,9 @@ async fn posted<'a>(
             return Ok(Box::pin(batch::answer(core, &cx, messages)).await?);
         }
     };
+    if let Message::Request { method, .. } | Message::Notification { method, .. } = message {
+        poll_watch::note_method(method);
+    }
     if is_modern(head, message) {
         let answer = modern::answer(core, caller, head, body, message);
         return Ok(Box::pin(answer).await);

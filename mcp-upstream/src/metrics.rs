@@ -7,6 +7,7 @@ use dashmap::DashMap;
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
 use tooldock_workers::metric_table;
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::poll_watch::PollWatch;
 
 pub(crate) mod figures;
 pub(crate) mod toolman;
@@ -56,6 +57,8 @@ metric_table! {
         pub(crate) streams: Arc<StreamMetrics> = Arc::new(StreamMetrics::new(registry)?);
         /// Of aggregates.
         pub(crate) toolman: ToolmanMetrics = ToolmanMetrics::new(registry)?;
+        /// Finds requests that keep a message thread for too long.
+        pub(crate) polls: PollWatch = PollWatch::new(registry)?;
         /// Of external servers.
         pub(crate) stdio: StdioMetrics = StdioMetrics::new(registry)?;
     }

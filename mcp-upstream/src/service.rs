@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, MissedTickBehavior};
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::poll_watch::{PollSubject, WatchedFuture};
 use tooldock_workers::registry::{Registry, Snapshot};
 use tooldock_workers::route::RouteId;
 
@@ -186,11 +187,14 @@ impl Shared {
     }
 }
 
-/// An answer that is on its way.
-pub type PendingReply<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
+/// An answer that is on its way. Its polls are timed.
+pub type PendingReply<'a> = WatchedFuture<'a, Answer<'a>>;
+
+/// An answer in the making.
+pub type Answer<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
 
 /// An answer that nobody waits for.
-fn at_once<'a>(reply: Reply) -> PendingReply<'a> {
+fn at_once<'a>(reply: Reply) -> Answer<'a> {
     Box::pin(std::future::ready(reply))
 }
 
@@ -326,9 +330,17 @@ impl Service {
 
     /// Answers an admitted request. Dropping the future, or the streamed body it answered with, cancels a tool call that
     /// has no session; a call made in a session goes on.
-    ///
-    /// Each function is boxed on its own: one future with room for all of them would be moved about with every request.
     pub fn handle(&self, caller: Caller, request: AdmittedRequest) -> PendingReply<'_> {
+        let subject = PollSubject {
+            route: request.route.label(),
+            namespace: caller.namespace.clone(),
+        };
+        let polls = &self.core.metrics.polls;
+        polls.over(subject, || self.answer(caller, request))
+    }
+
+    /// Each function is boxed on its own: one future with room for all of them would be moved about with every request.
+    fn answer(&self, caller: Caller, request: AdmittedRequest) -> Answer<'_> {
         let core = &self.core;
         let AdmittedRequest {
             head, body, query, ..

@@ -46,6 +46,7 @@ pub mod off_or;
 pub mod parking;
 pub mod personal;
 pub mod policy;
+pub mod poll_watch;
 pub mod process;
 pub mod prompt;
 pub mod registry;

@@ -49,3 +49,33 @@ pub enum RouteId {
     /// What the page, and programs like it, do: everything below `/api/`.
     Api,
 }
+
+impl RouteId {
+    /// The id as a label of metrics and of the log.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Mcp => "/mcp",
+            Self::Sse => "/sse",
+            Self::Messages => "/messages",
+            Self::Tools => "/tools",
+            Self::Tool => "/tools/{name}",
+            Self::ToolSchema => "/tools/{name}/schema",
+            Self::ToolIndex => "/tools/list",
+            Self::VaultCall => "/tools/call",
+            Self::McpNamespaces => "/mcp/namespaces",
+            Self::McpInfo => "/mcp/info",
+            Self::Ui => "/ui",
+            Self::Namespaces => "/namespaces",
+            Self::OpenApi => "/openapi.json",
+            Self::Reload => "/reload",
+            Self::Explain => "/explain",
+            Self::Health => "/health",
+            Self::Ready => "/ready",
+            Self::WellKnown => "/.well-known",
+            Self::Metrics => "/metrics",
+            Self::WebPage => "page",
+            Self::WebAsset => "asset",
+            Self::Api => "/api",
+        }
+    }
+}

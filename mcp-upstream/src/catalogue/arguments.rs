@@ -33,6 +33,10 @@ const ARGUMENTS_MAX: usize = 256 * 1024;
 /// Steps ([`effort`]) up to which all problems are looked for; beyond, the first. There are no more errors than steps, and each
 /// takes some hundred bytes while all are found.
 const LISTED_STEPS_MAX: u64 = 20_000;
+/// Steps, and bytes of arguments, that are few enough for a thread that carries messages.
+const LIGHT_STEPS_MAX: u64 = 4_000;
+const LIGHT_BYTES_MAX: usize = 16 * 1024;
+
 /// A schema that arguments can be held against.
 #[derive(Debug)]
 pub(crate) struct InputSchema {
@@ -114,18 +118,34 @@ impl InputSchema {
         if arguments.len() > ARGUMENTS_MAX {
             return Ok(());
         }
+        let within = self.check_within(arguments, effort::STEPS_MAX);
+        within.unwrap_or(Ok(()))
+    }
+
+    /// Checks arguments where that is little work. `None`: it is more than a thread that carries messages should do.
+    pub(crate) fn check_lightly(&self, arguments: &[u8]) -> Option<Result<(), CallError>> {
+        if arguments.len() > LIGHT_BYTES_MAX {
+            return None;
+        }
+        self.check_within(arguments, LIGHT_STEPS_MAX)
+    }
+
+    /// Checks arguments, as long as that takes no more steps. `None`: it takes more.
+    fn check_within(&self, arguments: &[u8], steps_max: u64) -> Option<Result<(), CallError>> {
         // What cannot be read as a value (a number beyond all bounds, say) is the server's to judge.
         let Ok(arguments) = serde_json::from_slice::<Value>(arguments) else {
-            return Ok(());
+            return Some(Ok(()));
         };
-        let Some(steps) = effort::steps(&self.schema, &arguments) else {
-            return Ok(());
-        };
-        let Err(first) = self.validator.validate(&arguments) else {
+        let steps = effort::steps(&self.schema, &arguments, steps_max)?;
+        Some(self.judge(&arguments, steps))
+    }
+
+    fn judge(&self, arguments: &Value, steps: u64) -> Result<(), CallError> {
+        let Err(first) = self.validator.validate(arguments) else {
             return Ok(());
         };
         let problems: Vec<Problem> = match steps <= LISTED_STEPS_MAX {
-            true => (self.validator.iter_errors(&arguments))
+            true => (self.validator.iter_errors(arguments))
                 .flat_map(problems)
                 .collect(),
             false => problems(first),
@@ -153,8 +173,9 @@ const REFUSE_NOTHING: [&str; 11] = [
 ];
 
 /// Whether a tool with this schema cannot be called without arguments. Of a schema that cannot be held against anything,
-/// only what it lists as required counts.
-pub(crate) fn are_required(schema: &RawValue) -> bool {
+/// only what it lists as required counts. `may_compile` is asked before the schema is compiled for this, which is much work;
+/// a schema that may not be compiled counts as one that cannot be held against anything.
+pub(crate) fn are_required(schema: &RawValue, may_compile: impl FnOnce() -> bool) -> bool {
     let Some(members) = spans::members(schema.get()) else {
         return false;
     };
@@ -165,6 +186,7 @@ pub(crate) fn are_required(schema: &RawValue) -> bool {
     }
     let may_refuse = |(key, _): &(Cow<'_, str>, _)| REFUSE_NOTHING.contains(&&**key);
     members.iter().any(may_refuse)
+        && may_compile()
         && InputSchema::compile(schema).is_ok_and(|schema| schema.check(b"{}").is_err())
 }
 
@@ -381,7 +403,7 @@ mod tests {
         ] {
             let text = schema.to_string();
             let raw: &RawValue = serde_json::from_str(&text).expect("JSON");
-            assert_eq!(are_required(raw), required, "{text}");
+            assert_eq!(are_required(raw, || true), required, "{text}");
         }
     }
 }

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use tooldock_workers::tool::Tool;
 
 use super::arguments::InputSchema;
+use super::documents::Documents;
 use super::written::WrittenLists;
 use crate::jsonrpc::{self, spans};
 
@@ -26,6 +27,8 @@ pub(crate) struct ToolList {
     version: u64,
     /// As the gateway wrote it for clients.
     pub(super) written: WrittenLists,
+    /// Documents that were made of it.
+    pub(super) documents: Documents,
 }
 
 /// One tool, as its author describes it; what its author did not say is absent. Read as far as it is asked for.
@@ -91,6 +94,7 @@ impl ToolList {
             compiled: AtomicUsize::new(0),
             version,
             written: WrittenLists::default(),
+            documents: Documents::default(),
         }
     }
 
@@ -135,7 +139,15 @@ impl ToolList {
         (*found.name == *name).then_some(found)
     }
 
-    /// What the arguments of a tool are held against, if there is such a thing.
+    /// The same, where it is compiled already. `None`: it is not.
+    pub(crate) fn compiled_schema(&self, name: &str) -> Option<Option<Arc<InputSchema>>> {
+        match self.tool(name) {
+            Some(entry) => entry.input.get().cloned(),
+            None => Some(None),
+        }
+    }
+
+    /// What the arguments of a tool are held against, if there is such a thing. Compiling it is much work.
     pub(crate) fn arguments_schema(&self, name: &str) -> Option<Arc<InputSchema>> {
         let entry = self.tool(name)?;
         if let Some(kept) = entry.input.get() {

@@ -4,8 +4,9 @@
 //! below the root, with `X-Namespace` as a parameter, in the other one. The tools alone (`?view=tools`) are for models, which
 //! can do nothing with the paths that operators use; they are all there is by path unless `?view=all` asks for more.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
+use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -17,18 +18,21 @@ use tooldock_workers::names::NamespaceName;
 
 use super::{arguments, unknown_namespace};
 use crate::caller::Caller;
-use crate::catalogue::{self, ToolEntry};
+use crate::catalogue::{Access, ToolEntry, ToolList};
 use crate::error;
+use crate::heavy_work;
 use crate::mcp::Core;
 use crate::profile::RestShape;
 use crate::reply::Reply;
 use crate::upstream::global::GlobalTools;
 
+mod effort;
 mod example;
 mod inline;
 mod responses;
 mod schema;
 
+use effort::Effort;
 use responses::{Fails, Sent};
 use schema::Hoisted;
 
@@ -86,13 +90,12 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: Asked<'_>) -> 
         let snapshot = core.registry.snapshot();
         return match GlobalTools::of(&core.upstreams, &snapshot, caller).await {
             Ok(tools) => {
-                let tools = tools.iter().map(|tool| Described {
-                    name: tool.name,
-                    entry: tool.entry,
-                    sent: Sent::by(core.upstreams.of(tool.namespace)),
-                });
+                let sent = tools
+                    .iter()
+                    .map(|it| Sent::by(core.upstreams.of(it.namespace)));
+                let sent = sent.collect();
                 let layout = Layout::new(caller, None, &asked, scope.view);
-                super::json(&describe(None, &layout, tools.collect()))
+                answered(caller, move || of_all(&tools, sent, &layout).into()).await
             }
             Err(failed) => error::rest_call(&failed, caller),
         };
@@ -106,20 +109,65 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: Asked<'_>) -> 
     let upstream = core.upstreams.of(&namespace);
     match upstream.listed(&namespace, caller).get().await {
         Ok(list) => {
-            let tools = catalogue::View::of(caller, &namespace).tools(&list);
-            let tools = tools.map(|entry| Described {
-                name: entry.name(),
-                entry,
-                sent: Sent::by(upstream),
-            });
-            // The paths of tools of these names are Tool Vault's own.
-            let hidden = |name: &str| matches!(name, "call" | "list");
-            let vault = layout.shape == RestShape::Vault;
-            let tools = tools.filter(|tool| !(vault && hidden(tool.name)));
-            super::json(&describe(Some(&namespace), &layout, tools.collect()))
+            let sent = Sent::by(upstream);
+            let access = Access::of(caller);
+            let form = layout.fingerprint(&namespace);
+            if let Some(document) = list.document(&form, access.view(&namespace)) {
+                return Reply::json(StatusCode::OK, document);
+            }
+            let work = move || {
+                let view = access.view(&namespace);
+                // Another request may have been first.
+                if let Some(document) = list.document(&form, view) {
+                    return document;
+                }
+                let document = Bytes::from(of_one(&namespace, &list, &access, sent, &layout));
+                list.keep_document(form, view, &document);
+                document
+            };
+            answered(caller, work).await
         }
         Err(failed) => error::rest_call(&failed, caller),
     }
+}
+
+/// The document that some work makes: its size is the authors' of tools to decide, so no message thread makes it.
+async fn answered(caller: &Caller, work: impl FnOnce() -> Bytes + Send + 'static) -> Reply {
+    match heavy_work::run(work).await {
+        Ok(document) => Reply::json(StatusCode::OK, document),
+        Err(failed) => error::rest_call(&failed, caller),
+    }
+}
+
+/// The document of one namespace, with the tools that the caller may see.
+fn of_one(
+    namespace: &Namespace,
+    list: &ToolList,
+    access: &Access,
+    sent: Sent,
+    layout: &Layout,
+) -> Vec<u8> {
+    let tools = access.view(namespace).tools(list);
+    let tools = tools.map(|entry| Described {
+        name: entry.name(),
+        entry,
+        sent,
+    });
+    // The paths of tools of these names are Tool Vault's own.
+    let hidden = |name: &str| matches!(name, "call" | "list");
+    let vault = layout.shape == RestShape::Vault;
+    let tools = tools.filter(|tool| !(vault && hidden(tool.name)));
+    describe(Some(namespace), layout, tools.collect())
+}
+
+/// The document of all namespaces at once. `sent` is how the values of each tool are sent.
+fn of_all(tools: &GlobalTools, sent: Vec<Sent>, layout: &Layout) -> Vec<u8> {
+    let tools = tools.iter().zip(sent).map(|(tool, sent)| Described {
+        name: tool.name,
+        entry: tool.entry,
+        sent,
+    });
+    describe(None, layout, tools.collect())
 }
 
 /// A tool of the document.
@@ -143,6 +191,21 @@ struct Layout {
 }
 
 impl Layout {
+    /// Equal for layouts that make the same document of a namespace.
+    fn fingerprint(&self, namespace: &Namespace) -> [u8; 32] {
+        let about = json!([
+            self.view == View::All,
+            self.shape as u8,
+            self.server,
+            self.root,
+            self.parameters,
+            namespace.name,
+            namespace.version,
+            namespace.description,
+        ]);
+        Sha256::digest(about.to_string()).into()
+    }
+
     /// Of a namespace, or of all at once.
     fn new(
         caller: &Caller,
@@ -185,7 +248,8 @@ impl Layout {
     }
 }
 
-fn describe(namespace: Option<&Namespace>, layout: &Layout, tools: Vec<Described<'_>>) -> Value {
+fn describe(namespace: Option<&Namespace>, layout: &Layout, tools: Vec<Described<'_>>) -> Vec<u8> {
+    let mut effort = Effort::default();
     let mut paths = match layout.view {
         View::Tools => Map::new(),
         View::All => fixed_paths(layout),
@@ -195,7 +259,7 @@ fn describe(namespace: Option<&Namespace>, layout: &Layout, tools: Vec<Described
     let operations = operation_ids(tools.iter().map(|tool| tool.name));
     for (tool, operation) in tools.iter().zip(&operations) {
         let path = format!("/tools/{}", path_segment(tool.name));
-        let operation = tool_operation(tool, operation, &path, layout, &mut schemas);
+        let operation = tool_operation(tool, operation, &path, layout, (&mut schemas, &mut effort));
         let item = json!({ "post": operation });
         paths.insert(path, item);
     }
@@ -204,7 +268,7 @@ fn describe(namespace: Option<&Namespace>, layout: &Layout, tools: Vec<Described
     let title = namespace.map_or("ToolDock".to_owned(), |namespace| {
         format!("ToolDock: {}", namespace.name)
     });
-    json!({
+    let document = json!({
         "openapi": "3.1.0",
         "info": {
             "title": title,
@@ -219,7 +283,8 @@ fn describe(namespace: Option<&Namespace>, layout: &Layout, tools: Vec<Described
             "responses": responses::components(),
             "schemas": schemas,
         },
-    })
+    });
+    serde_json::to_vec(&document).expect("plain data with string keys serializes")
 }
 
 fn tool_operation(
@@ -227,7 +292,7 @@ fn tool_operation(
     operation: &str,
     path: &str,
     layout: &Layout,
-    schemas: &mut Map<String, Value>,
+    (schemas, effort): (&mut Map<String, Value>, &mut Effort),
 ) -> Value {
     let Described { name, entry, sent } = *tool;
     // In the older shapes the value stands inside of the answer.
@@ -236,7 +301,7 @@ fn tool_operation(
         RestShape::V2 => ("responses/200", ""),
     };
     // A schema inside a document: what its references mean changes with where it stands, so they are rewritten.
-    let hoist = |schemas: &mut Map<String, Value>, raw: &str, (part, within), kind: &str| {
+    let mut hoist = |schemas: &mut Map<String, Value>, raw: &str, (part, within), kind: &str| {
         let pointer = format!(
             "#/paths/{}/post/{part}/content/application~1json/schema{within}",
             pointer(path)
@@ -244,7 +309,7 @@ fn tool_operation(
         let Hoisted {
             schema,
             definitions,
-        } = schema::hoist(raw, &pointer, &format!("{operation}_{kind}"));
+        } = schema::hoist(raw, &pointer, &format!("{operation}_{kind}"), effort);
         schemas.extend(definitions);
         schema
     };
@@ -280,7 +345,8 @@ fn tool_operation(
         "description": entry.description(),
         "parameters": layout.parameters,
         "requestBody": {
-            "required": input_schema.is_some_and(arguments::are_required),
+            "required": input_schema
+                .is_some_and(|schema| arguments::are_required(schema, || effort.may_compile(schema.get()))),
             "content": { "application/json": body },
         },
         "responses": responses,
@@ -398,20 +464,17 @@ fn identifier(name: &str) -> String {
 /// An identifier for each name, each once. A name that is an identifier is its own; another one that comes to the same
 /// has a mark that depends on the name alone, so that it stays what it is when tools come and go.
 fn operation_ids<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
-    let mut taken: BTreeSet<String> = FIXED_OPERATIONS.map(str::to_owned).into();
+    let mut taken = UsedNames::default();
     let is_plain = |name: &str| identifier(name) == name && !FIXED_OPERATIONS.contains(&name);
-    taken.extend(
-        names
-            .clone()
-            .filter(|name| is_plain(name))
-            .map(str::to_owned),
-    );
+    let plain = names.clone().filter(|name| is_plain(name));
+    taken.names.extend(FIXED_OPERATIONS.map(str::to_owned));
+    taken.names.extend(plain.map(str::to_owned));
     let named = |name: &str| {
         if is_plain(name) {
             return name.to_owned();
         }
         let plain = identifier(name);
-        if taken.insert(plain.clone()) {
+        if taken.names.insert(plain.clone()) {
             return plain;
         }
         let digest = Sha256::digest(name);
@@ -419,20 +482,34 @@ fn operation_ids<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        unique(format!("{plain}_{mark}"), &mut taken)
+        taken.unique(format!("{plain}_{mark}"))
     };
     names.map(named).collect()
 }
 
-/// The name, or the name with the first number that makes it new.
-fn unique(name: String, taken: &mut BTreeSet<String>) -> String {
-    if taken.insert(name.clone()) {
-        return name;
+/// Names that are given away.
+#[derive(Default)]
+struct UsedNames {
+    names: BTreeSet<String>,
+    /// The next number of a name that was wanted more than once. Without it, each wish would try all numbers before.
+    next: HashMap<String, u64>,
+}
+
+impl UsedNames {
+    /// The name, or the name with the first number that makes it new.
+    fn unique(&mut self, name: String) -> String {
+        if self.names.insert(name.clone()) {
+            return name;
+        }
+        let next = self.next.entry(name.clone()).or_insert(2);
+        loop {
+            let numbered = format!("{name}_{next}");
+            *next += 1;
+            if self.names.insert(numbered.clone()) {
+                return numbered;
+            }
+        }
     }
-    (2_u64..)
-        .map(|number| format!("{name}_{number}"))
-        .find(|name| taken.insert(name.clone()))
-        .unwrap_or(name)
 }
 
 /// A tool's name as one segment of a path template: percent-encoded, braces included.

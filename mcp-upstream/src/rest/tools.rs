@@ -11,6 +11,7 @@ use super::{InNamespace, Refused, answer, arguments, vault};
 use crate::caller::Caller;
 use crate::engine::not_shown;
 use crate::error;
+use crate::heavy_work;
 use crate::mcp::Core;
 use crate::profile::RestShape;
 use crate::reply::Reply;
@@ -220,5 +221,9 @@ async fn read(
 async fn needs_arguments(upstream: &dyn Upstream, scope: &InNamespace, name: &str) -> bool {
     let schema = input_schema(upstream, scope, name).await;
     let schema = schema.ok().and_then(|it| RawValue::from_string(it).ok());
-    schema.is_some_and(|schema| arguments::are_required(&schema))
+    let Some(schema) = schema else {
+        return false;
+    };
+    let are_required = move || arguments::are_required(&schema, || true);
+    heavy_work::run(are_required).await.unwrap_or(false)
 }

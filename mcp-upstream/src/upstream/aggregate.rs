@@ -54,6 +54,7 @@ mod definition;
 mod live;
 mod member;
 mod names;
+mod nearness;
 mod nested;
 mod offer;
 mod own;

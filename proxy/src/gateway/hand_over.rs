@@ -313,11 +313,11 @@ pub(super) enum Written {
 /// The two arms: the call answers; the client closes its connection or stream. Bytes a client sends ahead of its answer
 /// are no departure: they end the watch, and the connection after this answer.
 async fn while_client_stays(session: &mut Session, mut call: PendingReply<'_>) -> Option<Reply> {
-    if let Ok(reply) = fast_timeout(WATCH_AFTER, call.as_mut()).await {
+    if let Ok(reply) = fast_timeout(WATCH_AFTER, &mut call).await {
         return Some(reply);
     }
     tokio::select! {
-        reply = call.as_mut() => return Some(reply),
+        reply = &mut call => return Some(reply),
         idle = session.downstream_session.read_body_or_idle(true) => match idle {
             Err(error) if respond::sent_ahead(&error) => session.set_keepalive(None),
             _ => return None,

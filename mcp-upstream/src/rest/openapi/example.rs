@@ -1,5 +1,7 @@
 //! An example of a tool's arguments, made of what their schema says itself: nothing is invented.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 /// An object with what the schema gives as examples, constants, choices and defaults. `None` where it gives none, or none
@@ -9,13 +11,13 @@ pub(super) fn of(schema: &Value) -> Option<Value> {
         return Some(example);
     }
     let properties = schema.get("properties")?.as_object()?;
-    let required: Vec<&str> = match schema.get("required").and_then(Value::as_array) {
+    let required: HashSet<&str> = match schema.get("required").and_then(Value::as_array) {
         Some(required) => required.iter().filter_map(Value::as_str).collect(),
-        None => Vec::new(),
+        None => HashSet::new(),
     };
     let mut example = Map::new();
     for (name, property) in properties {
-        let is_required = required.contains(&name.as_str());
+        let is_required = required.contains(name.as_str());
         let value = match is_required {
             true => Some(given(
                 property,

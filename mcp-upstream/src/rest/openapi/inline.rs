@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
+use super::effort::Effort;
 use super::schema::{DATA, MAPS, unescape};
 
 /// How many different references a schema may have.
@@ -31,16 +32,23 @@ const ANNOTATIONS: [&str; 8] = [
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
 /// The schema with its references resolved where they can be. Definitions nothing refers to any more are left out.
-pub(super) fn inlined(schema: Value) -> Value {
-    let Some(targets) = Targets::of(&schema) else {
+/// A schema of more references than the effort is enough for keeps them.
+pub(super) fn inlined(schema: Value, effort: &mut Effort) -> Value {
+    let mut steps = effort.steps_of_a_schema();
+    let Some(targets) = Targets::of(&schema, &mut steps) else {
+        effort.give_back(steps);
         return schema;
     };
+    effort.give_back(steps);
+    let addable = ADDED_BYTES_MAX.min(effort.addable());
     let mut inliner = Inliner {
         targets,
-        left: ADDED_BYTES_MAX,
+        left: addable,
     };
     let mut inlined = inliner.expand(&schema, 0);
+    let added = addable - inliner.left;
     leave_out_unused(&mut inlined);
+    effort.add(added);
     inlined
 }
 
@@ -54,9 +62,9 @@ struct Target<'a> {
 }
 
 impl<'a> Targets<'a> {
-    /// `None` where the schema has anchors, or more references than are looked at.
-    fn of(root: &'a Value) -> Option<Self> {
-        let mut open: Vec<&str> = references(root)?.into_iter().collect();
+    /// `None` where the schema has anchors, or looking at its references takes more steps than these.
+    fn of(root: &'a Value, steps: &mut u64) -> Option<Self> {
+        let mut open: Vec<&str> = references(root, steps)?.into_iter().collect();
         let mut found: BTreeMap<&str, (&Value, BTreeSet<&str>)> = BTreeMap::new();
         while let Some(reference) = open.pop() {
             if found.contains_key(reference) || found.len() == REFERENCES_MAX {
@@ -65,40 +73,69 @@ impl<'a> Targets<'a> {
             let Some(schema) = resolve(root, reference) else {
                 continue;
             };
-            let inner = references(schema)?;
+            let inner = references(schema, steps)?;
             open.extend(&inner);
             found.insert(reference, (schema, inner));
         }
-        let targets = found.iter().map(|(&reference, &(schema, _))| {
-            let target = Target {
-                schema,
-                bytes: schema.to_string().len(),
-                can_be_inlined: !leads_to_itself(reference, &found) && !has_an_id(schema),
+        let mut targets = BTreeMap::new();
+        for (&reference, &(schema, _)) in &found {
+            // A type that leads to itself keeps its references, however large it is.
+            let leads_to_itself = leads_to_itself(reference, &found, steps)?;
+            let target = match leads_to_itself {
+                true => Target {
+                    schema,
+                    bytes: 0,
+                    can_be_inlined: false,
+                },
+                false => Target {
+                    schema,
+                    bytes: size(schema, steps)?,
+                    can_be_inlined: !has_an_id(schema),
+                },
             };
-            (reference, target)
-        });
-        Some(Self(targets.collect()))
+            targets.insert(reference, target);
+        }
+        Some(Self(targets))
     }
 }
 
-/// Whether what a reference leads to has the reference in it, directly or by others.
+/// Whether what a reference leads to has the reference in it, directly or by others. `None`: finding that out takes more
+/// steps than these.
 fn leads_to_itself<'a>(
     reference: &'a str,
     found: &BTreeMap<&'a str, (&'a Value, BTreeSet<&'a str>)>,
-) -> bool {
+    steps: &mut u64,
+) -> Option<bool> {
     let mut seen = BTreeSet::new();
     let mut open = vec![reference];
     while let Some(next) = open.pop() {
         for &inner in found.get(next).into_iter().flat_map(|(_, inner)| inner) {
+            *steps = steps.checked_sub(1)?;
             if inner == reference {
-                return true;
+                return Some(true);
             }
             if seen.insert(inner) {
                 open.push(inner);
             }
         }
     }
-    false
+    Some(false)
+}
+
+/// About how many bytes of JSON a schema is. `None`: it has more parts than these steps.
+fn size(schema: &Value, steps: &mut u64) -> Option<usize> {
+    *steps = steps.checked_sub(1)?;
+    match schema {
+        Value::String(text) => Some(text.len() + 2),
+        Value::Array(items) => items
+            .iter()
+            .try_fold(2, |sum, item| Some(sum + 1 + size(item, steps)?)),
+        Value::Object(members) => members.iter().try_fold(2, |sum, (key, value)| {
+            Some(sum + key.len() + 4 + size(value, steps)?)
+        }),
+        Value::Null | Value::Bool(_) => Some(5),
+        Value::Number(_) => Some(8),
+    }
 }
 
 struct Inliner<'a> {
@@ -196,8 +233,10 @@ fn leave_out_unused(schema: &mut Value) {
     let rest = Value::Object(std::mem::take(keywords));
     let mut used: BTreeSet<(&str, String)> = BTreeSet::new();
     let mut open: Vec<&Value> = vec![&rest];
+    // Each part of the schema is looked at once, and all of them were before.
+    let mut steps = u64::MAX;
     while let Some(schema) = open.pop() {
-        for reference in references(schema).into_iter().flatten() {
+        for reference in references(schema, &mut steps).into_iter().flatten() {
             for (keyword, definitions) in &kept {
                 let Some(name) = definition_named(reference, keyword) else {
                     continue;
@@ -232,16 +271,20 @@ fn definition_named(reference: &str, keyword: &str) -> Option<String> {
     Some(unescape(path.split('/').next().unwrap_or(path)))
 }
 
-/// All local references in a schema. `None` where it has anchors or refers to one.
-fn references(schema: &Value) -> Option<BTreeSet<&str>> {
+/// All local references in a schema. `None` where it has anchors or refers to one, or has more parts than these steps.
+fn references<'a>(schema: &'a Value, steps: &mut u64) -> Option<BTreeSet<&'a str>> {
     let mut all = BTreeSet::new();
-    collect(schema, &mut all).then_some(all)
+    collect(schema, &mut all, steps).then_some(all)
 }
 
 /// Recursion is bounded: the parser refuses nesting beyond 128, and [`DEPTH_MAX`] what is added to it.
-fn collect<'a>(schema: &'a Value, all: &mut BTreeSet<&'a str>) -> bool {
+fn collect<'a>(schema: &'a Value, all: &mut BTreeSet<&'a str>, steps: &mut u64) -> bool {
+    let Some(left) = steps.checked_sub(1) else {
+        return false;
+    };
+    *steps = left;
     match schema {
-        Value::Array(schemas) => schemas.iter().all(|schema| collect(schema, all)),
+        Value::Array(schemas) => schemas.iter().all(|schema| collect(schema, all, steps)),
         Value::Object(keywords) if !keywords.contains_key("$id") => {
             keywords
                 .iter()
@@ -256,9 +299,9 @@ fn collect<'a>(schema: &'a Value, all: &mut BTreeSet<&'a str>) -> bool {
                     }
                     (keyword, _) if DATA.contains(&keyword) => true,
                     (keyword, Value::Object(named)) if MAPS.contains(&keyword) => {
-                        named.values().all(|schema| collect(schema, all))
+                        named.values().all(|schema| collect(schema, all, steps))
                     }
-                    (_, value) => collect(value, all),
+                    (_, value) => collect(value, all, steps),
                 })
         }
         _ => true,
@@ -316,7 +359,7 @@ mod tests {
             });
             let item = |description: &str| json!({ "type": "object", "description": description, "properties": { "unit": { "type": "string" } } });
             assert_eq!(
-                inlined(schema),
+                inlined(schema, &mut Effort::default()),
                 json!({
                     "type": "object",
                     "properties": {
@@ -334,7 +377,7 @@ mod tests {
     fn a_schema_that_is_a_reference_becomes_what_it_refers_to() {
         let schema = json!({ "$ref": "#/$defs/A", "$defs": { "A": { "type": "object", "required": ["x"] } } });
         assert_eq!(
-            inlined(schema),
+            inlined(schema, &mut Effort::default()),
             json!({ "type": "object", "required": ["x"] })
         );
     }
@@ -351,7 +394,7 @@ mod tests {
             },
         });
         assert_eq!(
-            inlined(schema.clone()),
+            inlined(schema.clone(), &mut Effort::default()),
             json!({
                 "properties": {
                     "list": { "properties": { "first": { "$ref": "#/$defs/Node" } } },
@@ -371,7 +414,7 @@ mod tests {
             json!({ "properties": { "x": { "$ref": "#/$defs/A" } }, "$defs": { "A": { "$id": "urn:a" } } }),
             json!({ "properties": { "x": { "$ref": "#/$defs/Missing" } } }),
         ] {
-            assert_eq!(inlined(schema.clone()), schema);
+            assert_eq!(inlined(schema.clone(), &mut Effort::default()), schema);
         }
     }
 
@@ -387,8 +430,33 @@ mod tests {
             .collect();
         let schema =
             json!({ "properties": { "x": { "$ref": "#/$defs/D0" } }, "$defs": definitions });
-        let inlined = inlined(schema).to_string();
+        let inlined = inlined(schema, &mut Effort::default()).to_string();
         assert!(inlined.len() < 4 * ADDED_BYTES_MAX, "{}", inlined.len());
         assert!(inlined.contains("#/$defs/D"));
+    }
+
+    /// A tool's author decides how often a schema refers to how large a part of itself.
+    #[test]
+    fn a_schema_of_too_many_references_keeps_them() {
+        let part = json!({ "$ref": "#/$defs/Large" });
+        let uses: Map<_, _> = (0..5000)
+            .map(|at| (format!("p{at}"), part.clone()))
+            .collect();
+        let large: Map<_, _> = (0..400)
+            .map(|at| {
+                (
+                    format!("q{at}"),
+                    json!({ "$ref": format!("#/$defs/Large/properties/q{}", at + 1) }),
+                )
+            })
+            .collect();
+        let schema = json!({ "properties": uses, "$defs": { "Large": { "properties": large } } });
+        let mut effort = Effort::default();
+        for _ in 0..100 {
+            let text = inlined(schema.clone(), &mut effort).to_string();
+            assert!(text.len() < 2 * schema.to_string().len());
+        }
+        assert_eq!(effort.steps_of_a_schema(), 0, "the work has an end");
+        assert_eq!(inlined(schema.clone(), &mut effort), schema);
     }
 }

@@ -6,10 +6,12 @@
 //! subschema with an `$id` is a document of its own and stays untouched, as do `default`, `const`, `enum` and
 //! `examples`, which are data.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use super::UsedNames;
+use super::effort::Effort;
 use super::inline::inlined;
 
 /// A schema whose references are right in the document it is put into.
@@ -33,14 +35,20 @@ pub(super) const MAPS: [&str; 6] = [
 /// Keywords whose value is data.
 pub(super) const DATA: [&str; 4] = ["default", "const", "enum", "examples"];
 
+/// The schema of any object, for one that the document cannot have.
+fn any_object() -> Hoisted {
+    Hoisted {
+        schema: json!({ "type": "object" }),
+        definitions: Vec::new(),
+    }
+}
+
 /// Moves a schema. `pointer` is where it will stand (`#/…`), `prefix` begins the names of its definitions. A schema that
-/// is no JSON object, or nested beyond what the parser takes, becomes the schema of any object.
-pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str) -> Hoisted {
+/// is no JSON object, is nested beyond what the parser takes, or has more references than the effort is enough for,
+/// becomes the schema of any object.
+pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str, effort: &mut Effort) -> Hoisted {
     let Ok(Value::Object(mut schema)) = serde_json::from_str(raw) else {
-        return Hoisted {
-            schema: json!({ "type": "object" }),
-            definitions: Vec::new(),
-        };
+        return any_object();
     };
     if schema.contains_key("$id") {
         return Hoisted {
@@ -50,11 +58,8 @@ pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str) -> Hoisted {
     }
     // The dialect is the document's; a nested `$schema` is only allowed beside an `$id`.
     schema.remove("$schema");
-    let Value::Object(mut schema) = inlined(Value::Object(schema)) else {
-        return Hoisted {
-            schema: json!({ "type": "object" }),
-            definitions: Vec::new(),
-        };
+    let Value::Object(mut schema) = inlined(Value::Object(schema), effort) else {
+        return any_object();
     };
     let taken = match schema.remove("$defs") {
         Some(Value::Object(definitions)) => definitions,
@@ -64,18 +69,21 @@ pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str) -> Hoisted {
         pointer,
         names: names(&taken, prefix),
     };
-    let definitions = taken
-        .into_iter()
-        .filter_map(|(name, mut definition)| {
-            moves.rewrite(&mut definition);
-            Some((moves.names.get(&name)?.clone(), definition))
-        })
-        .collect();
     let mut schema = Value::Object(schema);
-    moves.rewrite(&mut schema);
-    Hoisted {
-        schema,
-        definitions,
+    let mut moved = moves.rewrite(&mut schema, effort);
+    let mut definitions = Vec::new();
+    for (name, mut definition) in taken {
+        moved = moved && moves.rewrite(&mut definition, effort);
+        let name = moves.names.get(&name);
+        definitions.extend(name.map(|name| (name.clone(), definition)));
+    }
+    match moved {
+        true => Hoisted {
+            schema,
+            definitions,
+        },
+        // A reference that was not moved would lead elsewhere.
+        false => any_object(),
     }
 }
 
@@ -88,38 +96,44 @@ struct Moves<'a> {
 
 /// Component names may hold only letters, digits, `.`, `-` and `_`.
 fn names(definitions: &Map<String, Value>, prefix: &str) -> BTreeMap<String, String> {
-    let mut taken = BTreeSet::new();
+    let mut taken = UsedNames::default();
     definitions
         .keys()
         .map(|name| {
             let plain = super::identifier(&format!("{prefix}_{name}"));
-            (name.clone(), super::unique(plain, &mut taken))
+            (name.clone(), taken.unique(plain))
         })
         .collect()
 }
 
 impl Moves<'_> {
-    /// Rewrites the references of a schema. Recursion is bounded: the parser refuses nesting beyond 128.
-    fn rewrite(&self, schema: &mut Value) {
+    /// Rewrites the references of a schema, as long as the document may become longer by that. Recursion is bounded: the
+    /// parser refuses nesting beyond 128.
+    fn rewrite(&self, schema: &mut Value, effort: &mut Effort) -> bool {
         match schema {
-            Value::Array(schemas) => schemas.iter_mut().for_each(|schema| self.rewrite(schema)),
+            Value::Array(schemas) => schemas
+                .iter_mut()
+                .all(|schema| self.rewrite(schema, effort)),
             Value::Object(keywords) if !keywords.contains_key("$id") => {
-                for (keyword, value) in keywords {
-                    match (keyword.as_str(), value) {
+                keywords
+                    .iter_mut()
+                    .all(|(keyword, value)| match (keyword.as_str(), value) {
                         ("$ref" | "$dynamicRef", Value::String(reference)) => {
-                            if let Some(moved) = self.moved(reference) {
-                                *reference = moved;
-                            }
+                            let Some(moved) = self.moved(reference) else {
+                                return true;
+                            };
+                            let added = moved.len().saturating_sub(reference.len());
+                            *reference = moved;
+                            effort.add(added)
                         }
-                        (keyword, Value::Object(named)) if MAPS.contains(&keyword) => {
-                            named.values_mut().for_each(|schema| self.rewrite(schema));
-                        }
-                        (keyword, _) if DATA.contains(&keyword) => {}
-                        (_, value) => self.rewrite(value),
-                    }
-                }
+                        (keyword, Value::Object(named)) if MAPS.contains(&keyword) => named
+                            .values_mut()
+                            .all(|schema| self.rewrite(schema, effort)),
+                        (keyword, _) if DATA.contains(&keyword) => true,
+                        (_, value) => self.rewrite(value, effort),
+                    })
             }
-            _ => {}
+            _ => true,
         }
     }
 
@@ -166,7 +180,12 @@ mod tests {
     const POINTER: &str = "#/paths/~1tools~1x/post/requestBody/content/application~1json/schema";
 
     fn moved(schema: &Value) -> Hoisted {
-        hoist(&schema.to_string(), POINTER, "x_input")
+        hoist(
+            &schema.to_string(),
+            POINTER,
+            "x_input",
+            &mut Effort::default(),
+        )
     }
 
     #[test]
@@ -238,5 +257,37 @@ mod tests {
     #[test]
     fn escaped_names_are_found() {
         assert_eq!(unescape("a~1b%20c~0%zz%"), "a/b c~%zz%");
+    }
+
+    #[test]
+    fn references_that_would_make_the_document_too_long_leave_any_object() {
+        let all: Vec<_> = vec![json!({ "$ref": "#" }); 10_000];
+        let schema = json!({ "type": "object", "allOf": all }).to_string();
+        let mut effort = Effort::default();
+        let pointer = format!("#/paths/~1tools~1{}", "x".repeat(1000));
+        let mut kept = 0;
+        for _ in 0..10 {
+            let hoisted = hoist(&schema, &pointer, "x_input", &mut effort);
+            match hoisted.schema.get("allOf") {
+                Some(_) => kept += 1,
+                None => assert_eq!(hoisted.schema, json!({ "type": "object" })),
+            }
+        }
+        assert_eq!(kept, 1);
+    }
+
+    #[test]
+    fn definitions_that_would_have_one_name_are_numbered() {
+        let definitions: Map<_, _> = (0..20_000)
+            .map(|at| {
+                (
+                    format!("a{}", char::from_u32(0x4e00 + at).expect("a letter")),
+                    json!({}),
+                )
+            })
+            .collect();
+        let names = names(&definitions, "x_input");
+        let distinct: std::collections::BTreeSet<_> = names.values().collect();
+        assert_eq!(distinct.len(), 20_000);
     }
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::keys::{ApiKey, KeyRefusal};
 use tooldock_workers::network::UNIX;
+use tooldock_workers::poll_watch::{self, PollSubject};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::secrets::Secret;
 
@@ -48,6 +49,14 @@ struct Admitted {
 /// An answer that is there before anything was called.
 struct Answered(Vec<u8>);
 
+/// The request that a frame's polls belong to.
+fn watched(admitted: &Admitted) -> PollSubject {
+    PollSubject {
+        route: "relay",
+        namespace: Some(admitted.namespace.name.clone()),
+    }
+}
+
 impl Conversation {
     pub(super) fn new(
         core: Arc<Core>,
@@ -83,13 +92,18 @@ impl Conversation {
     /// Answers a request for the tools.
     pub(super) async fn tools(&self, id: &str, key: &Secret) {
         let answer = match self.admit(id, key) {
-            Ok(admitted) => self.list(id, &admitted).await,
+            Ok(admitted) => {
+                let (polls, subject) = (&self.core.metrics.polls, watched(&admitted));
+                let list = || Box::pin(self.list(id, &admitted));
+                polls.over(subject, list).await
+            }
             Err(Answered(answer)) => answer,
         };
         self.outbox.send(answer.into()).await;
     }
 
     async fn list(&self, id: &str, admitted: &Admitted) -> Vec<u8> {
+        poll_watch::note_method("tools");
         let Admitted {
             key,
             caller,
@@ -115,13 +129,18 @@ impl Conversation {
     /// Runs a call to its end, and says what it says before its answer. Dropping the future cancels the call.
     pub(super) async fn call(&self, id: &str, key: &Secret, call: ToolCall) {
         let answer = match self.admit(id, key) {
-            Ok(admitted) => self.run(id, admitted, call).await,
+            Ok(admitted) => {
+                let (polls, subject) = (&self.core.metrics.polls, watched(&admitted));
+                let run = || Box::pin(self.run(id, admitted, call));
+                polls.over(subject, run).await
+            }
             Err(Answered(answer)) => answer,
         };
         self.outbox.send(answer.into()).await;
     }
 
     async fn run(&self, id: &str, admitted: Admitted, call: ToolCall) -> Vec<u8> {
+        poll_watch::note_method(TOOLS_CALL);
         let Admitted {
             key,
             caller,

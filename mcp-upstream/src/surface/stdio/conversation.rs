@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::poll_watch::PollSubject;
 
 use crate::caller::Caller;
 use crate::jsonrpc::{self, Message, RequestError};
@@ -83,7 +84,13 @@ impl Conversation {
 
     /// Answers a request. `id` is raw JSON; `None` for what has none, or several.
     pub(super) async fn answer(&self, id: Option<&str>, line: Bytes, session: Option<&str>) {
-        let reply = mcp::post(&self.core, &self.caller(), &head(session), &line).await;
+        let (caller, head) = (self.caller(), head(session));
+        let subject = PollSubject {
+            route: "stdio",
+            namespace: caller.namespace.clone(),
+        };
+        let post = || Box::pin(mcp::post(&self.core, &caller, &head, &line));
+        let reply = self.core.metrics.polls.over(subject, post).await;
         drop(line);
         self.pass_on(id, reply, session).await;
     }

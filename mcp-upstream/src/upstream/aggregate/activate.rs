@@ -93,6 +93,8 @@ pub(super) async fn plan<'a>(
             if found.is_empty() {
                 mistakes += 1;
                 if mistakes <= EXPLAINED_MAX {
+                    // Each is looked for among all there is, too.
+                    tokio::task::yield_now().await;
                     wrong.push(invalid.unwrap_or_else(|| shown.unknown(name, resources)));
                 }
             }

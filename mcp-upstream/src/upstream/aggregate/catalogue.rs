@@ -5,13 +5,14 @@
 //! and a template are of one kind, since both are turned on by their URIs.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::value::RawValue;
 use tooldock_workers::aggregate::{ActivePatterns, AggregateSpec};
 
 use super::budget::Budget;
 use super::names;
+use super::nearness::NameShape;
 use super::offer::Listed;
 use super::state::Offered;
 use crate::jsonrpc::{self, spans};
@@ -73,6 +74,8 @@ pub(super) struct Entry {
     pub(super) id: EntryId,
     /// Whether it is active at the start.
     pub(super) start: bool,
+    /// Its name prepared for comparisons, once a name was asked for that is not there.
+    pub(super) shape: OnceLock<NameShape>,
 }
 
 /// All entries, in the order of members and of their lists.
@@ -83,6 +86,11 @@ pub(super) struct Catalogue {
 }
 
 impl Entry {
+    /// Its name prepared for comparisons.
+    pub(super) fn shape(&self) -> &NameShape {
+        self.shape.get_or_init(|| NameShape::of(&self.published))
+    }
+
     /// Whether it is active under a toolset. Prompts always are.
     pub(super) fn is_active(&self, toolset: &Toolset) -> bool {
         self.kind == Kind::Prompt || toolset.says(self.id).unwrap_or(self.start)
@@ -284,6 +292,7 @@ fn entry(
         id: EntryId::of(kind.family(), &published),
         start: active.matches(&published),
         published,
+        shape: OnceLock::new(),
     }
 }
 

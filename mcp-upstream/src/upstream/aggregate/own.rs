@@ -9,6 +9,7 @@ use tooldock_workers::aggregate::AggregateOptions;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::catalogue::{Catalogue, Entry, Kind};
+use super::nearness::nearest;
 use super::toolsets::HANDLE_KEY;
 use crate::audit::Transport;
 use crate::engine::{CallOutcome, UpstreamReply};
@@ -28,16 +29,17 @@ pub(super) const LISTS: [&str; 4] = ["tools_on", "tools_off", "resources_on", "r
 
 /// How alike a name must be to be suggested.
 pub(super) const ALIKE: f64 = 0.75;
-/// Names that are suggested for one.
-const SUGGESTIONS: usize = 3;
 /// Bytes of a name that is compared with others, which costs the product of both lengths; of a longer one that is listed, a
 /// search looks at so many characters.
-const COMPARED_MAX: usize = 256;
+pub(super) const COMPARED_MAX: usize = 256;
 /// Characters and words of a query that count.
 const QUERY_MAX: usize = 256;
 const WORDS_MAX: usize = 16;
 /// Entries that a search answers with.
 const FOUND_MAX: usize = 20;
+/// The most that one search may compare: letters of one word times letters of the other. Beyond that, words that are
+/// nearly in a name are not found any more.
+const EFFORT_MAX: usize = 64 * 1024 * 1024;
 
 /// The names of the tools there are.
 pub(super) fn names(options: &AggregateOptions) -> Vec<&'static str> {
@@ -150,29 +152,8 @@ impl Shown<'_> {
 
     /// The names nearest to one that is not there, the nearest first.
     pub(super) fn near(&self, name: &str, resources: bool) -> Vec<&str> {
-        if name.len() > COMPARED_MAX {
-            return Vec::new();
-        }
-        let all = self
-            .switched()
-            .filter(|entry| entry.is_resource() == resources)
-            .filter(|entry| entry.published.len() <= COMPARED_MAX);
-        let lower = name.to_lowercase();
-        let mut near: Vec<_> = all
-            .filter_map(|entry| {
-                let other = entry.published.to_lowercase();
-                let alike = likeness(&lower, &other);
-                // A name without its prefix is meant for the one with it.
-                let is_end = lower.len() > 2 && other.ends_with(&lower);
-                (alike >= ALIKE || is_end)
-                    .then_some((alike + f64::from(u8::from(is_end)), &*entry.published))
-            })
-            .collect();
-        near.sort_by(|one, other| other.0.total_cmp(&one.0));
-        near.into_iter()
-            .take(SUGGESTIONS)
-            .map(|(_, name)| name)
-            .collect()
+        let all = self.switched();
+        nearest(name, all.filter(|entry| entry.is_resource() == resources))
     }
 
     /// What to do about a name that is not there.
@@ -203,10 +184,11 @@ impl Shown<'_> {
             .filter(|word| !word.is_empty())
             .take(WORDS_MAX)
             .collect();
+        let mut effort = EFFORT_MAX;
         let mut found: Vec<_> = self
             .switched()
             .filter_map(|entry| {
-                let score = score(entry, &words);
+                let score = score(entry, &words, &mut effort);
                 (score > 0.0).then_some((score, entry))
             })
             .collect();
@@ -229,11 +211,25 @@ impl Shown<'_> {
 }
 
 /// How well an entry fits: words in its name count most, then in its description, then words that are nearly in its name.
-fn score(entry: &Entry, words: &[&str]) -> f64 {
+fn score(entry: &Entry, words: &[&str], effort: &mut usize) -> f64 {
     let name: String = entry.published.chars().take(COMPARED_MAX).collect();
     let name = name.to_lowercase();
     let description = entry.description.to_lowercase();
     let parts: Vec<&str> = name.split(|it: char| !it.is_alphanumeric()).collect();
+    let mut alike = |part: &str, word: &str| {
+        let (shorter, longer) = (part.len().min(word.len()), part.len().max(word.len()));
+        // No word is like another one of twice its length.
+        if 2 * shorter < longer {
+            return 0.0;
+        }
+        match effort.checked_sub(shorter * longer) {
+            Some(left) => {
+                *effort = left;
+                likeness(part, word)
+            }
+            None => 0.0,
+        }
+    };
     let one = |word: &&str| {
         if parts.contains(word) {
             3.0
@@ -242,7 +238,7 @@ fn score(entry: &Entry, words: &[&str]) -> f64 {
         } else if description.contains(*word) {
             1.0
         } else {
-            let nearest = parts.iter().map(|part| likeness(part, word));
+            let nearest = parts.iter().map(|part| alike(part, word));
             let nearest = nearest.fold(0.0, f64::max);
             if nearest >= 0.9 { 0.5 } else { 0.0 }
         }
@@ -391,6 +387,7 @@ mod tests {
     use tooldock_workers::aggregate::{ActivePatterns, AggregateSpec};
 
     use super::*;
+    use crate::upstream::aggregate::nearness::SUGGESTIONS;
     use crate::upstream::aggregate::offer::{Listed, Offer};
     use crate::upstream::aggregate::state::Offered;
 

@@ -6,7 +6,8 @@ use serde_json::value::RawValue;
 use super::asked::{Asked, Published, text_of, with};
 use super::catalogue::{Entry, Kind};
 use super::names;
-use super::own::{self, ACTIVATE, Said};
+use super::nearness::nearest;
+use super::own::{ACTIVATE, Said};
 use crate::engine::shortened;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{self, Key, RequestError};
@@ -91,8 +92,7 @@ impl Asked<'_> {
             None => {
                 let near = self.catalogue.of(Kind::Prompt);
                 let near = near.filter(|it| self.is_visible(it));
-                let near = near.filter(|it| own::likeness(&it.published, &name) >= own::ALIKE);
-                let near: Vec<_> = near.map(|it| &*it.published).take(3).collect();
+                let near = nearest(&name, near);
                 let near = match near.is_empty() {
                     true => "prompts/list shows all there are".to_owned(),
                     false => format!("did you mean {}?", near.join(", ")),

@@ -10,12 +10,14 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use super::activate::Activation;
 use super::asked::{Asked, Published, text_of, with};
 use super::call::OwnCall;
-use super::catalogue::Entry;
+use super::catalogue::{Catalogue, Entry};
 use super::own::{ACTIVATE, CALL, SEARCH, Said, Shown};
 use crate::engine::{CallFacts, UpstreamCall, insufficient_scope};
+use crate::heavy_work;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{self, Key, RequestError};
 use crate::protocol::code;
+use crate::session::Toolset;
 use crate::upstream::{IncomingRequest, Prepared};
 
 impl Asked<'_> {
@@ -41,31 +43,30 @@ impl Asked<'_> {
         facts: CallFacts,
     ) -> Arc<dyn UpstreamCall> {
         let format = self.cx.result_format();
-        if name == SEARCH {
-            #[derive(serde::Deserialize)]
-            struct Query {
-                query: String,
-            }
-            let said = match serde_json::from_slice::<Query>(arguments) {
-                Ok(Query { query }) => {
-                    let visible = |entry: &Entry| self.is_visible(entry);
-                    let found = self.shown(&visible).search(&query);
-                    Said::result(Value::from(found))
-                }
-                Err(_) => Said::invalid("query is missing, or is no string"),
-            };
-            return self.answered(facts, &said, code::INVALID_PARAMS);
-        }
-        let (shared, live) = (Arc::clone(self.shared), Arc::clone(&self.live));
         let catalogue = Arc::clone(&self.catalogue);
         let visible: Vec<bool> = {
             let entries = catalogue.entries().iter();
             entries.map(|entry| self.is_visible(entry)).collect()
         };
+        let transport = facts.transport;
+        if name == SEARCH {
+            let search = Search {
+                catalogue,
+                toolset: Arc::clone(&self.active.toolset),
+                visible,
+                arguments: arguments.clone(),
+            };
+            // A search looks at the words of all entries.
+            let work = async move {
+                let said = heavy_work::run(move || search.run()).await?;
+                said.as_outcome(transport, &format)
+            };
+            return OwnCall::new(facts, Box::pin(work));
+        }
+        let (shared, live) = (Arc::clone(self.shared), Arc::clone(&self.live));
         let active = self.active.clone();
         let principal = self.cx.caller.principal.clone();
         let arguments = arguments.clone();
-        let transport = facts.transport;
         OwnCall::new(
             facts,
             Box::pin(async move {
@@ -225,6 +226,34 @@ enum Target<'a> {
     Closed(String),
     /// Nothing that could be called.
     Nothing(Said),
+}
+
+/// A search for entries by words, with all that it looks at.
+struct Search {
+    catalogue: Arc<Catalogue>,
+    toolset: Arc<Toolset>,
+    /// Which entries the caller may know of, by their positions.
+    visible: Vec<bool>,
+    arguments: Bytes,
+}
+
+impl Search {
+    fn run(&self) -> Said {
+        #[derive(serde::Deserialize)]
+        struct Query {
+            query: String,
+        }
+        let Ok(Query { query }) = serde_json::from_slice::<Query>(&self.arguments) else {
+            return Said::invalid("query is missing, or is no string");
+        };
+        let visible = |entry: &Entry| self.visible.get(entry.at).copied().unwrap_or(false);
+        let shown = Shown {
+            catalogue: &self.catalogue,
+            toolset: &self.toolset,
+            visible: &visible,
+        };
+        Said::result(Value::from(shown.search(&query)))
+    }
 }
 
 /// What `toolman_call` is to call.

@@ -19,6 +19,7 @@ use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::{reply, rounds, state};
 use crate::catalogue::{Access, PageKey};
 use crate::engine::{CallFacts, Peer, UpstreamCall, UpstreamReply, Work};
+use crate::heavy_work;
 use crate::interaction::Responder;
 use crate::jsonrpc::{self, Key, Request, Response, ResponseOutcome, Unreadable, spans};
 use crate::protocol::{ClientIdentity, code};
@@ -144,10 +145,24 @@ impl ServerCall {
             Ok(catalogue) => self.external.tools_soon(whose, &catalogue).await,
             Err(error) => Err(error),
         };
-        match tools.ok().and_then(|tools| tools.arguments_schema(tool)) {
-            Some(schema) => schema.check(&self.facts.arguments),
-            None => Ok(()),
+        let Ok(tools) = tools else {
+            return Ok(());
+        };
+        let arguments = &self.facts.arguments;
+        let checked = match tools.compiled_schema(tool) {
+            Some(Some(schema)) => schema.check_lightly(arguments),
+            Some(None) => Some(Ok(())),
+            None => None,
+        };
+        if let Some(checked) = checked {
+            return checked;
         }
+        let (tool, arguments) = (tool.to_owned(), arguments.clone());
+        let check = move || match tools.arguments_schema(&tool) {
+            Some(schema) => schema.check(&arguments),
+            None => Ok(()),
+        };
+        Box::pin(heavy_work::run(check)).await?
     }
 
     /// Makes the call once, and notes in `tried` the backends where a lease for it was looked for.

@@ -1,0 +1,94 @@
+//! The names nearest to one that is not there.
+//!
+//! Comparing two names costs the product of their lengths, and an aggregate may publish ten thousand. So the names with the
+//! most letters in common are found first, by counts that each entry keeps, and only those few are compared.
+
+use super::catalogue::Entry;
+use super::own::{ALIKE, COMPARED_MAX, likeness};
+
+/// Names that are suggested for one.
+pub(super) const SUGGESTIONS: usize = 3;
+/// Names that are compared with one.
+const COMPARED: usize = 24;
+/// Kinds of letters that are told apart by the counts.
+const LETTERS: usize = 32;
+
+/// A name in small letters, and how often it has each letter.
+#[derive(Debug)]
+pub(super) struct NameShape {
+    lower: Box<str>,
+    counts: [u8; LETTERS],
+}
+
+impl NameShape {
+    pub(super) fn of(name: &str) -> Self {
+        let lower = name.to_lowercase();
+        let mut counts = [0_u8; LETTERS];
+        for byte in lower.bytes() {
+            let count = &mut counts[usize::from(byte) % LETTERS];
+            *count = count.saturating_add(1);
+        }
+        Self {
+            lower: lower.into(),
+            counts,
+        }
+    }
+
+    /// How alike two names can be at most, as far as their letters say; larger is more alike.
+    fn may_be_like(&self, other: &Self) -> u32 {
+        let pairs = self.counts.iter().zip(&other.counts);
+        let common: u32 = pairs.map(|(one, other)| u32::from(*one.min(other))).sum();
+        let share =
+            |length: usize| 1000 * common / u32::try_from(length.max(1)).unwrap_or(u32::MAX);
+        share(self.lower.len()) + share(other.lower.len())
+    }
+}
+
+/// The names nearest to one, the nearest first. A name without its prefix is meant for the name that ends with it.
+pub(super) fn nearest<'e>(name: &str, entries: impl Iterator<Item = &'e Entry>) -> Vec<&'e str> {
+    if name.len() > COMPARED_MAX {
+        return Vec::new();
+    }
+    let wanted = NameShape::of(name);
+    let mut candidates: Vec<(bool, u32, &Entry)> = entries
+        .filter(|entry| entry.published.len() <= COMPARED_MAX)
+        .map(|entry| {
+            let shape = entry.shape();
+            let is_end = wanted.lower.len() > 2 && shape.lower.ends_with(&*wanted.lower);
+            (is_end, wanted.may_be_like(shape), entry)
+        })
+        .collect();
+    if candidates.len() > COMPARED {
+        let by_letters = |it: &(bool, u32, &Entry)| std::cmp::Reverse((it.0, it.1));
+        candidates.select_nth_unstable_by_key(COMPARED, by_letters);
+        candidates.truncate(COMPARED);
+        // As they were listed: of equally near names the first one is suggested.
+        candidates.sort_by_key(|(_, _, entry)| entry.at);
+    }
+    let mut near: Vec<_> = candidates
+        .into_iter()
+        .filter_map(|(is_end, _, entry)| {
+            let alike = likeness(&wanted.lower, &entry.shape().lower);
+            let rank = alike + f64::from(u8::from(is_end));
+            (alike >= ALIKE || is_end).then_some((rank, &*entry.published))
+        })
+        .collect();
+    near.sort_by(|one, other| other.0.total_cmp(&one.0));
+    near.truncate(SUGGESTIONS);
+    near.into_iter().map(|(_, name)| name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_in_common_say_how_alike_names_can_be() {
+        let shape = NameShape::of;
+        let wanted = shape("Github_create_isue");
+        let near = wanted.may_be_like(&shape("github_create_issue"));
+        assert!(near > wanted.may_be_like(&shape("github_create_release")));
+        assert!(near > wanted.may_be_like(&shape("weather")));
+        assert_eq!(shape("").may_be_like(&shape("a")), 0);
+    }
+}

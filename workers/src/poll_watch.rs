@@ -1,0 +1,320 @@
+//! Polls that keep a message thread from its other connections: found, counted and named.
+//!
+//! A message thread serves hundreds of connections; while it polls the future of one request, all others wait. [`WatchedFuture`]
+//! takes the time of each poll by two readings of the clock. A poll beyond [`LONG`] is counted, and a line of the log names
+//! its route, method and namespace.
+//!
+//! Time alone accuses the innocent: on a busy machine a thread loses its core in the midst of a poll. So the processor time
+//! of the thread counts for the verdict. It is read at most once in [`CHECKPOINT_EVERY`] before polls, since it costs a
+//! system call, and once more after a long poll: what the thread computed since the last reading, less the time between
+//! that reading and the poll, was computed by the poll. This never says too much.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use prometheus::{IntCounterVec, Registry};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::names::NamespaceName;
+
+/// A poll of more time than this is long.
+pub const LONG: Duration = Duration::from_millis(50);
+/// How old the last reading of a thread's processor time may be when a poll begins.
+const CHECKPOINT_EVERY: Duration = Duration::from_millis(10);
+/// Lines of the log come at most this often, but for a poll that computed twice as long as any before.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+/// Bytes of a method's name that are kept for the log.
+const METHOD_MAX: usize = 32;
+
+/// A method's name, cut. No allocation: it is noted with every message.
+#[derive(Clone, Copy, Default)]
+struct MethodNote {
+    bytes: [u8; METHOD_MAX],
+    length: u8,
+}
+
+thread_local! {
+    /// The last reading of the thread's processor time, and when it was made.
+    static CHECKPOINT: Cell<Option<(Instant, Duration)>> = const { Cell::new(None) };
+    /// The method of the message that the present poll has read.
+    static METHOD: Cell<MethodNote> = const { Cell::new(MethodNote { bytes: [0; METHOD_MAX], length: 0 }) };
+}
+
+/// Says which method the message has that the present poll of this thread handles.
+pub fn note_method(method: &str) {
+    let mut note = MethodNote::default();
+    let length = method.len().min(METHOD_MAX);
+    note.bytes[..length].copy_from_slice(&method.as_bytes()[..length]);
+    note.length = u8::try_from(length).unwrap_or(0);
+    METHOD.set(note);
+}
+
+/// Counts long polls, and logs them.
+#[derive(Debug)]
+pub struct PollWatch {
+    polls: IntCounterVec,
+    lines: Mutex<LogLines>,
+}
+
+/// When the last line was logged, and the longest poll that any line was about.
+#[derive(Debug, Default)]
+struct LogLines {
+    last: Option<Instant>,
+    longest: Duration,
+}
+
+/// The request whose polls are watched.
+#[derive(Debug, Clone)]
+pub struct PollSubject {
+    /// The purpose of the request, as a fixed word: a label of the counter.
+    pub route: &'static str,
+    /// The namespace that it names, if it names one.
+    pub namespace: Option<NamespaceName>,
+}
+
+/// How long a poll took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct PollTime {
+    wall: Duration,
+    /// The least that its thread computed meanwhile.
+    computed: Duration,
+}
+
+impl PollTime {
+    /// Whether computing made it long. Otherwise its thread waited: for a core, a file, a lock.
+    fn is_computing(self) -> bool {
+        self.computed + CHECKPOINT_EVERY >= LONG
+    }
+}
+
+impl PollWatch {
+    /// A watch that counts in that registry.
+    ///
+    /// # Errors
+    ///
+    /// When the registry already holds its counter.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let polls = crate::metrics::family(
+            registry,
+            "tooldock_long_polls_total",
+            "Polls that kept a message thread for more than 50 ms, by route, and by whether they computed or waited",
+            &["route", "cause"],
+            &[],
+        )?;
+        Ok(Self {
+            polls,
+            lines: Mutex::default(),
+        })
+    }
+
+    /// The answer of a request, watched. `begin` makes its future, and may do a part of its work at once.
+    pub fn over<F>(&self, subject: PollSubject, begin: impl FnOnce() -> F) -> WatchedFuture<'_, F> {
+        let began = before();
+        WatchedFuture {
+            future: begin(),
+            watch: self,
+            subject,
+            method: MethodNote::default(),
+            began: Some(began),
+        }
+    }
+
+    #[cold]
+    fn long(&self, subject: &PollSubject, method: MethodNote, time: PollTime) {
+        let cause = match time.is_computing() {
+            true => "computing",
+            false => "waiting",
+        };
+        let route = subject.route;
+        self.polls.with_label_values(&[route, cause]).inc();
+        if !time.is_computing() || !self.has_a_line(time.computed) {
+            return;
+        }
+        let method = &method.bytes[..usize::from(method.length)];
+        let method = String::from_utf8_lossy(method);
+        tracing::warn!(
+            route,
+            method = &*method,
+            namespace = subject.namespace.as_ref().map(NamespaceName::as_str),
+            wall_ms = millis(time.wall),
+            computed_ms = millis(time.computed),
+            "a request computed on a message thread for longer than {} ms",
+            LONG.as_millis()
+        );
+    }
+
+    /// Whether a poll that computed so long is worth a line now.
+    fn has_a_line(&self, computed: Duration) -> bool {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = lines.last.is_none_or(|last| last.elapsed() >= LINE_EVERY);
+        let is_due = is_due || computed >= lines.longest * 2;
+        if is_due {
+            lines.last = Some(Instant::now());
+            lines.longest = lines.longest.max(computed);
+        }
+        is_due
+    }
+}
+
+/// A future whose polls are timed.
+#[derive(Debug)]
+pub struct WatchedFuture<'a, F> {
+    future: F,
+    watch: &'a PollWatch,
+    subject: PollSubject,
+    /// The method that an earlier poll has read.
+    method: MethodNote,
+    /// When the future was begun to be made; `None` after its first poll.
+    began: Option<Instant>,
+}
+
+impl<F: Future + Unpin> Future for WatchedFuture<'_, F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = &mut *self;
+        let began = this.began.take().unwrap_or_else(before);
+        METHOD.set(this.method);
+        let outcome = Pin::new(&mut this.future).poll(context);
+        this.method = METHOD.get();
+        let wall = began.elapsed();
+        if wall >= LONG {
+            let computed = computed_since(began);
+            this.watch
+                .long(&this.subject, this.method, PollTime { wall, computed });
+        }
+        outcome
+    }
+}
+
+impl std::fmt::Debug for MethodNote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let method = &self.bytes[..usize::from(self.length)];
+        f.write_str(&String::from_utf8_lossy(method))
+    }
+}
+
+/// The time at which a poll begins; sees to it that the thread's processor time is known about then.
+fn before() -> Instant {
+    let now = Instant::now();
+    let known = CHECKPOINT.get();
+    if known.is_none_or(|(at, _)| now.duration_since(at) >= CHECKPOINT_EVERY) {
+        CHECKPOINT.set(Some((now, processor_time())));
+    }
+    now
+}
+
+/// The least that this thread has computed since then.
+fn computed_since(began: Instant) -> Duration {
+    let Some((at, before)) = CHECKPOINT.get() else {
+        return Duration::ZERO;
+    };
+    let computed = processor_time().saturating_sub(before);
+    computed.saturating_sub(began.duration_since(at))
+}
+
+/// The processor time of this thread.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or_default();
+    Duration::new(seconds, nanoseconds)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{poll_fn, ready};
+
+    use super::*;
+
+    fn watch() -> PollWatch {
+        PollWatch::new(&Registry::new()).expect("a fresh registry")
+    }
+
+    fn subject() -> PollSubject {
+        PollSubject {
+            route: "/openapi.json",
+            namespace: Some("calc".parse().expect("a name")),
+        }
+    }
+
+    fn counted(watch: &PollWatch, cause: &str) -> u64 {
+        watch
+            .polls
+            .with_label_values(&["/openapi.json", cause])
+            .get()
+    }
+
+    /// Computes until the thread has used that much of a processor, however long that takes.
+    fn compute(time: Duration) {
+        let began = processor_time();
+        while processor_time() - began < time {
+            std::hint::spin_loop();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_poll_that_computes_is_counted_wherever_it_does() {
+        let watch = watch();
+        watch
+            .over(subject(), || {
+                compute(LONG * 2);
+                ready(())
+            })
+            .await;
+        assert_eq!(counted(&watch, "computing"), 1);
+        let mut polls = 0;
+        let future = poll_fn(|context| {
+            polls += 1;
+            context.waker().wake_by_ref();
+            match polls {
+                1 => Poll::Pending,
+                2 => {
+                    compute(LONG * 2);
+                    Poll::Pending
+                }
+                _ => Poll::Ready(()),
+            }
+        });
+        watch.over(subject(), || future).await;
+        assert_eq!(counted(&watch, "computing"), 2);
+    }
+
+    #[tokio::test]
+    async fn a_poll_whose_thread_has_no_processor_does_not_compute() {
+        let watch = watch();
+        watch
+            .over(subject(), || {
+                std::thread::sleep(LONG * 2);
+                ready(())
+            })
+            .await;
+        assert_eq!(counted(&watch, "waiting"), 1);
+        assert_eq!(counted(&watch, "computing"), 0);
+    }
+
+    #[test]
+    fn what_was_computed_before_a_poll_is_not_the_polls() {
+        CHECKPOINT.set(Some((Instant::now(), processor_time())));
+        compute(LONG);
+        let began = Instant::now();
+        assert!(computed_since(began) <= LONG / 2);
+    }
+
+    #[test]
+    fn lines_are_few_and_a_much_longer_poll_has_its_own() {
+        let watch = watch();
+        assert!(watch.has_a_line(LONG));
+        assert!(!watch.has_a_line(LONG));
+        assert!(watch.has_a_line(LONG * 2));
+        assert!(!watch.has_a_line(LONG * 3));
+    }
+}
