@@ -53,7 +53,7 @@ mod written;
 
 use list::ToolPage;
 pub(crate) use list::{ToolEntry, ToolList};
-pub(crate) use pager::PageSource;
+pub(crate) use pager::{PageSource, listed_by};
 pub(crate) use pages::PageKey;
 use pages::{Pages, TOOLS_LIST};
 use refresh::Begun;

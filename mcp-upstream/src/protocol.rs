@@ -242,6 +242,24 @@ const METHODS: [&str; 16] = [
     "tasks/update",
 ];
 
+/// Whether a method is `tools/call` in another spelling, which a server may take for the same: it would be a call that no
+/// policy and no limit judges.
+pub(crate) fn is_misspelt_call(method: &str) -> bool {
+    // Full-width forms stand in the order of ASCII.
+    let plain = |letter: char| match letter {
+        '\u{ff01}'..='\u{ff5e}' => char::from_u32(u32::from(letter) - 0xfee0),
+        letter => Some(letter),
+    };
+    let is_one = |text: &str| {
+        let letters = text.chars().filter_map(plain);
+        let letters = letters.filter(char::is_ascii_alphanumeric);
+        letters
+            .map(|letter| letter.to_ascii_lowercase())
+            .eq("toolscall".chars())
+    };
+    method != method::TOOLS_CALL && is_one(method)
+}
+
 impl Method {
     /// The method of that name.
     pub(crate) fn of(name: &str) -> Self {

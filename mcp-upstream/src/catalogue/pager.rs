@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 
-use super::list::{ToolEntry, ToolPage};
+use super::list::{ToolEntry, ToolList, ToolPage};
 use super::pages::TOOLS_LIST;
 use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::server_info;
@@ -109,6 +109,19 @@ pub(super) async fn read(
          {BYTES_MAX} bytes"
     );
     Ok(read)
+}
+
+/// The tools as one connection lists them now, kept nowhere.
+///
+/// # Errors
+///
+/// Why the server does not list them.
+pub(crate) async fn listed_by(
+    namespace: &NamespaceName,
+    source: &dyn PageSource,
+) -> Result<ToolList, CallError> {
+    let read = read(namespace, source).await?;
+    Ok(ToolList::new(0, read.entries))
 }
 
 /// Parameters of a list method of the gateway's own.

@@ -76,6 +76,13 @@ impl PassedCall {
         self.facts.max_result()
     }
 
+    /// The call is not made after all: gives back its facts, and why.
+    pub(crate) fn refuse(self: Box<Self>, error: CallError) -> (CallFacts, CallError) {
+        let Self { record, facts, .. } = *self;
+        record.finish(Err(error.code));
+        (facts, error)
+    }
+
     /// The call is over: how its answer is counted, or why there is none.
     pub(crate) fn finish(self: Box<Self>, outcome: Result<&'static str, CallErrorCode>) {
         self.record.finish(outcome);

@@ -21,22 +21,24 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use tokio::time::{Instant, timeout_at};
+use tooldock_workers::error::CallError;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::remote::RemoteServer;
 
 use super::head::{AcceptFlags, SESSION_HEADER};
 use super::{Core, acceptable, call, create_session, initialize};
 use crate::caller::Caller;
-use crate::engine::{CallFacts, PassedCall, Talks, timed_out};
+use crate::engine::{CallFacts, PassedCall, Talks, timed_out, unknown_tool};
 use crate::jsonrpc::{Key, Members, Message, RequestError};
 use crate::metrics::UpstreamMetrics;
-use crate::protocol::{Era, Method as Name, ProtocolVersion};
+use crate::protocol::method::TOOLS_CALL;
+use crate::protocol::{Era, Method as Name, ProtocolVersion, is_misspelt_call};
 use crate::reply::{Head, Reply};
 use crate::session::{Binding, Session, SessionPatch, SessionTransport, Unclaimed};
 use crate::stream::frame;
-use crate::upstream::CallContext;
 use crate::upstream::client::Named;
 use crate::upstream::http::port::HttpClient;
+use crate::upstream::{CallContext, ToolsWait};
 
 mod affinity;
 mod answer;
@@ -229,6 +231,9 @@ async fn request(
     if era == Era::Legacy {
         tasks::refuse(method, members)?;
     }
+    if is_misspelt_call(method) {
+        return Err(RequestError::MethodNotFound(method.to_owned()));
+    }
     let facts = facts(cx, method, members)?;
     let subject = Arc::clone(&facts.subject);
     let harmless = || cx.upstream.is_harmless(&cx.namespace, method, &subject);
@@ -243,9 +248,13 @@ async fn request(
     // ended: the session is over, or the call was cancelled. passed: it has its turn, or gets none. Pinned where it is made, as
     // are the larger futures below: otherwise it would be moved on its way into what waits for it.
     let passed = pin!(async {
-        match is_recorded(method) {
-            false => Ok(None),
-            true => up.core.engine.pass(cx.caller, facts).await.map(Some),
+        if !is_recorded(method) {
+            return Ok(None);
+        }
+        let passed = up.core.engine.pass(cx.caller, facts).await?;
+        match is_listed(cx, method, &subject).await {
+            Ok(()) => Ok(Some(passed)),
+            Err(error) => Err(passed.refuse(error)),
         }
     });
     let call = tokio::select! { biased;
@@ -260,6 +269,30 @@ async fn request(
         },
     };
     Ok(deliver(up, cx, era, Some(id), (call, stay), &harmless).await)
+}
+
+/// Whether a call may go up under the name that its client spells: where the scopes of a credential close some tools to the
+/// caller, only names that the server lists may. A server could take another spelling for a closed tool.
+async fn is_listed(cx: &CallContext<'_>, method: &str, tool: &str) -> Result<(), CallError> {
+    if method != TOOLS_CALL || cx.view().allows_every_tool() {
+        return Ok(());
+    }
+    let principal = cx.caller.principal.as_ref();
+    let list = cx.upstream.tools(&cx.namespace, principal, ToolsWait::Long);
+    match list.get().await {
+        Ok(list) if list.tool(tool).is_some() => Ok(()),
+        // The server may list its tools to its clients alone, by their own headers. Then a name that is in plain small
+        // letters already counts as no other spelling of a name.
+        Err(_) if is_plain(tool) => Ok(()),
+        Ok(_) | Err(_) => Err(unknown_tool(tool)),
+    }
+}
+
+/// Whether a name has nothing that a server could fold into something else.
+fn is_plain(name: &str) -> bool {
+    let plain =
+        |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'/' | b':');
+    !name.is_empty() && name.bytes().all(plain)
 }
 
 /// Passes a message on that has no answer.

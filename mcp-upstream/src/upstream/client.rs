@@ -36,7 +36,9 @@ use crate::catalogue::{Access, ToolList};
 use crate::engine::{CallFacts, Talks, UpstreamCall};
 use crate::format;
 use crate::jsonrpc::{self, Key, Members, Request, RequestError};
-use crate::protocol::{Era, EraSupport, Method, ProtocolVersion, method::TOOLS_CALL};
+use crate::protocol::{
+    Era, EraSupport, Method, ProtocolVersion, is_misspelt_call, method::TOOLS_CALL,
+};
 use crate::seal::SessionKey;
 use crate::session::{Session, SessionState};
 use crate::stdio::pool::Presence;
@@ -49,6 +51,7 @@ pub(crate) mod connector;
 mod describe;
 mod inbound;
 mod isolation;
+mod listed;
 mod notifications;
 mod own_lists;
 pub(crate) mod pools;
@@ -464,7 +467,7 @@ fn kept_here(
     // It is kept for as long as the call, and with a task for longer.
     members.progress_token()?;
     // A server that looks at the method alone would take it for the notification, about whoever's request it names.
-    if method.starts_with("notifications/") {
+    if method.starts_with("notifications/") || is_misspelt_call(method) {
         return Err(RequestError::MethodNotFound(method.to_owned()));
     }
     let of_sessions = subscriptions::lasts(method);

@@ -83,6 +83,7 @@ impl UpstreamCall for ServerCall {
 
 impl ServerCall {
     async fn run(&self, peer: &Peer) -> Result<Response, CallError> {
+        let shared = self.shared_list().await;
         if let Client::Plain = self.client {
             self.check_arguments().await?;
         }
@@ -92,6 +93,7 @@ impl ServerCall {
             .external
             .place(&facts.namespace, &self.client, requester, method);
         let mut place = placed.await?;
+        let is_open = self.judge(shared, &place)?;
         if place.key == ConnectionKey::Shared
             && let Some(task) = self.tasks.ids().first()
         {
@@ -106,12 +108,12 @@ impl ServerCall {
         let mut reopened = false;
         loop {
             let outcome = if facts.method.ends_with("/list") {
-                let attempt = self.attempt(&place, peer, &mut tried);
+                let attempt = self.attempt(&place, peer, &mut tried, is_open);
                 let last_good = || self.last_good(&place);
                 // Boxed, or every call would move the room for it.
                 Box::pin(catalogue::or_last_good(attempt, last_good)).await
             } else {
-                self.attempt(&place, peer, &mut tried).await
+                self.attempt(&place, peer, &mut tried, is_open).await
             };
             match outcome {
                 Ok(answer) => return Ok(answer),
@@ -165,12 +167,14 @@ impl ServerCall {
         Box::pin(heavy_work::run(check)).await?
     }
 
-    /// Makes the call once, and notes in `tried` the backends where a lease for it was looked for.
+    /// Makes the call once, and notes in `tried` the backends where a lease for it was looked for. `is_open`: nothing is left
+    /// to be asked of the process before the call may go there.
     async fn attempt(
         &self,
         place: &Place,
         peer: &Peer,
         tried: &mut Vec<BackendId>,
+        is_open: bool,
     ) -> Result<Response, Unanswered> {
         let leased = self
             .external
@@ -181,6 +185,9 @@ impl ServerCall {
         })?;
         tried.clear();
         tried.extend_from_slice(leased.process.tried());
+        if !is_open {
+            Box::pin(self.is_listed_at(&leased)).await?;
+        }
         self.with(&leased, peer).await
     }
 
@@ -512,7 +519,7 @@ fn unsent(error: CallError) -> Unanswered {
     Unanswered { error, fate }
 }
 
-fn unreadable(error: Unreadable) -> CallError {
+pub(super) fn unreadable(error: Unreadable) -> CallError {
     CallError::new(CallErrorCode::InvalidArguments, error.to_string())
 }
 

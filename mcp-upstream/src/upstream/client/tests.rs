@@ -8,6 +8,8 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::timeout;
+use tooldock_workers::config::Limits;
+use tooldock_workers::policy::ToolPolicy;
 
 use super::connector::{ConnectionKey, Era, EraSupport, Isolation};
 use crate::caller::Caller;
@@ -19,6 +21,7 @@ use crate::testing::{Harness, Wanted, caller, delivered, head, namespace, parts}
 
 mod fake;
 mod legacy;
+mod listed;
 mod modern;
 mod rest;
 mod tasks;
@@ -44,9 +47,25 @@ fn house(speaks: EraSupport) -> House {
 }
 
 fn house_of(fake: Fake) -> House {
+    let limits = Limits::default();
+    house_with(fake, limits)
+}
+
+/// Before a server some of whose tools are closed: `secret_*`.
+fn denying(speaks: EraSupport) -> House {
+    let limits = Limits {
+        tools_deny: vec!["secret_*".into()],
+        ..Limits::default()
+    };
+    house_with(Fake::new(speaks), limits)
+}
+
+fn house_with(fake: Fake, limits: Limits) -> House {
     let seen = Arc::clone(&fake.seen);
     let mut external = namespace("shared");
     external.tools = Vec::new();
+    external.policy = ToolPolicy::new(&limits).expect("patterns");
+    external.limits = limits;
     let harness = Wanted {
         namespaces: vec![external, namespace("other")],
         externals: Some(Arc::new(fake)),

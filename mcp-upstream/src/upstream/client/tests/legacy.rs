@@ -79,7 +79,7 @@ async fn calls_pass_untouched_and_modern_servers_hear_who_asks() {
 #[tokio::test(start_paused = true)]
 async fn a_list_holds_what_the_policy_allows_with_its_bytes() {
     for speaks in ERAS {
-        let house = house(speaks);
+        let house = denying(speaks);
         let (session, _) = house.open(json!({})).await;
         let text = text(&house.in_session(&session, "tools/list", json!({})).await);
         assert!(

@@ -50,7 +50,7 @@ async fn a_call_that_may_ask_a_legacy_server_has_a_process_for_itself() {
 
 #[tokio::test(start_paused = true)]
 async fn results_say_what_a_legacy_server_does_not_and_keep_their_bytes() {
-    let legacy = house(EraSupport::Legacy);
+    let legacy = denying(EraSupport::Legacy);
     let params =
         json!({ "name": "echo", "arguments": {}, "_meta": { "z/z": 1, "progressToken": 7 } });
     let text = text(&legacy.modern("tools/call", params).await);

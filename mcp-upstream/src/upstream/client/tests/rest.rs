@@ -11,7 +11,7 @@ async fn rest(house: &House, path: &str, body: &str) -> (StatusCode, Value) {
 #[tokio::test(start_paused = true)]
 async fn tools_are_listed_described_and_called() {
     for speaks in [EraSupport::Legacy, EraSupport::Modern, EraSupport::Dual] {
-        let house = house(speaks);
+        let house = denying(speaks);
         let (_, list) = rest(&house, "/tools", "").await;
         let names: Vec<_> = list
             .as_array()
@@ -36,14 +36,14 @@ async fn tools_are_listed_described_and_called() {
 
 #[tokio::test(start_paused = true)]
 async fn failures_have_the_status_of_what_failed() {
-    let house = house(EraSupport::Legacy);
-    rest(&house, "/tools", "").await;
-    for (tool, status, code) in [
-        ("fails", 500, "internal_error"),
-        ("missing", 404, "tool_not_found"),
-        ("secret_tool", 404, "tool_not_found"),
+    let (open, house) = (house(EraSupport::Legacy), denying(EraSupport::Legacy));
+    for (house, tool, status, code) in [
+        (&open, "fails", 500, "internal_error"),
+        (&open, "missing", 404, "tool_not_found"),
+        (&house, "secret_tool", 404, "tool_not_found"),
     ] {
-        let (got, body) = rest(&house, &format!("/tools/{tool}"), "{}").await;
+        rest(house, "/tools", "").await;
+        let (got, body) = rest(house, &format!("/tools/{tool}"), "{}").await;
         assert_eq!(
             (got.as_u16(), &body["error"]["code"]),
             (status, &json!(code)),
@@ -89,7 +89,7 @@ async fn a_call_of_mcp_goes_up_whatever_its_arguments_are() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_of_a_tool_the_policy_denies_is_not_told_of_its_schema() {
-    let house = house(EraSupport::Legacy);
+    let house = denying(EraSupport::Legacy);
     let (status, body) = rest(&house, "/tools/secret_tool", r#"{"x":1}"#).await;
     assert_eq!(
         (status, &body["error"]["code"]),

@@ -279,7 +279,7 @@ async fn a_client_cancels_in_its_own_words_and_who_leaves_in_ours() {
 
 #[tokio::test(start_paused = true)]
 async fn what_readers_could_read_in_two_ways_is_not_passed() {
-    let house = house(EraSupport::Legacy);
+    let house = denying(EraSupport::Legacy);
     let (session, _) = house.open(json!({})).await;
     for params in [
         r#"{"name":"echo","name":"secret_tool"}"#,

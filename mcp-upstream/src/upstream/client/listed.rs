@@ -1,0 +1,122 @@
+//! Calls of tools where some tools are closed to the caller: only names that the server lists go up.
+//!
+//! A policy and a credential's scopes judge the name that a client spells. A server may take other spellings for the same
+//! tool: `Delete_All`, `delete_all` with a blank or a NUL behind it, full-width letters. So where a name could be closed, it
+//! has to be, byte for byte, one that the server lists. Where nothing is closed, names go up as they are, and a server may
+//! have tools that it does not list.
+//!
+//! The list that all clients share is asked first; it is read where it is not known as it is now. A process of the client's
+//! own may list more: it is asked itself, once for such a call.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use http::HeaderMap;
+use serde_json::value::RawValue;
+use tooldock_workers::error::CallError;
+
+use super::call::{ServerCall, unreadable};
+use super::connector::{Connection, ServerInfo, Unanswered};
+use super::isolation::Place;
+use super::{Leased, Whose};
+use crate::catalogue::{PageSource, listed_by};
+use crate::engine::unknown_tool;
+use crate::jsonrpc::{Request, ResponseOutcome};
+
+/// The word of the shared list on the tool that a call names.
+pub(super) enum SharedList {
+    /// Nothing is closed to the caller, or the tool is listed.
+    Open,
+    /// The tool is not listed.
+    Unlisted,
+    /// The list cannot be read.
+    Unread(CallError),
+}
+
+/// A connection that is asked for lists on behalf of a client, with what of its own headers goes up.
+struct ForClient<'a> {
+    process: &'a Arc<dyn Connection>,
+    headers: Option<&'a Arc<HeaderMap>>,
+}
+
+#[async_trait]
+impl PageSource for ForClient<'_> {
+    fn server(&self) -> ServerInfo {
+        self.process.opening().clone()
+    }
+
+    async fn page(
+        &self,
+        method: &'static str,
+        params: &RawValue,
+    ) -> Result<ResponseOutcome, CallError> {
+        let request = Request::own(method, params.get()).map_err(unreadable)?;
+        let sent = self.process.forward(&request, None, self.headers)?;
+        let answer = sent.answer.await;
+        Ok(answer.map_err(|unanswered| unanswered.error)?.outcome())
+    }
+}
+
+impl ServerCall {
+    /// Looks the tool up in the list that all clients share.
+    pub(super) async fn shared_list(&self) -> SharedList {
+        let facts = &self.facts;
+        let namespace = &facts.namespace;
+        if !facts.method.is_tool_call() || self.access.view(namespace).allows_every_tool() {
+            return SharedList::Open;
+        }
+        let whose = Whose {
+            namespace,
+            principal: self.requester.principal.as_ref(),
+        };
+        let catalogue = match self.external.catalogue(namespace, whose.principal) {
+            Ok(catalogue) => catalogue,
+            Err(error) => return SharedList::Unread(error),
+        };
+        let list = match catalogue.current() {
+            Some(list) => list,
+            // Boxed: few calls read it.
+            None => match Box::pin(self.external.tools(whose, &catalogue)).await {
+                Ok(list) => list,
+                Err(error) => return SharedList::Unread(error),
+            },
+        };
+        match list.tool(&facts.subject) {
+            Some(_) => SharedList::Open,
+            None => SharedList::Unlisted,
+        }
+    }
+
+    /// Whether the call may go to that place without asking the process there, as far as the list of all says.
+    ///
+    /// # Errors
+    ///
+    /// The tool is not listed where that list speaks for the place, or nothing is known of it.
+    pub(super) fn judge(&self, shared: SharedList, place: &Place) -> Result<bool, CallError> {
+        // A client with headers of its own may be listed other tools.
+        let is_for_all = place.is_common() && !self.requester.is_told_apart();
+        match shared {
+            SharedList::Open => Ok(true),
+            SharedList::Unlisted if is_for_all => Err(unknown_tool(&self.facts.subject)),
+            SharedList::Unread(error) if is_for_all => Err(error),
+            SharedList::Unlisted | SharedList::Unread(_) => Ok(false),
+        }
+    }
+
+    /// Asks a process of the client's own whether it lists a tool that is not in the list of all.
+    ///
+    /// # Errors
+    ///
+    /// It does not, or cannot be asked.
+    pub(super) async fn is_listed_at(&self, leased: &Leased) -> Result<(), Unanswered> {
+        let source = ForClient {
+            process: &leased.process,
+            headers: self.requester.headers(),
+        };
+        let listed = listed_by(&self.facts.namespace.name, &source).await?;
+        match listed.tool(&self.facts.subject) {
+            Some(_) => Ok(()),
+            None => Err(unknown_tool(&self.facts.subject).into()),
+        }
+    }
+}
