@@ -21,9 +21,11 @@ use crate::protocol::ProtocolVersion;
 
 mod bound;
 mod id;
+mod task;
 
 pub(crate) use bound::{BoundRequest, unix_millis};
 pub use id::{NoRandomness, SessionId};
+pub(crate) use task::TaskSeal;
 
 const NONCE_BYTES: usize = 12;
 /// Authenticated with every session id.
@@ -41,7 +43,14 @@ const FIXED_BYTES: usize = 1 + 4 + 10 + 8 + RANDOM_BYTES + DIGEST_BYTES;
 
 /// Seals and opens. Cheap to clone; the key is wiped from memory when the last clone goes.
 #[derive(Clone)]
-pub struct SessionKey(Arc<Aes256Gcm>);
+pub struct SessionKey(Arc<DerivedKeys>);
+
+/// The keys that are made of one.
+struct DerivedKeys {
+    cipher: Aes256Gcm,
+    /// Hashed with what is sealed the same way each time, for its nonce.
+    names: Zeroizing<[u8; 32]>,
+}
 
 /// What a session id says about its session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +70,13 @@ impl SessionKey {
     /// The key of these bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         let bytes = Zeroizing::new(bytes);
-        Self(Arc::new(Aes256Gcm::new((&*bytes).into())))
+        let mut names = Sha256::new();
+        names.update(b"tooldock nonces of names");
+        names.update(&*bytes);
+        Self(Arc::new(DerivedKeys {
+            cipher: Aes256Gcm::new((&*bytes).into()),
+            names: Zeroizing::new(names.finalize().into()),
+        }))
     }
 
     /// The key of a text, such as `SESSION_KEY`: its SHA-256.
@@ -154,6 +169,7 @@ impl SessionKey {
         };
         let sealed = self
             .0
+            .cipher
             .encrypt(&Nonce::from(nonce), payload)
             .expect("nothing near the cipher's limit of 64 GiB is sealed here");
         let mut whole = nonce.to_vec();
@@ -165,7 +181,7 @@ impl SessionKey {
         let whole = URL_SAFE_NO_PAD.decode(sealed).ok()?;
         let (nonce, msg) = whole.split_first_chunk::<NONCE_BYTES>()?;
         let payload = Payload { msg, aad: purpose };
-        self.0.decrypt(&Nonce::from(*nonce), payload).ok()
+        self.0.cipher.decrypt(&Nonce::from(*nonce), payload).ok()
     }
 }
 

@@ -62,16 +62,23 @@ async fn requests_about_a_task_go_to_the_server_that_runs_it() {
     let params = json!({"name": "pjpd_task", "arguments": {}, "task": {"ttl": 60000}});
     let begun = result(&session, "tools/call", params).await;
     let task = begun["task"]["taskId"].as_str().expect("a task").to_owned();
+    assert!(!task.contains("pjpd"), "{task}");
     let about = json!({"taskId": task});
     let got = result(&session, "tasks/get", about.clone()).await;
     assert_eq!(
         (&got["taskId"], &got["status"]),
-        (&json!("pjpd-1"), &json!("completed"))
+        (&json!(task), &json!("completed"))
     );
     let came = result(&session, "tasks/result", about.clone()).await;
     assert_eq!(came["content"][2]["uri"], "pjpd_projects://list", "{came}");
     assert_eq!(house.asked("vec", "tasks/get"), 0);
-    for (task, method) in [("vec-1", "tasks/get"), ("", "tasks/cancel")] {
+    for (task, method) in [
+        ("vec-1", "tasks/get"),
+        ("pjpd-1", "tasks/get"),
+        ("pjpd-1", "tasks/cancel"),
+        (&task[1..], "tasks/result"),
+        ("", "tasks/cancel"),
+    ] {
         let refused = session.request(9, method, json!({"taskId": task})).await;
         assert_eq!(refused["error"]["code"], -32602, "{refused}");
     }

@@ -57,6 +57,7 @@ mod own_lists;
 pub(crate) mod pools;
 mod requester;
 mod subscriptions;
+mod task_names;
 mod tasks;
 mod watch;
 
@@ -70,6 +71,7 @@ use connector::{Connection, ConnectionKey, Connector, Isolation, OpenAs, Opener}
 use inbound::{HandlerRef, InboundHandler, ProcessOwner};
 use isolation::Place;
 pub(crate) use requester::Requester;
+use task_names::TaskNames;
 
 /// What is known of external servers beside their processes.
 pub(crate) struct ExternalServers {
@@ -251,6 +253,7 @@ impl ExternalServers {
             Arc::clone(&self.audience),
             Arc::clone(&self.events),
             namespace.limits.ask_timeout,
+            self.key.clone(),
         )
     }
 
@@ -438,6 +441,13 @@ impl Upstream for ClientUpstream {
     }
 
     fn has_task(&self, cx: &CallContext<'_>, task: &str) -> bool {
+        let own = match TaskNames::of(&self.0.key, cx) {
+            Some(names) => names.own(task),
+            None => Some(task.to_owned()),
+        };
+        let Some(task) = &own else {
+            return false;
+        };
         let principal = cx.caller.principal.as_ref();
         let place = self.0.known_place(cx);
         place.is_some_and(|place| {
@@ -495,6 +505,10 @@ fn call_of(
     let mut tasks = tasks::Named::read(method, members)?;
     let request = members.to_request(cx.own(members.message().as_bytes()));
     let request = tasks.with_own_cursor(&external.key, method, request);
+    let request = match TaskNames::of(&external.key, cx) {
+        Some(names) => tasks.with_own_names(&names, request),
+        None => request,
+    };
     let arguments = named.arguments.map(str::as_bytes);
     let arguments = arguments.map_or_else(Bytes::new, |raw| cx.own(raw));
     let named = (named.subject.into(), arguments);
@@ -580,6 +594,7 @@ fn up(
         facts,
         request,
         tasks,
+        task_names: TaskNames::of(&external.key, cx),
         sent: Mutex::default(),
         lost: AtomicBool::new(false),
     })

@@ -1,5 +1,6 @@
 //! `tasks/get`, `tasks/result` and `tasks/cancel`: they go to the member that runs the task. Which member that is, the
-//! members know: a task belongs to the principal whose call began it. There is no `tasks/list`, since the members' lists have
+//! members know: a task belongs to the principal whose call began it. Names of tasks come sealed from the members
+//! (`client/task_names.rs`): they say nothing, and only the member that made one knows it. There is no `tasks/list`, since the members' lists have
 //! cursors of their own.
 
 use std::sync::Arc;

@@ -14,6 +14,7 @@ use tooldock_workers::worker::LogLevel;
 use super::connector::{Connection, ConnectionKey, Fate, SentRequest, ServerInfo, Unanswered};
 use super::inbound::{CallListener, InboundHandler};
 use super::isolation::{Place, may_ask};
+use super::task_names::TaskNames;
 use super::{ExternalServers, Leased, Requester, Whose, catalogue, subscriptions, tasks};
 use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::{reply, rounds, state};
@@ -49,6 +50,8 @@ pub(super) struct ServerCall {
     pub(super) request: Request,
     /// What it has to do with tasks.
     pub(super) tasks: tasks::Named,
+    /// How its client names tasks, where it came through an aggregate.
+    pub(super) task_names: Option<TaskNames>,
     /// What gives it up at the server, once it is there.
     pub(super) sent: Mutex<Option<Canceller>>,
     /// The call failed, and the state of its session is lost.
@@ -200,7 +203,7 @@ impl ServerCall {
             return Ok(refused);
         }
         if leased.is_common() && peer.is_heard() {
-            leased.process.hear(Arc::new(CallListener(peer.clone())));
+            leased.process.hear(Arc::new(self.listener(peer)));
         }
         let mut _entered = None;
         if let Some(handler) = &leased.handler {
@@ -208,7 +211,8 @@ impl ServerCall {
                 Client::Modern(meta) => meta.inputs.clone(),
                 Client::Session(_) | Client::Legacy(_) | Client::Plain => None,
             };
-            _entered = Some(handler.enter(peer.clone(), inputs));
+            let names = self.task_names.clone();
+            _entered = Some(handler.enter(peer.clone(), inputs, names));
             self.let_ask(leased, handler).await;
         }
         self.tell_level(leased).await;
@@ -303,7 +307,24 @@ impl ServerCall {
         {
             catalogue.remember(page, result);
         }
-        Ok(self.for_client(opening, answer))
+        Ok(self.published(self.for_client(opening, answer)))
+    }
+
+    /// An answer with the names of tasks that its client knows.
+    fn published(&self, answer: Response) -> Response {
+        let names = self.task_names.as_ref();
+        match names.and_then(|names| names.published(answer.payload())) {
+            Some(published) if !answer.is_error() => answer.with_payload(published.into()),
+            _ => answer,
+        }
+    }
+
+    /// The listener that hears the process on behalf of this call.
+    fn listener(&self, peer: &Peer) -> CallListener {
+        CallListener {
+            peer: peer.clone(),
+            names: self.task_names.clone(),
+        }
     }
 
     /// Notes what an answer says of tasks, and takes those of others out.
@@ -467,7 +488,7 @@ impl ServerCall {
     /// Who hears what belongs to the request. Nothing does without a token.
     fn sink(&self, peer: &Peer) -> Option<Arc<dyn NotificationSink>> {
         let has_token = self.request.token().is_some();
-        (has_token && peer.is_heard()).then(|| Arc::new(CallListener(peer.clone())) as _)
+        (has_token && peer.is_heard()).then(|| Arc::new(self.listener(peer)) as _)
     }
 
     /// Whether a request is sent once more, after its process ended under it or its backend did not take it: because it

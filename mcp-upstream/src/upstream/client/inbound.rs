@@ -29,6 +29,7 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::{AskMethod, LogLevel, Question};
 
 use super::connector::Inbound;
+use super::task_names::TaskNames;
 use crate::broadcast::{Audience, Change};
 use crate::engine::Peer;
 use crate::interaction::{
@@ -36,6 +37,7 @@ use crate::interaction::{
 };
 use crate::jsonrpc::{self, Notification, ServerRequest, spans};
 use crate::protocol::code;
+use crate::seal::SessionKey;
 use crate::session::Session;
 use crate::stdio::link::NotificationSink;
 use crate::stream::EventLog;
@@ -58,6 +60,8 @@ pub(crate) struct InboundHandler {
     waiting: Mutex<Waiting>,
     /// Requests of the server that have no answer, by its own ids.
     asked: ConnectionInteractions,
+    /// Seals the names of tasks for sessions of aggregates.
+    key: SessionKey,
 }
 
 /// Whose process it is.
@@ -78,6 +82,8 @@ struct Calls {
 struct Running {
     number: u64,
     peer: Peer,
+    /// How its client names tasks, where it came through an aggregate.
+    names: Option<TaskNames>,
     /// Answers that came along with the call: a JSON object of objects.
     inputs: Option<Bytes>,
     /// Questions so far, by kind, for their keys.
@@ -105,6 +111,7 @@ impl InboundHandler {
         audience: Arc<Audience>,
         events: Arc<EventLog>,
         ask_timeout: Duration,
+        key: SessionKey,
     ) -> Arc<Self> {
         Arc::new(Self {
             namespace,
@@ -115,11 +122,17 @@ impl InboundHandler {
             calls: Mutex::default(),
             waiting: Mutex::default(),
             asked: ConnectionInteractions::default(),
+            key,
         })
     }
 
-    /// A call begins. `inputs` are answers its client sent along.
-    pub(crate) fn enter(self: &Arc<Self>, peer: Peer, inputs: Option<Bytes>) -> RunningCall {
+    /// A call begins. `inputs` are answers its client sent along, `names` how it names tasks where it came through an aggregate.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        peer: Peer,
+        inputs: Option<Bytes>,
+        names: Option<TaskNames>,
+    ) -> RunningCall {
         let number = {
             let mut calls = self.calls();
             let number = calls.next;
@@ -127,6 +140,7 @@ impl InboundHandler {
             calls.running.push(Running {
                 number,
                 peer,
+                names,
                 inputs,
                 asked: [0; 3],
             });
@@ -194,24 +208,27 @@ impl InboundHandler {
     }
 
     /// The call a message without a link may go to.
-    fn listener(&self) -> Option<Peer> {
+    fn listener(&self) -> Option<(Peer, Option<TaskNames>)> {
         let calls = self.calls();
         let heard = |running: &&Running| running.peer.is_heard();
         let found = match &self.scope {
             ProcessOwner::Session(_) => calls.running.iter().rev().find(heard),
             ProcessOwner::Call => calls.running.first().filter(heard),
         };
-        found.map(|running| running.peer.clone())
+        found.map(|running| (running.peer.clone(), running.names.clone()))
     }
 
     fn said(self: &Arc<Self>, notification: &Notification<'_>) {
-        if let Some(peer) = self.listener() {
+        if let Some((peer, names)) = self.listener() {
             // A session's own server filters them itself.
             let level = match self.scope {
                 ProcessOwner::Session(_) => None,
                 ProcessOwner::Call => filtered_level(notification),
             };
-            peer.say(level, notification.message.clone());
+            peer.say(
+                level,
+                published(names.as_ref(), notification.message.clone()),
+            );
         } else if let ProcessOwner::Session(_) = self.scope {
             self.put(notification.message.clone());
         }
@@ -219,6 +236,7 @@ impl InboundHandler {
 
     /// Puts a message on the session's general stream, or lets it wait for one. `false`: there is no room.
     pub(super) fn put(self: &Arc<Self>, message: Bytes) -> bool {
+        let message = published(self.session_names().as_ref(), message);
         let start = {
             let mut waiting = self.waiting();
             let full = waiting.messages.len() >= WAITING_MAX
@@ -235,6 +253,15 @@ impl InboundHandler {
             self.start_delivery();
         }
         true
+    }
+
+    /// How the session names tasks, where it came by way of an aggregate.
+    fn session_names(&self) -> Option<TaskNames> {
+        let ProcessOwner::Session(session) = &self.scope else {
+            return None;
+        };
+        let session = session.upgrade()?;
+        TaskNames::of_session(&self.key, &self.namespace, &session)
     }
 
     fn start_delivery(self: &Arc<Self>) {
@@ -280,7 +307,7 @@ impl InboundHandler {
 
     /// A question of the server to the client of a call. Gives it back where no call can be asked.
     fn ask_in_call(&self, method: AskMethod, request: ServerRequest) -> Option<ServerRequest> {
-        let (peer, key, given) = {
+        let (peer, names, key, given) = {
             let mut calls = self.calls();
             // A process is opened before the call it is for can begin; some servers ask at once.
             if calls.next == 0 && matches!(self.scope, ProcessOwner::Call) {
@@ -295,13 +322,16 @@ impl InboundHandler {
             let given = inputs
                 .and_then(|it| spans::member(it, &key))
                 .map(ToOwned::to_owned);
-            (running.peer.clone(), key, given)
+            (running.peer.clone(), running.names.clone(), key, given)
         };
         if let Some(answer) = given {
             request.answer(Ok(&answer));
             return None;
         }
-        let params = request.params().cloned();
+        let params = request.params().map(|params| {
+            let named = names.as_ref().and_then(|names| names.published(params));
+            named.map_or_else(|| params.clone(), Bytes::from)
+        });
         let question = Question {
             key: key.into(),
             method,
@@ -461,7 +491,19 @@ impl Inbound for HandlerRef {
 }
 
 /// What one call hears of a process of several, and what belongs to it there.
-pub(super) struct CallListener(pub(super) Peer);
+pub(super) struct CallListener {
+    pub(super) peer: Peer,
+    /// How the client names tasks, where it came through an aggregate.
+    pub(super) names: Option<TaskNames>,
+}
+
+/// A message with the names of tasks that its client knows.
+fn published(names: Option<&TaskNames>, message: Bytes) -> Bytes {
+    match names {
+        Some(names) => names.in_message(message),
+        None => message,
+    }
+}
 
 impl Inbound for CallListener {
     fn notification(&self, notification: Notification<'_>) {
@@ -473,7 +515,8 @@ impl Inbound for CallListener {
             return;
         }
         let level = filtered_level(&notification);
-        self.0.say(level, notification.message);
+        let message = published(self.names.as_ref(), notification.message);
+        self.peer.say(level, message);
     }
 
     fn request(&self, request: ServerRequest) {
@@ -486,7 +529,8 @@ impl Inbound for CallListener {
 
 impl NotificationSink for CallListener {
     fn notification(&self, notification: Notification<'_>) {
-        self.0.say(None, notification.message);
+        let message = published(self.names.as_ref(), notification.message);
+        self.peer.say(None, message);
     }
 }
 

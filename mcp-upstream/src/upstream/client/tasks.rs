@@ -17,6 +17,7 @@ use tooldock_workers::registry::Namespace;
 use super::binding::UpstreamBinding;
 use super::connector::Connection;
 use super::inbound::{InboundHandler, ProcessOwner, filtered_level};
+use super::task_names::TaskNames;
 use super::{ExternalServers, Leased};
 use crate::jsonrpc::ResponseOutcome;
 use crate::jsonrpc::spans::{self, MemberEdit};
@@ -47,6 +48,8 @@ pub(super) struct Named {
     about_one: bool,
     /// It goes on with a list by a cursor that was not made here.
     foreign_cursor: bool,
+    /// It came through an aggregate, and names what that did not publish.
+    foreign_name: bool,
 }
 
 impl Named {
@@ -71,7 +74,40 @@ impl Named {
             ids: ids.iter().map(|id| Arc::from(&**id)).collect(),
             about_one,
             foreign_cursor: false,
+            foreign_name: false,
         })
+    }
+
+    /// The request with the server's own names of tasks in the place of those that an aggregate published.
+    pub(super) fn with_own_names(&mut self, names: &TaskNames, request: Request) -> Request {
+        let mut changes = Vec::new();
+        self.ids.clear();
+        for key in [Key::TaskId, Key::RelatedTaskId] {
+            let Some(published) = request.raw(key).and_then(json::raw) else {
+                continue;
+            };
+            let own = jsonrpc::string(published).and_then(|published| names.own(&published));
+            let Some(own) = own else {
+                self.foreign_name = true;
+                return request;
+            };
+            changes.push((key, serde_json::Value::from(&*own).to_string()));
+            self.ids.push(own.into());
+        }
+        if changes.is_empty() {
+            return request;
+        }
+        let changes: Vec<_> = changes
+            .iter()
+            .map(|(key, own)| (*key, Some(&**own)))
+            .collect();
+        match request.edited(&changes) {
+            Ok(changed) => changed,
+            Err(_) => {
+                self.foreign_name = true;
+                request
+            }
+        }
     }
 
     /// The request for a further page of tasks with the server's own cursor in it. Any other request stays.
@@ -106,6 +142,9 @@ impl Named {
         leased: &Leased,
         principal: Option<&Arc<str>>,
     ) -> Option<Response> {
+        if self.foreign_name {
+            return Some(refusal("Task not found"));
+        }
         let known = leased.process.tasks();
         // A client that may be asked has tasks of its own, which its own process may be told of.
         let checked = self.about_one || leased.is_common();

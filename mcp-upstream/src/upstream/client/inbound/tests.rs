@@ -25,7 +25,14 @@ fn handler(scope: ProcessOwner) -> Arc<InboundHandler> {
     ));
     let audience = Audience::new(Arc::clone(&log));
     let name = "shared".parse().expect("a name");
-    InboundHandler::new(name, scope, audience, log, Duration::from_secs(600))
+    InboundHandler::new(
+        name,
+        scope,
+        audience,
+        log,
+        Duration::from_secs(600),
+        SessionKey::from_text("a key"),
+    )
 }
 
 #[tokio::test(start_paused = true)]

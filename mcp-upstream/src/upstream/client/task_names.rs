@@ -1,0 +1,167 @@
+//! Names of tasks for clients that reach a server through an aggregate.
+//!
+//! A server's own name for a task may say which server that is, and the names of two servers may be the same. So what an
+//! aggregate publishes is sealed: bound to the principal, the aggregate and the member, of a length that says little, and
+//! the same each time, since clients compare it. Any other name is one of no task. Nothing is kept: a name is good for as
+//! long as its server's process knows the task.
+
+use bytes::Bytes;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tooldock_workers::names::NamespaceName;
+
+use crate::jsonrpc;
+use crate::jsonrpc::spans::{self, MemberEdit};
+use crate::seal::{SessionKey, TaskSeal};
+use crate::session::Session;
+use crate::upstream::CallContext;
+
+/// Where metadata names a task that a message belongs to.
+const RELATED: &str = "io.modelcontextprotocol/related-task";
+const TASK_ID: &str = "taskId";
+
+/// The names of one member's tasks for one principal at one aggregate.
+#[derive(Clone)]
+pub(crate) struct TaskNames(TaskSeal);
+
+impl TaskNames {
+    /// The names for a request. `None`: it came to the server's own namespace.
+    pub(super) fn of(key: &SessionKey, cx: &CallContext<'_>) -> Option<Self> {
+        let home = cx.caller.namespace.as_ref().filter(|_| cx.depth > 0)?;
+        let principal = cx.caller.principal.as_deref();
+        Some(Self(key.task_seal(home, &cx.namespace.name, principal)))
+    }
+
+    /// The names for what the member says to a session outside of calls.
+    pub(super) fn of_session(
+        key: &SessionKey,
+        member: &NamespaceName,
+        session: &Session,
+    ) -> Option<Self> {
+        let binding = session.binding();
+        let home = &binding.namespace;
+        let behind = home != member && !home.is_global();
+        behind.then(|| Self(key.task_seal(home, member, binding.principal.as_deref())))
+    }
+
+    /// The server's own name for a task; `None` where this is no name of a task of that member for that principal.
+    pub(super) fn own(&self, published: &str) -> Option<String> {
+        self.0.open(published)
+    }
+
+    /// A result or parameters, an object, with published names in it. `None`: it names no task.
+    pub(super) fn published(&self, object: &[u8]) -> Option<String> {
+        if !spans::may_hold(object, TASK_ID) {
+            return None;
+        }
+        let object = spans::raw(object)?;
+        let mut changes = Vec::new();
+        if let Some(name) = self.name_of(object) {
+            changes.push(MemberEdit::Set(TASK_ID, name.into()));
+        }
+        if let Some(task) = spans::member(object, "task").and_then(|task| self.named(task)) {
+            changes.push(MemberEdit::Set("task", task.into()));
+        }
+        if let Some(meta) = spans::member(object, "_meta")
+            && let Some(related) = spans::member(meta, RELATED).and_then(|it| self.named(it))
+        {
+            let meta = spans::edit(meta.get(), &[MemberEdit::Set(RELATED, related.into())]);
+            changes.push(MemberEdit::Set("_meta", meta.into()));
+        }
+        (!changes.is_empty()).then(|| spans::edit(object.get(), &changes))
+    }
+
+    /// A whole message of the server with published names in its parameters.
+    pub(super) fn in_message(&self, message: Bytes) -> Bytes {
+        if !spans::may_hold(&message, TASK_ID) {
+            return message;
+        }
+        let changed = spans::raw(&message).and_then(|whole| {
+            let params = spans::member(whole, "params")?;
+            let params = self.published(params.get().as_bytes())?;
+            let change = MemberEdit::Set("params", params.into());
+            Some(spans::edit(whole.get(), &[change]))
+        });
+        changed.map_or(message, Bytes::from)
+    }
+
+    /// An object that has a task's name, with its published name.
+    fn named(&self, object: &RawValue) -> Option<String> {
+        let name = self.name_of(object)?;
+        let change = MemberEdit::Set(TASK_ID, name.into());
+        Some(spans::edit(object.get(), &[change]))
+    }
+
+    /// The published name, raw JSON, of the task that an object names.
+    fn name_of(&self, object: &RawValue) -> Option<String> {
+        let own = spans::member(object, TASK_ID).and_then(jsonrpc::string)?;
+        Some(Value::from(self.0.seal(&own)).to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(member: &str, principal: Option<&str>) -> TaskNames {
+        let name = |text: &str| text.parse().expect("a name");
+        let key = SessionKey::from_text("a key");
+        TaskNames(key.task_seal(&name("all"), &name(member), principal))
+    }
+
+    #[test]
+    fn a_published_name_says_nothing_and_is_of_use_to_its_principal_and_member_alone() {
+        let ada = names("one", Some("ada"));
+        let result = br#"{"task":{"taskId":"one-7","n":1.50},"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"one-7"}}}"#;
+        let published = ada.published(result).expect("it names a task");
+        assert!(
+            !published.contains("one-7") && published.contains("1.50"),
+            "{published}"
+        );
+        let read: Value = serde_json::from_str(&published).expect("JSON");
+        let name = read["task"]["taskId"].as_str().expect("a name");
+        assert_eq!(
+            read["_meta"][RELATED]["taskId"], name,
+            "one name for one task"
+        );
+        assert_eq!(ada.own(name).as_deref(), Some("one-7"));
+        for other in [
+            names("two", Some("ada")),
+            names("one", Some("bob")),
+            names("one", None),
+        ] {
+            assert_eq!(other.own(name), None);
+        }
+        for forged in ["one-7", "", &name[1..], &format!("{name}A")] {
+            assert_eq!(ada.own(forged), None, "{forged}");
+        }
+    }
+
+    #[test]
+    fn names_of_one_length_are_published_for_names_of_any_usual_length() {
+        let names = names("one", None);
+        let (short, long) = (names.0.seal("7"), names.0.seal(&"x".repeat(60)));
+        assert_eq!(short.len(), long.len());
+        assert_eq!(names.own(&long), Some("x".repeat(60)));
+        let endless = "x".repeat(70_000);
+        assert_eq!(names.own(&names.0.seal(&endless)), Some(endless));
+    }
+
+    #[test]
+    fn messages_that_name_no_task_keep_their_bytes() {
+        let names = names("one", None);
+        let message = Bytes::from_static(
+            br#"{"method":"notifications/message","params":{ "data":"taskId"}}"#,
+        );
+        assert_eq!(names.in_message(message.clone()), message);
+        let status = Bytes::from_static(
+            br#"{"method":"notifications/tasks/status","params":{"taskId":"one-7","status":"working"}}"#,
+        );
+        let told = names.in_message(status);
+        let told = String::from_utf8(told.to_vec()).expect("UTF-8");
+        assert!(
+            !told.contains("one-7") && told.contains("working"),
+            "{told}"
+        );
+    }
+}
