@@ -9,6 +9,7 @@
 //! | SEC-18 | `a_key_that_was_revoked_counts_no_more_on_an_open_connection` |
 
 mod client;
+mod crowd;
 mod socket;
 
 use std::fs;

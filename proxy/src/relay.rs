@@ -160,10 +160,14 @@ impl Accepting {
         }
         loop {
             // - told to stop
-            // - a client
+            // - a client, as soon as those that give way to it have somewhere to go
+            let next = async {
+                self.relay.way_out().await;
+                listener.accept().await
+            };
             let accepted = tokio::select! {
                 _ = stopped.wait_for(|stopped| *stopped) => return,
-                accepted = listener.accept() => accepted,
+                accepted = next => accepted,
             };
             let taken = match accepted {
                 Ok((stream, _)) => self.take(stream).await,
@@ -178,11 +182,11 @@ impl Accepting {
     }
 
     async fn take(&self, stream: UnixStream) -> io::Result<()> {
-        let Some(guest) = self.relay.enter() else {
+        let credentials = stream.peer_cred()?;
+        let Some(guest) = self.relay.enter(credentials.uid()) else {
             tokio::spawn(turn_away(stream));
             return Ok(());
         };
-        let credentials = stream.peer_cred()?;
         let peer = RelayPeer {
             uid: credentials.uid(),
             gid: credentials.gid(),

@@ -18,8 +18,9 @@
 //! | `relay/connection.rs` | one connection: what runs for it and how it ends |
 //! | `relay/call.rs` | a frame's key, its caller, and the call |
 //! | `relay/tokens.rs` | the tools for keys, which every relay has |
-//! | `relay/room.rs` | who is connected, and how much their frames may hold in memory |
-//! | `relay/whole_lines.rs` | a reader that ends where half a frame stays half, and waits for memory for a long one |
+//! | `relay/room.rs` | the connections, and which of them gives way |
+//! | `relay/memory.rs` | memory for long frames, and which of them loses its own |
+//! | `relay/whole_lines.rs` | a reader that ends where half a frame stays half, and reserves memory for a long one |
 //! | `relay/warnings.rs` | how many refusals the log has as warnings |
 //!
 //! Bounds: connections, in all and of one key, the size of a frame, the memory of long frames together, the time for half
@@ -27,11 +28,11 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 use tooldock_workers::failures::{FailureLimits, FailureOutcome, FailureTable};
-use tooldock_workers::keys::{KeyStore, KeyTables};
+use tooldock_workers::keys::{ApiKey, KeyState, KeyStore, KeyTables};
 use tooldock_workers::names::NamespaceName;
 
 use crate::profile::Profile;
@@ -40,13 +41,15 @@ use crate::upstream::system::KeyTools;
 mod call;
 mod connection;
 mod frame;
+mod memory;
 mod reply;
 mod room;
 mod tokens;
 mod warnings;
 mod whole_lines;
 
-use room::{CONNECTIONS_MAX, Room};
+use memory::MemoryStore;
+use room::{CONNECTIONS_MAX, Counts, Room};
 use warnings::Warnings;
 
 pub(crate) use connection::serve;
@@ -85,12 +88,14 @@ impl Relay {
         frames: FrameLimits,
         request_ids: Arc<dyn Fn() -> Arc<str> + Send + Sync>,
     ) -> Self {
+        let counts = counts(&namespace, keys.tables());
+        let memory = MemoryStore::new(frames.total, frames.each, Arc::clone(&counts));
         Self {
             profile: Arc::new(Profile::relay(namespace.clone())),
             namespace,
             keys: keys.tables(),
             tokens: KeyTools::of_relay(keys),
-            room: Arc::new(Room::new(frames.total, frames.each)),
+            room: Arc::new(Room::new(memory, counts)),
             frames,
             warnings: Warnings::new(),
             failures: None,
@@ -122,15 +127,20 @@ impl Relay {
         }
     }
 
-    /// A place for a client that has connected. None where there is none left.
-    pub fn enter(&self) -> Option<Guest> {
-        let guest = self.room.enter();
+    /// A place for a client of a user that has connected. None where too many connections are on their way out.
+    pub fn enter(&self, uid: u32) -> Option<Guest> {
+        let guest = self.room.enter(uid);
         if guest.is_none() {
             self.note_refused(format_args!(
-                "a connection on the relay's socket was turned away: {CONNECTIONS_MAX} are open"
+                "a connection on the relay's socket was turned away: more than {CONNECTIONS_MAX} are open uid={uid}"
             ));
         }
         guest
+    }
+
+    /// Waits while so many connections are on their way out that the next one would be turned away.
+    pub async fn way_out(&self) {
+        self.room.way_out().await;
     }
 
     /// Clients that are connected.
@@ -147,6 +157,20 @@ impl Relay {
     }
 }
 
+/// Judges keys that connections have shown: a key counts while the table in force has it unchanged, it has not expired, and
+/// it opens the relay's namespace.
+fn counts(namespace: &NamespaceName, keys: KeyTables) -> Counts {
+    let namespace = namespace.clone();
+    Arc::new(move |key: &Arc<ApiKey>| {
+        let table = keys.load();
+        let record = key.record();
+        let is_in_force = table.get(record.id).is_some_and(|it| Arc::ptr_eq(it, key));
+        is_in_force
+            && record.state(SystemTime::now()) == KeyState::Active
+            && key.namespaces().opens(&namespace)
+    })
+}
+
 impl fmt::Debug for Relay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Relay")
@@ -155,5 +179,7 @@ impl fmt::Debug for Relay {
     }
 }
 
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,8 @@ use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::secrets::Secret;
 
 use super::frame::{Refused, ToolCall};
-use super::room::Guest;
+use super::memory::FrameMemory;
+use super::room::{Guest, RunningRequest};
 use super::tokens::TokenCall;
 use super::{Relay, reply, tokens};
 use crate::call_error::retry_seconds;
@@ -83,6 +84,11 @@ impl Conversation {
         Arc::make_mut(&mut peer).project = project.map(Into::into);
     }
 
+    /// A request of this client that runs, until the value is dropped.
+    pub(super) fn running(&self) -> RunningRequest {
+        self.guest.working()
+    }
+
     /// Answers a frame that cannot be used.
     pub(super) async fn refuse(&self, refused: &Refused) {
         self.note_refused(refused.reason());
@@ -90,8 +96,8 @@ impl Conversation {
     }
 
     /// Answers a request for the tools.
-    pub(super) async fn tools(&self, id: &str, key: &Secret) {
-        let answer = match self.admit(id, key) {
+    pub(super) async fn tools(&self, id: &str, key: &Secret, memory: Option<&FrameMemory>) {
+        let answer = match self.admit(id, key, memory) {
             Ok(admitted) => {
                 let (polls, subject) = (&self.core.metrics.polls, watched(&admitted));
                 let list = || Box::pin(self.list(id, &admitted));
@@ -127,8 +133,14 @@ impl Conversation {
     }
 
     /// Runs a call to its end, and says what it says before its answer. Dropping the future cancels the call.
-    pub(super) async fn call(&self, id: &str, key: &Secret, call: ToolCall) {
-        let answer = match self.admit(id, key) {
+    pub(super) async fn call(
+        &self,
+        id: &str,
+        key: &Secret,
+        memory: Option<&FrameMemory>,
+        call: ToolCall,
+    ) {
+        let answer = match self.admit(id, key, memory) {
             Ok(admitted) => {
                 let (polls, subject) = (&self.core.metrics.polls, watched(&admitted));
                 let run = || Box::pin(self.run(id, admitted, call));
@@ -223,8 +235,13 @@ impl Conversation {
         }
     }
 
-    /// Who a frame is from, and what is served to them; else the answer.
-    fn admit(&self, id: &str, key: &Secret) -> Result<Admitted, Answered> {
+    /// The client that a frame is from, and what is served to it; else the answer. `memory` is that of the frame.
+    fn admit(
+        &self,
+        id: &str,
+        key: &Secret,
+        memory: Option<&FrameMemory>,
+    ) -> Result<Admitted, Answered> {
         let name = &self.relay.namespace;
         let table = self.relay.keys.load();
         let verified = table.verify(key.expose().as_bytes(), UNIX, SystemTime::now());
@@ -232,12 +249,6 @@ impl Conversation {
             Ok(key) => Arc::clone(key),
             Err(refusal) => return Err(self.wrong_key(id, refusal)),
         };
-        if !key.grant().key_id().is_some_and(|id| self.guest.shows(id)) {
-            let reason = "Too many connections use this API key: close others, or make a key of its own for this client";
-            self.note_refused(reason);
-            let failed = CallError::new(CallErrorCode::Overloaded, reason);
-            return Err(Answered(reply::not_dispatched(id, &failed)));
-        }
         let namespaces = Arc::clone(key.namespaces());
         let caller = Caller {
             namespace: Some(name.clone()),
@@ -271,6 +282,7 @@ impl Conversation {
                 "the relay's namespace does not let the API key's principal in",
             ));
         }
+        self.take_room(id, &key, memory)?;
         // A frame is a request, as one by HTTP is.
         if let Err(exhausted) = self.core.engine.limiter.check_request(&caller, name) {
             let failed = rate_limited(&exhausted);
@@ -300,6 +312,25 @@ impl Conversation {
             format!("Too many wrong API keys: this one is wrong, too. Try again in {seconds} s"),
         );
         Answered(reply::not_dispatched(id, &failed.retry_after(left)))
+    }
+
+    /// Keeps the connection's place and the frame's memory under a key that counts here; else the answer.
+    fn take_room(
+        &self,
+        id: &str,
+        key: &Arc<ApiKey>,
+        memory: Option<&FrameMemory>,
+    ) -> Result<(), Answered> {
+        let reason = if !self.guest.shows(key) {
+            "Too many connections use this API key: close others, or make a key of its own for this client"
+        } else if !memory.is_none_or(|memory| memory.belongs_to(key)) {
+            "Too many long frames of this API key are being answered: send this again when others are"
+        } else {
+            return Ok(());
+        };
+        self.note_refused(reason);
+        let failed = CallError::new(CallErrorCode::Overloaded, reason);
+        Err(Answered(reply::not_dispatched(id, &failed)))
     }
 
     fn invalid_key(&self, id: &str, cause: &str) -> Answered {

@@ -16,7 +16,8 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::call::Conversation;
 use super::frame::{self, Frame, Refused};
-use super::room::{FrameMemory, Guest};
+use super::memory::FrameMemory;
+use super::room::Guest;
 use super::whole_lines::WholeLines;
 use super::{Relay, reply};
 use crate::caller::RelayPeer;
@@ -36,6 +37,10 @@ const FRAME_TIME: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long the client may take to read the last lines.
 const LAST_LINES: Duration = Duration::from_secs(2);
+/// How long a client that gives its place up has for what it has sent already.
+const LAST_LOOK: Duration = Duration::from_millis(250);
+/// How long the same client may take to read why.
+const LAST_WORD: Duration = Duration::from_millis(100);
 /// A frame that is longer than so many frames may be is read no further.
 const ENDLESS: u64 = 64;
 
@@ -70,20 +75,22 @@ pub(crate) async fn serve(
         greeted: false,
     };
     let mut gone = std::pin::pin!(gone);
-    // - the client is served to its end
-    // - it has shown no key, and its place is needed for another one
-    tokio::select! {
-        () = connection.run(reading.lines, gone.as_mut(), stop) => {}
-        () = guest.turned_out() => {
+    // - the client is served to its end: polled first, so that what it has sent is judged before its place is given away
+    // - its place is needed for another one
+    let last_lines = tokio::select! {
+        biased;
+        () = connection.run(reading.lines, gone.as_mut(), stop) => LAST_LINES,
+        stranger = guest.turned_out(LAST_LOOK) => {
             let outbox = &connection.conversation.outbox;
-            let _ = timeout(LAST_LINES, outbox.send(reply::turned_out().into())).await;
+            let _ = timeout(LAST_WORD, outbox.send(reply::turned_out(stranger).into())).await;
+            LAST_WORD
         }
-    }
+    };
     reading.task.abort();
     connection.requests.end().await;
     // The writer ends when the last sender is gone.
     drop(connection);
-    let _ = timeout(LAST_LINES, writer).await;
+    let _ = timeout(last_lines, writer).await;
 }
 
 /// The client's lines, as they are read by a task of their own: a line that is too long is skipped as it comes, which
@@ -100,7 +107,9 @@ fn read(input: WholeLines<impl AsyncRead + Send + Unpin + 'static>, frame_max: u
     let (sender, lines) = mpsc::channel(1);
     let memory = input.complete();
     let endless = ENDLESS.saturating_mul(frame_max as u64);
-    let mut read = Lines::new(input, move |size| size <= frame_max, endless);
+    let complete = memory.clone();
+    let fits = move |size| size <= frame_max && !complete.is_lost();
+    let mut read = Lines::new(input, fits, endless);
     let task = tokio::spawn(async move {
         while let Ok(line) = read.next().await {
             if sender.send((line, memory.take())).await.is_err() {
@@ -174,7 +183,10 @@ impl Connection {
             Line::TooLong {
                 requested, size, ..
             } => {
-                let refused = Refused::too_long(requested, size, self.frame_max);
+                let refused = match size > self.frame_max as u64 {
+                    true => Refused::too_long(requested, size, self.frame_max),
+                    false => Refused::no_memory(requested),
+                };
                 return self.conversation.refuse(&refused).await;
             }
         };
@@ -185,17 +197,19 @@ impl Connection {
         match Frame::of(&line) {
             Frame::Tools { id, key } => {
                 let asked = id.clone();
+                let running = self.conversation.running();
                 let work = async move {
-                    conversation.tools(&asked, &key).await;
-                    drop(memory);
+                    conversation.tools(&asked, &key, memory.as_ref()).await;
+                    drop((memory, running));
                 };
                 self.begin(id, line.len(), work).await;
             }
             Frame::Call { id, key, call } => {
                 let asked = id.clone();
+                let running = self.conversation.running();
                 let work = async move {
-                    conversation.call(&asked, &key, call).await;
-                    drop(memory);
+                    conversation.call(&asked, &key, memory.as_ref(), call).await;
+                    drop((memory, running));
                 };
                 self.begin(id, line.len(), work).await;
             }

@@ -64,6 +64,15 @@ impl Refused {
         }
     }
 
+    /// A frame that was given up half way, because its memory was needed for frames of other clients.
+    pub(super) fn no_memory(id: Option<u64>) -> Self {
+        Self {
+            id: id.map(|id| id.to_string().into()),
+            code: reply::DISPATCH,
+            message: "too many unfinished frames hold memory: connect and send this again".into(),
+        }
+    }
+
     /// Why, for the log. Nothing of the frame's values is in it.
     pub(super) fn reason(&self) -> &str {
         &self.message

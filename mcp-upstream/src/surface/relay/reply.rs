@@ -12,7 +12,7 @@ use crate::jsonrpc::{self, ResponseOutcome, spans};
 use crate::protocol::ProtocolVersion;
 
 /// The call could not be made, or its upstream did not answer it.
-const DISPATCH: i32 = -32000;
+pub(super) const DISPATCH: i32 = -32000;
 /// The key does not count.
 const INVALID_KEY: i32 = -32001;
 /// The key's scopes do not open the tool.
@@ -30,9 +30,13 @@ pub(super) fn invalid_key(id: &str) -> Vec<u8> {
     error(Some(id), INVALID_KEY, INVALID_KEY_TEXT, None)
 }
 
-/// The last frame for a client that has shown no valid key, when another client needs its place.
-pub(super) fn turned_out() -> Vec<u8> {
-    let text = "too many connections, and this one has shown no valid API key: connect again";
+/// The last frame for a client whose place another client needs: a stranger has shown no key that counts; other clients
+/// were idle.
+pub(super) fn turned_out(stranger: bool) -> Vec<u8> {
+    let text = match stranger {
+        true => "too many connections, and this one has shown no valid API key: connect again",
+        false => "too many connections, and this one was idle: connect again",
+    };
     error(None, DISPATCH, text, None)
 }
 

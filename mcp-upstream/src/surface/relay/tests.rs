@@ -75,7 +75,7 @@ impl Client {
         let service = harness.service.clone();
         let serving = tokio::spawn(async move {
             let (gone, stop) = (left.notified(), stopped.notified());
-            let guest = relay.enter().expect("a place");
+            let guest = relay.enter(peer.uid).expect("a place");
             let client = (guest, peer);
             service.serve_relay(relay, client, socket, gone, stop).await;
         });

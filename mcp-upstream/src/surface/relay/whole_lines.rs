@@ -1,20 +1,29 @@
-//! A reader that ends where half a frame stays half, and waits for memory before it reads a long frame on: whoever holds
-//! a connection open in the middle of a line holds memory that nobody gets anything for.
+//! A reader that ends where half a frame stays half, and reserves memory for a long one as its bytes arrive: half a frame
+//! holds memory that nothing comes of.
+//!
+//! The reader also ends where its frame has lost its memory to another client's. Where the connection is to give way, the
+//! reader says so when nothing is left that the client has sent.
 
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, ReadBuf};
+use tokio::sync::futures::OwnedNotified;
+use tokio::task::yield_now;
 use tokio::time::{Sleep, sleep};
 
-use super::room::{FrameMemory, Guest};
+use super::memory::FrameMemory;
+use super::room::Guest;
 
 /// A line that is no longer needs no memory from the shared store: every connection may hold so much.
 const SMALL: usize = 64 * 1024;
+/// Memory is reserved in such steps, each before its bytes are read.
+const STEP: usize = 64 * 1024;
 
 /// Reads until a line that has begun takes longer than its time. Between lines there is no limit.
 pub(super) struct WholeLines<R> {
@@ -26,29 +35,47 @@ pub(super) struct WholeLines<R> {
     size: usize,
     line_max: usize,
     guest: Arc<Guest>,
-    memory: Memory,
+    /// The memory of the line that has begun, where it is long.
+    memory: Option<FrameMemory>,
+    /// Over when it is worth another try to get more.
+    freed: Option<Pin<Box<OwnedNotified>>>,
     complete: Complete,
+    last_look: LastLook,
 }
 
-/// The memory of the line that has begun.
-enum Memory {
-    NotNeeded,
-    Awaited(Pin<Box<dyn Future<Output = Option<FrameMemory>> + Send>>),
-    Held(Option<FrameMemory>),
+/// How far the reader of a connection that is to give way has looked for more.
+enum LastLook {
+    NotBegun,
+    /// The runtime looks first whether there is more: it knows of bytes only after it has asked the kernel.
+    Awaited(Pin<Box<dyn Future<Output = ()> + Send>>),
+    Over,
 }
 
-/// The memory of the line that was complete last, until somebody takes it.
+/// The memory of the line that was complete last, until it is taken, and whether a line has lost its own.
 #[derive(Clone, Default)]
-pub(super) struct Complete(Arc<Mutex<Option<FrameMemory>>>);
+pub(super) struct Complete(Arc<CompleteLine>);
+
+#[derive(Default)]
+struct CompleteLine {
+    memory: Mutex<Option<FrameMemory>>,
+    lost: AtomicBool,
+}
 
 impl Complete {
     /// Takes it, with the line.
     pub(super) fn take(&self) -> Option<FrameMemory> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        let mut memory = self.0.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.take()
     }
 
-    fn put(&self, memory: Option<FrameMemory>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = memory;
+    /// Whether the last line was given up because its memory was needed for others.
+    pub(super) fn is_lost(&self) -> bool {
+        self.0.lost.load(Ordering::Acquire)
+    }
+
+    fn put(&self, complete: Option<FrameMemory>) {
+        let mut memory = self.0.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        *memory = complete;
     }
 }
 
@@ -62,8 +89,10 @@ impl<R> WholeLines<R> {
             size: 0,
             line_max,
             guest,
-            memory: Memory::NotNeeded,
+            memory: None,
+            freed: None,
             complete: Complete::default(),
+            last_look: LastLook::NotBegun,
         }
     }
 
@@ -72,32 +101,97 @@ impl<R> WholeLines<R> {
         self.complete.clone()
     }
 
-    /// Waits for the memory of a line that turns out to be long.
-    fn poll_memory(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    /// Waits for the memory of what is read next, where the line turns out to be long.
+    fn poll_memory(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.size <= SMALL {
+            return Poll::Ready(Ok(()));
+        }
+        if self.size > self.line_max {
+            // What follows is skipped as it comes.
+            self.memory = None;
+            return Poll::Ready(Ok(()));
+        }
+        let memory = self.memory.get_or_insert_with(|| self.guest.memory());
+        let wanted = (self.size + STEP).min(self.line_max);
         loop {
-            match &mut self.memory {
-                Memory::NotNeeded if self.size <= SMALL => return Poll::Ready(()),
-                Memory::NotNeeded => {
-                    let (guest, bytes) = (Arc::clone(&self.guest), self.line_max);
-                    self.memory =
-                        Memory::Awaited(Box::pin(async move { guest.memory(bytes).await }));
-                }
-                Memory::Awaited(memory) => {
-                    self.memory = Memory::Held(ready!(memory.as_mut().poll(context)));
-                }
-                Memory::Held(_) => return Poll::Ready(()),
+            if memory.is_lost(context.waker()) {
+                self.complete.0.lost.store(true, Ordering::Release);
+                self.memory = None;
+                return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
             }
+            let freed = self.freed.get_or_insert_with(|| Box::pin(memory.freed()));
+            if memory.reach(wanted) {
+                self.freed = None;
+                return Poll::Ready(Ok(()));
+            }
+            ready!(freed.as_mut().poll(context));
+            self.freed = None;
+        }
+    }
+
+    /// Nothing more can be read now. Says so where the connection is to give way.
+    fn has_nothing(&mut self, context: &mut Context<'_>) {
+        if !self.guest.is_to_leave(context.waker()) {
+            self.last_look = LastLook::NotBegun;
+            return;
+        }
+        if let LastLook::NotBegun = self.last_look {
+            self.last_look = LastLook::Awaited(Box::pin(yield_now()));
+        }
+        if let LastLook::Awaited(look) = &mut self.last_look
+            && look.as_mut().poll(context).is_ready()
+        {
+            self.last_look = LastLook::Over;
+        }
+        if let LastLook::Over = self.last_look {
+            self.guest.has_been_read();
         }
     }
 
     /// The line that had begun is complete.
     fn completed(&mut self, size: usize) {
-        if let Memory::Held(memory) = std::mem::replace(&mut self.memory, Memory::NotNeeded) {
-            self.complete.put(memory.map(|mut memory| {
-                memory.shrink(size);
-                memory
-            }));
+        self.freed = None;
+        if let Some(memory) = self.memory.take() {
+            memory.complete(size);
+            self.complete.put(Some(memory));
         }
+    }
+
+    fn poll_line(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>>
+    where
+        R: AsyncRead + Unpin,
+    {
+        if let Some(deadline) = &mut self.deadline
+            && deadline.as_mut().poll(context).is_ready()
+        {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        ready!(self.poll_memory(context))?;
+        let before = buffer.filled().len();
+        let most = buffer.remaining().min(STEP);
+        let mut step = ReadBuf::new(buffer.initialize_unfilled_to(most));
+        ready!(Pin::new(&mut self.inner).poll_read(context, &mut step))?;
+        let read = step.filled().len();
+        buffer.advance(read);
+        let read = &buffer.filled()[before..];
+        let Some(end) = memchr::memrchr(b'\n', read) else {
+            if self.deadline.is_none() && !read.is_empty() {
+                self.deadline = Some(Box::pin(sleep(self.limit)));
+            }
+            self.size += read.len();
+            self.guest.is_in_frame(self.size > 0);
+            return Poll::Ready(Ok(()));
+        };
+        self.completed(self.size + end);
+        self.size = read.len() - end - 1;
+        self.guest.is_in_frame(self.size > 0);
+        // The next line begins with a time of its own.
+        self.deadline = (self.size > 0).then(|| Box::pin(sleep(self.limit)));
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -107,28 +201,12 @@ impl<R: AsyncRead + Unpin> AsyncRead for WholeLines<R> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        if let Some(deadline) = &mut this.deadline
-            && deadline.as_mut().poll(context).is_ready()
-        {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        let read = self.poll_line(context, buffer);
+        match read.is_pending() {
+            true => self.has_nothing(context),
+            false => self.last_look = LastLook::NotBegun,
         }
-        ready!(this.poll_memory(context));
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut this.inner).poll_read(context, buffer))?;
-        let read = &buffer.filled()[before..];
-        let Some(end) = memchr::memrchr(b'\n', read) else {
-            if this.deadline.is_none() && !read.is_empty() {
-                this.deadline = Some(Box::pin(sleep(this.limit)));
-            }
-            this.size += read.len();
-            return Poll::Ready(Ok(()));
-        };
-        this.completed(this.size + end);
-        this.size = read.len() - end - 1;
-        // The next line begins with a time of its own.
-        this.deadline = (this.size > 0).then(|| Box::pin(sleep(this.limit)));
-        Poll::Ready(Ok(()))
+        read
     }
 }
 
@@ -137,26 +215,30 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
     use tokio::time::{advance, timeout};
 
+    use super::super::memory::MemoryStore;
     use super::super::room::Room;
+    use super::super::testing::Keys;
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(30);
     /// The longest line: so long that all strangers together may hold a single one.
     const LINE_MAX: usize = 4 * SMALL;
 
-    fn reading(room: &Arc<Room>) -> (DuplexStream, WholeLines<DuplexStream>) {
+    fn reading(room: &Arc<Room>, uid: u32) -> (DuplexStream, WholeLines<DuplexStream>) {
         let (writer, reader) = duplex(LINE_MAX);
-        let guest = Arc::new(room.enter().expect("a place"));
+        let guest = Arc::new(room.enter(uid).expect("a place"));
         (writer, WholeLines::new(reader, LIMIT, LINE_MAX, guest))
     }
 
     fn room() -> Arc<Room> {
-        Arc::new(Room::new(LINE_MAX, LINE_MAX))
+        let counts = Keys::new().counts();
+        let memory = MemoryStore::new(LINE_MAX, LINE_MAX, Arc::clone(&counts));
+        Arc::new(Room::new(memory, counts))
     }
 
     #[tokio::test(start_paused = true)]
     async fn half_a_line_has_a_time_limit_that_more_of_it_does_not_extend() {
-        let (mut writer, mut reader) = reading(&room());
+        let (mut writer, mut reader) = reading(&room(), 1000);
         let mut buffer = [0; 16];
         writer.write_all(b"half").await.expect("room");
         assert_eq!(reader.read(&mut buffer).await.expect("bytes"), 4);
@@ -169,7 +251,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn between_lines_there_is_no_limit() {
-        let (mut writer, mut reader) = reading(&room());
+        let (mut writer, mut reader) = reading(&room(), 1000);
         let mut buffer = [0; 16];
         writer.write_all(b"{}\n").await.expect("room");
         assert_eq!(reader.read(&mut buffer).await.expect("bytes"), 3);
@@ -181,31 +263,58 @@ mod tests {
         assert_eq!(read.expect("bytes"), 3);
     }
 
+    /// Sends so many bytes of a line, and reads them as far as there is memory for them.
+    async fn sent(
+        writer: &mut DuplexStream,
+        reader: &mut WholeLines<DuplexStream>,
+        bytes: usize,
+    ) -> io::Result<()> {
+        writer.write_all(&vec![b'x'; bytes]).await?;
+        let mut buffer = vec![0; bytes];
+        let read = timeout(LIMIT / 2, reader.read_exact(&mut buffer)).await;
+        read.unwrap_or_else(|_| Err(io::ErrorKind::WouldBlock.into()))?;
+        Ok(())
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn a_long_line_waits_for_memory_that_another_one_holds() {
+    async fn half_a_long_line_ends_when_another_client_needs_its_memory() {
         let room = room();
-        let (mut first, mut one) = reading(&room);
-        let (mut second, mut other) = reading(&room);
-        let half = vec![b'x'; SMALL + 1];
-        let mut buffer = vec![0; SMALL + 1];
-        let complete = one.complete();
-        first.write_all(&half).await.expect("room");
-        one.read_exact(&mut buffer).await.expect("bytes");
-        first.write_all(b"y").await.expect("room");
-        assert_eq!(one.read(&mut buffer).await.expect("bytes"), 1);
-
-        second.write_all(&half).await.expect("room");
-        other.read_exact(&mut buffer).await.expect("bytes");
+        let (mut first, mut one) = reading(&room, 1000);
+        let (mut second, mut other) = reading(&room, 2000);
+        sent(&mut first, &mut one, LINE_MAX).await.expect("memory");
+        sent(&mut second, &mut other, SMALL + 1)
+            .await
+            .expect("small");
         second.write_all(b"\n").await.expect("room");
-        let waits = timeout(LIMIT / 2, other.read(&mut buffer)).await;
-        assert!(waits.is_err(), "read without memory");
-
-        first.write_all(b"\nnext").await.expect("room");
-        assert_eq!(one.read(&mut buffer).await.expect("bytes"), 5);
-        let held = complete.take().expect("the memory of the first line");
-        assert!(complete.take().is_none());
-        drop(held);
-        assert_eq!(other.read(&mut buffer).await.expect("bytes"), 1);
+        let mut byte = [0];
+        assert_eq!(other.read(&mut byte).await.expect("memory"), 1);
         assert!(other.complete().take().is_some());
+        let error = one.read(&mut byte).await.expect_err("lost");
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+        assert!(one.complete().is_lost());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_line_waits_for_lines_that_are_answered() {
+        let room = room();
+        let (mut first, mut one) = reading(&room, 1000);
+        let (mut second, mut other) = reading(&room, 2000);
+        sent(&mut first, &mut one, LINE_MAX - 1)
+            .await
+            .expect("memory");
+        first.write_all(b"\n").await.expect("room");
+        let mut byte = [0];
+        assert_eq!(one.read(&mut byte).await.expect("the end"), 1);
+        let held = one.complete().take().expect("the memory of the line");
+        assert!(one.complete().take().is_none());
+
+        sent(&mut second, &mut other, SMALL + 1)
+            .await
+            .expect("small");
+        second.write_all(b"\n").await.expect("room");
+        let waits = timeout(LIMIT / 2, other.read(&mut byte)).await;
+        assert!(waits.is_err(), "read without memory");
+        drop(held);
+        assert_eq!(other.read(&mut byte).await.expect("memory"), 1);
     }
 }

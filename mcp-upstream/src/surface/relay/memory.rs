@@ -1,0 +1,405 @@
+//! Memory for long frames, reserved as their bytes arrive.
+//!
+//! Frames of clients that have shown a valid key and those of all others have a part of their own, and a key has no more
+//! than its share. When a part is full, an unfinished frame loses its memory to the next bytes of another: the user with
+//! the most memory loses first, then the key with the most. Among frames of the same key the youngest one loses, so that
+//! the others are completed; among those of strangers the oldest, so that half frames keep no client out. A frame that
+//! would lose to itself waits.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use futures_util::task::AtomicWaker;
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
+use tooldock_workers::keys::{ApiKey, KeyId};
+
+use super::room::Counts;
+
+/// The part of the memory that clients without a valid key share.
+const STRANGERS_PART: usize = 4;
+/// The part of the memory that a single key may have.
+const KEY_PART: usize = 4;
+
+/// Memory for the long frames of a relay.
+pub(super) struct MemoryStore {
+    /// Bytes for frames of known clients, of one of their keys, and of strangers.
+    known: usize,
+    of_key: usize,
+    strangers: usize,
+    counts: Counts,
+    frames: Mutex<Frames>,
+    /// Woken when a frame gives memory back.
+    freed: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct Frames {
+    /// By the order in which they began.
+    all: BTreeMap<u64, Frame>,
+    begun: u64,
+}
+
+struct Frame {
+    owner: Owner,
+    /// Bytes that are reserved.
+    held: usize,
+    whole: bool,
+    loss: Arc<Loss>,
+}
+
+/// The client that a frame comes from.
+#[derive(Clone)]
+pub(super) struct Owner {
+    pub(super) uid: u32,
+    /// None for a stranger.
+    pub(super) key: Option<Arc<ApiKey>>,
+}
+
+/// Tells a reader that its frame has lost its memory.
+#[derive(Default)]
+struct Loss {
+    lost: AtomicBool,
+    reader: AtomicWaker,
+}
+
+/// Memory for one frame, until this is dropped.
+pub(super) struct FrameMemory {
+    store: Arc<MemoryStore>,
+    number: u64,
+    loss: Arc<Loss>,
+}
+
+impl Owner {
+    fn is_stranger(&self) -> bool {
+        self.key.is_none()
+    }
+
+    fn key_id(&self) -> Option<KeyId> {
+        self.key.as_ref().map(|key| key.record().id)
+    }
+}
+
+/// The memory of each user and of each key in one part of the store.
+struct Shares {
+    of_user: HashMap<u32, usize>,
+    of_key: HashMap<Option<KeyId>, usize>,
+}
+
+impl Frames {
+    fn held(&self, of: impl Fn(&Owner) -> bool) -> usize {
+        let frames = self.all.values().filter(|frame| of(&frame.owner));
+        frames.map(|frame| frame.held).sum()
+    }
+
+    /// The shares in an owner's part, if the owner had so many bytes more.
+    fn shares(&self, owner: &Owner, more: usize) -> Shares {
+        let mut shares = Shares {
+            of_user: HashMap::from([(owner.uid, more)]),
+            of_key: HashMap::from([(owner.key_id(), more)]),
+        };
+        for frame in self.all.values() {
+            if frame.owner.is_stranger() == owner.is_stranger() {
+                *shares.of_user.entry(frame.owner.uid).or_default() += frame.held;
+                *shares.of_key.entry(frame.owner.key_id()).or_default() += frame.held;
+            }
+        }
+        shares
+    }
+
+    fn lose(&mut self, number: u64) {
+        if let Some(frame) = self.all.get_mut(&number) {
+            frame.held = 0;
+            frame.loss.lost.store(true, Ordering::Release);
+            frame.loss.reader.wake();
+        }
+    }
+}
+
+impl MemoryStore {
+    /// Memory of `total` bytes, at least for one frame of each part. Keys are judged by `counts`.
+    pub(super) fn new(total: usize, frame_max: usize, counts: Counts) -> Self {
+        let strangers = (total / STRANGERS_PART).max(frame_max);
+        let known = total.saturating_sub(strangers).max(frame_max);
+        Self {
+            known,
+            of_key: (known / KEY_PART).max(frame_max),
+            strangers,
+            counts,
+            frames: Mutex::default(),
+            freed: Arc::default(),
+        }
+    }
+
+    fn frames(&self) -> MutexGuard<'_, Frames> {
+        self.frames.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A frame that holds no memory yet.
+    pub(super) fn begin(self: &Arc<Self>, owner: Owner) -> FrameMemory {
+        let loss = Arc::<Loss>::default();
+        let mut frames = self.frames();
+        let number = frames.begun;
+        frames.begun += 1;
+        let frame = Frame {
+            owner,
+            held: 0,
+            whole: false,
+            loss: Arc::clone(&loss),
+        };
+        frames.all.insert(number, frame);
+        drop(frames);
+        FrameMemory {
+            store: Arc::clone(self),
+            number,
+            loss,
+        }
+    }
+
+    /// Reserves more for a frame. False where the frame has to wait.
+    fn grow(&self, frames: &mut Frames, number: u64, bytes: usize) -> bool {
+        let Some(frame) = frames.all.get(&number) else {
+            return false;
+        };
+        let owner = frame.owner.clone();
+        loop {
+            let of_key = frames.held(|it| it.key_id() == owner.key_id());
+            let of_part = frames.held(|it| it.is_stranger() == owner.is_stranger());
+            let (of_key_max, of_part_max) = match owner.is_stranger() {
+                true => (self.strangers, self.strangers),
+                false => (self.of_key, self.known),
+            };
+            let key_is_full = of_key + bytes > of_key_max;
+            if !key_is_full && of_part + bytes <= of_part_max {
+                break;
+            }
+            match self.loser(frames, number, bytes, key_is_full) {
+                Some(loser) if loser != number => {
+                    frames.lose(loser);
+                    self.freed.notify_waiters();
+                }
+                _ => return false,
+            }
+        }
+        if let Some(frame) = frames.all.get_mut(&number) {
+            frame.held += bytes;
+        }
+        true
+    }
+
+    /// The frame that loses its memory to another `bytes` of the frame `number`, which may be that frame itself: one of
+    /// the same key, or any of its part.
+    fn loser(&self, frames: &Frames, number: u64, bytes: usize, of_key: bool) -> Option<u64> {
+        let wanting = &frames.all.get(&number)?.owner;
+        let shares = frames.shares(wanting, bytes);
+        let competes = |&(at, frame): &(&u64, &Frame)| {
+            let owner = &frame.owner;
+            let within = match of_key {
+                true => owner.key_id() == wanting.key_id(),
+                false => owner.is_stranger() == wanting.is_stranger(),
+            };
+            *at == number || (within && !frame.whole && frame.held > 0)
+        };
+        let weight = |&(at, frame): &(&u64, &Frame)| {
+            let owner = &frame.owner;
+            let is_taken_back = owner.key.as_ref().is_some_and(|key| !(self.counts)(key));
+            let age = match owner.is_stranger() {
+                true => u64::MAX - *at,
+                false => *at,
+            };
+            (
+                is_taken_back,
+                shares.of_user.get(&owner.uid).copied(),
+                shares.of_key.get(&owner.key_id()).copied(),
+                age,
+            )
+        };
+        let first = frames.all.iter().filter(competes).max_by_key(weight);
+        first.map(|(at, _)| *at)
+    }
+}
+
+impl FrameMemory {
+    /// Reserves memory until the frame has `bytes` of it. False where others hold it that do not have to give way:
+    /// [`FrameMemory::freed`] is over when it is worth another try.
+    pub(super) fn reach(&self, bytes: usize) -> bool {
+        let mut frames = self.store.frames();
+        let held = frames.all.get(&self.number).map_or(0, |frame| frame.held);
+        bytes <= held || self.store.grow(&mut frames, self.number, bytes - held)
+    }
+
+    /// Waits until a frame gives memory back, from this call on.
+    pub(super) fn freed(&self) -> OwnedNotified {
+        Arc::clone(&self.store.freed).notified_owned()
+    }
+
+    /// Whether the frame has lost its memory and must end. Wakes the reader when it does.
+    pub(super) fn is_lost(&self, reader: &Waker) -> bool {
+        self.loss.reader.register(reader);
+        self.loss.lost.load(Ordering::Acquire)
+    }
+
+    /// The frame is complete, with so many bytes: it keeps these and loses them to no other.
+    pub(super) fn complete(&self, bytes: usize) {
+        let mut frames = self.store.frames();
+        if let Some(frame) = frames.all.get_mut(&self.number) {
+            frame.held = frame.held.min(bytes);
+            frame.whole = true;
+        }
+        drop(frames);
+        self.store.freed.notify_waiters();
+    }
+
+    /// Counts the frame for the key that it has shown. False where there is no memory for that key.
+    pub(super) fn belongs_to(&self, key: &Arc<ApiKey>) -> bool {
+        let mut frames = self.store.frames();
+        let Some(frame) = frames.all.get_mut(&self.number) else {
+            return false;
+        };
+        if !frame.owner.is_stranger() {
+            return true;
+        }
+        let held = std::mem::take(&mut frame.held);
+        frame.owner.key = Some(Arc::clone(key));
+        let fits = self.store.grow(&mut frames, self.number, held);
+        if !fits && let Some(frame) = frames.all.get_mut(&self.number) {
+            frame.owner.key = None;
+            frame.held = held;
+        }
+        fits
+    }
+}
+
+impl Drop for FrameMemory {
+    fn drop(&mut self) {
+        self.store.frames().all.remove(&self.number);
+        self.store.freed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use futures_util::FutureExt as _;
+
+    use super::super::testing::Keys;
+    use super::*;
+
+    const UID: u32 = 1000;
+    const OTHER: u32 = 2000;
+    const FRAME_MAX: usize = 10;
+
+    /// Memory of 40 for known clients, of 10 for one of their keys and of 10 for strangers.
+    fn store(keys: &Keys) -> Arc<MemoryStore> {
+        let store = MemoryStore {
+            known: 40,
+            of_key: 10,
+            strangers: 10,
+            ..MemoryStore::new(50, FRAME_MAX, keys.counts())
+        };
+        Arc::new(store)
+    }
+
+    fn of_key(store: &Arc<MemoryStore>, key: &Arc<ApiKey>) -> FrameMemory {
+        let key = Some(Arc::clone(key));
+        store.begin(Owner { uid: UID, key })
+    }
+
+    fn stranger(store: &Arc<MemoryStore>, uid: u32) -> FrameMemory {
+        store.begin(Owner { uid, key: None })
+    }
+
+    fn is_lost(frame: &FrameMemory) -> bool {
+        frame.is_lost(Waker::noop())
+    }
+
+    #[test]
+    fn memory_is_taken_as_bytes_arrive_and_a_key_has_no_more_than_its_share() {
+        let keys = Keys::new();
+        let store = Arc::new(MemoryStore::new(400, FRAME_MAX, keys.counts()));
+        let (one, other) = (keys.make(), keys.make());
+        let unfinished: Vec<_> = (0..70).map(|_| of_key(&store, &one)).collect();
+        assert!(unfinished.iter().all(|frame| frame.reach(1)));
+        assert_eq!(unfinished.iter().filter(|it| is_lost(it)).count(), 0);
+        // The first is completed; the youngest of the same key lose what they hold.
+        assert!(unfinished[0].reach(FRAME_MAX));
+        let lost = |frames: &[FrameMemory]| frames.iter().filter(|it| is_lost(it)).count();
+        assert_eq!((lost(&unfinished), lost(&unfinished[..60])), (4, 0));
+        let frame = of_key(&store, &other);
+        assert!(frame.reach(FRAME_MAX));
+        assert_eq!(lost(&unfinished), 4, "another key has its own share");
+    }
+
+    #[test]
+    fn frames_that_are_answered_lose_nothing_and_others_wait_for_them() {
+        let keys = Keys::new();
+        let store = store(&keys);
+        let key = keys.make();
+        let held = of_key(&store, &key);
+        assert!(held.reach(FRAME_MAX));
+        held.complete(8);
+        let next = of_key(&store, &key);
+        let freed = next.freed();
+        assert!(next.reach(2) && !next.reach(3));
+        assert!(!is_lost(&held));
+        drop(held);
+        assert!(freed.now_or_never().is_some());
+        assert!(next.reach(FRAME_MAX));
+    }
+
+    #[test]
+    fn the_key_with_the_most_loses_to_another_and_a_revoked_one_first() {
+        let keys = Keys::new();
+        let store = store(&keys);
+        let shown: Vec<_> = (0..6).map(|_| keys.make()).collect();
+        let frames: Vec<_> = shown.iter().map(|key| of_key(&store, key)).collect();
+        for (frame, bytes) in frames.iter().zip([10, 9, 9, 8, 4]) {
+            assert!(frame.reach(bytes));
+        }
+        assert!(frames[5].reach(1));
+        assert!(is_lost(&frames[0]));
+        keys.revoke(&shown[4]);
+        assert!(frames[5].reach(FRAME_MAX));
+        assert!(frames[5].reach(FRAME_MAX));
+        let next = of_key(&store, &keys.make());
+        assert!(next.reach(5));
+        assert!(is_lost(&frames[4]) && !is_lost(&frames[3]));
+    }
+
+    #[test]
+    fn half_frames_of_strangers_keep_neither_another_user_nor_a_newcomer_out() {
+        let keys = Keys::new();
+        let store = store(&keys);
+        let flood: Vec<_> = (0..5).map(|_| stranger(&store, UID)).collect();
+        assert!(flood.iter().all(|frame| frame.reach(2)));
+        let other = stranger(&store, OTHER);
+        assert!(other.reach(4));
+        let lost = |frames: &[FrameMemory]| frames.iter().map(is_lost).collect::<Vec<_>>();
+        assert_eq!(lost(&flood), [true, true, false, false, false]);
+        // Of the same user the oldest one has had its time.
+        let newcomer = stranger(&store, UID);
+        assert!(newcomer.reach(2));
+        assert_eq!(lost(&flood), [true, true, true, false, false]);
+        assert!(!is_lost(&other));
+    }
+
+    #[test]
+    fn a_frame_that_has_shown_a_key_counts_for_that_key() {
+        let keys = Keys::new();
+        let store = store(&keys);
+        let key = keys.make();
+        let first = stranger(&store, UID);
+        assert!(first.reach(FRAME_MAX));
+        first.complete(FRAME_MAX);
+        assert!(first.belongs_to(&key));
+        let second = stranger(&store, UID);
+        assert!(second.reach(FRAME_MAX), "strangers have theirs again");
+        second.complete(FRAME_MAX);
+        assert!(!second.belongs_to(&key), "the key has its share");
+        drop(first);
+        assert!(second.belongs_to(&key));
+    }
+}
