@@ -67,6 +67,13 @@ pub(crate) fn open_connection() -> Option<Arc<OpenConnection>> {
     CONNECTION.try_with(Arc::clone).ok()
 }
 
+/// Notes of the current connection whether a credential has admitted its last request. False where the task of the
+/// current request knows no connection, see [`open_connection`].
+pub(crate) fn note_admitted(admitted: bool) -> bool {
+    let noted = CONNECTION.try_with(|open| open.admitted(admitted));
+    noted.is_ok()
+}
+
 /// Runs `rest` in the task of the current HTTP/2 request, after Pingora has dropped everything it held for it.
 ///
 /// In that task, because Pingora closes a connection as idle when the tasks of its requests have ended.
@@ -185,7 +192,7 @@ impl Listening {
         shutdown: ShutdownWatch,
     ) {
         let limits = **self.edge.limits.load();
-        let Some(open) = self.connections.admit(&limits) else {
+        let Some(open) = self.connections.admit(&limits, accepted.peer.ip()) else {
             // Closed without a word: an answer would cost what the cap is there to save.
             self.edge.metrics.refused("connections");
             return;
@@ -196,6 +203,11 @@ impl Listening {
             let served = CONNECTION.scope(Arc::clone(&open), served);
             self.until_it_is_late(&open, served).await;
         });
+    }
+
+    /// Waits a little while so many connections give way that the next one would be refused.
+    async fn way_out(&self) {
+        self.connections.way_out().await;
     }
 
     /// Whether the next connection is served only if another gives way.
@@ -222,8 +234,11 @@ impl Listening {
         shutdown: &ShutdownWatch,
     ) {
         // Boxed, or every connection would keep room for it.
-        if accepted.proxy_protocol && !Box::pin(self.introduced(&mut accepted)).await {
-            return;
+        if accepted.proxy_protocol {
+            if !Box::pin(self.introduced(&mut accepted)).await {
+                return;
+            }
+            open.comes_from(accepted.peer.ip());
         }
         let write_limit = self.edge.limits.load().write;
         let wire = Wire::accepted(
@@ -362,12 +377,20 @@ impl Listening {
         let waiting = &open.waiting;
         let mut served = std::pin::pin!(served);
         let mut timer = std::pin::pin!(tokio::time::sleep(header()));
+        let mut looked = false;
         loop {
             // Three arms: the connection is over; it gives way; it is time to look whether the client is late.
             tokio::select! {
                 biased;
                 () = served.as_mut() => return,
-                () = waiting.dismissal() => return,
+                () = waiting.dismissal() => {
+                    if std::mem::replace(&mut looked, true) {
+                        return;
+                    }
+                    // A request that the client has sent already is answered: the runtime asks the kernel for it first.
+                    tokio::task::yield_now().await;
+                    continue;
+                }
                 () = timer.as_mut() => {}
             }
             let now = Instant::now();

@@ -107,6 +107,8 @@ pub(crate) struct Passage {
     request_id: Option<Arc<str>>,
     /// The service's count when `rules` were taken.
     readmissions: u64,
+    /// The registry's, before its namespace was looked up.
+    generation: u64,
     rules: Arc<Rules>,
     admitted: Option<Admitted>,
     /// What the service is told of the head, where the request speaks MCP.
@@ -199,6 +201,7 @@ impl ProxyHttp for Gateway {
             request_id: None,
             // Before the rules: they may be newer than the count, never older.
             readmissions: self.service.readmissions(),
+            generation: self.registry.load().generation,
             rules: self.rules.load_full(),
             admitted: None,
             head: McpHead::default(),

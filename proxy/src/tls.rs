@@ -402,6 +402,11 @@ impl TlsConnection {
         self.open.request_arrived(limits)
     }
 
+    /// Notes whether a credential has admitted the connection's last request.
+    pub(crate) fn note_admitted(&self, admitted: bool) {
+        self.open.admitted(admitted);
+    }
+
     /// The certificate that the client has shown. The handshake has verified it; none counts that has ended since, or
     /// whose authorities a reload has replaced.
     pub(crate) fn certificate(&self) -> filters::Shown<'_> {

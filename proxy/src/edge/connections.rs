@@ -1,11 +1,16 @@
 //! How many connections there are, which of them wait, and which gives way when there may be no more.
 //!
 //! A connection counts from the moment it is accepted, TLS handshake included, until its socket is closed. One that
-//! waits for a request costs its client nothing, so somebody who only opens connections must not keep out those who
+//! waits for a request costs its client nothing, so a client that only opens connections must not keep out those that
 //! have something to ask: where the cap is reached, a connection without a request is closed for the new one, and the
 //! new one is refused only where none is found.
+//!
+//! A connection gives way before others if no credential has admitted its last request; then the address counts that has
+//! the most such connections; then those that have never asked anything.
 
+use std::collections::HashMap;
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -14,7 +19,8 @@ use std::time::Duration;
 use futures_util::task::AtomicWaker;
 use prometheus::IntGauge;
 use slab::Slab;
-use tokio::time::Instant;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
 
 use super::Limits;
 
@@ -24,18 +30,41 @@ const LOOKS: usize = 256;
 /// So many above the cap may be on their way out.
 const LEAVING_MAX: usize = 32;
 
+/// How long the next connection waits for those to leave, before it is refused.
+const LEAVING_TIME: Duration = Duration::from_millis(20);
+
 /// The open connections of some listeners, under one cap.
 pub(crate) struct Connections {
     max: usize,
     gauge: IntGauge,
     table: Mutex<Table>,
+    /// Woken when a connection has ended.
+    left: Notify,
 }
 
 #[derive(Default)]
 struct Table {
     open: Slab<Arc<Waiting>>,
+    /// Connections of each address that no credential has admitted.
+    strangers: HashMap<ClientNetwork, usize>,
     /// Where the next search begins, so that all take their turn.
     hand: usize,
+}
+
+/// An address, or the network of an IPv6 address that a single client has: its first 64 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct ClientNetwork(u64);
+
+impl From<IpAddr> for ClientNetwork {
+    fn from(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self(u32::from(address).into()),
+            IpAddr::V6(address) => {
+                let [a, b, c, d, ..] = address.segments().map(u64::from);
+                Self(a << 48 | b << 32 | c << 16 | d)
+            }
+        }
+    }
 }
 
 /// A connection, counted while this lives.
@@ -51,13 +80,19 @@ impl Connections {
             max,
             gauge,
             table: Mutex::default(),
+            left: Notify::new(),
         })
     }
 
-    /// Counts a new connection, unless there are too many. From now on its client is waited for.
-    pub(super) fn admit(self: &Arc<Self>, limits: &Limits) -> Option<OpenConnection> {
+    /// Counts a new connection from an address, unless there are too many. From now on its client is waited for.
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        limits: &Limits,
+        address: IpAddr,
+    ) -> Option<OpenConnection> {
         let now = Instant::now();
-        let waiting = Arc::new(Waiting::new(now));
+        let client = ClientNetwork::from(address);
+        let waiting = Arc::new(Waiting::new(now, client));
         waiting.awaited(limits, now);
         let key = {
             let mut table = self.table();
@@ -65,6 +100,7 @@ impl Connections {
             if open >= self.max && (open >= self.max + LEAVING_MAX || !table.make_room()) {
                 return None;
             }
+            table.count(client, true);
             table.open.insert(Arc::clone(&waiting))
         };
         self.gauge.inc();
@@ -73,6 +109,22 @@ impl Connections {
             connections: Arc::clone(self),
             key,
         })
+    }
+
+    /// Waits a little while so many connections are on their way out that the next one would be refused.
+    pub(super) async fn way_out(&self) {
+        let most = self.max + LEAVING_MAX;
+        let leaving = async {
+            loop {
+                let mut left = std::pin::pin!(self.left.notified());
+                left.as_mut().enable();
+                if self.table().open.len() < most {
+                    return;
+                }
+                left.await;
+            }
+        };
+        let _ = timeout(LEAVING_TIME, leaving).await;
     }
 
     /// Whether the next connection is admitted only if another gives way.
@@ -101,28 +153,68 @@ impl Connections {
 }
 
 impl Table {
-    /// Dismisses one of the next connections that wait: rather one that never asked for anything.
+    /// Dismisses one of the next connections that wait: of those that no credential has admitted, rather one of the
+    /// address with the most, and rather one that never asked for anything.
     fn make_room(&mut self) -> bool {
         let places = self.open.capacity();
-        let mut used = None;
-        for _ in 0..LOOKS.min(places) {
-            self.hand = (self.hand + 1) % places;
-            let Some(connection) = self.open.get(self.hand) else {
+        let mut found: Option<(_, usize)> = None;
+        for step in 1..=LOOKS.min(places) {
+            let at = (self.hand + step) % places;
+            let Some(connection) = self.open.get(at) else {
                 continue;
             };
-            if connection.is_first() {
-                if connection.dismiss() {
-                    return true;
-                }
-            } else if used.is_none() && connection.can_be_dismissed() {
-                used = Some(connection);
+            if !connection.can_be_dismissed() {
+                continue;
+            }
+            let stranger = !connection.admitted.load(Ordering::Relaxed);
+            let of_client = self.strangers.get(&connection.client());
+            let rank = (
+                stranger,
+                of_client.filter(|_| stranger).copied(),
+                connection.is_first(),
+            );
+            // Of equals the first, so that all take their turn.
+            if found.is_none_or(|(best, _)| rank > best) {
+                found = Some((rank, at));
             }
         }
-        used.is_some_and(|connection| connection.dismiss())
+        let Some((_, at)) = found else { return false };
+        self.hand = at;
+        self.open.get(at).is_some_and(|it| it.dismiss())
+    }
+
+    /// One connection more, or one less, that no credential has admitted.
+    fn count(&mut self, client: ClientNetwork, more: bool) {
+        let count = self.strangers.entry(client).or_default();
+        *count = if more { *count + 1 } else { *count - 1 };
+        if *count == 0 {
+            self.strangers.remove(&client);
+        }
     }
 }
 
 impl OpenConnection {
+    /// Whether a credential has admitted the request that came last.
+    pub(crate) fn admitted(&self, admitted: bool) {
+        if self.waiting.admitted.load(Ordering::Relaxed) != admitted {
+            let mut table = self.connections.table();
+            if self.waiting.admitted.swap(admitted, Ordering::Relaxed) != admitted {
+                table.count(self.waiting.client(), !admitted);
+            }
+        }
+    }
+
+    /// A proxy has named the address of its client.
+    pub(super) fn comes_from(&self, address: IpAddr) {
+        let client = ClientNetwork::from(address);
+        let mut table = self.connections.table();
+        let before = self.waiting.client.swap(client.0, Ordering::Relaxed);
+        if !self.waiting.admitted.load(Ordering::Relaxed) {
+            table.count(ClientNetwork(before), false);
+            table.count(client, true);
+        }
+    }
+
     /// A request of HTTP/2 has arrived. The connection waits again when the last of its requests has ended.
     pub(crate) fn request_arrived(self: &Arc<Self>, limits: &Limits) -> MultiplexedRequest {
         let waiting = &self.waiting;
@@ -158,8 +250,14 @@ impl Drop for MultiplexedRequest {
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.connections.table().open.try_remove(self.key);
+        let mut table = self.connections.table();
+        table.open.try_remove(self.key);
+        if !self.waiting.admitted.load(Ordering::Relaxed) {
+            table.count(self.waiting.client(), false);
+        }
+        drop(table);
         self.connections.gauge.dec();
+        self.connections.left.notify_waiters();
     }
 }
 
@@ -170,6 +268,10 @@ pub(super) struct Waiting {
     /// By when the client has to have sent what is awaited, in milliseconds after `opened`; [`Waiting::NOTHING`] while a
     /// request is answered.
     due: AtomicU64,
+    /// Its [`ClientNetwork`].
+    client: AtomicU64,
+    /// A credential has admitted the last request.
+    admitted: AtomicBool,
     /// No head has been seen yet.
     first: AtomicBool,
     /// Nothing of the next head is there.
@@ -186,10 +288,12 @@ impl Waiting {
     /// A request is being answered.
     const NOTHING: u64 = u64::MAX;
 
-    fn new(now: Instant) -> Self {
+    fn new(now: Instant, client: ClientNetwork) -> Self {
         Self {
             opened: now,
             due: AtomicU64::new(Self::NOTHING),
+            client: AtomicU64::new(client.0),
+            admitted: AtomicBool::new(false),
             first: AtomicBool::new(true),
             idle: AtomicBool::new(true),
             dismissed: AtomicBool::new(false),
@@ -221,6 +325,10 @@ impl Waiting {
     pub(super) fn seen(&self) {
         self.due.store(Self::NOTHING, Ordering::Relaxed);
         self.first.store(false, Ordering::Relaxed);
+    }
+
+    fn client(&self) -> ClientNetwork {
+        ClientNetwork(self.client.load(Ordering::Relaxed))
     }
 
     fn running(&self) -> MutexGuard<'_, usize> {
@@ -278,7 +386,11 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
     const LIMITS: Limits = Limits {
         header: Duration::from_secs(15),
@@ -295,7 +407,7 @@ mod tests {
     fn a_head_has_its_own_time_and_a_later_one_idle_time_before() {
         let opened = Instant::now();
         let at = |seconds| opened + Duration::from_secs(seconds);
-        let waiting = Waiting::new(opened);
+        let waiting = Waiting::new(opened, HERE.into());
         waiting.awaited(&LIMITS, opened);
         assert_eq!(waiting.due(), Some(at(15)));
         waiting.begun(&LIMITS, at(10));
@@ -316,16 +428,16 @@ mod tests {
     #[tokio::test]
     async fn an_idle_connection_of_http_2_gives_way_and_one_with_a_request_does_not() {
         let connections = connections(1);
-        let open = Arc::new(connections.admit(&LIMITS).expect("room"));
+        let open = Arc::new(connections.admit(&LIMITS, HERE).expect("room"));
         let [first, second] = [(); 2].map(|()| open.request_arrived(&LIMITS));
         drop(first);
-        assert!(connections.admit(&LIMITS).is_none(), "a request runs");
+        assert!(connections.admit(&LIMITS, HERE).is_none(), "a request runs");
         drop(second);
         connections.dismiss_waiting();
         assert!(open.waiting.can_be_dismissed(), "Pingora takes leave");
         drop(open.request_arrived(&LIMITS));
         assert!(
-            connections.admit(&LIMITS).is_some(),
+            connections.admit(&LIMITS, HERE).is_some(),
             "an idle one gives way"
         );
         open.waiting.dismissal().await;
@@ -335,7 +447,7 @@ mod tests {
     async fn at_the_cap_a_connection_without_a_request_gives_way_and_no_other() {
         let connections = connections(3);
         let now = Instant::now();
-        let admit = || connections.admit(&LIMITS);
+        let admit = || connections.admit(&LIMITS, HERE);
         let [busy, kept, stranger] = [(); 3].map(|()| admit().expect("room"));
         kept.waiting.seen();
         kept.waiting.awaited(&LIMITS, now);
@@ -362,10 +474,47 @@ mod tests {
         assert_eq!(connections.gauge.get(), 2);
     }
 
+    #[test]
+    fn the_address_with_the_most_connections_gives_way_to_those_of_others() {
+        let connections = connections(8);
+        let of = |address: &str| {
+            let address = address.parse().expect("an address");
+            connections.admit(&LIMITS, address).expect("room")
+        };
+        let one = [of("192.0.2.1"), of("2001:db8::1")];
+        // Of one network, whatever the rest of the address says.
+        let flood: Vec<_> = (0..6).map(|at| of(&format!("2001:db8:1::{at}"))).collect();
+        let dismissed = |open: &OpenConnection| open.waiting.dismissed.load(Ordering::Acquire);
+        let late: Vec<_> = (0..3).map(|_| of("192.0.2.1")).collect();
+        assert!(!one.iter().chain(&late).any(dismissed));
+        assert_eq!(flood.iter().filter(|it| dismissed(it)).count(), 3);
+        drop((one, late, flood));
+        assert!(connections.table().strangers.is_empty());
+    }
+
+    #[test]
+    fn a_connection_that_a_credential_has_admitted_gives_way_after_all_others() {
+        let connections = connections(3);
+        let admit = || connections.admit(&LIMITS, HERE).expect("room");
+        let [kept, refused, first] = [(); 3].map(|()| admit());
+        for used in [&kept, &refused] {
+            used.waiting.seen();
+            used.admitted(true);
+            used.waiting.awaited(&LIMITS, Instant::now());
+        }
+        // The next request with its key is refused: the key was revoked.
+        refused.admitted(false);
+        let dismissed = |open: &OpenConnection| open.waiting.dismissed.load(Ordering::Acquire);
+        let others = [(); 3].map(|()| admit());
+        assert!(dismissed(&refused) && dismissed(&first));
+        assert!(!dismissed(&kept));
+        assert_eq!(others.iter().filter(|it| dismissed(it)).count(), 1);
+    }
+
     #[tokio::test]
     async fn one_that_is_dismissed_while_it_is_asked_something_answers_first() {
         let connections = connections(1);
-        let only = connections.admit(&LIMITS).expect("room");
+        let only = connections.admit(&LIMITS, HERE).expect("room");
         connections.dismiss_waiting();
         only.waiting.seen();
         let mut dismissal = std::pin::pin!(only.waiting.dismissal());

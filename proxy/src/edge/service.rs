@@ -161,6 +161,7 @@ impl AcceptLoop {
                     if self.listening.is_full() {
                         // Those that give way are let go before the next one is taken.
                         tokio::task::yield_now().await;
+                        self.listening.way_out().await;
                     }
                 }
                 Err(error) if is_the_clients(&error) => {

@@ -7,8 +7,8 @@ use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 use tooldock_filters::{
-    Access, Asked, CredentialFailure, Directory, Fields, Peer, Reason, Rejection, Shown, Verdict,
-    network,
+    Access, Admitted, Asked, CredentialFailure, Directory, Fields, Peer, Reason, Rejection, Shown,
+    Verdict, network,
 };
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
@@ -107,10 +107,15 @@ impl Gateway {
             directory: &live,
             asked,
         });
-        if let Verdict::Admitted(admitted) = &verdict {
-            let principal = admitted.principal.as_deref();
-            passage.lasting = principal.and_then(|it| Lasting::of(it, self));
+        let principal = match &verdict {
+            Verdict::Admitted(admitted) => admitted.principal.as_deref(),
+            _ => None,
+        };
+        let noted = edge::note_admitted(principal.is_some());
+        if let (false, Some(tls)) = (noted, tls_of(session)) {
+            tls.note_admitted(principal.is_some());
         }
+        passage.lasting = principal.and_then(|it| Lasting::of(it, self));
         passage.leads_to = match &verdict {
             Verdict::Admitted(admitted) if admitted.is_for_all_namespaces() => {
                 LeadsTo::OtherNamespaces
@@ -120,8 +125,30 @@ impl Gateway {
         Ok(verdict)
     }
 
+    /// Whether a request would be judged by something else than when it was admitted: by other rules or namespaces, or as
+    /// to a credential that counts no more.
+    fn is_outdated(&self, passage: &Passage) -> bool {
+        let same_rules = self.service.readmissions() == passage.readmissions
+            && self.registry.load().generation == passage.generation;
+        let lasting = passage.lasting.as_ref();
+        !same_rules || !lasting.is_none_or(|it| it.counts(self))
+    }
+
+    /// Asks again for a request whose body took its time, if its client may have lost a right meanwhile: what is served is
+    /// judged by one state, the newest. None where nothing has changed.
+    pub(super) fn admit_after_body(
+        &self,
+        session: &Session,
+        passage: &mut Passage,
+    ) -> std::result::Result<Option<Admitted>, Rejection> {
+        match self.is_outdated(passage) {
+            true => self.admit_anew(session, passage).map(Some),
+            false => Ok(None),
+        }
+    }
+
     /// Asks again for a long stream that has just been opened, if the rules have changed since its request was admitted:
-    /// a body may take its time, and the streams there were have been ended meanwhile.
+    /// the streams there were have been ended meanwhile.
     pub(super) fn admit_again(
         &self,
         session: &Session,
@@ -130,12 +157,23 @@ impl Gateway {
         if self.service.readmissions() == passage.readmissions {
             return Ok(());
         }
+        self.admit_anew(session, passage).map(|_| ())
+    }
+
+    fn admit_anew(
+        &self,
+        session: &Session,
+        passage: &mut Passage,
+    ) -> std::result::Result<Admitted, Rejection> {
+        // The counts first: they may be older than what is judged by, never newer.
+        passage.readmissions = self.service.readmissions();
+        passage.generation = self.registry.load().generation;
         passage.rules = self.rules.load_full();
         // Given back first, or it would stand in its own way.
         passage.permit = None;
         let fields = Fields::of(&session.req_header().headers);
         match self.admit(session, &fields, passage, Asked::Last) {
-            Ok(Verdict::Admitted(_)) => Ok(()),
+            Ok(Verdict::Admitted(admitted)) => Ok(admitted),
             Ok(Verdict::Refused(rejection)) => Err(rejection),
             Ok(Verdict::Answered(_) | Verdict::Pending(_)) | Err(_) => Err(Rejection::new(
                 Reason::BadRequest,

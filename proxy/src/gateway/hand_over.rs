@@ -74,7 +74,12 @@ impl Gateway {
             bytes: body,
             held: _held,
         } = if takes_body {
-            self.body(session, passage).await?
+            let body = self.body(session, passage).await?;
+            if let Some(mut again) = self.admit_after_body(session, passage)? {
+                passage.permit = again.permit.take();
+                admitted = again;
+            }
+            body
         } else {
             Body::EMPTY
         };

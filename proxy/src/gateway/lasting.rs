@@ -40,6 +40,18 @@ impl Lasting {
         })
     }
 
+    /// Whether the credential counts as it did when it admitted the request. An opaque token is not asked about again.
+    pub(super) fn counts(&self, gateway: &Gateway) -> bool {
+        if self.ends.is_some_and(|end| end <= SystemTime::now()) {
+            return false;
+        }
+        match &self.grant {
+            Some(grant) if grant.key_id().is_some() => is_in_force(&gateway.keys, grant),
+            Some(_) => gateway.issuers.losses() == self.losses,
+            None => true,
+        }
+    }
+
     /// How long it is until the credential ends by itself.
     pub(super) fn left(&self) -> Option<Duration> {
         let left = |end: SystemTime| end.duration_since(SystemTime::now());
@@ -73,17 +85,22 @@ impl Lasting {
 /// Waits until the key with that grant counts no more, or opens something else.
 async fn outlive_key(keys: &KeyStore, grant: &Arc<Grant>) {
     let mut losses = keys.losses();
-    let id = grant.key_id().and_then(|id| id.parse().ok());
     loop {
         losses.mark_unchanged();
-        let table = keys.tables();
-        let key = id.and_then(|id| table.load().get(id).cloned());
-        // A key that is still the same is compiled once.
-        if !key.is_some_and(|key| Arc::ptr_eq(key.grant(), grant)) {
+        if !is_in_force(keys, grant) {
             return;
         }
         if losses.changed().await.is_err() {
             return;
         }
     }
+}
+
+/// Whether the key with that grant is unchanged: a key that is still the same is compiled once.
+fn is_in_force(keys: &KeyStore, grant: &Arc<Grant>) -> bool {
+    let id = grant.key_id().and_then(|id| id.parse().ok());
+    let tables = keys.tables();
+    let table = tables.load();
+    let key = id.and_then(|id| table.get(id));
+    key.is_some_and(|key| Arc::ptr_eq(key.grant(), grant))
 }
