@@ -159,6 +159,11 @@ async fn a_key_opens_its_scope_and_ends_with_its_streams_within_a_second_of_its_
     .await;
     let ended = tokio::time::timeout(DEADLINE, stream.end()).await;
     assert!(ended.is_ok(), "the stream ends");
+    eventually("the session of the key ends, and no other", async || {
+        let metrics = gateway.metrics_text().await;
+        metrics.contains("\ntooldock_sessions 1\n").then_some(())
+    })
+    .await;
     assert_eq!(session.get(None).await.status, 401);
     assert_eq!(
         call(&gateway, &admin, "other").await.0,

@@ -476,6 +476,19 @@ impl Service {
         Some(session.binding().namespace.clone())
     }
 
+    /// Ends the sessions and the suspended calls of principals that are lost, and with them the memory and the processes
+    /// that they have for themselves: no request of theirs will be admitted any more.
+    pub async fn end_principals(&self, is_lost: impl Fn(&str) -> bool) {
+        self.core.suspended.end_of(&is_lost);
+        for session in self.core.sessions.all() {
+            let principal = session.binding().principal.as_deref();
+            if principal.is_some_and(&is_lost) {
+                // A store that cannot be asked has said so in the log, and forgets by time.
+                let _ = crate::mcp::forget_session(&self.core, &session).await;
+            }
+        }
+    }
+
     /// Ends every stream so that its client comes back elsewhere. For the drain; streams opened afterwards end at once.
     pub fn end_streams(&self) {
         self.core.pulse.end_all();

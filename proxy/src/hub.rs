@@ -7,7 +7,7 @@
 //! built before that, the reloader above all, needs this runtime already.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, MissedTickBehavior};
 use tooldock_upstream::audit::AuditGuard;
@@ -23,6 +23,9 @@ use crate::signals::Signals;
 
 /// How often expired sessions are swept.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// How often it is looked which keys have expired, whose sessions end then.
+const EXPIRED_KEYS_EVERY: Duration = Duration::from_secs(60);
 
 /// How often the drain looks whether the last request has been answered.
 const DRAIN_CHECK: Duration = Duration::from_millis(10);
@@ -59,7 +62,8 @@ pub(crate) struct Hub {
 impl Hub {
     /// Runs until the gateway has been drained. The caller then ends the process.
     ///
-    /// Five things wake it: the first scan is done; a SIGHUP; a SIGUSR1; the sweep of expired sessions; a signal to stop.
+    /// Seven things wake it: the first scan is done; a SIGHUP; a SIGUSR1; the sweep of expired sessions; lost keys; the look
+    /// for expired keys; a signal to stop.
     /// The timers of streams run beside it until the end.
     pub(crate) async fn run(mut self) {
         let mut stop = self.signals.stop_requested();
@@ -71,6 +75,9 @@ impl Hub {
         let mut reopen_requests = self.signals.reopen_requests();
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut lost_keys = self.reconfigure.keys.losses();
+        let mut expired_keys = tokio::time::interval(EXPIRED_KEYS_EVERY);
+        expired_keys.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let first_scan = first_scan(
             self.serves_namespaces.then(|| Arc::clone(&self.reloader)),
             Arc::clone(&self.health),
@@ -104,10 +111,21 @@ impl Hub {
                     }
                 }
                 _ = sweep.tick() => self.service.evict_expired().await,
+                Ok(()) = lost_keys.changed() => self.end_lost_principals().await,
+                _ = expired_keys.tick() => self.end_lost_principals().await,
                 () = stopped.as_mut() => break,
             }
         }
         self.drain().await;
+    }
+
+    /// Ends what is kept for principals that have no key any more that counts.
+    async fn end_lost_principals(&self) {
+        let keys = self.reconfigure.keys.tables().snapshot();
+        let principals = keys.principals(SystemTime::now());
+        let is_lost =
+            |principal: &str| principal.starts_with("key:") && !principals.contains(principal);
+        self.service.end_principals(is_lost).await;
     }
 
     /// Ends what runs: streams with a clean end, requests when they are answered or the grace period is over, workers

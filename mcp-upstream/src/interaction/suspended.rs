@@ -150,6 +150,24 @@ impl<T: Waiting> SuspendedCalls<T> {
         handed.await.map_err(|_| Refused::Gone)
     }
 
+    /// Drops the calls of principals that are lost, which cancels them.
+    pub(crate) fn end_of(&self, is_lost: impl Fn(&str) -> bool) {
+        let mut ended = Vec::new();
+        let mut table = self.table.lock();
+        for calls in table.values_mut() {
+            let lost = calls
+                .entries
+                .iter()
+                .filter(|(_, it)| is_lost(&it.principal));
+            let lost: Vec<_> = lost.map(|(id, _)| *id).collect();
+            ended.extend(lost.into_iter().filter_map(|id| calls.remove(id)));
+        }
+        table.retain(|_, calls| !calls.entries.is_empty());
+        drop(table);
+        // Outside the lock: dropping an entry ends the task of its call.
+        drop(ended);
+    }
+
     /// Whether a request's state is one of a suspended call, whatever became of that.
     pub(crate) fn seals(&self, state: Option<&RawValue>) -> bool {
         let state = state.and_then(crate::jsonrpc::string);

@@ -3,7 +3,7 @@
 //! The question costs one hash and one look into a map, however many keys there are. Keys with the same scopes or the same
 //! namespaces share what is compiled of these.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -199,6 +199,14 @@ impl KeyTable {
     /// All keys, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<ApiKey>> {
         self.keys.values()
+    }
+
+    /// The principals that have a key which counts at that moment.
+    pub fn principals(&self, now: SystemTime) -> HashSet<Arc<str>> {
+        let active = self
+            .iter()
+            .filter(|key| key.record.state(now) == KeyState::Active);
+        active.map(|key| Arc::clone(key.principal())).collect()
     }
 
     /// How many there are.

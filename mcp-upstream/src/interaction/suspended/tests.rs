@@ -296,3 +296,18 @@ async fn a_retry_that_left_while_it_took_the_call_drops_it() {
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!((scene.calls.count(), scene.dropped()), (0, 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_calls_of_a_lost_principal_end_and_no_others() {
+    let scene = Scene::new();
+    scene.suspend_as("eve", 8).expect("room");
+    scene.suspend_as("eve", 8).expect("room");
+    let kept = scene.suspend(1, soon(), 8).expect("room");
+    scene.calls.end_of(|principal| principal == "eve");
+    assert_eq!(scene.calls.count(), 1);
+    while scene.dropped() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let taken = scene.calls.take(&kept, scene.bound()).await;
+    assert_eq!(taken.map(|call| call.name).ok(), Some(1));
+}
