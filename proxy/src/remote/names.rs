@@ -295,6 +295,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_address_that_is_spelled_as_a_name_is_judged_by_where_it_leads() {
+        for spelled in [
+            "2130706433",
+            "0x7f.1",
+            "017700000001",
+            "127.1",
+            "localhost",
+            "localhost.",
+            "0",
+            "0xa9fea9fe",
+        ] {
+            let host = Host::Name(spelled.into(), 80);
+            let found = Addresses::new(host, false, Arc::new(SystemNames))
+                .to_try(LIMIT)
+                .await;
+            assert!(
+                matches!(
+                    found,
+                    Err(NoAddress::NotPublic(..) | NoAddress::NotFound(_))
+                ),
+                "{spelled}: {found:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
     async fn a_literal_address_is_used_as_it_is_and_a_missing_name_is_told() {
         let table = Arc::new(Table::default());
         let names = Arc::clone(&table) as Arc<dyn Names>;
