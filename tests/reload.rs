@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 
 use crate::support::session::Session;
 use crate::support::sse::{Answering, End};
-use crate::support::{Gateway, eventually, sha256, tools};
+use crate::support::{Gateway, eventually, raw, sha256, tools};
 
 const VERSIONED: &str = r#"
 import asyncio
@@ -452,6 +453,126 @@ async fn who_may_not_come_in_any_more_hears_nothing_more_and_others_resume() {
     hang_up(&gateway).await;
     told_to_come_back(&mut resumed).await;
     assert_eq!(hers.get(None).await.status, 403);
+}
+
+/// A request of a session, in two pieces: all but the end of its body, and the end.
+fn halves(session: &Session, message: &Value) -> (String, String) {
+    let mut text = session.post_text(message);
+    let end = text.split_off(text.len() - 5);
+    (text, end)
+}
+
+#[tokio::test]
+async fn a_request_is_judged_by_what_is_in_force_when_its_body_has_arrived() {
+    let (alice, bob) = ("alice-token-0123456789abcdef", "bob-token-0123456789abcdef");
+    let token = |name, token| json!({"name": name, "sha256": sha256(token), "namespaces": ["*"]});
+    let both = json!({"tokens": [token("alice", alice), token("bob", bob)]});
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .config(json!({"admission": both}))
+        .start()
+        .await;
+    let add = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call",
+        "params": {"name": "add", "arguments": {"a": 1, "b": 2}}});
+    let denied = |overrides: Value| json!({"admission": both, "namespaces": {"overrides": {"calc": overrides}}});
+    for (changes, status) in [
+        (
+            json!({"admission": {"tokens": [token("alice", alice)]}}),
+            401,
+        ),
+        (denied(json!({"principals": ["alice"]})), 403),
+    ] {
+        let session = Session::start_as(&gateway, "calc", "2025-11-25", bob, json!({})).await;
+        let (begin, end) = halves(&session, &add);
+        let mut stream = tokio::net::TcpStream::connect(gateway.address)
+            .await
+            .unwrap();
+        stream.write_all(begin.as_bytes()).await.unwrap();
+        // Another request on another connection: the head of the first has been admitted by then.
+        assert_eq!(session.post(&add).await.status, 200);
+        gateway.reconfigure(changes);
+        hang_up(&gateway).await;
+        stream.write_all(end.as_bytes()).await.unwrap();
+        let answer = raw::answer(&mut stream).await.expect("an answer");
+        assert_eq!(answer.status, status);
+        assert_eq!(session.post(&add).await.status, status);
+        gateway.reconfigure(denied(json!({})));
+        hang_up(&gateway).await;
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_that_lets_a_principal_in_no_more_is_closed_on_every_surface() {
+    let folder = tempfile::tempdir().unwrap();
+    let members = folder.path().join("both.toml");
+    fs::write(
+        &members,
+        "active_toolsets = [\"*\"]\n\n[[servers]]\nnamespace = \"\"\nfrom = \"talk\"\n",
+    )
+    .unwrap();
+    let (alice, bob) = ("alice-token-0123456789abcdef", "bob-token-0123456789abcdef");
+    let token = |name, token| json!({"name": name, "sha256": sha256(token), "namespaces": ["*"]});
+    let config = |principals: Value| {
+        json!({"admission": {"tokens": [token("alice", alice), token("bob", bob)]},
+            "toolman": {"both": {"config": members}},
+            "namespaces": {"overrides": {"talk": {"principals": principals}}}})
+    };
+    let gateway = Gateway::with_tools([("talk", "talking.py", tools::TALKING)])
+        .config(config(json!(["*"])))
+        .start()
+        .await;
+    let session = Session::start_as(&gateway, "talk", "2025-11-25", bob, json!({})).await;
+    let aggregate = Session::start_as(&gateway, "both", "2025-11-25", bob, json!({})).await;
+    let announce = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "announce", "arguments": {}}});
+    let mut stream = session.listen().await;
+    assert_eq!(session.post(&announce).await.status, 200);
+    let heard = stream.event().await.expect("lists have changed");
+    let listed = async || {
+        let answer = aggregate
+            .request(2, "tools/list", json!({}))
+            .await
+            .to_string();
+        answer.contains("announce")
+    };
+    eventually("the member is listed", async || {
+        listed().await.then_some(())
+    })
+    .await;
+    let rest = async |path: &str| {
+        let request = gateway.client.get(gateway.url(path)).bearer_auth(bob);
+        let answer = request.header("X-Namespace", "talk").send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    assert!(rest("/namespaces").await.1.contains("talk"));
+
+    gateway.reconfigure(config(json!(["alice"])));
+    hang_up(&gateway).await;
+    told_to_come_back(&mut stream).await;
+    assert_eq!(session.get(heard.id.as_deref()).await.status, 403);
+    assert_eq!(session.post(&announce).await.status, 403);
+    assert_eq!(rest("/tools").await.0, 403);
+    let call = gateway.client.post(gateway.url("/tools/announce"));
+    let call = call
+        .bearer_auth(bob)
+        .header("X-Namespace", "talk")
+        .json(&json!({}));
+    assert_eq!(call.send().await.unwrap().status(), 403);
+    let (status, namespaces) = rest("/namespaces").await;
+    assert!(
+        status == 200 && !namespaces.contains("talk"),
+        "{namespaces}"
+    );
+    assert!(
+        !listed().await,
+        "the aggregate lists what its member does not"
+    );
+    let mut answer = aggregate.post(&announce).await;
+    let answer = match answer.is_events() {
+        true => answer.message().await,
+        false => answer.json().await,
+    };
+    let failed = answer["error"].is_object() || answer["result"]["isError"] == true;
+    assert!(failed, "{answer}");
 }
 
 #[tokio::test]
