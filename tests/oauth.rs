@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::support::{DEADLINE, Gateway, TOKEN, eventually, eventually_within, tools};
 
 mod issuer;
+mod passed_on;
 mod places;
 mod sdk;
 

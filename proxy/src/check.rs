@@ -246,7 +246,10 @@ fn masked(config: &Config) -> Result<String, yaml::Error> {
 /// Credentials, values of headers and queries of URLs, any of which may be a secret.
 fn mask_remote(tree: &mut Value, server: &RemoteServerConfig) {
     if let Some(credentials) = &server.credentials {
-        tree["credentials"] = credentials.masked().into();
+        tree["credentials"] = match server.passes_credentials() {
+            true => "pass".into(),
+            false => credentials.masked().into(),
+        };
     }
     for (header, template) in &server.headers.set {
         tree["headers"]["set"][header.as_str()] = template.masked().into();

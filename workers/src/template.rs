@@ -97,6 +97,11 @@ impl Template {
         }
     }
 
+    /// Whether it is that text, whatever the text stands for.
+    pub(crate) fn is(&self, text: &str) -> bool {
+        self.0 == text
+    }
+
     /// The names it refers to.
     pub(crate) fn names(&self) -> Vec<&str> {
         let pieces = self.pieces().unwrap_or_default();

@@ -143,6 +143,15 @@ pub(super) fn warnings(config: &Config, role: Role) -> Vec<String> {
             ));
         }
     }
+    let servers = config.upstreams.remote.iter();
+    for (name, _) in servers.filter(|(_, server)| server.passes_credentials()) {
+        if config.admission.oauth.is_empty() {
+            warnings.push(format!(
+                "upstreams.remote.{name}.credentials is pass, and admission.oauth lists no issuer: no client has an access \
+                 token that could be passed on"
+            ));
+        }
+    }
     let mut served = config.served_listeners(role);
     if !config.admission.certificates.is_empty()
         && !served.any(|(_, listener)| listener.asks_for_certificates())

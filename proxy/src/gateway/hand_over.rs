@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, IF_NONE_MATCH};
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use smallvec::SmallVec;
 use tooldock_filters::route::RouteNamespace;
 use tooldock_filters::{Admitted, Fields, Reason, Rejection, RouteId, namespace, network};
 use tooldock_upstream::caller::{Caller, Visibility};
@@ -18,6 +19,7 @@ use tooldock_upstream::reply::Reply;
 use tooldock_upstream::service::{AdmittedRequest, PendingReply};
 use tooldock_upstream::web::WebRequest;
 use tooldock_upstream::{AcceptFlags, Carrier, McpHead, MirroredHeaders};
+use tooldock_workers::remote::is_of_the_gateway;
 
 use super::admit::{LeadsTo, peer_of, tls_of};
 use super::lasting::Lasting;
@@ -230,13 +232,19 @@ fn shorter(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     [one, other].into_iter().flatten().min()
 }
 
-/// A request's headers for remote servers that are sent some of them. An issuer gave its access token for this gateway
-/// alone: whatever the configuration passes on, the token stays here.
+/// A request's headers for remote servers that are sent some of them. Those that open the gateway stay here, whatever the
+/// configuration passes on. An access token of an issuer may go up, where a server has `credentials: pass`.
 fn headers_for_servers(session: &Session, admitted: &Admitted) -> HeaderMap {
     let mut headers = session.req_header().headers.clone();
     let grant = admitted.principal.as_ref().and_then(|it| it.grant());
-    if grant.is_some_and(|grant| grant.token_scopes().is_some()) {
-        headers.remove(AUTHORIZATION);
+    let has_access_token = grant.is_some_and(|grant| grant.token_scopes().is_some());
+    let stays = |name: &HeaderName| {
+        is_of_the_gateway(name.as_str()) && !(has_access_token && *name == AUTHORIZATION)
+    };
+    let staying: SmallVec<[HeaderName; 2]> =
+        headers.keys().filter(|it| stays(it)).cloned().collect();
+    for name in &staying {
+        headers.remove(name);
     }
     headers
 }

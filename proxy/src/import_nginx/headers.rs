@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::remote::RemoteServerConfig;
+use tooldock_workers::remote::{RemoteServerConfig, is_of_the_gateway};
 use tooldock_workers::yaml;
 
 use super::report::Report;
@@ -31,6 +31,10 @@ const HARMLESS: [&str; 10] = [
     "host",
     "cache-control",
 ];
+
+/// A server that was sent clients' credentials.
+const KEPT_BACK: &str = "clients' credentials open the gateway and do not go up: write credentials with a token of the gateway's own, or \
+                         credentials: pass if clients log in by admission.oauth and the server takes the same access tokens";
 
 /// Adds `headers` and `credentials` of a remote server.
 pub(super) fn write_requests<'a>(
@@ -60,7 +64,9 @@ pub(super) fn write_requests<'a>(
             continue;
         }
         if only_variable(value) == Some(&of_client) {
-            if lower != "host" && !pass.iter().any(|it| it.eq_ignore_ascii_case(header)) {
+            if is_of_the_gateway(&lower) {
+                report.plain(directive, KEPT_BACK);
+            } else if lower != "host" && !pass.iter().any(|it| it.eq_ignore_ascii_case(header)) {
                 pass.push(header);
             }
             continue;
@@ -91,11 +97,7 @@ pub(super) fn write_requests<'a>(
             }
         }
     }
-    let authorizes = credentials.is_some();
-    pass.retain(|header| match header.to_ascii_lowercase().as_str() {
-        "authorization" if authorizes => false,
-        lower => !set.contains_key(lower),
-    });
+    pass.retain(|header| !set.contains_key(&header.to_ascii_lowercase()));
     let mut headers = Map::default();
     let mut values = Map::default();
     for (header, value, at) in set.into_values() {

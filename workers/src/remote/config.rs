@@ -51,7 +51,8 @@ pub struct RemoteServerConfig {
     pub allow_private: bool,
     /// What happens to headers on their way up.
     pub headers: HeadersConfig,
-    /// The value of `Authorization` in every request.
+    /// The value of `Authorization` in every request. With `pass` that of the client's own request goes up, where it is an
+    /// access token of `admission.oauth`.
     pub credentials: Option<Template>,
     /// The names in `credentials` and `headers.set` that each principal has of its own, in place of one value for all.
     pub personal: Vec<String>,
@@ -313,6 +314,11 @@ impl RemoteServerConfig {
             }
             oauth.validate(&self.personal)?;
         }
+        let misspelt = |it: &&Template| ["Pass", "PASS"].iter().any(|text| it.is(text));
+        if self.credentials.as_ref().filter(misspelt).is_some() {
+            let message = "is written in lower case: pass";
+            return Err(InvalidServer::new("credentials", message));
+        }
         let authorizes = self.credentials.is_some() || self.oauth.is_some();
         self.headers.validate(authorizes)?;
         let templates = self.headers.set.values().chain(&self.credentials);
@@ -413,11 +419,16 @@ impl RemoteServerConfig {
         Ok(())
     }
 
+    /// Whether clients' own access tokens go up: `credentials: pass`.
+    pub fn passes_credentials(&self) -> bool {
+        self.credentials.as_ref().is_some_and(|it| it.is("pass"))
+    }
+
     /// A server tells everybody in a session what it says of its own accord, such as log messages.
     fn validate_isolation(&self) -> Result<(), InvalidServer> {
-        if self.isolation == Isolation::Shared && self.headers.passes("authorization") {
-            let message = "is shared, and headers.pass has authorization: clients would hear what the server says about \
-                           each other; write isolation: session or principal";
+        if self.isolation == Isolation::Shared && self.passes_credentials() {
+            let message = "is shared, and credentials is pass: clients would hear what the server says about each other; \
+                           write isolation: session or principal";
             return Err(InvalidServer::new("isolation", message));
         }
         let own = matches!(self.isolation, Isolation::Auto | Isolation::Principal);
@@ -554,7 +565,7 @@ mod tests {
                 "has X-A, and headers.pass has it, too: leave out one",
             ),
             (
-                "{ backends: ['https://a'], isolation: shared, headers: { pass: [Authorization] } }",
+                "{ backends: ['https://a'], isolation: shared, credentials: pass }",
                 "isolation",
                 "write isolation: session or principal",
             ),
@@ -569,8 +580,33 @@ mod tests {
                 "leave out one",
             ),
             (
-                "{ backends: ['https://a'], credentials: x, headers: { pass: [Authorization] } }",
+                "{ backends: ['https://a'], headers: { pass: [AuthoriZation] } }",
                 "headers.pass",
+                "Write credentials: pass",
+            ),
+            (
+                "{ backends: ['https://a'], credentials: pass, headers: { pass: [Authorization] } }",
+                "headers.pass",
+                "leave it out",
+            ),
+            (
+                "{ backends: ['https://a'], headers: { pass: [X-Manager-Token] } }",
+                "headers.pass",
+                "opens this gateway",
+            ),
+            (
+                "{ backends: ['https://a'], headers: { pass: [Proxy-Authorization] } }",
+                "headers.pass",
+                "never goes up",
+            ),
+            (
+                "{ backends: ['https://a'], credentials: PASS }",
+                "credentials",
+                "in lower case",
+            ),
+            (
+                "{ backends: ['https://a'], credentials: pass, headers: { remove: [Authorization] } }",
+                "headers.remove",
                 "leave out one",
             ),
             (

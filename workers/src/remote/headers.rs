@@ -39,6 +39,10 @@ const DECIDED: [&str; 12] = [
     "tracestate",
 ];
 
+/// Headers whose values open the gateway itself. No server is sent them: whoever reads one there is let in here.
+/// `credentials: pass` hands on clients' access tokens of OAuth.
+const OF_THE_GATEWAY: [&str; 2] = ["authorization", "x-manager-token"];
+
 /// `headers:` of a server.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -49,6 +53,11 @@ pub struct HeadersConfig {
     pub remove: Vec<String>,
     /// Headers of the client's own request that go up.
     pub pass: Vec<String>,
+}
+
+/// Whether the value of a header opens the gateway itself. The name is in lower case.
+pub fn is_of_the_gateway(name: &str) -> bool {
+    OF_THE_GATEWAY.contains(&name)
 }
 
 /// Whether a header says how a message travels on one connection. The name is in lower case.
@@ -92,6 +101,17 @@ impl HeadersConfig {
                     "is decided by the backend's URL: leave it out, or write headers.set",
                 );
             }
+            if key == "headers.pass" && lower == "authorization" {
+                return wrong(
+                    "has authorization, which carries API keys and tokens that open this gateway: leave it out. Write \
+                     credentials: pass to hand on the access tokens of clients that logged in by admission.oauth",
+                );
+            }
+            if key == "headers.pass" && OF_THE_GATEWAY.contains(&&*lower) {
+                return wrong(&format!(
+                    "has {lower}, which carries a token that opens this gateway: leave it out"
+                ));
+            }
         }
         for (key, names) in [
             ("headers.remove", &self.remove),
@@ -111,8 +131,8 @@ impl HeadersConfig {
         self.agree(credentials)
     }
 
-    /// Whether that header of the client's own request goes up.
-    pub(super) fn passes(&self, name: &str) -> bool {
+    /// Whether the list names a header of the client's own request.
+    fn passes(&self, name: &str) -> bool {
         self.pass.iter().any(|it| it.eq_ignore_ascii_case(name))
     }
 
@@ -123,12 +143,6 @@ impl HeadersConfig {
             return Err(InvalidServer::new(
                 "headers.remove",
                 format!("has {name}, and headers.pass has it, too: leave out one of them"),
-            ));
-        }
-        if credentials && self.passes("authorization") {
-            return Err(InvalidServer::new(
-                "headers.pass",
-                "has authorization, and there are credentials: leave out one of them",
             ));
         }
         if credentials && has(&self.remove, "authorization") {

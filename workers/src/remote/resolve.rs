@@ -66,7 +66,8 @@ pub(crate) fn spec(
         hidden.extend(template.hidden(&sources));
         Ok(Some(value))
     };
-    let credentials = config.credentials.as_ref();
+    let passes = config.passes_credentials();
+    let credentials = config.credentials.as_ref().filter(|_| !passes);
     let credentials = credentials
         .map(|it| fill("credentials".into(), "authorization", it))
         .transpose()?
@@ -87,6 +88,8 @@ pub(crate) fn spec(
         personal.authorize(by);
     }
     let lower = |names: &[String]| names.iter().map(|it| it.to_ascii_lowercase()).collect();
+    let mut pass: Vec<String> = lower(&config.headers.pass);
+    pass.extend(passes.then(|| "authorization".to_owned()));
     let mut backends = Vec::new();
     for (index, entry) in config.backends.iter().enumerate() {
         let backend = Backend::parse(&entry.url).map_err(|message| {
@@ -113,7 +116,7 @@ pub(crate) fn spec(
         headers: HeaderRules {
             set,
             remove: lower(&config.headers.remove),
-            pass: lower(&config.headers.pass),
+            pass,
         },
         credentials,
         personal,
@@ -213,6 +216,19 @@ mod tests {
         );
         let hidden: Vec<_> = spec.secrets.iter().map(Secret::expose).collect();
         assert_eq!(hidden, ["hunter3", "Bearer hunter3", "hunter2", "hunter2"]);
+    }
+
+    #[test]
+    fn the_word_pass_is_no_credential_but_passes_the_clients_own_on() {
+        let spec = resolved("{ backends: ['https://a'], credentials: pass }").expect("a spec");
+        assert_eq!((spec.credentials, spec.secrets.len()), (None, 0));
+        assert_eq!(spec.headers.pass, ["authorization"]);
+        let spec = resolved("{ backends: ['https://a'], credentials: 'Bearer pass' }");
+        let credentials = spec.expect("a spec").credentials;
+        assert_eq!(
+            credentials.as_ref().map(Secret::expose),
+            Some("Bearer pass")
+        );
     }
 
     #[test]

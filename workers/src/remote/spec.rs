@@ -86,7 +86,7 @@ pub struct HeaderRules {
     pub set: Vec<(String, Secret)>,
     /// Headers that no request has.
     pub remove: Vec<String>,
-    /// Headers of the client's own request that go up.
+    /// Headers of the client's own request that go up; `authorization` among them where it goes up as it is.
     pub pass: Vec<String>,
 }
 
@@ -259,10 +259,10 @@ mod tests {
     #[test]
     fn clients_with_credentials_of_their_own_share_no_session_by_themselves() {
         for (keys, expected) in [
-            ("headers: { pass: [Authorization] }", Isolation::Session),
+            ("credentials: pass", Isolation::Session),
             ("headers: { pass: [x-tenant] }", Isolation::Auto),
             (
-                "isolation: principal, headers: { pass: [authorization] }",
+                "isolation: principal, credentials: pass",
                 Isolation::Principal,
             ),
         ] {

@@ -184,16 +184,16 @@ pub(super) fn failed(server: &RemoteServer, code: CallErrorCode, what: &str) -> 
 pub(super) fn refused(server: &RemoteServer, status: StatusCode, headers: &HeaderMap) -> Failed {
     let number = status.as_u16();
     let mut passed = server.spec.headers.pass.iter();
-    let (whose, key) = match passed.any(|name| name == "authorization") {
-        true => ("client's own credentials, or missed them", "headers.pass"),
-        false => ("gateway's own credentials", "credentials"),
+    let whose = match passed.any(|name| name == "authorization") {
+        true => "client's own credentials, or missed them",
+        false => "gateway's own credentials",
     };
     let again = retry_after(headers).unwrap_or(RETRY);
     let (code, what) = match number {
         401 | 403 => (
             CallErrorCode::WorkerUnavailable,
             format!(
-                "refused the {whose} (HTTP {number}). Ask whoever operates the gateway to check the key {key} of this \
+                "refused the {whose} (HTTP {number}). Ask whoever operates the gateway to check the key credentials of this \
                  server"
             ),
         ),

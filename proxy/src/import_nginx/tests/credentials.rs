@@ -162,3 +162,22 @@ fn pages_that_a_condition_answers_are_not_all_pages() {
         assert!(!outcome.security, "{:#?}", outcome.lines);
     }
 }
+
+#[test]
+fn credentials_of_clients_are_passed_to_no_server() {
+    let outcome = front(
+        "",
+        "",
+        "proxy_set_header authorization $http_authorization; proxy_set_header X-Manager-Token $http_x_manager_token; \
+         proxy_set_header X-Tenant $http_x_tenant;",
+    );
+    let pass = at(&outcome, "upstreams.remote.search.headers.pass");
+    assert_eq!(pass, "[X-Tenant]", "{}", outcome.yaml);
+    let credentials = at(&outcome, "upstreams.remote.search.credentials");
+    assert_eq!(credentials, "null", "{}", outcome.yaml);
+    assert!(
+        outcome.says(&["proxy_set_header", "credentials: pass"]),
+        "{:#?}",
+        outcome.lines
+    );
+}
