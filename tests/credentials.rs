@@ -15,6 +15,7 @@ use crate::support::session::Session;
 use crate::support::{Gateway, eventually, programs, sha256};
 
 mod authorized;
+mod issuers;
 
 const KEY: &str = "test-secrets-key";
 const ADA: &str = "adas-token-0123456789abcdef";

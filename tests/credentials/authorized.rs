@@ -27,14 +27,14 @@ fn authorize(gateway: &Gateway, arguments: &[&str]) -> Command {
 }
 
 /// The command while it waits for a browser.
-struct Asking {
+pub(super) struct Asking {
     child: Child,
     printed: BufReader<ChildStdout>,
-    address: String,
+    pub(super) address: String,
 }
 
 impl Asking {
-    fn start(gateway: &Gateway, arguments: &[&str]) -> Self {
+    pub(super) fn start(gateway: &Gateway, arguments: &[&str]) -> Self {
         let mut child = authorize(gateway, arguments).spawn().unwrap();
         let mut printed = BufReader::new(child.stdout.take().unwrap());
         let mut address = String::new();
@@ -51,7 +51,7 @@ impl Asking {
     }
 
     /// What it says in the end, and whether it succeeded.
-    fn end(mut self) -> (bool, String) {
+    pub(super) fn end(mut self) -> (bool, String) {
         drop(self.child.stdin.take());
         let mut said = String::new();
         self.printed.read_to_string(&mut said).unwrap();
@@ -77,7 +77,7 @@ async fn house(far: &Backend, oauth: Value) -> Gateway {
 }
 
 /// The token of the last call.
-fn shown(far: &Backend) -> Option<String> {
+pub(super) fn shown(far: &Backend) -> Option<String> {
     let (head, _) = far.requests("tools/call").pop()?;
     header(&head, "authorization")
 }

@@ -1,6 +1,6 @@
 //! A copy of a remote server on a socket: a small MCP server with sessions over streamable HTTP, which a test can end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -26,6 +26,8 @@ struct State {
     requests: Mutex<Vec<(String, String)>>,
     /// Streams that are open.
     streams: Mutex<usize>,
+    /// Documents by path, for requests without a session.
+    documents: Mutex<BTreeMap<String, Value>>,
 }
 
 impl Backend {
@@ -77,6 +79,12 @@ impl Backend {
         all
     }
 
+    /// Answers `GET` of a path with that document from now on.
+    pub fn publish(&self, path: &str, document: Value) {
+        let mut documents = self.state.documents.lock().expect("fine");
+        documents.insert(path.to_owned(), document);
+    }
+
     pub fn open_streams(&self) -> usize {
         *self.state.streams.lock().expect("fine")
     }
@@ -105,6 +113,12 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
             .lock()
             .expect("fine")
             .push((head.clone(), body.clone()));
+        if let Some(document) = document(&state, &head) {
+            if stream.write_all(document.as_bytes()).await.is_err() {
+                return;
+            }
+            continue;
+        }
         let session = header(&head, "mcp-session-id").unwrap_or_default();
         let known = state.sessions.lock().expect("fine").contains(&session);
         let text = if message["method"] == "initialize" {
@@ -163,6 +177,14 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
             return;
         }
     }
+}
+
+/// The published document that a request asks for.
+fn document(state: &State, head: &str) -> Option<String> {
+    let path = head.strip_prefix("GET ")?.split(' ').next()?;
+    let documents = state.documents.lock().expect("fine");
+    let document = documents.get(path)?;
+    Some(answered(200, "", &document.to_string()))
 }
 
 /// A response, whose body is JSON if it has one.

@@ -74,11 +74,12 @@ impl RemoteClient {
         personal: Arc<PersonalSecrets>,
         authorizations: Option<Arc<AuthorizationStore>>,
     ) -> Arc<Self> {
+        let of_tokens = Arc::clone(&metrics);
         Arc::new_cyclic(|client| Self {
             connector: Arc::default(),
             names,
             metrics,
-            tokens: Tokens::new(client.clone(), control.clone(), authorizations),
+            tokens: Tokens::new(client.clone(), control.clone(), authorizations, of_tokens),
             control,
             personal,
             servers: Mutex::default(),

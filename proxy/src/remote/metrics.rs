@@ -21,6 +21,8 @@ metric_table! {
             "Requests to a backend by outcome: 2xx to 5xx, cut, body_timeout, or why there was no response";
         ejections: IntCounterVec["namespace", "backend"] = "tooldock_upstream_backend_ejections_total",
             "How often a backend was left out because requests to it failed";
+        authorizations_ended: IntCounterVec["namespace", "reason"] = "tooldock_upstream_authorizations_ended_total",
+            "Authorizations of the gateway at a remote server that count no more: issuer (the server names another authorization server), configuration, unbound or refused";
     }
     {
         /// The series there are, so that those of a backend go when the last who counts there does.
@@ -61,6 +63,22 @@ impl RemoteMetrics {
         });
         known.insert(key, Arc::downgrade(&series));
         series
+    }
+}
+
+impl RemoteMetrics {
+    /// Counts an authorization at the server of a namespace that counts no more.
+    pub(super) fn authorization_ended(&self, namespace: &NamespaceName, reason: &'static str) {
+        let labels = [namespace.as_str(), reason];
+        self.authorizations_ended.with_label_values(&labels).inc();
+    }
+
+    /// Takes away what was counted for a namespace that is no remote server any more.
+    pub(super) fn forget_ends(&self, namespace: &NamespaceName, reasons: &[&'static str]) {
+        for reason in reasons {
+            let labels = [namespace.as_str(), reason];
+            let _ = self.authorizations_ended.remove_label_values(&labels);
+        }
     }
 }
 

@@ -10,6 +10,9 @@
 //! fetched is an error for all who wait, and is not tried again within [`PAUSE`]. Tokens that the gateway gets in its own
 //! name ([`fetch`]) are in memory alone: they are fetched again after a start. Those that somebody authorized ([`kept`]) are
 //! those of one server, or of one principal at one server.
+//!
+//! A token goes to the backends that it was fetched for, and what it is renewed with to the authorization server that it
+//! came from ([`binding`]): a configuration with another backend, issuer, client or scope starts anew.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,18 +26,22 @@ use tokio::time::{Instant, timeout};
 use tooldock_upstream::http_client::{SendError, SendErrorKind};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::personal::not_authorized;
-use tooldock_workers::remote::{BackendId, Grant, OAuthSpec, RemoteServer};
+use tooldock_workers::remote::{BackendId, Grant, Host, OAuthSpec, RemoteServer};
 use tooldock_workers::secrets::{AuthorizationStore, Authorizer};
 
 use super::client::RemoteClient;
 use super::failure::failed;
 use super::lock;
+use super::metrics::RemoteMetrics;
 
 pub(crate) mod authorize;
+mod binding;
 mod endpoints;
 mod fetch;
 mod http_client;
+mod issuer;
 mod kept;
+mod renewal;
 
 /// After a token could not be fetched, nobody asks again for so long.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -51,6 +58,7 @@ pub(super) struct Tokens {
     control: Handle,
     /// Where those are kept that somebody authorized.
     authorizations: Option<Arc<AuthorizationStore>>,
+    metrics: Arc<RemoteMetrics>,
     /// Plain data.
     entries: Mutex<HashMap<EntryKey, Arc<Entry>>>,
 }
@@ -63,6 +71,8 @@ struct Entry {
     /// What it takes to get the token. Another configuration has another entry.
     spec: OAuthSpec,
     given: Option<Given>,
+    /// The hosts that the token may be sent to, and whether they are encrypted.
+    hosts: Vec<(Host, bool)>,
     /// Plain data.
     state: Mutex<State>,
     /// Its one permit is held by whoever fetches.
@@ -83,6 +93,48 @@ struct State {
     refused: Option<HeaderValue>,
     /// When the last attempt failed, and why.
     failed: Option<(Instant, String)>,
+    /// The end that was logged and counted.
+    ended: Option<End>,
+}
+
+/// Why there is no token.
+enum NoToken {
+    /// The next attempt may have another outcome.
+    Now(String),
+    /// The authorization counts no more, until an operator does something about it.
+    Ended(End, String),
+}
+
+/// Why an authorization counts no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The remote server names another authorization server.
+    Issuer,
+    /// The configuration names another server, issuer, client, resource or scope.
+    Configuration,
+    /// A record of before authorizations were bound to their authorization servers.
+    Unbound,
+    /// The authorization server does not renew it.
+    Refused,
+}
+
+impl End {
+    const ALL: [Self; 4] = [
+        Self::Issuer,
+        Self::Configuration,
+        Self::Unbound,
+        Self::Refused,
+    ];
+
+    /// The label in metrics.
+    fn label(self) -> &'static str {
+        match self {
+            Self::Issuer => "issuer",
+            Self::Configuration => "configuration",
+            Self::Unbound => "unbound",
+            Self::Refused => "refused",
+        }
+    }
 }
 
 /// A token, ready to be sent.
@@ -133,18 +185,26 @@ impl Tokens {
         client: Weak<RemoteClient>,
         control: Handle,
         authorizations: Option<Arc<AuthorizationStore>>,
+        metrics: Arc<RemoteMetrics>,
     ) -> Arc<Self> {
         Arc::new(Self {
             client,
             control,
             authorizations,
+            metrics,
             entries: Mutex::default(),
         })
     }
 
     /// Keeps the tokens of these namespaces alone.
     pub(super) fn retain(&self, keep: impl Fn(&NamespaceName) -> bool) {
-        lock(&self.entries).retain(|(name, _), _| keep(name));
+        lock(&self.entries).retain(|(name, _), _| {
+            let keeps = keep(name);
+            if !keeps {
+                self.metrics.forget_ends(name, &End::ALL.map(End::label));
+            }
+            keeps
+        });
     }
 
     /// The `Authorization` of a request to a server that a principal makes; `refused` is the one that the server did not
@@ -164,7 +224,7 @@ impl Tokens {
             failed(id, SendErrorKind::Request, true, &what)
         };
         let given = self.given(server, principal).map_err(refuse)?;
-        let entry = self.entry(&server.name, spec, given);
+        let entry = self.entry(server, spec, given);
         if let Some(refused) = refused {
             entry.forget(refused);
         }
@@ -195,16 +255,19 @@ impl Tokens {
         }
     }
 
-    fn entry(&self, name: &NamespaceName, spec: &OAuthSpec, given: Option<Given>) -> Arc<Entry> {
-        let key = (name.clone(), given.as_ref().map(|it| it.authorizer.clone()));
+    fn entry(&self, server: &RemoteServer, spec: &OAuthSpec, given: Option<Given>) -> Arc<Entry> {
+        let name = server.name.clone();
+        let key = (name, given.as_ref().map(|it| it.authorizer.clone()));
         let mut entries = lock(&self.entries);
-        let known = entries.get(&key);
-        if let Some(entry) = known.filter(|it| it.spec == *spec && it.given == given) {
+        let fits = |it: &&Arc<Entry>| it.spec == *spec && it.given == given && it.covers(server);
+        if let Some(entry) = entries.get(&key).filter(fits) {
             return Arc::clone(entry);
         }
+        let backends = server.spec.backends.iter().map(|it| &it.backend);
         let entry = Arc::new(Entry {
             spec: spec.clone(),
             given,
+            hosts: backends.map(|it| (it.host.clone(), it.tls)).collect(),
             state: Mutex::default(),
             flight: Semaphore::new(1),
         });
@@ -266,26 +329,35 @@ impl Tokens {
         let fetched = timeout(limit, self.fetched(&client, entry, server)).await;
         let fetched = fetched.unwrap_or_else(|_| {
             let seconds = limit.as_secs_f32();
-            Err(format!(
+            Err(NoToken::Now(format!(
                 "the authorization server did not answer within {seconds} s (timeouts.connect and timeouts.head)"
-            ))
+            )))
         });
         let mut state = lock(&entry.state);
         match fetched {
             Ok(token) => {
                 let authorization = token.authorization.clone();
                 (state.token, state.failed, state.refused) = (Some(token), None, None);
+                state.ended = None;
                 Ok(authorization)
             }
-            Err(reason) => {
+            Err(failure) => {
+                let (end, reason) = match failure {
+                    NoToken::Now(reason) => (None, reason),
+                    NoToken::Ended(end, reason) => (Some(end), reason),
+                };
                 let reason = server.without_secrets(&reason);
                 state.failed = Some((Instant::now(), reason.clone()));
+                if end.is_some() {
+                    // Its time may not be over yet.
+                    state.token = None;
+                }
+                let is_told = end.is_some() && state.ended == end;
+                state.ended = end;
                 drop(state);
-                tracing::warn!(
-                    namespace = %server.name,
-                    "no token for the server of namespace {}: {reason}",
-                    server.name
-                );
+                if !is_told {
+                    self.tell(server, end, &reason);
+                }
                 Err(reason)
             }
         }
@@ -293,12 +365,21 @@ impl Tokens {
 }
 
 impl Tokens {
+    /// Logs why there is no token, and counts an authorization that ended.
+    fn tell(&self, server: &RemoteServer, end: Option<End>, reason: &str) {
+        let name = &server.name;
+        if let Some(end) = end {
+            self.metrics.authorization_ended(name, end.label());
+        }
+        tracing::warn!(namespace = %name, "no token for the server of namespace {name}: {reason}");
+    }
+
     async fn fetched(
         &self,
         client: &Arc<RemoteClient>,
         entry: &Entry,
         server: &Arc<RemoteServer>,
-    ) -> Result<Token, String> {
+    ) -> Result<Token, NoToken> {
         match (&entry.given, &self.authorizations) {
             (Some(given), Some(store)) => {
                 let place = kept::Place {
@@ -308,12 +389,24 @@ impl Tokens {
                 let refused = lock(&entry.state).refused.clone();
                 kept::token(client, server, &entry.spec, place, refused.as_ref()).await
             }
-            _ => fetch::token(client, server, &entry.spec).await,
+            _ => {
+                let token = fetch::token(client, server, &entry.spec).await;
+                token.map_err(NoToken::Now)
+            }
         }
     }
 }
 
 impl Entry {
+    /// Whether the token may be sent to all backends of a server.
+    fn covers(&self, server: &RemoteServer) -> bool {
+        let mut backends = server.spec.backends.iter().map(|it| &it.backend);
+        backends.all(|it| {
+            let mut hosts = self.hosts.iter();
+            hosts.any(|(host, tls)| *host == it.host && *tls == it.tls)
+        })
+    }
+
     fn valid(&self, now: Instant) -> Option<Token> {
         let token = lock(&self.state).token.clone();
         token.filter(|it| now < it.expires_at)

@@ -2,6 +2,7 @@
 
 mod faults;
 mod oauth;
+mod oauth_binding;
 mod pools;
 mod tls;
 

@@ -161,8 +161,9 @@ async fn asked(server: &Arc<RemoteServer>, port: u16) -> Result<Authorization, F
     let asking = Asking::begin(&client, server, oauth, &redirect).await;
     let asking = asking.map_err(other)?;
     say(&format!(
-        "Open this address in a browser on this machine:\n\n{}\n\nIf the browser is on another machine, paste here the address \
+        "The authorization server is {}. Open this address in a browser on this machine:\n\n{}\n\nIf the browser is on another machine, paste here the address \
          that it ends at, which begins with {redirect}.\n",
+        asking.issuer(),
         asking.address()
     ));
     let answered = timeout(PATIENCE, answer(&asking, &listener, &origin));

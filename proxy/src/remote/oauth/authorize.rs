@@ -16,7 +16,8 @@ use rmcp::transport::auth::{
 use tooldock_workers::remote::{OAuthSpec, RemoteServer};
 use tooldock_workers::secrets::Authorization;
 
-use super::endpoints::{Endpoints, manager, told};
+use super::binding::Binding;
+use super::endpoints::{Endpoints, manager, one_line, told};
 use super::http_client::Http;
 use super::kept::Kept;
 use crate::remote::RemoteClient;
@@ -34,6 +35,7 @@ pub(crate) struct Asking {
     client_id: String,
     client_secret: Option<String>,
     state: String,
+    bound: Binding,
 }
 
 /// What became of a redirect.
@@ -58,7 +60,11 @@ impl Asking {
         spec: &OAuthSpec,
         redirect: &str,
     ) -> Result<Self, String> {
-        let Endpoints { mut manager, http } = manager(client, server, spec).await?;
+        let Endpoints {
+            mut manager,
+            http,
+            metadata,
+        } = manager(client, server, spec).await?;
         let store = InMemoryCredentialStore::new();
         manager.set_credential_store(store.clone());
         let (id, secret) = match &spec.client_id {
@@ -90,6 +96,8 @@ impl Asking {
         let session = session.map_err(|(_, error)| told(&error, &http))?;
         let url = Url::parse(&session.auth_url).map_err(|error| error.to_string())?;
         let state = query(&url, "state").ok_or("the address has no state")?;
+        let resource = query(&url, "resource").ok_or("the address has no resource")?;
+        let bound = Binding::new(server, spec, &metadata, resource);
         Ok(Self {
             session,
             http,
@@ -97,12 +105,19 @@ impl Asking {
             client_id: id,
             client_secret: secret,
             state,
+            bound,
         })
     }
 
     /// Where a browser has to go.
     pub(crate) fn address(&self) -> &str {
         &self.session.auth_url
+    }
+
+    /// The authorization server that is asked: its issuer, or the endpoint that the configuration names in its place.
+    pub(crate) fn issuer(&self) -> String {
+        let issuer = self.bound.issuer.as_deref();
+        one_line(issuer.unwrap_or(&self.bound.token_endpoint))
     }
 
     /// Takes the address that the browser came back to.
@@ -112,6 +127,9 @@ impl Asking {
         };
         if query(&url, "state").as_deref() != Some(&*self.state) {
             return Answered::Foreign;
+        }
+        if let Some(reason) = self.mixed_up(&url) {
+            return Answered::Refused(reason);
         }
         if let Some(error) = query(&url, "error") {
             let description = query(&url, "error_description").unwrap_or_default();
@@ -135,12 +153,33 @@ impl Asking {
                     client_id: self.client_id.clone(),
                     client_secret: self.client_secret.clone(),
                     credentials,
+                    bound: Some(self.bound.clone()),
                 };
                 Answered::Given(Authorization::new(kept.secret()))
             }
             Ok(None) => Answered::Refused("no token came".to_owned()),
             Err(error) => Answered::Refused(told(&error, &self.http)),
         }
+    }
+
+    /// Why an answer is not that of the authorization server that was asked (RFC 9207). `None`: nothing says so.
+    fn mixed_up(&self, url: &Url) -> Option<String> {
+        let mut issuers = url.query_pairs().filter(|(name, _)| name == "iss");
+        let (_, named) = issuers.next()?;
+        let reason = match (&self.bound.issuer, issuers.next()) {
+            (_, Some(_)) => "the answer names several authorization servers".to_owned(),
+            (Some(own), None) if *own == named => return None,
+            (Some(own), None) => {
+                format!(
+                    "the answer is that of the authorization server {named}, and {own} was asked"
+                )
+            }
+            (None, None) => format!(
+                "the answer names the authorization server {named}, and the configuration has token_url in the place of \
+                 issuer: write oauth.issuer instead"
+            ),
+        };
+        Some(one_line(&reason))
     }
 }
 

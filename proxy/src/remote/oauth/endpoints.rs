@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use oauth2::url::Url;
 use rmcp::transport::auth::{AuthError, AuthorizationManager, AuthorizationMetadata};
 use tooldock_workers::remote::{OAuthSpec, RemoteServer};
 
 use super::http_client::Http;
+use super::issuer;
 use crate::remote::RemoteClient;
 
 /// The longest reason that is passed on, in characters.
@@ -15,9 +17,11 @@ const REASON_MAX: usize = 300;
 pub(super) struct Endpoints {
     pub(super) manager: AuthorizationManager,
     pub(super) http: Arc<Http>,
+    pub(super) metadata: AuthorizationMetadata,
 }
 
-/// What asks the authorization server of a server.
+/// What asks the authorization server of a server. Its metadata come from the addresses of its issuer, also where the remote
+/// server named the issuer: who names an issuer does not say where that issuer takes codes, secrets and tokens.
 ///
 /// # Errors
 ///
@@ -28,23 +32,41 @@ pub(super) async fn manager(
     spec: &OAuthSpec,
 ) -> Result<Endpoints, String> {
     let http = Arc::new(Http::new(client, server));
-    let at = async |url: &str| {
-        let own = Arc::clone(&http);
-        let manager = AuthorizationManager::new_with_oauth_http_client(url, own).await;
-        manager.map_err(|error| told(&error, &http))
+    let mut manager = at_resource(&http, spec).await?;
+    let metadata = match configured(&http, spec).await? {
+        Some(metadata) => metadata,
+        None => {
+            let named = match named(&manager).await {
+                Ok(named) => named,
+                Err(error) => return Err(told(&error, &http)),
+            };
+            let named = named.first().ok_or(
+                "no authorization server was discovered: write oauth.token_url or oauth.issuer",
+            )?;
+            issuer::metadata(&http, named).await?
+        }
     };
-    // Its address is what tokens are for.
-    let mut manager = at(&spec.resource).await?;
-    let metadata = match (&spec.token_url, &spec.issuer) {
-        (Some(token_url), _) => configured(spec, token_url),
-        (None, Some(issuer)) => discovered(&at(issuer).await?, &http).await?,
-        (None, None) => discovered(&manager, &http).await?,
-    };
-    manager.set_metadata(metadata);
-    Ok(Endpoints { manager, http })
+    manager.set_metadata(metadata.clone());
+    Ok(Endpoints {
+        manager,
+        http,
+        metadata,
+    })
 }
 
-fn configured(spec: &OAuthSpec, token_url: &str) -> AuthorizationMetadata {
+/// The metadata that the configuration stands for. `None`: it names neither endpoints nor an issuer.
+pub(super) async fn configured(
+    http: &Http,
+    spec: &OAuthSpec,
+) -> Result<Option<AuthorizationMetadata>, String> {
+    match (&spec.token_url, &spec.issuer) {
+        (Some(token_url), _) => Ok(Some(written(spec, token_url))),
+        (None, Some(issuer)) => issuer::metadata(http, issuer).await.map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
+fn written(spec: &OAuthSpec, token_url: &str) -> AuthorizationMetadata {
     let mut metadata = AuthorizationMetadata::default();
     // Part of the type also where nobody authorizes anything.
     let authorization_url = spec.authorization_url.as_deref().unwrap_or(token_url);
@@ -53,17 +75,58 @@ fn configured(spec: &OAuthSpec, token_url: &str) -> AuthorizationMetadata {
     metadata
 }
 
-async fn discovered(
-    manager: &AuthorizationManager,
-    http: &Http,
-) -> Result<AuthorizationMetadata, String> {
-    let found = manager.resolve_metadata().await;
-    let found = found.map_err(|error| told(&error, http))?;
-    match found.source.is_discovered() {
-        true => Ok(found.metadata),
-        false => Err(
-            "no authorization server was discovered: write oauth.token_url or oauth.issuer".into(),
-        ),
+/// The issuers that a remote server names now (RFC 9728), in its order; none where it names none.
+///
+/// # Errors
+///
+/// That cannot be said now: the server did not answer, or not in a way that can be read.
+pub(super) async fn issuers_of(
+    client: &Arc<RemoteClient>,
+    server: &Arc<RemoteServer>,
+    spec: &OAuthSpec,
+) -> Result<Vec<String>, String> {
+    let http = Arc::new(Http::new(client, server));
+    let manager = at_resource(&http, spec).await?;
+    match named(&manager).await {
+        Ok(named) => Ok(named),
+        // An authorization server elsewhere that does not answer was named all the same.
+        Err(AuthError::DiscoveryRequestFailed { url, .. }) if !is_at(&url, &spec.resource) => {
+            Ok(issuer::of_address(&url))
+        }
+        Err(error) => Err(told(&error, &http)),
+    }
+}
+
+/// Whether an address has the origin of a resource.
+fn is_at(url: &Url, resource: &str) -> bool {
+    Url::parse(resource).is_ok_and(|it| it.origin() == url.origin())
+}
+
+/// The manager whose address is that of the resource: what tokens are for.
+async fn at_resource(http: &Arc<Http>, spec: &OAuthSpec) -> Result<AuthorizationManager, String> {
+    let own = Arc::clone(http);
+    let manager = AuthorizationManager::new_with_oauth_http_client(&*spec.resource, own).await;
+    manager.map_err(|error| told(&error, http))
+}
+
+async fn named(manager: &AuthorizationManager) -> Result<Vec<String>, AuthError> {
+    match manager.resolve_metadata().await {
+        Ok(found) if found.source.is_discovered() => {
+            Ok(found.metadata.issuer.into_iter().collect())
+        }
+        Ok(_) => Ok(Vec::new()),
+        // Named all the same.
+        Err(AuthError::AuthorizationServersUnavailable {
+            authorization_servers,
+            ..
+        }) => Ok(authorization_servers),
+        Err(
+            AuthError::AuthorizationServerMismatch {
+                expected_issuer, ..
+            }
+            | AuthError::AuthorizationServerMissingIssuer { expected_issuer },
+        ) => Ok(vec![expected_issuer]),
+        Err(error) => Err(error),
     }
 }
 
@@ -79,6 +142,11 @@ pub(super) fn told(error: &AuthError, http: &Http) -> String {
     let failed = http
         .failed()
         .map_or_else(String::new, |reason| format!(" ({reason})"));
-    let text = format!("{error}{failed}").replace(char::is_control, " ");
+    one_line(&format!("{error}{failed}"))
+}
+
+/// A text of others as one line of bounded length.
+pub(super) fn one_line(text: &str) -> String {
+    let text = text.replace(char::is_control, " ");
     text.chars().take(REASON_MAX).collect()
 }

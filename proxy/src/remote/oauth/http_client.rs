@@ -3,10 +3,14 @@
 //! Most addresses that are asked are discovered: the remote server, or metadata, have named them. These lead to the public
 //! Internet and are encrypted, unless the operator has written the same host or allows private addresses.
 
+use std::io;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
-use http::Response;
+use http::header::LOCATION;
+use http::{Request, Response};
+use oauth2::{AsyncHttpClient, HttpRequest, HttpResponse};
 use rmcp::transport::auth::{
     OAuthHttpClient, OAuthHttpClientError, OAuthHttpClientFuture, OAuthHttpRequest,
 };
@@ -21,7 +25,7 @@ use crate::remote::{RemoteClient, lock};
 /// The longest answer of an authorization server, in bytes.
 const ANSWER_MAX: usize = 256 * 1024;
 
-/// Sends requests to authorization servers. Redirects are never followed: they are answers like any other.
+/// Sends requests to authorization servers. Redirects are never followed.
 pub(super) struct Http {
     client: Weak<RemoteClient>,
     server: Arc<RemoteServer>,
@@ -102,11 +106,25 @@ impl Http {
         }
     }
 
-    async fn send(
+    /// Sends a request, and keeps in mind why it failed. A redirect comes without its address, so that nobody follows it.
+    ///
+    /// # Errors
+    ///
+    /// The address may not be asked, or gave no answer of bounded length.
+    pub(super) async fn send(
         &self,
-        request: OAuthHttpRequest,
+        request: Request<Vec<u8>>,
     ) -> Result<Response<Vec<u8>>, OAuthHttpClientError> {
-        let (parts, body) = request.request.into_parts();
+        let sent = self.sent(request).await;
+        *lock(&self.failed) = sent.as_ref().err().map(ToString::to_string);
+        sent
+    }
+
+    async fn sent(
+        &self,
+        request: Request<Vec<u8>>,
+    ) -> Result<Response<Vec<u8>>, OAuthHttpClientError> {
+        let (parts, body) = request.into_parts();
         let backend = Backend::parse(&parts.uri.to_string())?;
         self.check(&backend)?;
         let client = self
@@ -136,16 +154,24 @@ impl Http {
         let mut answer = Response::new(read);
         *answer.status_mut() = response.status;
         *answer.headers_mut() = response.headers;
+        if response.status.is_redirection() {
+            answer.headers_mut().remove(LOCATION);
+        }
         Ok(answer)
     }
 }
 
 impl OAuthHttpClient for Http {
     fn execute(&self, request: OAuthHttpRequest) -> OAuthHttpClientFuture<'_> {
-        Box::pin(async {
-            let sent = self.send(request).await;
-            *lock(&self.failed) = sent.as_ref().err().map(ToString::to_string);
-            sent
-        })
+        Box::pin(self.send(request.request))
+    }
+}
+
+impl<'c> AsyncHttpClient<'c> for Http {
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<HttpResponse>> + Send + 'c>>;
+
+    fn call(&'c self, request: HttpRequest) -> Self::Future {
+        Box::pin(async { self.send(request).await.map_err(io::Error::other) })
     }
 }

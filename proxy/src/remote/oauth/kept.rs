@@ -2,23 +2,30 @@
 //! authorizations, and renewed there.
 //!
 //! A renewed token is kept before it is used: many authorization servers take a refresh token once. Where the authorization
-//! server refuses to renew, what was given counts no more, and somebody has to authorize the gateway again.
+//! server refuses to renew, or the remote server names another one, the authorization is over: it is forgotten, and the
+//! gateway has to be authorized again. Where the configuration has changed, it is kept for the configuration of before, and
+//! its tokens are not used ([`Binding`]).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use futures_util::future::BoxFuture;
 use http::HeaderValue;
 use oauth2::TokenResponse as _;
-use rmcp::transport::auth::{
-    AuthError, CredentialStore as _, InMemoryCredentialStore, OAuthClientConfig, StoredCredentials,
-};
+use oauth2::url::Url;
+use rmcp::transport::auth::StoredCredentials;
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 use tooldock_workers::personal::not_authorized;
 use tooldock_workers::remote::{OAuthSpec, RemoteServer};
 use tooldock_workers::secrets::{Authorization, AuthorizationStore, Authorizer, Secret};
 
-use super::Token;
-use super::endpoints::manager;
+use super::binding::Binding;
+use super::endpoints::{configured, issuers_of};
+use super::http_client::Http;
+use super::issuer;
+use super::renewal::{Failed, renew};
+use super::{End, NoToken, Token};
 use crate::remote::RemoteClient;
 
 /// The lifetime of a token whose server does not say: until the server refuses it.
@@ -32,6 +39,9 @@ pub(super) struct Kept {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) client_secret: Option<String>,
     pub(super) credentials: StoredCredentials,
+    /// Absent in files of versions that did not bind authorizations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) bound: Option<Binding>,
 }
 
 impl Kept {
@@ -70,78 +80,128 @@ pub(super) async fn token(
     spec: &OAuthSpec,
     place: Place<'_>,
     refused: Option<&HeaderValue>,
-) -> Result<Token, String> {
+) -> Result<Token, NoToken> {
     let lost = || not_authorized(place.authorizer.clone()).message;
-    let given = place.store.get(place.authorizer).ok_or_else(lost)?;
+    let given = place.store.get(place.authorizer);
+    let given = given.ok_or_else(|| NoToken::Now(lost()))?;
     let kept: Kept = serde_json::from_str(given.tokens.expose())
-        .map_err(|_| "what was kept of the authorization is damaged".to_owned())?;
+        .map_err(|_| NoToken::Now("what was kept of the authorization is damaged".to_owned()))?;
+    let ended = |end, reason: String| NoToken::Ended(end, format!("{reason}: {}", lost()));
+    let (given, kept, bound) = match kept.bound.clone() {
+        Some(bound) => (given, kept, bound),
+        None => match adopt(client, server, spec, &kept).await? {
+            Ok(bound) => {
+                let kept = Kept {
+                    bound: Some(bound.clone()),
+                    ..kept
+                };
+                let now = Authorization {
+                    since: given.since,
+                    tokens: kept.secret(),
+                };
+                put(&place, given, Some(now.clone())).await;
+                (now, kept, bound)
+            }
+            Err(reason) => return Err(ended(End::Unbound, reason)),
+        },
+    };
+    if let Some(why) = bound.differs(server, spec, &kept.client_id) {
+        let reason = format!("the authorization was given for {why}, and its tokens are not sent");
+        return Err(ended(End::Configuration, reason));
+    }
     let token = kept.token();
     let usable = token.filter(|it| it.is_valid() && refused != Some(&it.authorization));
     if let Some(token) = usable.as_ref().filter(|it| !it.is_old()) {
         return Ok(token.clone());
     }
-    let (before, renewed) = match renew(client, server, spec, kept).await {
-        Ok(renewed) => (given, renewed),
+    if let Some(other) = elsewhere(client, server, spec, &bound).await {
+        put(&place, given, None).await;
+        let own = bound.issuer.as_deref().unwrap_or_default();
+        let reason = format!(
+            "the server names the authorization server {other}, and the gateway was authorized at {own}: none of its tokens \
+             goes elsewhere, and the authorization is over"
+        );
+        return Err(ended(End::Issuer, reason));
+    }
+    let renewing: BoxFuture<'_, _> = Box::pin(renew(client, server, spec, &bound, &kept));
+    let renewed = match renewing.await {
+        Ok(renewed) => renewed,
         Err(Failed::Over(reason)) => {
-            let message = lost();
             put(&place, given, None).await;
-            return Err(format!("the authorization is over ({reason}): {message}"));
+            return Err(ended(
+                End::Refused,
+                format!("the authorization is over ({reason})"),
+            ));
         }
         // Its time is not over yet.
-        Err(Failed::Now(reason)) => return usable.ok_or(reason),
+        Err(Failed::Now(reason)) => return usable.ok_or(NoToken::Now(reason)),
     };
     let token = renewed.token();
     let now = Authorization {
-        since: before.since,
+        since: given.since,
         tokens: renewed.secret(),
     };
-    put(&place, before, Some(now)).await;
-    token.ok_or_else(|| super::UNSENDABLE.to_owned())
+    put(&place, given, Some(now)).await;
+    token.ok_or_else(|| NoToken::Now(super::UNSENDABLE.to_owned()))
 }
 
-/// Why a token was not renewed.
-enum Failed {
-    /// Not this time.
-    Now(String),
-    /// Never again.
-    Over(String),
-}
-
-async fn renew(
+/// Binds an authorization of a version that did not bind them, where the configuration names the authorization server. Such
+/// a record says nothing of the server that it was given for, and is therefore not renewed by what that server names.
+///
+/// The inner error says why it counts no more.
+async fn adopt(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
     spec: &OAuthSpec,
-    kept: Kept,
-) -> Result<Kept, Failed> {
-    let asked = manager(client, server, spec).await;
-    let mut asked = asked.map_err(Failed::Now)?;
-    // What the operator says now counts; a client that registered by itself has the secret it got then.
-    let id = spec.client_id.clone().unwrap_or(kept.client_id);
-    let secret = spec.client_secret.as_ref().map(|it| it.expose().to_owned());
-    let secret = secret.or(kept.client_secret);
-    // Nobody is sent anywhere.
-    let mut config = OAuthClientConfig::new(&*id, &*spec.resource);
-    config.client_secret.clone_from(&secret);
-    let store = InMemoryCredentialStore::new();
-    let renewed = async {
-        asked.manager.configure_client(config)?;
-        store.save(kept.credentials).await?;
-        asked.manager.set_credential_store(store.clone());
-        asked.manager.refresh_token().await?;
-        store.load().await
+    kept: &Kept,
+) -> Result<Result<Binding, String>, NoToken> {
+    let http = Http::new(client, server);
+    let metadata = configured(&http, spec).await.map_err(NoToken::Now)?;
+    let Some(metadata) = metadata else {
+        let reason = "the authorization is of a version that did not keep at which authorization server it was given. Name that \
+                      server in oauth.issuer, or authorize the gateway again";
+        return Ok(Err(reason.to_owned()));
     };
-    let credentials = renewed.await.map_err(|error| match error {
-        AuthError::TokenRefreshRejected(_) | AuthError::AuthorizationRequired => {
-            Failed::Over(asked.told(&error))
+    let before = kept.credentials.issuer.as_deref();
+    let another = |it: &&str| {
+        !metadata
+            .issuer
+            .as_deref()
+            .is_some_and(|own| issuer::is_same(it, own))
+    };
+    if let Some(before) = before.filter(another) {
+        return Ok(Err(format!("the authorization was given at {before}")));
+    }
+    // As the library writes it.
+    let resource = Url::parse(&spec.resource).map_or_else(|_| spec.resource.clone(), String::from);
+    Ok(Ok(Binding::new(server, spec, &metadata, resource)))
+}
+
+/// Another authorization server that the remote server names now, in the place of the one that the gateway was authorized
+/// at. `None` also where the server does not say: its authorization server is the one that it had.
+async fn elsewhere(
+    client: &Arc<RemoteClient>,
+    server: &Arc<RemoteServer>,
+    spec: &OAuthSpec,
+    bound: &Binding,
+) -> Option<String> {
+    if spec.issuer.is_some() || spec.token_url.is_some() {
+        return None;
+    }
+    let timeouts = server.spec.timeouts;
+    // Half of the time that the whole may take: the renewal comes after it.
+    let limit = (timeouts.connect + timeouts.head) / 2;
+    let named = timeout(limit, issuers_of(client, server, spec)).await;
+    let named = match named {
+        Ok(Ok(named)) => named,
+        Ok(Err(reason)) => {
+            let reason = server.without_secrets(&reason);
+            tracing::debug!(namespace = %server.name, "the server does not say who authorizes the gateway: {reason}");
+            return None;
         }
-        error => Failed::Now(asked.told(&error)),
-    })?;
-    let credentials = credentials.ok_or_else(|| Failed::Now("no token came".to_owned()))?;
-    Ok(Kept {
-        client_id: id,
-        client_secret: secret,
-        credentials,
-    })
+        Err(_) => return None,
+    };
+    bound.another(&named).map(super::endpoints::one_line)
 }
 
 /// Keeps renewed tokens, or takes away what counts no more.

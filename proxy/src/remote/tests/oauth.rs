@@ -9,7 +9,7 @@ use super::*;
 const REFUSED: &str = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n";
 
 /// An answer of a token endpoint with that token and lifetime in seconds.
-fn token(value: &str, lifetime: u32) -> Answer {
+pub(super) fn token(value: &str, lifetime: u32) -> Answer {
     let body =
         format!(r#"{{"access_token":"{value}","token_type":"bearer","expires_in":{lifetime}}}"#);
     let length = body.len();
@@ -28,7 +28,7 @@ fn wants(backend: &Scripted, endpoint: &str, more: &str) -> (Arc<RemoteServer>, 
     (server(&[backend.url()], &keys), client_with(SystemNames))
 }
 
-fn authorization(request: &str) -> Option<&str> {
+pub(super) fn authorization(request: &str) -> Option<&str> {
     let mut lines = request.lines();
     lines.find_map(|line| line.strip_prefix("authorization: "))
 }

@@ -1,0 +1,125 @@
+//! Renewing a token at the token endpoint that an authorization is bound to. Nothing is discovered for that.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use oauth2::basic::{
+    BasicErrorResponse, BasicErrorResponseType, BasicRevocationErrorResponse,
+    BasicTokenIntrospectionResponse,
+};
+use oauth2::{
+    AuthType, ClientId, ClientSecret, RefreshToken, RequestTokenError, Scope,
+    StandardRevocableToken, TokenResponse as _, TokenUrl,
+};
+use rmcp::transport::auth::{OAuthTokenResponse, StoredCredentials};
+use tooldock_workers::remote::{OAuthSpec, RemoteServer};
+
+use super::binding::{Binding, ClientAuth, Registration};
+use super::endpoints::one_line;
+use super::http_client::Http;
+use super::kept::Kept;
+use crate::remote::RemoteClient;
+
+type Client = oauth2::Client<
+    BasicErrorResponse,
+    OAuthTokenResponse,
+    BasicTokenIntrospectionResponse,
+    StandardRevocableToken,
+    BasicRevocationErrorResponse,
+>;
+
+/// Why a token was not renewed.
+pub(super) enum Failed {
+    /// Not this time.
+    Now(String),
+    /// Never again.
+    Over(String),
+}
+
+/// Renews the tokens of an authorization where it was given.
+///
+/// # Errors
+///
+/// Why they are not renewed, as one line. The caller takes secrets out.
+pub(super) async fn renew(
+    client: &Arc<RemoteClient>,
+    server: &Arc<RemoteServer>,
+    spec: &OAuthSpec,
+    bound: &Binding,
+    kept: &Kept,
+) -> Result<Kept, Failed> {
+    let before = kept.credentials.token_response.as_ref();
+    let refresh = before.and_then(|it| it.refresh_token());
+    let refresh = refresh.ok_or_else(|| Failed::Over("it has no refresh token".to_owned()))?;
+    // The operator's client has the secret that the configuration says now; one that registered has its own.
+    let secret = match bound.registration {
+        Registration::Configured => spec.client_secret.as_ref().map(|it| it.expose().to_owned()),
+        Registration::Dynamic => kept.client_secret.clone(),
+    };
+    let endpoint = TokenUrl::new(bound.token_endpoint.clone());
+    let endpoint = endpoint.map_err(|error| Failed::Now(one_line(&error.to_string())))?;
+    let mut asking = Client::new(ClientId::new(kept.client_id.clone())).set_token_uri(endpoint);
+    if let Some(secret) = &secret {
+        asking = asking.set_client_secret(ClientSecret::new(secret.clone()));
+    }
+    if bound.client_auth == ClientAuth::Post {
+        asking = asking.set_auth_type(AuthType::RequestBody);
+    }
+    let http = Http::new(client, server);
+    let scopes = kept.credentials.granted_scopes.iter().cloned();
+    let renewed = asking
+        .exchange_refresh_token(refresh)
+        .add_extra_param("resource", &bound.resource)
+        .add_scopes(scopes.map(Scope::new))
+        .request_async(&http)
+        .await;
+    let renewed = renewed.map_err(|error| failed(&error, &http))?;
+    Ok(Kept {
+        client_id: kept.client_id.clone(),
+        client_secret: secret,
+        credentials: credentials(kept, refresh, renewed),
+        bound: Some(bound.clone()),
+    })
+}
+
+fn failed(error: &RequestTokenError<io::Error, BasicErrorResponse>, http: &Http) -> Failed {
+    match error {
+        RequestTokenError::ServerResponse(response)
+            if *response.error() == BasicErrorResponseType::InvalidGrant =>
+        {
+            Failed::Over(one_line(&error.to_string()))
+        }
+        _ => {
+            let reason = http.failed();
+            let reason = reason.map_or_else(String::new, |it| format!(" ({it})"));
+            Failed::Now(one_line(&format!("{error}{reason}")))
+        }
+    }
+}
+
+/// The renewed tokens, with the refresh token and the scopes of before where the answer has none.
+fn credentials(
+    kept: &Kept,
+    refresh: &RefreshToken,
+    mut renewed: OAuthTokenResponse,
+) -> StoredCredentials {
+    if renewed.refresh_token().is_none() {
+        renewed.set_refresh_token(Some(refresh.clone()));
+    }
+    let scopes = renewed.scopes().map(|all| {
+        let all = all.iter();
+        all.map(|it| it.to_string()).collect()
+    });
+    let scopes = scopes.unwrap_or_else(|| kept.credentials.granted_scopes.clone());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let received = now.unwrap_or_default().as_secs();
+    let issuer = kept.credentials.issuer.clone();
+    StoredCredentials::new(
+        kept.client_id.clone(),
+        Some(renewed),
+        scopes,
+        Some(received),
+    )
+    .with_issuer(issuer)
+}
