@@ -31,13 +31,11 @@ pub(super) struct JudgedTokens<T> {
     tables: RwLock<Tables<T>>,
 }
 
-#[derive(Default)]
 struct Table<T> {
     judged: HashMap<TokenDigest, Judged<T>, Fingerprints>,
     bytes: usize,
 }
 
-#[derive(Default)]
 struct Tables<T> {
     young: Table<T>,
     old: Table<T>,
