@@ -17,6 +17,9 @@ const V1_MAX: usize = 107;
 /// The bytes of a header of version 2 before what it is about; the last two say how many follow.
 const V2_FIXED: usize = 16;
 
+/// The byte for version 2 and the command LOCAL.
+const V2_LOCAL: u8 = 0x20;
+
 /// The longest header of version 2 that is read, in bytes. The protocol asks senders for less than 536.
 const V2_MAX: usize = 4096;
 
@@ -65,11 +68,11 @@ async fn binary<C: AsyncRead + Unpin>(
         return Err(malformed(format!("longer than {V2_MAX} bytes")));
     }
     more(connection, header, rest).await?;
-    let header = v2::Header::try_from(header.as_slice()).map_err(malformed)?;
-    // A health check of the proxy itself.
-    if header.command == v2::Command::Local {
+    // A health check of the proxy itself: the protocol says that its family and addresses are not looked at.
+    if header[12] == V2_LOCAL {
         return Ok(None);
     }
+    let header = v2::Header::try_from(header.as_slice()).map_err(malformed)?;
     match (header.protocol, header.addresses) {
         (v2::Protocol::Datagram, _) => Err(malformed("it is about datagrams")),
         (v2::Protocol::Unspecified, _) | (_, v2::Addresses::Unspecified) => Ok(None),
@@ -187,6 +190,7 @@ mod tests {
                 Some("192.0.2.7:50000"),
             ),
             (binary_header(0x20, 0xff, &[]), None),
+            (binary_header(0x20, 0x11, &[]), None),
             (binary_header(0x20, 0x11, V4), None),
             (binary_header(0x20, 0x00, &[]), None),
             (binary_header(0x21, 0x00, &[1, 2, 3]), None),

@@ -10,6 +10,7 @@ use tokio::io::{
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tooldock_workers::failures::FailureLimits;
 use tooldock_workers::keys::{KeyKind, KeyStore, MadeKey, NewKey};
 use tooldock_workers::scope::ScopeTable;
 
