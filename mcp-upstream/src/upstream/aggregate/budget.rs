@@ -3,7 +3,7 @@
 use crate::upstream::worker::uri_template;
 
 /// Bytes of a template times bytes of a URI that one request may compare.
-const COMPARED_MAX: usize = 64 * 1024 * 1024;
+const COMPARED_MAX: usize = 16 * 1024 * 1024;
 
 /// How much one request may still compare URIs with templates, which costs the product of both lengths.
 pub(super) struct Budget(usize);

@@ -75,9 +75,20 @@ fn subject<'a>(
     Ok((session, uri.into()))
 }
 
-/// Whether the URI is listed, or a template could make it.
+/// Bytes of templates times bytes of a URI that one request may compare.
+const COMPARED_MAX: usize = 8 * 1024 * 1024;
+
+/// Whether the URI is listed, or a template could make it. Where comparing takes too long, the worker alone says.
 fn there_is(namespace: &Namespace, uri: &str) -> bool {
-    let templates = || namespace.resource_templates.iter();
+    let mut left = COMPARED_MAX;
+    let mut could_match = |template: &str| {
+        let Some(rest) = left.checked_sub(template.len() * uri.len()) else {
+            return true;
+        };
+        left = rest;
+        uri_template::could_match(template, uri)
+    };
+    let mut templates = namespace.resource_templates.iter();
     namespace.resource(uri).is_some()
-        || templates().any(|it| uri_template::could_match(&it.uri_template, uri))
+        || (uri.len() <= uri_template::URI_MAX && templates.any(|it| could_match(&it.uri_template)))
 }

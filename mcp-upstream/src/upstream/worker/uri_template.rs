@@ -2,7 +2,7 @@
 //! never to refuse one that it would take.
 
 /// Longer URIs match nothing: matching costs by the length of both.
-const URI_MAX: usize = 8 * 1024;
+pub(in crate::upstream) const URI_MAX: usize = 8 * 1024;
 
 /// Whether some expansion of the template could give the URI: the texts between the expressions stand in it in their
 /// order, the first at its beginning and the last at its end, and every expression has room.
