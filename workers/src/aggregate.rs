@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::names::NamespaceName;
 
+pub use crate::external::NamedBy;
 pub use file::{ServedOver, read};
 pub use nesting::{DEPTH_MAX, refused_nesting};
 pub use serve::{Aggregate, AggregateMember, Surroundings, namespace};
@@ -41,16 +42,6 @@ pub struct AggregateConfig {
     pub named_by: NamedBy,
 }
 
-/// Who has named the file of an aggregate.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum NamedBy {
-    /// The operator.
-    #[default]
-    Operator,
-    /// `$DATA/config.yaml`, where tool code can write: no addresses that are sent credentials, and no limits.
-    DataFile,
-}
-
 impl AggregateConfig {
     /// Reads the file.
     ///
@@ -65,12 +56,16 @@ impl AggregateConfig {
         }
     }
 
-    fn narrowed(&self, spec: AggregateSpec) -> Result<AggregateSpec, String> {
-        for member in &spec.members {
-            let what = match &member.kind {
+    fn narrowed(&self, mut spec: AggregateSpec) -> Result<AggregateSpec, String> {
+        for member in &mut spec.members {
+            let what = match &mut member.kind {
                 MemberKind::Remote(_) => "url",
                 MemberKind::Stdio(config) if config.limits.timeout.is_some() => "timeout",
-                MemberKind::Stdio(_) | MemberKind::Namespace(_) => continue,
+                MemberKind::Stdio(config) => {
+                    config.named_by = NamedBy::DataFile;
+                    continue;
+                }
+                MemberKind::Namespace(_) => continue,
             };
             return Err(format!(
                 "{}: server {:?}: {what} is for aggregates that the operator's configuration names; this one stands in $DATA/config.yaml",

@@ -7,6 +7,7 @@
 //! | numbers and times of limits | at most the ceiling, or what the operator's file says where that is more |
 //! | `mask_errors` | on where the operator's file says so |
 //! | `env_allowed` | the variables that both name |
+//! | a stdio server that is new, or runs another program or with other variables | runs, with the variables of `env_allowed` alone ([`NamedBy::DataFile`]) |
 //! | `enabled` of a server | off where the operator's file says so |
 //! | `toolman.NAME` | the operator's file where both name one; those of the data file alone are marked ([`NamedBy::DataFile`]) |
 //!
@@ -15,10 +16,10 @@
 
 use std::sync::Arc;
 
-use crate::aggregate::{AggregatesConfig, NamedBy};
+use crate::aggregate::AggregatesConfig;
 use crate::bounds::Bounded;
 use crate::config::{Ceilings, Limits, LimitsPatch, NamespacesConfig, OperatorLimits};
-use crate::external::{ServersConfig, StdioServersConfig};
+use crate::external::{NamedBy, ServersConfig, StdioServersConfig};
 use crate::names::NamespaceName;
 use crate::policy::covers;
 
@@ -57,6 +58,9 @@ pub fn narrow(
     for (name, server) in servers.iter_mut() {
         let own = operators_servers.stdio.get(name);
         let key = format!("upstreams.stdio.{name}");
+        if !own.is_some_and(|own| own.runs_the_same(server)) {
+            server.named_by = NamedBy::DataFile;
+        }
         if server.enabled && own.is_some_and(|own| !own.enabled) {
             server.enabled = false;
             narrowing.say(&format!("{key}.enabled"), "stays false");

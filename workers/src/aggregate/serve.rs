@@ -193,7 +193,8 @@ fn one(
                 warm: 0,
                 ..(**config).clone()
             };
-            external::stdio_member(name, &config, around.secrets, around.environment)
+            let allowed = &around.config.env_allowed;
+            external::stdio_member(name, &config, around.secrets, around.environment, allowed)
         }
         MemberKind::Remote(config) => {
             external::remote_member(name, config, around.secrets, around.environment)

@@ -93,7 +93,8 @@ fn checked(
         checked.error(format!("{path}: servers.{name}"), message);
     }
     let environment = |name: &str| std::env::var(name).ok();
-    for external in resolve(configured, &file, secrets, &environment) {
+    let allowed = &namespaces.env_allowed;
+    for external in resolve(configured, &file, secrets, &environment, allowed) {
         checked.look_at(external, from, data, namespaces);
     }
     checked

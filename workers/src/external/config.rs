@@ -52,6 +52,9 @@ macro_rules! server_keys {
             pub limits: LimitsPatch,
             /// Whether there is such a namespace at all.
             pub enabled: bool,
+            /// Whose file says what the server runs.
+            #[serde(skip)]
+            pub named_by: NamedBy,
         }
 
         impl Default for StdioServerConfig {
@@ -65,6 +68,7 @@ macro_rules! server_keys {
                     $($key: $default,)*
                     limits: LimitsPatch::default(),
                     enabled: true,
+                    named_by: NamedBy::Operator,
                 }
             }
         }
@@ -118,6 +122,17 @@ server_keys! {
         /// Spare processes, started before somebody needs one.
         warm: usize = 1;
     }
+}
+
+/// Whose file has named something that runs or is read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NamedBy {
+    /// The operator's.
+    #[default]
+    Operator,
+    /// A file of the data directory, where tool code can write: no addresses that are sent credentials, no limits, and no
+    /// variables of the gateway but those of `namespaces.env_allowed`.
+    DataFile,
 }
 
 /// Who shares a process of a server.
@@ -178,6 +193,12 @@ impl InvalidServer {
 }
 
 impl StdioServerConfig {
+    /// Whether another entry runs the same program in the same way, whatever its limits and its processes' lives.
+    pub(crate) fn runs_the_same(&self, other: &Self) -> bool {
+        let what = |it: &Self| (it.command.clone(), it.args.clone(), it.cwd.clone());
+        what(self) == what(other) && self.env == other.env && self.personal == other.personal
+    }
+
     /// Checks everything that needs no look outside. Of a server that is switched off nothing is asked: half a one may
     /// wait to be finished.
     ///

@@ -11,7 +11,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::config::{InvalidServer, StdioServerConfig};
+use super::config::{InvalidServer, NamedBy, StdioServerConfig};
 use super::registry_name::{PackageType, RegistryCache, launch};
 use crate::names::NamespaceName;
 use crate::tree_file::{self, Refused};
@@ -116,13 +116,13 @@ pub(crate) fn is_cached(data: &Path, name: &str) -> bool {
     cache(&data.join(CACHE_FILE)).contains_key(name)
 }
 
-/// Checks an entry as it would stand in the file.
+/// Reads an entry as it would stand in the file.
 ///
 /// # Errors
 ///
 /// Which key is wrong, and how.
-pub(crate) fn check_entry(entry: Value) -> Result<(), InvalidServer> {
-    server(entry, &RegistryCache::new()).map(drop)
+pub(crate) fn check_entry(entry: Value) -> Result<StdioServerConfig, InvalidServer> {
+    server(entry, &RegistryCache::new())
 }
 
 /// One entry.
@@ -147,6 +147,7 @@ fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, Inva
     }
     let mut config: StdioServerConfig = yaml::from_value(Value::Mapping(keys))
         .map_err(|error| InvalidServer::new("entry", error.to_string()))?;
+    config.named_by = NamedBy::DataFile;
     if !config.enabled {
         // Half a server may wait to be finished.
         return Ok(config);

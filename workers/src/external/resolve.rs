@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::config::{InvalidServer, StdioServerConfig, StdioServersConfig};
+use super::config::{InvalidServer, NamedBy, StdioServerConfig, StdioServersConfig};
 use super::file::{EXTERNAL_FILE, ServersFile};
 use super::spec::{ExternalServer, StdioSpec};
 use crate::config::LimitsPatch;
@@ -129,11 +129,13 @@ pub(crate) struct ExternalFailure {
 }
 
 /// All servers of all places, in name order, without those that are switched off. Of one name the operator's is used.
+/// `env_allowed` are the gateway's variables that servers of files in the data directory may have.
 pub(crate) fn resolve(
     configured: &ServersConfig,
     file: &ServersFile,
     secrets: &Secrets,
     environment: &dyn Fn(&str) -> Option<String>,
+    env_allowed: &[String],
 ) -> Vec<External> {
     let mut entries: BTreeMap<&NamespaceName, (Place, Entry<'_>)> = BTreeMap::new();
     let of_the_file = file.servers.iter().map(|(name, entry)| {
@@ -160,7 +162,7 @@ pub(crate) fn resolve(
     }
     let wanted = entries.into_iter().filter(|(_, (_, it))| it.is_wanted());
     let externals = wanted.map(|(name, (place, entry))| {
-        let mut external = one(name, place, entry, secrets, environment);
+        let mut external = one(name, place, entry, secrets, environment, env_allowed);
         if twice.contains(name) {
             external.issues.push(Issue {
                 code: COLLISION,
@@ -173,20 +175,16 @@ pub(crate) fn resolve(
     externals.collect()
 }
 
-/// A server that is a member of an aggregate alone.
+/// A server that is a member of an aggregate alone. `env_allowed` as for [`resolve`].
 pub(crate) fn stdio_member(
     name: &NamespaceName,
     config: &StdioServerConfig,
     secrets: &Secrets,
     environment: &dyn Fn(&str) -> Option<String>,
+    env_allowed: &[String],
 ) -> External {
-    one(
-        name,
-        Place::Stdio,
-        Entry::Stdio(config),
-        secrets,
-        environment,
-    )
+    let entry = Entry::Stdio(config);
+    one(name, Place::Stdio, entry, secrets, environment, env_allowed)
 }
 
 /// The same, reached over HTTP.
@@ -197,7 +195,7 @@ pub(crate) fn remote_member(
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> External {
     let entry = Entry::Remote(config);
-    one(name, Place::Remote, entry, secrets, environment)
+    one(name, Place::Remote, entry, secrets, environment, &[])
 }
 
 #[derive(Clone, Copy)]
@@ -231,12 +229,13 @@ fn one(
     entry: Entry<'_>,
     secrets: &Secrets,
     environment: &dyn Fn(&str) -> Option<String>,
+    env_allowed: &[String],
 ) -> External {
     let (variables, issues, server) = match entry {
         Entry::Stdio(config) => (
             variables(config),
             odd_arguments(config),
-            spec(name, config, secrets, environment)
+            spec(name, config, secrets, environment, env_allowed)
                 .map(|spec| ExternalServer::new(name.clone(), spec))
                 .map(|server| Server::Stdio(Arc::new(server))),
         ),
@@ -297,12 +296,16 @@ fn spec(
     config: &StdioServerConfig,
     secrets: &Secrets,
     environment: &dyn Fn(&str) -> Option<String>,
+    env_allowed: &[String],
 ) -> Result<StdioSpec, ExternalFailure> {
     let secrets = secrets.for_namespace(&name.owner()).values;
     let sources = Sources {
         secrets: &secrets,
         environment,
-        allowed: None,
+        allowed: match config.named_by {
+            NamedBy::Operator => None,
+            NamedBy::DataFile => Some(env_allowed),
+        },
     };
     let mut env = server_variables();
     let mut hidden = Vec::new();
@@ -312,10 +315,9 @@ fn spec(
         let told = |error: NoValue| {
             let reason = wrong(error.to_string());
             match error {
-                NoValue::Missing(_) => failure(name, MISSING, reason),
-                NoValue::Own(_) | NoValue::NotAllowed(_) | NoValue::Malformed => {
-                    failure(name, INVALID, reason)
-                }
+                // What runs with a variable that is allowed no more must not go on.
+                NoValue::Missing(_) | NoValue::NotAllowed(_) => failure(name, MISSING, reason),
+                NoValue::Own(_) | NoValue::Malformed => failure(name, INVALID, reason),
             }
         };
         if personal.take(variable, template, &sources).map_err(told)? {
@@ -378,6 +380,7 @@ fn looks_like_a_reference(argument: &str) -> bool {
 mod tests {
     use crate::yaml;
 
+    use super::super::file::check_entry;
     use super::*;
     use crate::secrets::Secret;
 
@@ -398,7 +401,7 @@ mod tests {
     fn resolved(yaml: &str, secrets: &Secrets) -> External {
         let environment = |name: &str| (name == "HERE").then(|| "hunter2".to_owned());
         let file = ServersFile::default();
-        let mut all = resolve(&configured(yaml), &file, secrets, &environment);
+        let mut all = resolve(&configured(yaml), &file, secrets, &environment, &[]);
         assert_eq!(all.len(), 1);
         all.remove(0)
     }
@@ -454,6 +457,40 @@ mod tests {
     }
 
     #[test]
+    fn a_server_of_a_file_that_tools_can_write_gets_allowed_variables_and_secrets_alone() {
+        let environment = |name: &str| Some(format!("value of {name}"));
+        let file = |variable: &str| {
+            let entry = yaml::from_str(&format!(
+                "{{ command: x, env: {{ A: '${{{variable}}}' }} }}"
+            ));
+            let entry = check_entry(entry.expect("YAML")).expect("an entry");
+            let mut file = ServersFile::default();
+            file.servers.insert("a".parse().expect("a name"), Ok(entry));
+            file
+        };
+        let resolved = |variable: &str, allowed: &[String]| {
+            let none = ServersConfig::default();
+            let secrets = one_secret();
+            let mut all = resolve(&none, &file(variable), &secrets, &environment, allowed);
+            all.remove(0).server
+        };
+        let allowed = ["REGION".to_owned()];
+        for variable in ["REGION", "STORED"] {
+            assert!(resolved(variable, &allowed).is_ok(), "{variable}");
+        }
+        let failure = resolved("AWS_SECRET", &allowed).expect_err("not allowed");
+        let message = &failure.error.message;
+        assert!(message.contains("namespaces.env_allowed"), "{message}");
+        assert!(!failure.keeps_old);
+        assert!(resolved("REGION", &[]).is_err());
+        // The operator's own servers may name any variable.
+        let operators = configured("{ a: { command: x, env: { A: '${AWS_SECRET}' } } }");
+        let (none, secrets) = (ServersFile::default(), Secrets::default());
+        let mut all = resolve(&operators, &none, &secrets, &environment, &[]);
+        assert!(all.remove(0).server.is_ok());
+    }
+
+    #[test]
     fn what_is_switched_off_is_not_there() {
         let configured = configured("{ a: { command: x, enabled: false }, b: { command: x } }");
         let all = resolve(
@@ -461,6 +498,7 @@ mod tests {
             &ServersFile::default(),
             &Secrets::default(),
             &|_| None,
+            &[],
         );
         assert_eq!(all.len(), 1);
         assert_eq!(all[0].name.as_str(), "b");
@@ -474,7 +512,7 @@ mod tests {
             file.servers.insert(name.parse().unwrap(), Err(wrong));
         }
         let configured = configured("{ a: { command: mine } }");
-        let mut all = resolve(&configured, &file, &Secrets::default(), &|_| None);
+        let mut all = resolve(&configured, &file, &Secrets::default(), &|_| None, &[]);
         assert_eq!(all[0].issues[0].code, COLLISION);
         let mine = stdio(all.remove(0).server);
         assert_eq!(mine.spec.program, Path::new("mine"));

@@ -57,7 +57,9 @@ impl Reloader {
         }
         let configured = Arc::clone(&lock(&self.servers));
         let environment = |name: &str| std::env::var(name).ok();
-        let mut externals = resolve(&configured, &file, secrets, &environment);
+        let allowed = Arc::clone(&lock(&self.namespaces));
+        let allowed = &allowed.env_allowed;
+        let mut externals = resolve(&configured, &file, secrets, &environment, allowed);
         externals.retain(|external| {
             let folder = sources.iter_mut().find(|it| it.name == external.name);
             let Some(folder) = folder else { return true };
