@@ -7,6 +7,7 @@ use std::path::Path;
 
 use tooldock_workers::aggregate;
 use tooldock_workers::external::{self, Checked, Finding};
+use tooldock_workers::mask::{self, MASK};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::remote::RemoteServerConfig;
 use tooldock_workers::scan;
@@ -20,9 +21,6 @@ mod issuers;
 mod target;
 
 pub(crate) use target::Target;
-
-/// What stands for a secret.
-const MASK: &str = "***MASKED***";
 
 /// Everything `check` prints.
 ///
@@ -227,6 +225,9 @@ fn masked(config: &Config) -> Result<String, yaml::Error> {
         .and_then(|upstreams| upstreams.get_mut("stdio"));
     if let Some(servers) = servers {
         for (name, server) in &config.upstreams.stdio {
+            let args = mask::arguments(server.args.iter().map(String::as_str));
+            let args = args.into_iter().map(Value::from).collect();
+            servers[name.as_str()]["args"] = Value::Sequence(args);
             for (variable, template) in &server.env {
                 servers[name.as_str()]["env"][variable.as_str()] = template.masked().into();
             }
@@ -262,9 +263,7 @@ fn mask_remote(tree: &mut Value, server: &RemoteServerConfig) {
         tree["oauth"]["client_secret"] = secret.masked().into();
     }
     for (index, backend) in server.backends.iter().enumerate() {
-        if let Some((url, _)) = backend.url.split_once('?') {
-            tree["backends"][index]["url"] = format!("{url}?{MASK}").into();
-        }
+        tree["backends"][index]["url"] = mask::url(&backend.url).into();
     }
 }
 
@@ -325,7 +324,7 @@ mod tests {
         let shown = masked(&config).expect("yaml");
         assert!(!shown.contains("hush"), "{shown}");
         assert!(shown.contains("X-A: ${TOKEN}"), "{shown}");
-        assert!(shown.contains("https://a/mcp?***MASKED***"), "{shown}");
+        assert!(shown.contains("https://a/mcp?key=***MASKED***"), "{shown}");
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub mod json;
 pub mod keys;
 pub mod manage;
 pub mod manifest;
+pub mod mask;
 pub mod metrics;
 pub mod names;
 pub mod namespace_scope;

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use super::{NotDone, Workspace, blocking};
 use crate::data_dir::write_atomically;
-use crate::external::{EXTERNAL_FILE, Template, check_entry, is_cached};
+use crate::external::{EXTERNAL_FILE, check_entry, is_cached};
+use crate::mask;
 use crate::names::NamespaceName;
 use crate::tree_file;
 use crate::yaml::{self, Mapping, Value};
@@ -26,7 +27,7 @@ pub struct ManagedServer {
     pub name: NamespaceName,
     /// Whether there is such a namespace at all.
     pub enabled: bool,
-    /// Its keys. Values of variables are hidden unless they are nothing but a reference.
+    /// Its keys. Values of variables are masked unless they are nothing but a reference, and so are credentials elsewhere.
     pub config: serde_json::Value,
 }
 
@@ -237,57 +238,7 @@ fn write(path: &Path, tree: Mapping) -> Result<(), NotDone> {
 
 /// An entry without what may be secret.
 fn shown(entry: &Value) -> serde_json::Value {
-    let mut shown = serde_json::to_value(entry).unwrap_or_default();
-    if let Some(env) = shown.get_mut("env").and_then(|env| env.as_object_mut()) {
-        for value in env.values_mut() {
-            let text = value.as_str().map(str::to_owned);
-            let text = text.unwrap_or_else(|| value.to_string());
-            *value = Template::new(text).masked().into();
-        }
-    }
-    if let Some(args) = shown.get_mut("args").and_then(|args| args.as_array_mut()) {
-        let mut hide_next = false;
-        for value in args {
-            let Some(text) = value.as_str() else { continue };
-            let (name, said) = match text.split_once('=') {
-                Some((name, said)) => (name, Some(said)),
-                None => (text, None),
-            };
-            let names_secret = name.starts_with('-') && is_secret(name);
-            let replaced = match said {
-                Some(said) if names_secret => Some(format!("{name}={}", masked(said))),
-                _ if hide_next => Some(masked(text)),
-                _ => Some(crate::environment::redact_credentials(text)),
-            };
-            hide_next = names_secret && said.is_none();
-            *value = replaced.into();
-        }
-    }
-    shown
-}
-
-fn masked(text: &str) -> String {
-    Template::new(text).masked().to_owned()
-}
-
-/// Whether an option's name says that a secret follows.
-fn is_secret(name: &str) -> bool {
-    const WORDS: [&str; 8] = [
-        "password",
-        "passwd",
-        "secret",
-        "token",
-        "apikey",
-        "credential",
-        "connectionstring",
-        "authorization",
-    ];
-    let letters: String = name
-        .chars()
-        .filter(char::is_ascii_alphanumeric)
-        .map(|letter| letter.to_ascii_lowercase())
-        .collect();
-    WORDS.iter().any(|word| letters.contains(word))
+    mask::server(&serde_json::to_value(entry).unwrap_or_default())
 }
 
 #[cfg(test)]

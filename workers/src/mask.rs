@@ -1,0 +1,431 @@
+//! Credentials in the configuration of servers, masked before anybody is shown it: names stay, values go.
+//!
+//! Values of variables and headers are shown only where they are nothing but a reference `${NAME}`. In other texts, such as
+//! arguments and addresses, whatever looks like a credential is masked. What cannot be told apart is masked.
+
+use serde_json::{Map, Value};
+
+use crate::environment::redact_credentials;
+use crate::template::Template;
+
+/// Stands in the place of a masked value.
+pub const MASK: &str = "***MASKED***";
+
+/// Words that begin credentials of well-known services.
+const KNOWN: [&str; 27] = [
+    "ghp_",
+    "gho_",
+    "ghu_",
+    "ghs_",
+    "ghr_",
+    "github_pat_",
+    "glpat-",
+    "sk-",
+    "sk_",
+    "rk_",
+    "pk_",
+    "xoxa-",
+    "xoxb-",
+    "xoxp-",
+    "xoxs-",
+    "xapp-",
+    "AKIA",
+    "ASIA",
+    "AIza",
+    "ya29.",
+    "npm_",
+    "pypi-",
+    "hf_",
+    "eyJ",
+    "td_",
+    "oub_",
+    "SG.",
+];
+/// The fewest characters behind such a beginning.
+const KNOWN_REST_MIN: usize = 4;
+/// A word of at least so many letters and digits is taken for a credential.
+const RANDOM_MIN: usize = 32;
+
+/// The value of a variable or a header.
+pub fn value(text: &str) -> String {
+    Template::new(text).masked().to_owned()
+}
+
+/// An address, without user and password, values of its query, and credentials in its path.
+pub fn url(text: &str) -> String {
+    let clean = redact_credentials(text);
+    let (clean, fragment) = split_kept(&clean, '#');
+    let (path, query) = split_kept(clean, '?');
+    let segments = path
+        .split('/')
+        .map(|it| match looks_random(it) || is_known(it) {
+            true => MASK,
+            false => it,
+        });
+    let mut shown = segments.collect::<Vec<_>>().join("/");
+    for (mark, part) in [('?', query), ('#', fragment)] {
+        if let Some(part) = part {
+            let fields = part.split('&').map(|field| match field.split_once('=') {
+                Some((name, said)) => format!("{name}={}", value(said)),
+                None => value(field),
+            });
+            shown.push(mark);
+            shown.push_str(&fields.collect::<Vec<_>>().join("&"));
+        }
+    }
+    shown
+}
+
+fn split_kept(text: &str, mark: char) -> (&str, Option<&str>) {
+    match text.split_once(mark) {
+        Some((before, after)) => (before, Some(after)),
+        None => (text, None),
+    }
+}
+
+/// A text of any kind, such as an argument or a script for a shell.
+pub fn text(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut next = Next::Shown;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (word, after) = rest.split_at(rest.find(is_gap).unwrap_or(rest.len()));
+        if !word.is_empty() {
+            shown.push_str(&in_text(word, &mut next));
+        }
+        let (gap, after) = after.split_at(after.find(|c| !is_gap(c)).unwrap_or(after.len()));
+        shown.push_str(gap);
+        rest = after;
+    }
+    shown
+}
+
+/// The arguments of a command.
+pub fn arguments<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let mut next = Next::Shown;
+    let masked = arguments.into_iter().map(|argument| {
+        let now = std::mem::replace(&mut next, Next::Shown);
+        match now {
+            Next::Masked => return value(argument),
+            Next::Pair => return pair(argument),
+            Next::Shown | Next::Separator => {}
+        }
+        if !argument.starts_with('-') {
+            return text(argument);
+        }
+        let Some((name, said)) = argument.split_once('=') else {
+            next = after_option(argument);
+            return text(argument);
+        };
+        match after_option(name) {
+            Next::Masked => format!("{name}={}", value(said)),
+            Next::Pair => format!("{name}={}", pair(said)),
+            Next::Shown | Next::Separator => text(argument),
+        }
+    });
+    masked.collect()
+}
+
+/// The keys of a server, as a file or the configuration has them.
+pub fn server(entry: &Value) -> Value {
+    match entry {
+        Value::Object(keys) => {
+            let masked = keys.iter().map(|(key, it)| (key.clone(), of_key(key, it)));
+            Value::Object(masked.collect::<Map<_, _>>())
+        }
+        Value::Array(all) => all.iter().map(server).collect(),
+        Value::String(said) => text(said).into(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => entry.clone(),
+    }
+}
+
+fn of_key(key: &str, entry: &Value) -> Value {
+    match (key, entry) {
+        ("args" | "arguments", Value::Array(all)) => {
+            let is_text = all.iter().all(Value::is_string);
+            match is_text {
+                true => arguments(all.iter().filter_map(Value::as_str)).into(),
+                false => all.iter().map(values).collect(),
+            }
+        }
+        ("personal", _) => server(entry),
+        ("env" | "environment" | "headers" | "header", _) => values(entry),
+        _ if is_secret(key) => values(entry),
+        _ => server(entry),
+    }
+}
+
+/// A list of variables or headers: the names stay.
+fn values(entry: &Value) -> Value {
+    match entry {
+        Value::Object(keys) => {
+            let masked = keys.iter().map(|(key, it)| match key.as_str() {
+                // Of a remote server's headers: names alone.
+                "pass" | "remove" => (key.clone(), server(it)),
+                _ => (key.clone(), values(it)),
+            });
+            Value::Object(masked.collect::<Map<_, _>>())
+        }
+        Value::Array(all) => {
+            let entries = all.iter().map(|it| match it.as_str() {
+                Some(said) => pair(said).into(),
+                None => values(it),
+            });
+            entries.collect()
+        }
+        Value::String(said) => value(said).into(),
+        Value::Null => Value::Null,
+        Value::Bool(_) | Value::Number(_) => MASK.into(),
+    }
+}
+
+/// What follows an option or a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// Nothing particular.
+    Shown,
+    /// A credential.
+    Masked,
+    /// A name and its value, as `NAME=VALUE` or `Name: value`.
+    Pair,
+    /// A credential, where a colon or an equals sign follows first.
+    Separator,
+}
+
+fn after_option(name: &str) -> Next {
+    match name {
+        "-H" | "--header" | "--headers" | "-e" | "--env" => Next::Pair,
+        _ if is_secret(name) => Next::Masked,
+        _ => Next::Shown,
+    }
+}
+
+/// `NAME=VALUE` or `Name: value`, and a name alone.
+fn pair(text: &str) -> String {
+    let Some(at) = text.find(['=', ':']) else {
+        return match is_known(text) || looks_random(text) {
+            true => MASK.to_owned(),
+            false => text.to_owned(),
+        };
+    };
+    let (name, said) = text.split_at(at + 1);
+    let blank = said.len() - said.trim_start().len();
+    format!("{name}{}{}", &said[..blank], value(&said[blank..]))
+}
+
+/// One word of a text, and what its words say of the next.
+fn in_text(word: &str, next: &mut Next) -> String {
+    let now = std::mem::replace(next, Next::Shown);
+    let is_separator = matches!(word, ":" | "=" | ":=");
+    if is_separator && now != Next::Shown {
+        *next = Next::Masked;
+        return word.to_owned();
+    }
+    if is_scheme(word) {
+        *next = Next::Masked;
+        return word.to_owned();
+    }
+    if now == Next::Masked {
+        return value(word);
+    }
+    if word.contains("://") {
+        // `URL=https://…` has its name before the address.
+        return url(word);
+    }
+    if let Some(at) = word.find(['=', ':']) {
+        let (name, said) = word.split_at(at + 1);
+        let secret = is_secret(&name[..at]);
+        return match said {
+            "" if secret => {
+                *next = Next::Masked;
+                word.to_owned()
+            }
+            _ if secret && is_scheme(said) => {
+                *next = Next::Masked;
+                word.to_owned()
+            }
+            _ if secret || is_known(said) || looks_random(said) => format!("{name}{}", value(said)),
+            _ => word.to_owned(),
+        };
+    }
+    if is_known(word) || looks_random(word) {
+        return MASK.to_owned();
+    }
+    *next = match (is_secret(word), word.starts_with('-')) {
+        (true, true) => Next::Masked,
+        (true, false) => Next::Separator,
+        (false, _) => Next::Shown,
+    };
+    word.to_owned()
+}
+
+fn is_gap(c: char) -> bool {
+    c.is_whitespace() || "\"'`;|()<>[],".contains(c)
+}
+
+/// Whether a credential follows the word in a header.
+fn is_scheme(word: &str) -> bool {
+    word.eq_ignore_ascii_case("bearer") || word.eq_ignore_ascii_case("basic")
+}
+
+fn is_known(word: &str) -> bool {
+    let begins = |known: &&str| {
+        let rest = word.strip_prefix(*known);
+        rest.is_some_and(|rest| rest.len() >= KNOWN_REST_MIN)
+    };
+    KNOWN.iter().any(|known| begins(&known))
+}
+
+/// Whether a word is long and mixes letters and digits, as no name does.
+fn looks_random(word: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_+=".contains(&byte);
+    word.len() >= RANDOM_MIN
+        && word.bytes().all(allowed)
+        && word.bytes().any(|byte| byte.is_ascii_digit())
+        && word.bytes().any(|byte| byte.is_ascii_alphabetic())
+}
+
+/// Whether a name says that a secret follows.
+fn is_secret(name: &str) -> bool {
+    const WORDS: [&str; 13] = [
+        "password",
+        "passwd",
+        "passphrase",
+        "passcode",
+        "secret",
+        "token",
+        "apikey",
+        "credential",
+        "connectionstring",
+        "authorization",
+        "bearer",
+        "cookie",
+        "signature",
+    ];
+    const ENDS: [&str; 7] = ["key", "auth", "pwd", "pass", "pat", "dsn", "pin"];
+    let letters: String = name
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .map(|letter| letter.to_ascii_lowercase())
+        .collect();
+    let last = name.rsplit(|c: char| !c.is_ascii_alphanumeric()).next();
+    let last = last.unwrap_or_default().to_ascii_lowercase();
+    WORDS.iter().any(|word| letters.contains(word))
+        || ENDS.contains(&last.as_str())
+        || letters.ends_with("key")
+        || name.ends_with("Auth")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const CANARY: &str = "c4n4ry-9f3e";
+
+    #[test]
+    fn what_looks_like_a_credential_in_arguments_is_masked_and_the_rest_is_shown() {
+        for (args, shown) in [
+            (
+                &["-y", "@scope/pkg@1.2.3", "--port=1", "/data/dir"][..],
+                None,
+            ),
+            (&["--token=c4n4ry-9f3e"], Some("--token=***MASKED***")),
+            (
+                &["--api-key", "c4n4ry-9f3e"],
+                Some("--api-key ***MASKED***"),
+            ),
+            (&["--API_KEY=c4n4ry-9f3e"], Some("--API_KEY=***MASKED***")),
+            (&["--pat", "c4n4ry-9f3e"], Some("--pat ***MASKED***")),
+            (&["--auth=c4n4ry-9f3e"], Some("--auth=***MASKED***")),
+            (
+                &["GITHUB_TOKEN=c4n4ry-9f3e"],
+                Some("GITHUB_TOKEN=***MASKED***"),
+            ),
+            (&["Bearer c4n4ry-9f3e"], Some("Bearer ***MASKED***")),
+            (
+                &["-H", "X-Any: c4n4ry-9f3e"],
+                Some("-H X-Any: ***MASKED***"),
+            ),
+            (
+                &["--header=X-Any: c4n4ry-9f3e"],
+                Some("--header=X-Any: ***MASKED***"),
+            ),
+            (&["-e", "ANY=c4n4ry-9f3e"], Some("-e ANY=***MASKED***")),
+            (
+                &["Authorization: Bearer c4n4ry-9f3e"],
+                Some("Authorization: Bearer ***MASKED***"),
+            ),
+            (&["Authorization:Bearer", "c4n4ry-9f3e"], None),
+            (
+                &["--url=https://u:c4n4ry-9f3e@h/x?a=c4n4ry-9f3e"],
+                Some("--url=https://[redacted]@h/x?a=***MASKED***"),
+            ),
+            (&["ghp_c4n4ry"], Some("***MASKED***")),
+            (&["sk-c4n4ry"], Some("***MASKED***")),
+            (&["--token=${TOKEN}"], Some("--token=${TOKEN}")),
+            (
+                &["-c", "curl -H 'Authorization: Bearer c4n4ry-9f3e' $URL"],
+                Some("-c curl -H 'Authorization: Bearer ***MASKED***' $URL"),
+            ),
+            (
+                &["{\"token\": \"c4n4ry-9f3e\", \"port\": 1}"],
+                Some("{\"token\": \"***MASKED***\", \"port\": 1}"),
+            ),
+            (
+                &["export API_KEY=c4n4ry-9f3e; run --token c4n4ry-9f3e"],
+                Some("export API_KEY=***MASKED***; run --token ***MASKED***"),
+            ),
+        ] {
+            let masked = arguments(args.iter().copied()).join(" ");
+            let written = args.join(" ");
+            match shown {
+                Some(shown) => assert_eq!(masked, shown, "{written}"),
+                None if written.contains(CANARY) => continue,
+                None => assert_eq!(masked, written),
+            }
+            assert!(!masked.contains("c4n4ry"), "{masked}");
+        }
+    }
+
+    #[test]
+    fn the_keys_of_a_server_are_shown_without_their_credentials() {
+        let entry = json!({
+            "command": "npx",
+            "args": ["-y", "pkg", "--token", CANARY],
+            "env": {"A": CANARY, "B": "${B}", "C": 12, "D": "x ${D}"},
+            "headers": {"set": {"X-Any": CANARY}, "pass": ["x-tenant"]},
+            "credentials": format!("Bearer {CANARY}"),
+            "oauth": {"client_id": "me", "client_secret": CANARY},
+            "url": format!("https://u:{CANARY}@h.example/mcp?key={CANARY}#{CANARY}"),
+            "backends": [{"url": format!("https://h/{}?k={CANARY}", "a1".repeat(20))}],
+            "personal": ["TOKEN"],
+            "enabled": true,
+        });
+        let shown = server(&entry);
+        assert!(!shown.to_string().contains("c4n4ry"), "{shown}");
+        assert_eq!(
+            shown["env"],
+            json!({"A": MASK, "B": "${B}", "C": MASK, "D": MASK})
+        );
+        assert_eq!(shown["args"], json!(["-y", "pkg", "--token", MASK]));
+        assert_eq!(shown["headers"]["pass"], json!(["x-tenant"]));
+        assert_eq!(shown["oauth"]["client_id"], "me");
+        assert_eq!(shown["personal"], json!(["TOKEN"]));
+        assert_eq!(
+            shown["url"],
+            format!("https://[redacted]@h.example/mcp?key={MASK}#{MASK}")
+        );
+        assert_eq!(
+            shown["backends"][0]["url"],
+            format!("https://h/{MASK}?k={MASK}")
+        );
+        assert_eq!(
+            (&shown["command"], &shown["enabled"]),
+            (&json!("npx"), &json!(true))
+        );
+        let lists = server(&json!({"env": [format!("A={CANARY}"), "B"], "args": CANARY}));
+        assert_eq!(lists["env"], json!([format!("A={MASK}"), "B"]));
+    }
+}
