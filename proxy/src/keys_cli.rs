@@ -120,6 +120,7 @@ struct Listed<'a> {
     id: String,
     name: &'a str,
     principal: String,
+    made_by: Option<String>,
     state: KeyState,
     scopes: &'a [String],
     namespaces: &'a [String],
@@ -138,6 +139,7 @@ impl<'a> Listed<'a> {
             id: record.id.to_string(),
             name: &record.name,
             principal: record.principal(),
+            made_by: record.shown_maker(),
             state: record.state(now),
             scopes: &record.scopes,
             namespaces: &record.namespaces,
@@ -157,7 +159,7 @@ fn json(value: &impl Serialize) -> String {
 }
 
 fn table(keys: &[Listed<'_>]) -> String {
-    const HEAD: [&str; 8] = [
+    const HEAD: [&str; 9] = [
         "ID",
         "PRINCIPAL",
         "STATE",
@@ -166,6 +168,7 @@ fn table(keys: &[Listed<'_>]) -> String {
         "NETWORKS",
         "EXPIRES",
         "LAST USED",
+        "MADE BY",
     ];
     let row = |key: &Listed<'_>| {
         let day = |time: &Option<String>| time.clone().unwrap_or_else(|| "-".into());
@@ -182,6 +185,7 @@ fn table(keys: &[Listed<'_>]) -> String {
             networks,
             day(&key.expires),
             day(&key.last_used),
+            key.made_by.clone().unwrap_or_else(|| "-".into()),
         ]
     };
     let rows: Vec<_> = keys.iter().map(row).collect();
@@ -235,8 +239,8 @@ mod tests {
         assert_eq!(
             shown,
             format!(
-                "ID            PRINCIPAL  STATE    SCOPES      NAMESPACES  NETWORKS    EXPIRES               LAST USED\n\
-                 {id}  key:ci     expired  read,write  *           10.0.0.0/8  1970-01-01T00:00:01Z  -\n"
+                "ID            PRINCIPAL  STATE    SCOPES      NAMESPACES  NETWORKS    EXPIRES               LAST USED  MADE BY\n\
+                 {id}  key:ci     expired  read,write  *           10.0.0.0/8  1970-01-01T00:00:01Z  -          -\n"
             )
         );
         let shown = json(&Made::of(&made));

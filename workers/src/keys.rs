@@ -7,6 +7,8 @@
 //!   text of a key ── its id ──▶ KeyTable ── hash, networks, end ──▶ ApiKey      keys/text.rs, keys/table.rs
 //!                                  ▲
 //!            KeyStore: create, revoke, another process's changes                 keys/store.rs, keys/follow.rs
+//!
+//!   a key's maker, where that is a key ── ends it, and bounds it                 keys/lineage.rs
 //! ```
 //!
 //! Whoever judges requests holds [`KeyTables`] and sees each change with the next request. A table is immutable: it is
@@ -17,6 +19,7 @@
 mod error;
 mod file;
 mod follow;
+mod lineage;
 mod record;
 mod store;
 mod table;

@@ -28,6 +28,14 @@ pub struct Cidr(IpNet);
 pub struct InvalidCidr(String);
 
 impl Cidr {
+    /// Whether all addresses of another network lie in this one.
+    pub fn covers(&self, other: &Self) -> bool {
+        match other.0 == IpNet::from(UNIX) {
+            true => self.contains(UNIX),
+            false => self.0.contains(&other.0),
+        }
+    }
+
     /// Whether the canonical form of the address lies in the network.
     pub fn contains(&self, address: IpAddr) -> bool {
         if address == UNIX {

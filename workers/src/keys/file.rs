@@ -9,6 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::error::KeysError;
+use super::lineage;
 use super::record::KeyRecord;
 use crate::data_dir::replace_file;
 use crate::file_lock::belong_to_owner_of;
@@ -65,7 +66,7 @@ struct Storing<'a> {
     keys: &'a [KeyRecord],
 }
 
-/// The keys of a file and its stamp; no keys and no stamp where there is no file.
+/// The keys of a file, each ending with its makers, and the file's stamp; no keys and no stamp where there is no file.
 pub(super) fn read(path: &Path) -> Result<(Vec<KeyRecord>, Option<Stamp>), KeysError> {
     let told = |source: io::Error| KeysError::Io {
         doing: "read",
@@ -109,13 +110,16 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<KeyRecord>, KeysError> {
             found: version,
         });
     }
-    let stored: Stored =
+    let mut stored: Stored =
         serde_json::from_slice(text).map_err(|error| damaged(error.to_string()))?;
     debug_assert_eq!(stored.version, VERSION);
     let mut ids = std::collections::HashSet::with_capacity(stored.keys.len());
     match stored.keys.iter().find(|record| !ids.insert(record.id)) {
         Some(twice) => Err(damaged(format!("it has the key {} twice", twice.id))),
-        None => Ok(stored.keys),
+        None => {
+            lineage::settle(&mut stored.keys);
+            Ok(stored.keys)
+        }
     }
 }
 

@@ -42,6 +42,9 @@ pub struct KeyRecord {
     /// becomes another principal by the choice of a name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_by: Option<String>,
+    /// The id of that key, with which this one ends. Keys from before ids were kept have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maker: Option<KeyId>,
     /// The scopes, whose tools together are what the key may call.
     pub scopes: Vec<String>,
     /// Which namespaces it opens: names and globs.
@@ -187,6 +190,7 @@ impl KeyRecord {
     pub(super) fn new(
         id: KeyId,
         wanted: NewKey,
+        maker: Option<KeyId>,
         text: &[u8],
         salt: [u8; 16],
         now: SystemTime,
@@ -196,6 +200,7 @@ impl KeyRecord {
             id,
             name: wanted.name,
             made_by: wanted.made_by,
+            maker,
             scopes: wanted.scopes,
             namespaces: wanted.namespaces,
             networks: wanted.networks,
@@ -449,6 +454,7 @@ mod tests {
         let made = |name: &str, made_by: Option<String>| KeyRecord {
             name: name.into(),
             made_by,
+            maker: None,
             id: "000000000000".parse().expect("an id"),
             scopes: Vec::new(),
             namespaces: Vec::new(),

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use super::error::KeysError;
 use super::file::{self, Stamp};
+use super::lineage;
 use super::record::{KeyRecord, NewKey, whole_seconds};
 use super::table::{KeyTable, KeyTables};
 use super::text::{self, KeyId};
@@ -117,6 +118,20 @@ impl KeyStore {
     /// What is wrong with what is wanted, an unknown scope above all; or the file cannot be read or written. Nothing is
     /// changed then.
     pub fn create(&self, wanted: NewKey) -> Result<MadeKey, KeysError> {
+        self.make(wanted, None)
+    }
+
+    /// Makes a key at the wish of another key, which the new one ends with. The new key opens no more than its maker and
+    /// ends no later.
+    ///
+    /// # Errors
+    ///
+    /// As [`KeyStore::create`]; when the maker counts no more, or the new key would be for more than its maker.
+    pub fn create_by(&self, maker: KeyId, wanted: NewKey) -> Result<MadeKey, KeysError> {
+        self.make(wanted, Some(maker))
+    }
+
+    fn make(&self, mut wanted: NewKey, maker: Option<KeyId>) -> Result<MadeKey, KeysError> {
         wanted.check().map_err(KeysError::Invalid)?;
         let mut state = self.state();
         let known = state.scopes.compile(&wanted.scopes);
@@ -124,6 +139,12 @@ impl KeyStore {
         let _lock = self.lock("keys create")?;
         let (mut records, _) = file::read(&self.path)?;
         let now = SystemTime::now();
+        if let Some(id) = maker {
+            let found = records.iter().find(|record| record.id == id);
+            let found = found.ok_or(KeysError::NoSuchKey(id))?;
+            wanted = lineage::within(wanted, found, &records, now).map_err(KeysError::Invalid)?;
+            wanted.check().map_err(KeysError::Invalid)?;
+        }
         records.retain(|record| !record.is_history(now, HISTORY));
         if records.len() >= KEYS_MAX {
             return Err(KeysError::TooMany(KEYS_MAX));
@@ -135,13 +156,14 @@ impl KeyStore {
         let text = text::generate(wanted.kind, id)?;
         let mut salt = [0; 16];
         getrandom::fill(&mut salt)?;
-        let record = KeyRecord::new(id, wanted, text.expose().as_bytes(), salt, now);
+        let record = KeyRecord::new(id, wanted, maker, text.expose().as_bytes(), salt, now);
         records.push(record.clone());
         self.write(&mut state, &records)?;
         Ok(MadeKey { record, text })
     }
 
-    /// Takes a key back. Requests with it are refused from now on. A key that is revoked already stays so.
+    /// Takes a key back, and with it all keys that it made and those that these made. Requests with them are refused from
+    /// now on. A key that is revoked already stays so.
     ///
     /// # Errors
     ///
@@ -157,6 +179,7 @@ impl KeyStore {
         }
         record.revoked = Some(whole_seconds(SystemTime::now()));
         let revoked = record.clone();
+        lineage::settle(&mut records);
         self.write(&mut state, &records)?;
         Ok(revoked)
     }

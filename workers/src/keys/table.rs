@@ -369,7 +369,7 @@ mod tests {
                 let id = KeyId::new().unwrap();
                 let text = text::generate(KeyKind::Gateway, id).unwrap();
                 let sent = text.expose().as_bytes();
-                let record = KeyRecord::new(id, wanted.clone(), sent, [7; 16], now);
+                let record = KeyRecord::new(id, wanted.clone(), None, sent, [7; 16], now);
                 (record, text)
             })
             .unzip()

@@ -1,11 +1,9 @@
 //! `token_create`, `token_list` and `token_revoke` on the relay, for keys with the scope `admin` (REL-09).
 //!
-//! The tools are those of the management server. Here stands what a key must not get by them: keys for more than it is
-//! itself for (SEC-18). A key makes, sees and revokes only keys whose namespaces are among its own, those it makes are
-//! principals of their own whatever their names ([`KeyRecord::makes`]), and a key that ends, is bound to networks or has
-//! limits makes none, since the new key would have none of these.
+//! The tools are those of the management server. A key makes keys for no more than it is itself for, and they end with it
+//! ([`KeyStore::create_by`], SEC-18). Here it sees and revokes only keys whose namespaces are among its own.
 //!
-//! [`KeyRecord::makes`]: tooldock_workers::keys::KeyRecord::makes
+//! [`KeyStore::create_by`]: tooldock_workers::keys::KeyStore::create_by
 
 use std::sync::Arc;
 
@@ -28,8 +26,6 @@ use crate::upstream::system::KeyTools;
 
 /// The names of the tools. No tool of the relay's namespace is called by one of them.
 const NAMES: [&str; 3] = ["token_create", "token_list", "token_revoke"];
-/// The name of the namespace that `*` does not stand for.
-const SYSTEM: &str = "_system";
 
 /// Whether a name is that of one of the tools.
 pub(super) fn is_token_tool(name: &str) -> bool {
@@ -81,7 +77,6 @@ impl TokenCall {
     async fn run(&self) -> Result<Bytes, CallError> {
         let tool = &*self.facts.subject;
         let arguments = match tool {
-            "token_create" => self.within_own()?,
             "token_revoke" => self.own_key()?,
             _ => self.facts.arguments.clone(),
         };
@@ -95,43 +90,7 @@ impl TokenCall {
 
     /// Whether keys for these namespaces open nothing that the caller's key does not.
     fn covers(&self, namespaces: &[String]) -> bool {
-        let own = &self.key.record().namespaces;
-        let everywhere = own.iter().any(|it| it == "*");
-        namespaces
-            .iter()
-            .all(|wanted| own.contains(wanted) || (everywhere && wanted != SYSTEM))
-    }
-
-    /// The arguments of `token_create`, with the caller's own namespaces where none are named.
-    fn within_own(&self) -> Result<Bytes, CallError> {
-        let own = self.key.record();
-        if own.expires.is_some() || !own.networks.is_empty() || !own.limits.is_empty() {
-            return Err(CallError::new(
-                CallErrorCode::ToolError,
-                "A key that ends, is bound to networks or has limits makes no keys. Ask the operator of the host",
-            ));
-        }
-        let mut arguments = self.arguments()?;
-        let named = arguments.get("namespaces").filter(|it| !it.is_null());
-        match named {
-            None => {
-                arguments.insert("namespaces".into(), own.namespaces.clone().into());
-            }
-            Some(named) => {
-                // What is no list of texts is for the tool to refuse.
-                let wanted = serde_json::from_value::<Vec<String>>(named.clone());
-                if wanted.is_ok_and(|wanted| !self.covers(&wanted)) {
-                    return Err(CallError::new(
-                        CallErrorCode::InvalidArguments,
-                        format!(
-                            "namespaces: this key makes keys for {} alone. Nothing was changed",
-                            own.namespaces.join(", ")
-                        ),
-                    ));
-                }
-            }
-        }
-        Ok(Value::Object(arguments).to_string().into())
+        self.key.record().opens_all_of(namespaces)
     }
 
     /// The arguments of `token_revoke`, of a key that the caller sees.

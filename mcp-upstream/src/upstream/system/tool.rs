@@ -18,6 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::keys::KeyId;
 use tooldock_workers::tool::Tool;
 use tooldock_workers::worker::{CallEvent, CallSink};
 
@@ -113,14 +114,21 @@ impl Time {
     }
 }
 
-/// Tells the client how far a tool is.
+/// Tells the client how far a tool is, and the tool whose API key called.
 pub(super) struct Progress {
     sink: Option<Arc<dyn CallSink>>,
+    key: Option<KeyId>,
 }
 
 impl Progress {
-    pub(super) fn new(sink: Option<Arc<dyn CallSink>>) -> Self {
-        Self { sink }
+    /// The progress of a call that came with this key, if with any.
+    pub(super) fn new(sink: Option<Arc<dyn CallSink>>, key: Option<KeyId>) -> Self {
+        Self { sink, key }
+    }
+
+    /// The API key of the caller; None for other credentials.
+    pub(super) fn key(&self) -> Option<KeyId> {
+        self.key
     }
 
     /// `step` of `steps` begins.

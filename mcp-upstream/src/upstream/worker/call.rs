@@ -169,6 +169,8 @@ pub(crate) struct FunctionCall {
     kind: Kind,
     /// Who asks and what can be asked back, as the worker's `caller` object; only for functions that take a context.
     caller_facts: Option<Bytes>,
+    /// The id of the caller's API key.
+    key: Option<Arc<str>>,
     request_id: Arc<str>,
     ports: Arc<dyn WorkerPorts>,
 }
@@ -215,6 +217,7 @@ impl FunctionCall {
             },
             kind,
             caller_facts,
+            key: cx.caller.token_id(),
             request_id: Arc::clone(&cx.caller.request_id),
             ports: Arc::clone(ports),
         }
@@ -285,6 +288,7 @@ impl UpstreamCall for FunctionCall {
         let call = WorkerCall {
             operation: self.operation(),
             caller: self.caller_facts.clone(),
+            key: self.key.clone(),
             request: Arc::clone(&self.request_id),
             max_result: self.facts.max_result(),
         };

@@ -340,3 +340,148 @@ fn a_crash_leaves_the_old_keys_or_the_new_ones() {
     });
     assert!(points > 3, "{points}");
 }
+
+fn maker(name: &str) -> NewKey {
+    NewKey {
+        scopes: vec!["admin".into()],
+        namespaces: vec!["dev-*".into()],
+        limits: Vec::new(),
+        ..wanted(name)
+    }
+}
+
+#[test]
+fn keys_end_with_the_key_that_made_them_in_all_generations() {
+    let place = Place::new();
+    let store = place.open();
+    let other = place.open();
+    let boss = store.create(maker("boss")).unwrap();
+    let child = store.create_by(boss.record.id, maker("child")).unwrap();
+    let grandchild = store.create_by(child.record.id, wanted("leaf")).unwrap();
+    // The same name makes the same principal, and no other end.
+    let twin = store.create_by(boss.record.id, maker("boss")).unwrap();
+    let stranger = store.create(maker("boss")).unwrap();
+    assert_eq!(verify(&store, &grandchild).unwrap(), "key:boss/child/leaf");
+    assert_eq!(verify(&store, &twin).unwrap(), "key:boss");
+    assert_eq!(child.record.maker, Some(boss.record.id));
+    let losses = store.losses();
+    let revoked = store.revoke(boss.record.id).unwrap();
+    assert!(losses.has_changed().unwrap());
+    other.refresh();
+    for key in [&boss, &child, &grandchild, &twin] {
+        assert_eq!(verify(&store, key), Err(KeyRefusal::Revoked));
+        assert_eq!(verify(&other, key), Err(KeyRefusal::Revoked));
+        assert_eq!(verify(&place.open(), key), Err(KeyRefusal::Revoked));
+    }
+    let listed = store.list().unwrap();
+    let of = |key: &MadeKey| listed.iter().find(|it| it.id == key.record.id).unwrap();
+    assert_eq!(of(&grandchild).revoked, revoked.revoked);
+    assert_eq!(
+        of(&grandchild).shown_maker(),
+        Some(child.record.id.to_string())
+    );
+    assert!(verify(&store, &stranger).is_ok());
+    assert!(store.create_by(child.record.id, wanted("late")).is_err());
+}
+
+#[test]
+fn a_key_whose_maker_is_gone_from_the_file_counts_no_more() {
+    let place = Place::new();
+    let store = place.open();
+    let boss = store.create(maker("boss")).unwrap();
+    let child = store.create_by(boss.record.id, wanted("child")).unwrap();
+    let text = fs::read_to_string(place.file()).unwrap();
+    let mut file: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let keys = file["keys"].as_array_mut().unwrap();
+    keys.retain(|key| key["name"] != "boss");
+    fs::write(place.file(), file.to_string()).unwrap();
+    store.refresh();
+    assert_eq!(verify(&store, &child), Err(KeyRefusal::Revoked));
+    assert_eq!(verify(&place.open(), &child), Err(KeyRefusal::Revoked));
+}
+
+#[test]
+fn a_key_makes_no_key_that_ends_later_or_opens_more_than_itself() {
+    let place = Place::new();
+    let store = place.open();
+    let day = Duration::from_secs(24 * 3600);
+    let boss = NewKey {
+        lifetime: Some(day),
+        networks: vec!["127.0.0.0/8".parse().unwrap()],
+        ..maker("boss")
+    };
+    let boss = store.create(boss).unwrap().record;
+    for lifetime in [None, Some(2 * day)] {
+        let asked = NewKey {
+            lifetime,
+            ..wanted("child")
+        };
+        let child = store.create_by(boss.id, asked).unwrap().record;
+        assert_eq!(child.expires, boss.expires);
+        assert_eq!(child.networks, boss.networks);
+    }
+    let short = NewKey {
+        lifetime: Some(day / 2),
+        networks: vec!["127.0.0.1".parse().unwrap()],
+        ..wanted("short")
+    };
+    let short = store.create_by(boss.id, short).unwrap().record;
+    assert!(short.expires < boss.expires);
+    let refused = |maker: &KeyRecord, change: fn(&mut NewKey)| {
+        let mut asked = wanted("child");
+        change(&mut asked);
+        let refused = store.create_by(maker.id, asked);
+        refused.expect_err("refused").to_string()
+    };
+    let wide = refused(&boss, |key| key.namespaces = vec!["*".into()]);
+    assert!(wide.contains("namespaces: "), "{wide}");
+    let system = refused(&boss, |key| key.namespaces = vec!["_system".into()]);
+    assert!(system.contains("namespaces: "), "{system}");
+    let far = refused(&boss, |key| {
+        key.networks = vec!["10.0.0.0/8".parse().unwrap()]
+    });
+    assert!(far.contains("networks: "), "{far}");
+    let unix = refused(&boss, |key| key.networks = vec!["unix".parse().unwrap()]);
+    assert!(unix.contains("networks: "), "{unix}");
+    let reader = store.create(NewKey {
+        limits: Vec::new(),
+        ..wanted("reader")
+    });
+    let reader = reader.unwrap().record;
+    let more = refused(&reader, |key| key.scopes = vec!["admin".into()]);
+    assert!(more.contains("scopes: "), "{more}");
+    let limited = store.create(wanted("limited")).unwrap().record;
+    assert!(refused(&limited, |_| {}).contains("limits"));
+}
+
+#[test]
+fn generations_of_keys_are_bounded() {
+    let place = Place::new();
+    let store = place.open();
+    let mut last = store.create(maker("a")).unwrap().record.id;
+    let made = (0..100).take_while(|_| match store.create_by(last, maker("a")) {
+        Ok(made) => {
+            last = made.record.id;
+            true
+        }
+        Err(error) => {
+            assert!(error.to_string().contains("so deep"), "{error}");
+            false
+        }
+    });
+    assert_eq!(made.count(), 16);
+}
+
+#[test]
+fn a_file_from_before_makers_were_kept_loads() {
+    let place = Place::new();
+    let key = place.open().create(maker("boss")).unwrap();
+    let text = fs::read_to_string(place.file()).unwrap();
+    assert!(!text.contains("maker"), "{text}");
+    let old = text.replacen("\"scopes\"", "\"made_by\": \"droid\", \"scopes\"", 1);
+    fs::write(place.file(), old).unwrap();
+    let store = place.open();
+    assert_eq!(verify(&store, &key).unwrap(), "key:droid/boss");
+    let listed = store.list().unwrap();
+    assert_eq!(listed[0].shown_maker().as_deref(), Some("key:droid"));
+}

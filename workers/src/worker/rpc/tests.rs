@@ -129,6 +129,7 @@ impl House {
                 arguments: Bytes::new(),
             },
             caller: None,
+            key: None,
             request: "".into(),
             max_result: 1000,
         };

@@ -151,6 +151,7 @@ mod tests {
         WorkerCall {
             operation,
             caller: caller.map(|caller| Bytes::from_static(caller.as_bytes())),
+            key: None,
             request: "".into(),
             max_result: 100,
         }

@@ -70,7 +70,7 @@ impl KeyTools {
         Some(match tool {
             TokenCreate::NAME => match read(arguments) {
                 Ok(wanted) => {
-                    let made = self.create(wanted, Some(caller)).await;
+                    let made = self.create(wanted, Some(caller.id)).await;
                     made.and_then(|it| written(&it))
                 }
                 Err(error) => Err(error),
@@ -87,14 +87,23 @@ impl KeyTools {
         })
     }
 
+    /// Makes a key; at the wish of a key, within what that one opens.
     async fn create(
         &self,
-        wanted: WantedToken,
-        maker: Option<&KeyRecord>,
+        mut wanted: WantedToken,
+        maker: Option<KeyId>,
     ) -> Result<MadeToken, CallError> {
-        let mut wanted = wanted.key(self.kind)?;
-        wanted.made_by = maker.and_then(|maker| maker.makes(&wanted.name));
-        let made = self.with_store(|store| store.create(wanted)).await?;
+        if let Some(id) = maker.filter(|_| wanted.namespaces.is_none()) {
+            let table = self.store.tables().snapshot();
+            let maker = table.get(id);
+            wanted.namespaces = maker.map(|maker| maker.record().namespaces.clone());
+        }
+        let wanted = wanted.key(self.kind)?;
+        let made = self.with_store(move |store| match maker {
+            Some(maker) => store.create_by(maker, wanted),
+            None => store.create(wanted),
+        });
+        let made = made.await?;
         Ok(MadeToken {
             token: made.text.expose().to_owned(),
             record: Token::of(&made.record),
@@ -144,7 +153,8 @@ pub(in super::super) struct WantedToken {
     name: String,
     /// Scopes whose tools the key may list and call: admin (every tool), write, read, or names that the operator configured.
     scopes: Vec<String>,
-    /// Namespaces that the key opens: names and patterns as dev-*. Leave it out for all. Only the name _system opens the
+    /// Namespaces that the key opens: names and patterns as dev-*. Leave it out for all, or for those of the API key that you
+    /// call with, which makes keys for its own namespaces alone. Only the name _system opens the
     /// management tools.
     #[serde(default)]
     namespaces: Option<Vec<String>>,
@@ -194,6 +204,8 @@ pub(in super::super) struct Token {
     name: String,
     /// Whom logs, limits and the lists of namespaces call the key's owner.
     principal: String,
+    /// The key that made this one, which ends with it: its id, or its principal where the id was not kept.
+    made_by: Option<String>,
     state: KeyState,
     scopes: Vec<String>,
     namespaces: Vec<String>,
@@ -213,6 +225,7 @@ impl Token {
             id: record.id.to_string(),
             name: record.name.clone(),
             principal: record.principal(),
+            made_by: record.shown_maker(),
             state: record.state(SystemTime::now()),
             scopes: record.scopes.clone(),
             namespaces: record.namespaces.clone(),
@@ -285,7 +298,8 @@ impl ManagementTool for TokenCreate {
     const NAME: &'static str = "token_create";
     const DESCRIPTION: &'static str = "Make an API key that opens only the tools of its scopes, in its namespaces. `token` in \
         the result is the key: it is shown this once and kept nowhere, so give it to the user at once and do not repeat it. \
-        Ask for as little as the user needs: a scope, the namespaces, an end. After calling: token_list shows the key by \
+        Ask for as little as the user needs: a scope, the namespaces, an end. Called with an API key, the new key opens no more \
+        than that one and ends with it. After calling: token_list shows the key by \
         its id, token_revoke takes it back.";
     const HINTS: Hints = Hints::ADDS.each_time();
     type Parameters = WantedToken;
@@ -294,9 +308,9 @@ impl ManagementTool for TokenCreate {
     async fn run(
         management: Arc<Management>,
         wanted: WantedToken,
-        _: Progress,
+        progress: Progress,
     ) -> Result<MadeToken, CallError> {
-        management.key_tools().create(wanted, None).await
+        management.key_tools().create(wanted, progress.key()).await
     }
 }
 
@@ -325,8 +339,8 @@ pub(in super::super) struct TokenRevoke;
 
 impl ManagementTool for TokenRevoke {
     const NAME: &'static str = "token_revoke";
-    const DESCRIPTION: &'static str = "Revoke an API key by its id: it is refused from now on and its streams end. This cannot \
-        be undone: ask the user first. After calling: token_list shows the key as revoked.";
+    const DESCRIPTION: &'static str = "Revoke an API key by its id, with all keys that it made: they are refused from now on and \
+        their streams end. This cannot be undone: ask the user first. After calling: token_list shows the key as revoked.";
     const HINTS: Hints = Hints::REPLACES;
     type Parameters = Revoked;
     type Outcome = Token;
@@ -386,6 +400,7 @@ mod tests {
             (&json!(["*"]), &json!("active"))
         );
         assert_eq!(made["principal"], "key:droid/ci");
+        assert_eq!(made["made_by"], caller.id.to_string());
         let listed = call("token_list", json!({})).await.unwrap();
         let listed = listed["tokens"].as_array().unwrap();
         let found = listed.iter().find(|token| token["id"] == made["id"]);

@@ -1,0 +1,135 @@
+//! Keys that keys made: no key outlives its maker, and none opens more.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
+
+use super::record::{KeyRecord, KeyState, NewKey, whole_seconds};
+use super::text::KeyId;
+use crate::scope::ADMIN;
+
+/// The most makers behind one key. A key with more counts no more.
+const MAKERS_MAX: usize = 16;
+/// The name of the namespace that `*` does not stand for.
+const SYSTEM: &str = "_system";
+
+/// The end of a key, as its own record says it.
+struct OwnEnd {
+    maker: Option<KeyId>,
+    expires: Option<SystemTime>,
+    revoked: Option<SystemTime>,
+}
+
+/// Lets each key end with the keys behind it: at the earliest end, and as revoked where a maker is gone from the file.
+pub(super) fn settle(records: &mut [KeyRecord]) {
+    if records.iter().all(|record| record.maker.is_none()) {
+        return;
+    }
+    let ends: HashMap<KeyId, OwnEnd> = records
+        .iter()
+        .map(|record| {
+            let end = OwnEnd {
+                maker: record.maker,
+                expires: record.expires,
+                revoked: record.revoked,
+            };
+            (record.id, end)
+        })
+        .collect();
+    for record in records {
+        let mut maker = record.maker;
+        let mut makers = 0;
+        while let Some(id) = maker {
+            makers += 1;
+            let Some(end) = ends.get(&id).filter(|_| makers <= MAKERS_MAX) else {
+                record.revoked.get_or_insert(record.created);
+                break;
+            };
+            record.expires = earlier(record.expires, end.expires);
+            record.revoked = earlier(record.revoked, end.revoked);
+            maker = end.maker;
+        }
+    }
+}
+
+fn earlier(one: Option<SystemTime>, other: Option<SystemTime>) -> Option<SystemTime> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// A key that a maker asks for, cut to what the maker's own key allows.
+///
+/// # Errors
+///
+/// The field that asks for more than the maker has, or the reason why the maker makes no keys.
+pub(super) fn within(
+    mut wanted: NewKey,
+    maker: &KeyRecord,
+    records: &[KeyRecord],
+    now: SystemTime,
+) -> Result<NewKey, String> {
+    if maker.state(now) != KeyState::Active {
+        return Err(format!("the key {} counts no more", maker.id));
+    }
+    if !maker.limits.is_empty() {
+        return Err(
+            "a key with limits makes no keys, since each would have a budget of its own; ask the operator".into(),
+        );
+    }
+    if makers_of(maker, records) >= MAKERS_MAX {
+        return Err("name: keys that keys have made make no further ones so deep".into());
+    }
+    let is_admin = maker.scopes.iter().any(|scope| scope == ADMIN);
+    if !is_admin && !wanted.scopes.iter().all(|it| maker.scopes.contains(it)) {
+        let own = maker.scopes.join(", ");
+        return Err(format!("scopes: this key makes keys for {own} alone"));
+    }
+    if !maker.opens_all_of(&wanted.namespaces) {
+        let own = maker.namespaces.join(", ");
+        return Err(format!("namespaces: this key makes keys for {own} alone"));
+    }
+    if !maker.networks.is_empty() {
+        let is_own = |wanted| maker.networks.iter().any(|own| own.covers(wanted));
+        if wanted.networks.is_empty() {
+            wanted.networks.clone_from(&maker.networks);
+        } else if !wanted.networks.iter().all(is_own) {
+            return Err("networks: this key makes keys for its own networks alone".into());
+        }
+    }
+    if let Some(end) = maker.expires {
+        let left = end.duration_since(whole_seconds(now));
+        let left = left.unwrap_or(Duration::ZERO);
+        wanted.lifetime = Some(wanted.lifetime.map_or(left, |asked| asked.min(left)));
+    }
+    wanted.made_by = maker.makes(&wanted.name);
+    Ok(wanted)
+}
+
+fn makers_of(key: &KeyRecord, records: &[KeyRecord]) -> usize {
+    let mut makers = 0;
+    let mut maker = key.maker;
+    while let Some(id) = maker.filter(|_| makers <= MAKERS_MAX) {
+        makers += 1;
+        let record = records.iter().find(|record| record.id == id);
+        maker = record.and_then(|record| record.maker);
+    }
+    makers
+}
+
+impl KeyRecord {
+    /// Whether the key opens all that a list of namespaces opens. `*` stands for each name and pattern but `_system`.
+    pub fn opens_all_of(&self, namespaces: &[String]) -> bool {
+        let everywhere = self.namespaces.iter().any(|it| it == "*");
+        namespaces
+            .iter()
+            .all(|wanted| self.namespaces.contains(wanted) || (everywhere && wanted != SYSTEM))
+    }
+
+    /// The key's maker as lists show it: its id; of a key from before ids were kept, its principal; None for a key that a
+    /// person made.
+    pub fn shown_maker(&self) -> Option<String> {
+        let id = self.maker.map(|id| id.to_string());
+        id.or_else(|| self.made_by.as_ref().map(|names| format!("key:{names}")))
+    }
+}
