@@ -148,8 +148,9 @@ screenshots: target/node/installed target/python-envs/base ## take the pictures 
 	TOOLDOCK_SCREENSHOTS=$(CURDIR)/docs/images cargo test --quiet --package tooldock --test gateway --locked -- web_ui::
 
 .PHONY: docs-write
-docs-write: ## make the reference in docs/configuration.md anew from conf/tooldock.yaml
+docs-write: ## make the generated parts of docs/ anew: the reference of the configuration, the table of rights
 	TOOLDOCK_WRITE_DOCS=1 cargo test --quiet --package tooldock --bin tooldock --locked -- config::reference
+	TOOLDOCK_WRITE_DOCS=1 cargo test --quiet --package tooldock-upstream --lib --locked -- web::rights
 
 .PHONY: deny
 deny: ## licences, sources and banned crates

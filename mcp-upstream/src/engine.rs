@@ -21,6 +21,7 @@ use memchr::memmem::Finder;
 use tokio::time::timeout;
 use tooldock_workers::budget::Budget;
 use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::grant::Grant;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::worker::ToolReply;
@@ -428,10 +429,10 @@ pub(crate) fn insufficient_scope(name: &str) -> CallError {
     )
 }
 
-/// A tool that this caller is not shown: refused where the caller's scopes do not open it, else unknown.
-pub(crate) fn not_shown(caller: &Caller, name: &str) -> CallError {
-    let grant = caller.grant.as_ref();
-    match grant.is_none_or(|grant| grant.tools.allows(name)) {
+/// A tool of a namespace that this caller is not shown: refused where the caller's scopes do not open it, else unknown.
+pub(crate) fn not_shown(caller: &Caller, namespace: &Namespace, name: &str) -> CallError {
+    let opens = |grant: &Arc<Grant>| namespace.policy.check_scope(&grant.tools, name).is_ok();
+    match caller.grant.as_ref().is_none_or(opens) {
         true => unknown_tool(name),
         false => insufficient_scope(name),
     }

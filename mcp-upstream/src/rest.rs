@@ -74,7 +74,10 @@ impl InNamespace {
         let snapshot = core.registry.snapshot();
         let found = global::find(&core.upstreams, &snapshot, &self.caller, name).await;
         let Some((namespace, own)) = found else {
-            let unknown = error::rest_call(&not_shown(&self.caller, name), &self.caller);
+            let unknown = error::rest_call(
+                &not_shown(&self.caller, &self.namespace, name),
+                &self.caller,
+            );
             return Err(Refused(Box::new(unknown)));
         };
         self.caller.namespace = Some(namespace.name.clone());

@@ -9,10 +9,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Method;
+use tooldock_workers::effect::{Effect, Missing, uncovered};
 
 use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::reply::Reply;
+use crate::upstream::system::Management;
 
 mod activity;
 mod answer;
@@ -50,70 +52,75 @@ pub struct WebRequest {
     pub is_local: bool,
 }
 
-/// What the scopes of a caller's credential have to open before a path answers. Credentials without scopes open everything.
+/// What a path does. The scopes of a caller's credential have to cover all of it before the path answers; credentials
+/// without scopes cover everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Needs {
-    /// Nothing: only what the caller may see is shown.
-    Nothing,
-    /// The management tool that does the same.
-    Tool(&'static str),
-    /// Every tool: it is about other callers, or no tool does the same.
-    Everything,
+enum Does {
+    /// The same as this management tool, whose name and effects scopes have to open.
+    Same(&'static str),
+    /// Something that no tool does in the same way: these effects.
+    All(&'static [Effect]),
 }
 
-use Needs::{Everything, Nothing, Tool};
+use Does::{All, Same};
 
-/// Every path with its methods; `*` stands for one segment.
-const PATHS: &[(&str, &str, Needs)] = &[
-    ("me", "GET", Nothing),
-    ("dashboard", "GET", Nothing),
-    ("events", "GET", Nothing),
-    ("reload", "POST", Tool("reload_core")),
-    ("namespaces", "GET", Nothing),
-    ("namespaces/*", "GET", Nothing),
-    ("namespaces/*/tools", "GET", Nothing),
-    ("namespaces/*/tool", "GET", Nothing),
-    ("folders", "GET", Tool("list_namespaces")),
-    ("folders", "POST", Tool("create_namespace")),
-    ("folders/*", "DELETE", Tool("delete_namespace")),
-    ("folders/*/validate", "POST", Tool("write_tool")),
-    ("folders/*/requirements", "GET", Tool("list_requirements")),
-    ("folders/*/requirements", "POST", Tool("add_requirement")),
+/// Shows what the caller's own view has.
+const VIEW: Does = All(&[Effect::ReadsState]);
+const CHANGES_SERVER: Does = All(&[Effect::RunsCode]);
+const READS_ACTIVITY: Does = All(&[Effect::ReadsActivity]);
+const ENDS_WORK: Does = All(&[Effect::EndsOthersWork]);
+
+/// Every path with its methods and what it does; `*` stands for one segment.
+const PATHS: &[(&str, &str, Does)] = &[
+    ("me", "GET", VIEW),
+    ("dashboard", "GET", VIEW),
+    ("events", "GET", VIEW),
+    ("reload", "POST", Same("reload_core")),
+    ("namespaces", "GET", VIEW),
+    ("namespaces/*", "GET", VIEW),
+    ("namespaces/*/tools", "GET", VIEW),
+    ("namespaces/*/tool", "GET", VIEW),
+    ("folders", "GET", Same("list_namespaces")),
+    ("folders", "POST", Same("create_namespace")),
+    ("folders/*", "DELETE", Same("delete_namespace")),
+    ("folders/*/validate", "POST", Same("write_tool")),
+    ("folders/*/requirements", "GET", Same("list_requirements")),
+    ("folders/*/requirements", "POST", Same("add_requirement")),
     (
         "folders/*/requirements/install",
         "POST",
-        Tool("install_requirements"),
+        Same("install_requirements"),
     ),
-    ("folders/*/tools", "GET", Tool("list_tools")),
-    ("folders/*/tools", "POST", Tool("write_tool")),
-    ("folders/*/tools/*", "GET", Tool("get_tool_source")),
-    ("folders/*/tools/*", "DELETE", Tool("delete_tool")),
-    ("folders/*/tools/*/history", "GET", Tool("get_tool_source")),
+    ("folders/*/tools", "GET", Same("list_tools")),
+    ("folders/*/tools", "POST", Same("write_tool")),
+    ("folders/*/tools/*", "GET", Same("get_tool_source")),
+    ("folders/*/tools/*", "DELETE", Same("delete_tool")),
+    ("folders/*/tools/*/history", "GET", Same("get_tool_source")),
     (
         "folders/*/tools/*/history/*",
         "GET",
-        Tool("get_tool_source"),
+        Same("get_tool_source"),
     ),
-    ("folders/*/tools/*/diff", "GET", Tool("get_tool_source")),
-    ("folders/*/tools/*/rollback", "POST", Tool("write_tool")),
-    ("servers", "GET", Tool("server_config")),
-    ("servers", "POST", Tool("install_from_registry")),
-    ("servers/*", "PUT", Tool("install_from_registry")),
-    ("servers/*", "DELETE", Tool("delete_namespace")),
-    ("servers/*/stderr", "GET", Everything),
-    ("servers/*/stderr/events", "GET", Everything),
-    ("servers/*/restart", "POST", Everything),
-    ("registry", "GET", Tool("search_registry")),
-    ("secrets", "GET", Tool("list_secrets")),
-    ("secrets", "PUT", Everything),
-    ("secrets/*/*", "DELETE", Tool("remove_secret")),
-    ("activity", "GET", Everything),
-    ("activity/events", "GET", Everything),
-    ("activity/*", "GET", Everything),
-    ("sessions", "GET", Everything),
-    ("sessions/*", "DELETE", Everything),
-    ("streams", "GET", Everything),
-    ("streams/*", "DELETE", Everything),
+    ("folders/*/tools/*/diff", "GET", Same("get_tool_source")),
+    ("folders/*/tools/*/rollback", "POST", Same("write_tool")),
+    ("servers", "GET", All(&[Effect::ReadsConfiguration])),
+    ("servers", "POST", CHANGES_SERVER),
+    ("servers/*", "PUT", CHANGES_SERVER),
+    ("servers/*", "DELETE", Same("delete_namespace")),
+    ("servers/*/stderr", "GET", READS_ACTIVITY),
+    ("servers/*/stderr/events", "GET", READS_ACTIVITY),
+    ("servers/*/restart", "POST", ENDS_WORK),
+    ("registry", "GET", Same("search_registry")),
+    ("secrets", "GET", Same("list_secrets")),
+    ("secrets", "PUT", All(&[Effect::SetsSecrets])),
+    ("secrets/*/*", "DELETE", Same("remove_secret")),
+    ("activity", "GET", READS_ACTIVITY),
+    ("activity/events", "GET", READS_ACTIVITY),
+    ("activity/*", "GET", READS_ACTIVITY),
+    ("sessions", "GET", READS_ACTIVITY),
+    ("sessions/*", "DELETE", ENDS_WORK),
+    ("streams", "GET", READS_ACTIVITY),
+    ("streams/*", "DELETE", ENDS_WORK),
 ];
 
 /// Answers a request below `/api/`.
@@ -136,7 +143,7 @@ pub(crate) async fn handle(
 async fn route(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
     let segments: Vec<&str> = request.segments.iter().map(String::as_str).collect();
     let method = request.method.as_str();
-    check(caller, needs(method, &segments)?)?;
+    check(caller, done_by(method, &segments)?)?;
     match (method, segments.as_slice()) {
         ("GET", ["me"]) => overview::me(core, caller, request),
         ("GET", ["dashboard"]) => overview::dashboard(core, caller),
@@ -208,8 +215,8 @@ async fn route(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
 
 const NO_PATH: &str = "The API has nothing at this path.";
 
-/// What a request needs. 405 where another method would be known, else 404.
-fn needs(method: &str, segments: &[&str]) -> Result<Needs, Failure> {
+/// What a request does. 405 where another method would be known, else 404.
+fn done_by(method: &str, segments: &[&str]) -> Result<Does, Failure> {
     let fits = |pattern: &str| {
         let mut parts = pattern.split('/');
         let all = segments.iter().all(|segment| {
@@ -223,8 +230,8 @@ fn needs(method: &str, segments: &[&str]) -> Result<Needs, Failure> {
         return Err(Failure::not_found("not_found", NO_PATH));
     };
     let rows = PATHS.iter().filter(|(other, ..)| other == pattern);
-    if let Some((_, _, needs)) = rows.clone().find(|(_, known, _)| *known == method) {
-        return Ok(*needs);
+    if let Some((_, _, does)) = rows.clone().find(|(_, known, _)| *known == method) {
+        return Ok(*does);
     }
     let known: Vec<_> = rows.map(|(_, known, _)| *known).collect();
     let allow = known.join(", ");
@@ -232,54 +239,47 @@ fn needs(method: &str, segments: &[&str]) -> Result<Needs, Failure> {
     Err(Failure::method(message, &allow))
 }
 
-/// Refuses a caller whose credential does not open what the path does.
-fn check(caller: &Caller, needs: Needs) -> Result<(), Failure> {
+/// Refuses a caller whose credential does not cover what the path does.
+fn check(caller: &Caller, does: Does) -> Result<(), Failure> {
     let Some(grant) = &caller.grant else {
         return Ok(());
     };
-    let opens = match needs {
-        Nothing => true,
-        Tool(name) => grant.tools.allows(name),
-        Everything => grant.tools.is_admin(),
+    let scope = &grant.tools;
+    let lacks = match does {
+        Same(tool) => match Management::EFFECTS.check(scope, tool) {
+            Ok(()) => return Ok(()),
+            Err(Missing::Name) => {
+                return Err(Failure::out_of_scope(format!(
+                    "The credential's scopes do not open {tool}, the management tool that does the same"
+                )));
+            }
+            Err(Missing::Effect(effect)) => Some(effect),
+        },
+        All(effects) => uncovered(effects, scope),
     };
-    match (opens, needs) {
-        (true, _) => Ok(()),
-        (false, Tool(name)) => Err(Failure::out_of_scope(format!(
-            "The credential's scopes do not open {name}, the management tool that does the same"
+    match lacks {
+        None => Ok(()),
+        Some(effect) => Err(Failure::out_of_scope(format!(
+            "The credential's scopes do not open this, which {}: it needs {}",
+            effect.words(),
+            effect.needed()
         ))),
-        (false, _) => Err(Failure::out_of_scope(
-            "The credential's scopes do not open this: it needs the scope admin".to_owned(),
-        )),
     }
 }
 
 #[cfg(test)]
+mod rights;
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{caller, caller_with_scopes};
-    use crate::upstream::system::Management;
-
-    #[test]
-    fn a_path_needs_what_the_tool_needs_that_does_the_same() {
-        let reader = caller_with_scopes(&["read"]);
-        let admin = caller_with_scopes(&["admin"]);
-        let tools = Management::tool_names();
-        for (pattern, method, needs) in PATHS {
-            let opens = |caller: &Caller| check(caller, *needs).is_ok();
-            assert_eq!(opens(&reader), *needs == Nothing, "{method} {pattern}");
-            assert!(opens(&admin) && opens(&caller()), "{method} {pattern}");
-            if let Tool(name) = needs {
-                assert!(tools.iter().any(|it| it == name), "{name} is no tool");
-            }
-        }
-    }
 
     #[test]
     fn the_most_particular_pattern_counts_and_unknown_methods_name_those_there_are() {
         let found =
-            |method: &str, path: &str| needs(method, &path.split('/').collect::<Vec<_>>()).ok();
-        assert_eq!(found("GET", "activity/events"), Some(Everything));
-        assert_eq!(found("DELETE", "folders/a"), Some(Tool("delete_namespace")));
+            |method: &str, path: &str| done_by(method, &path.split('/').collect::<Vec<_>>()).ok();
+        assert_eq!(found("GET", "activity/events"), Some(READS_ACTIVITY));
+        assert_eq!(found("DELETE", "folders/a"), Some(Same("delete_namespace")));
         assert_eq!(found("GET", "folders/a/b"), None);
         assert_eq!(found("PATCH", "folders"), None);
     }

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::config::{AccessLists, Limits};
+use crate::effect::Missing;
 use crate::grant::Grant;
 use crate::names::NamespaceName;
 use crate::namespace_scope::NamespaceScope;
@@ -186,9 +187,18 @@ pub fn of_tool(credential: &Credential, namespace: &Namespace, tool: &str) -> Ve
         ),
         Some(grant) => {
             let names: Vec<_> = grant.tools.names().map(str::to_owned).collect();
-            let opens = grant.tools.allows(tool);
-            let word = if opens { "opens" } else { "does not open" };
-            Rule::new("scopes", opens, format!("{} {word} {tool}", list(&names)))
+            let checked = namespace.policy.check_scope(&grant.tools, tool);
+            let names = list(&names);
+            let says = match checked {
+                Ok(()) => format!("{names} opens {tool}"),
+                Err(Missing::Name) => format!("{names} does not open {tool}"),
+                Err(Missing::Effect(effect)) => format!(
+                    "{names} opens {tool}, but {tool} {}: it needs {}",
+                    effect.words(),
+                    effect.needed()
+                ),
+            };
+            Rule::new("scopes", checked.is_ok(), says)
         }
     });
     for (whose, lists) in lists_of(&namespace.limits) {

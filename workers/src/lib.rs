@@ -23,6 +23,7 @@ pub mod builder;
 pub mod config;
 pub mod data_dir;
 pub(crate) mod definition;
+pub mod effect;
 pub(crate) mod environment;
 pub mod error;
 pub mod explain;

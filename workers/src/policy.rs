@@ -4,6 +4,8 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 use sha2::{Digest as _, Sha256};
 
 use crate::config::{AccessLists, Limits};
+use crate::effect::{Missing, ToolEffects};
+use crate::scope::ToolScope;
 
 /// The compiled allow and deny lists of one namespace.
 #[derive(Debug, Clone)]
@@ -11,6 +13,8 @@ pub struct ToolPolicy {
     own: Lists,
     /// The operator's, where these are others. Both must allow.
     within: Option<Box<Lists>>,
+    /// The effects of the tools, which scopes have to cover beside their names.
+    effects: ToolEffects,
     fingerprint: [u8; 32],
 }
 
@@ -84,8 +88,24 @@ impl ToolPolicy {
         Ok(Self {
             own: Lists::new(&limits.lists())?,
             within: within.map(Box::new),
+            effects: ToolEffects::default(),
             fingerprint: fingerprint(limits),
         })
+    }
+
+    /// The policy of a namespace whose tools have these effects.
+    #[must_use]
+    pub fn with_effects(self, effects: ToolEffects) -> Self {
+        Self { effects, ..self }
+    }
+
+    /// Whether scopes open a tool of the namespace, by its name and by all of its effects.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`] says what the scopes lack.
+    pub fn check_scope(&self, scope: &ToolScope, tool: &str) -> Result<(), Missing> {
+        self.effects.check(scope, tool)
     }
 
     /// A hash over the patterns for tools: policies with equal ones allow the same tools.

@@ -84,7 +84,9 @@ impl<'a> View<'a> {
 
     /// Whether the scopes of the caller's credential open the tool, whatever the namespace says of it.
     pub(crate) fn opens_tool(self, name: &str) -> bool {
-        self.tools.is_none_or(|scope| scope.allows(name))
+        let policy = &self.namespace.policy;
+        self.tools
+            .is_none_or(|scope| policy.check_scope(scope, name).is_ok())
     }
 
     /// Whether the tool may be shown and called.

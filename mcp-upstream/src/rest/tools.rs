@@ -92,7 +92,7 @@ async fn input_schema(
     let tools = upstream.listed(&scope.namespace, &scope.caller);
     let tools = tools.get().await?;
     let tool = scope.view().tool(&tools, name);
-    let tool = tool.ok_or_else(|| not_shown(&scope.caller, name))?;
+    let tool = tool.ok_or_else(|| not_shown(&scope.caller, &scope.namespace, name))?;
     let schema = tool.input_schema().map_or("{}", RawValue::get);
     Ok(schema.to_owned())
 }

@@ -23,6 +23,9 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tooldock_workers::builder::Builder;
 use tooldock_workers::config::{Limits, ToolLimits};
+#[cfg(test)]
+use tooldock_workers::effect::Effect;
+use tooldock_workers::effect::ToolEffects;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::gate::Gate;
 use tooldock_workers::keys::{KeyId, KeyStore};
@@ -133,11 +136,13 @@ impl Management {
         Arc::clone(&self.facts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The names of the tools.
+    /// The effects of each tool, in the order of lists.
+    pub(crate) const EFFECTS: ToolEffects = ToolEffects::new(tools::EFFECTS);
+
+    /// The names of the tools with their effects.
     #[cfg(test)]
-    pub(crate) fn tool_names() -> Vec<String> {
-        let all = tools::all().into_iter();
-        all.map(|it| it.declaration.name.to_string()).collect()
+    pub(crate) const fn effects() -> &'static [(&'static str, &'static [Effect])] {
+        tools::EFFECTS
     }
 
     /// The namespace of the tools, for the registry.
@@ -166,7 +171,9 @@ impl Management {
             secrets: Vec::new(),
             secrets_status: SecretsStatus::NoSecretsNeeded,
             has_requirements: false,
-            policy: ToolPolicy::new(&limits).expect("the default lists have valid patterns"),
+            policy: ToolPolicy::new(&limits)
+                .expect("the default lists have valid patterns")
+                .with_effects(Self::EFFECTS),
             tool_limits: tool_limits.collect::<BTreeMap<_, _>>(),
             gate: Arc::new(Gate::new(limits.max_concurrency, limits.queue)),
             parked: Arc::new(Parking::new(limits.max_parked)),

@@ -17,6 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
+use tooldock_workers::effect::Effect;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::keys::KeyId;
 use tooldock_workers::tool::Tool;
@@ -32,6 +33,8 @@ pub(super) trait ManagementTool: 'static {
     const DESCRIPTION: &'static str;
     /// What a client may know before it asks its user.
     const HINTS: Hints;
+    /// What the tool does, all of it: a credential's scopes have to cover each effect.
+    const EFFECTS: &'static [Effect];
     /// How long the tool may take.
     const TIME: Time = Time::Short;
     /// Its arguments, an object.

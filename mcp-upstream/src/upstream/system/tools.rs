@@ -10,42 +10,55 @@ mod secrets;
 mod test_tool;
 mod tokens;
 
+use tooldock_workers::effect::Effect;
+
 pub use self::core::ServerFacts;
 pub(crate) use self::files::CALL_AGAIN;
 pub use self::tokens::KeyTools;
-use super::tool::Entry;
+use super::tool::{Entry, ManagementTool};
 
-/// All of them, in the order of lists.
-pub(super) fn all() -> Vec<Entry> {
-    vec![
-        Entry::of::<namespaces::ListNamespaces>(),
-        Entry::of::<namespaces::CreateNamespace>(),
-        Entry::of::<namespaces::DeleteNamespace>(),
-        Entry::of::<core::ReloadCore>(),
-        Entry::of::<files::ListTools>(),
-        Entry::of::<files::GetToolSource>(),
-        Entry::of::<files::WriteTool>(),
-        Entry::of::<files::DeleteTool>(),
-        Entry::of::<packages::InstallRequirements>(),
-        Entry::of::<packages::AddRequirement>(),
-        Entry::of::<packages::ListRequirements>(),
-        Entry::of::<secrets::PrepareSecret>(),
-        Entry::of::<secrets::ListSecrets>(),
-        Entry::of::<secrets::RemoveSecret>(),
-        Entry::of::<secrets::CheckSecrets>(),
-        Entry::of::<repositories::AnalyzeRepo>(),
-        Entry::of::<repositories::ReadRepoFile>(),
-        Entry::of::<files::GenerateTool>(),
-        Entry::of::<test_tool::TestTool>(),
-        Entry::of::<packages::InstallPipPackages>(),
-        Entry::of::<repositories::SearchRegistry>(),
-        Entry::of::<repositories::InstallFromRegistry>(),
-        Entry::of::<repositories::InstallFromRepo>(),
-        Entry::of::<tokens::TokenCreate>(),
-        Entry::of::<tokens::TokenList>(),
-        Entry::of::<tokens::TokenRevoke>(),
-        Entry::of::<explain::Explain>(),
-        Entry::of::<core::Health>(),
-        Entry::of::<core::ServerConfig>(),
-    ]
+macro_rules! tools {
+    ($($tool:ty,)*) => {
+        /// All of them, in the order of lists.
+        pub(super) fn all() -> Vec<Entry> {
+            vec![$(Entry::of::<$tool>(),)*]
+        }
+
+        /// The effects of each.
+        pub(crate) const EFFECTS: &[(&str, &[Effect])] = &[
+            $((<$tool as ManagementTool>::NAME, <$tool as ManagementTool>::EFFECTS),)*
+        ];
+    };
+}
+
+tools! {
+    namespaces::ListNamespaces,
+    namespaces::CreateNamespace,
+    namespaces::DeleteNamespace,
+    core::ReloadCore,
+    files::ListTools,
+    files::GetToolSource,
+    files::WriteTool,
+    files::DeleteTool,
+    packages::InstallRequirements,
+    packages::AddRequirement,
+    packages::ListRequirements,
+    secrets::PrepareSecret,
+    secrets::ListSecrets,
+    secrets::RemoveSecret,
+    secrets::CheckSecrets,
+    repositories::AnalyzeRepo,
+    repositories::ReadRepoFile,
+    files::GenerateTool,
+    test_tool::TestTool,
+    packages::InstallPipPackages,
+    repositories::SearchRegistry,
+    repositories::InstallFromRegistry,
+    repositories::InstallFromRepo,
+    tokens::TokenCreate,
+    tokens::TokenList,
+    tokens::TokenRevoke,
+    explain::Explain,
+    core::Health,
+    core::ServerConfig,
 }

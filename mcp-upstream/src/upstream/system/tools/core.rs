@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tooldock_workers::effect::Effect;
 use tooldock_workers::error::CallError;
 
 use super::super::Management;
@@ -64,6 +65,7 @@ impl ManagementTool for ReloadCore {
         changes are not served before. Read `failed` and `issues` in the result and mend what they name. \
         After calling: test_tool to try a tool, list_namespaces to see what is there.";
     const HINTS: Hints = Hints::ADDS;
+    const EFFECTS: &'static [Effect] = &[Effect::Reloads];
     const TIME: Time = Time::Long;
     type Parameters = Nothing;
     type Outcome = Reloaded;
@@ -106,6 +108,7 @@ impl ManagementTool for Health {
         work. If core_reachable is false: files can still be changed, but reload_core and test_tool wait for the core; \
         ask the operator to start it.";
     const HINTS: Hints = Hints::READS;
+    const EFFECTS: &'static [Effect] = &[Effect::ReadsState];
     type Parameters = Nothing;
     type Outcome = HealthReport;
 
@@ -173,6 +176,7 @@ impl ManagementTool for ServerConfig {
         log level, allowed origins, session time. Tokens and keys are never shown. To change a value, the operator edits \
         the configuration file or the environment. After calling: health to see whether the server works.";
     const HINTS: Hints = Hints::READS;
+    const EFFECTS: &'static [Effect] = &[Effect::ReadsConfiguration];
     type Parameters = Nothing;
     type Outcome = ServerFacts;
 

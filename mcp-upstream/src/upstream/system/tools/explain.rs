@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tooldock_workers::effect::Effect;
 use tooldock_workers::error::CallError;
 use tooldock_workers::explain::{Explanation, Question};
 
@@ -36,6 +37,7 @@ impl ManagementTool for Explain {
         and the operator's. Nothing is called. After calling: the first rule with allows: false is what to change, for a \
         scope with token_create and token_revoke.";
     const HINTS: Hints = Hints::READS;
+    const EFFECTS: &'static [Effect] = &[Effect::ReadsRights];
     type Parameters = Asked;
     type Outcome = Explanation;
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tooldock_workers::effect::Effect;
 use tooldock_workers::error::CallError;
 use tooldock_workers::manage::{TOOL_FILE_BYTES_MAX, ToolFileName};
 use tooldock_workers::names::NamespaceName;
@@ -41,6 +42,7 @@ impl ManagementTool for GetToolSource {
     const DESCRIPTION: &'static str = "Read the Python code of a tool file. To change a tool: call this, edit the code, \
         and give the whole new code to write_tool(namespace, filename, code).";
     const HINTS: Hints = Hints::READS;
+    const EFFECTS: &'static [Effect] = &[Effect::ReadsCode];
     type Parameters = FileOf;
     type Outcome = Source;
 
@@ -81,6 +83,7 @@ impl ManagementTool for DeleteTool {
         an earlier version; previous_version in the result says where. After calling: reload_core, until then the core \
         goes on serving its tools.";
     const HINTS: Hints = Hints::REPLACES.each_time();
+    const EFFECTS: &'static [Effect] = &[Effect::DeletesTools];
     type Parameters = FileOf;
     type Outcome = Deleted;
 
@@ -121,6 +124,7 @@ impl ManagementTool for ListTools {
         Read from the files as they are now, which the core may not serve before reload_core. A file that is no valid \
         Python or has more than 1 MiB is left out, and so is a tool that the core cannot serve. After calling: get_tool_source(namespace, filename) to read one, test_tool to try one.";
     const HINTS: Hints = Hints::READS;
+    const EFFECTS: &'static [Effect] = &[Effect::ReadsState];
     type Parameters = InNamespace;
     type Outcome = Vec<Declared>;
 
@@ -227,6 +231,7 @@ impl ManagementTool for WriteTool {
         code before is kept; previous_version says where. After calling: add_requirement(namespace, package) for each \
         package that the code imports, then reload_core, then test_tool(namespace, tool_name, input).";
     const HINTS: Hints = Hints::REPLACES;
+    const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     type Parameters = Code;
     type Outcome = Written;
 
@@ -245,6 +250,7 @@ impl ManagementTool for GenerateTool {
         analyze_repo and read_repo_file. Same parameters, checks and result. After calling: add_requirement for each \
         package that the code imports, then reload_core, then test_tool.";
     const HINTS: Hints = Hints::REPLACES;
+    const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     type Parameters = Code;
     type Outcome = Written;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tooldock_workers::effect::Effect;
 use tooldock_workers::error::CallError;
 use tooldock_workers::manage::NamespaceFolder;
 use tooldock_workers::secrets::Scope;
@@ -42,6 +43,7 @@ impl ManagementTool for ListNamespaces {
         `problem` says). After calling: list_tools(namespace) to see the tools of one; check_secrets(namespace) where the \
         status is missing or placeholders; create_namespace(name) to make a new one.";
     const HINTS: Hints = Hints::READS;
+    const EFFECTS: &'static [Effect] = &[Effect::ReadsState];
     type Parameters = Nothing;
     type Outcome = Vec<Listed>;
 
@@ -139,6 +141,7 @@ impl ManagementTool for CreateNamespace {
         code) to put tools into it, add_requirement(namespace, package) for each package that the code imports, then \
         reload_core.";
     const HINTS: Hints = Hints::ADDS.each_time();
+    const EFFECTS: &'static [Effect] = &[Effect::CreatesNamespaces];
     type Parameters = Named;
     type Outcome = Created;
 
@@ -178,6 +181,7 @@ impl ManagementTool for DeleteNamespace {
         packages. This cannot be undone: ask the user first. Its secrets stay until remove_secret. After calling: \
         reload_core, until then the core goes on serving its tools.";
     const HINTS: Hints = Hints::REPLACES.each_time();
+    const EFFECTS: &'static [Effect] = &[Effect::DeletesNamespaces];
     type Parameters = Named;
     type Outcome = Deleted;
 

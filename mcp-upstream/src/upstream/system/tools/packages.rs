@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tooldock_workers::effect::Effect;
 use tooldock_workers::error::CallError;
 use tooldock_workers::manage::NotInstalled;
 
@@ -50,6 +51,8 @@ impl ManagementTool for InstallRequirements {
         details, correct the package with add_requirement, and call again. After calling: reload_core, so that the tools \
         run with the new packages.";
     const HINTS: Hints = Hints::ADDS.elsewhere();
+    // Packages run code of their own while they are installed.
+    const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Long;
     type Parameters = InNamespace;
     type Outcome = Installed;
@@ -108,6 +111,8 @@ impl ManagementTool for AddRequirement {
         before: read details, correct name or version, and call again. After calling: add_requirement for the next \
         package, or reload_core when all are there.";
     const HINTS: Hints = Hints::ADDS.elsewhere();
+    // Packages run code of their own while they are installed.
+    const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Long;
     type Parameters = Addition;
     type Outcome = Added;
@@ -150,6 +155,7 @@ impl ManagementTool for ListRequirements {
     const DESCRIPTION: &'static str = "List the packages in a namespace's requirements.txt; an empty list if there is no \
         such file. After calling: add_requirement(namespace, package) for a package that is missing.";
     const HINTS: Hints = Hints::READS;
+    const EFFECTS: &'static [Effect] = &[Effect::ReadsState];
     type Parameters = InNamespace;
     type Outcome = Requirements;
 
@@ -183,6 +189,8 @@ impl ManagementTool for InstallPipPackages {
         Tools do not see them: for the packages of a namespace use add_requirement. If installed is false: read details, \
         correct the names, and call again.";
     const HINTS: Hints = Hints::ADDS.elsewhere();
+    // Packages run code of their own while they are installed.
+    const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Long;
     type Parameters = Packages;
     type Outcome = Installed;

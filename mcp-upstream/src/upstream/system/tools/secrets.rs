@@ -11,6 +11,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::time::timeout;
+use tooldock_workers::effect::Effect;
 use tooldock_workers::error::CallError;
 use tooldock_workers::manifest::DeclaredSecret;
 use tooldock_workers::names::{NamespaceName, PRINCIPAL_NAME_MAX, PrincipalName};
@@ -135,6 +136,7 @@ impl ManagementTool for PrepareSecret {
         --scope SCOPE). 3. After calling: when the user says it is done, reload_core, then check_secrets(namespace). A \
         secret that is set already stays set.";
     const HINTS: Hints = Hints::ADDS;
+    const EFFECTS: &'static [Effect] = &[Effect::AsksForSecrets];
     type Parameters = Named;
     type Outcome = Prepared;
 
@@ -188,6 +190,7 @@ impl ManagementTool for ListSecrets {
         After calling: prepare_secret for what is missing; for a placeholder, remind the user to run the command that \
         prepare_secret gave.";
     const HINTS: Hints = Hints::READS;
+    const EFFECTS: &'static [Effect] = &[Effect::ReadsSecretNames];
     type Parameters = Of;
     type Outcome = Vec<Listed>;
 
@@ -257,6 +260,7 @@ impl ManagementTool for RemoveSecret {
         If not_reloaded is in the result, tools may still have the value: do what it says. After calling: \
         check_secrets(namespace) to see who needs it.";
     const HINTS: Hints = Hints::REPLACES.each_time();
+    const EFFECTS: &'static [Effect] = &[Effect::RemovesSecrets];
     type Parameters = Named;
     type Outcome = Removed;
 
@@ -331,6 +335,7 @@ impl ManagementTool for CheckSecrets {
         key to which `env:` there gives a value counts as satisfied. After calling: for each key in missing call prepare_secret; for each in placeholders remind the user to run the \
         command that prepare_secret gave; when all are satisfied, reload_core and test_tool.";
     const HINTS: Hints = Hints::READS;
+    const EFFECTS: &'static [Effect] = &[Effect::ReadsSecretNames];
     type Parameters = InNamespace;
     type Outcome = Checked;
 

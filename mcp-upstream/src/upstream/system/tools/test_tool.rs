@@ -5,6 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tooldock_workers::effect::Effect;
 use tooldock_workers::error::CallError;
 
 use super::super::Management;
@@ -51,6 +52,8 @@ impl ManagementTool for TestTool {
         missing, see check_secrets; a dependency_error means a package is missing, see add_requirement; else mend the \
         code with write_tool.";
     const HINTS: Hints = Hints::REPLACES.each_time().elsewhere();
+    // Any tool of any namespace, with that namespace's secrets.
+    const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Long;
     type Parameters = Trial;
     type Outcome = Tried;

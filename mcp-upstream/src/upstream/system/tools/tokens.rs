@@ -12,6 +12,7 @@ use humantime_serde::re::humantime::{format_rfc3339_seconds, parse_duration};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
+use tooldock_workers::effect::Effect;
 use tooldock_workers::error::CallError;
 use tooldock_workers::keys::{
     KeyId, KeyKind, KeyLimit, KeyRecord, KeyState, KeyStore, KeysError, NewKey,
@@ -302,6 +303,7 @@ impl ManagementTool for TokenCreate {
         than that one and ends with it. After calling: token_list shows the key by \
         its id, token_revoke takes it back.";
     const HINTS: Hints = Hints::ADDS.each_time();
+    const EFFECTS: &'static [Effect] = &[Effect::HandlesKeys];
     type Parameters = WantedToken;
     type Outcome = MadeToken;
 
@@ -322,6 +324,7 @@ impl ManagementTool for TokenList {
     const DESCRIPTION: &'static str = "List the API keys, newest first: what each opens, whether it counts, and when it was \
         used last. The keys themselves are kept nowhere. After calling: token_revoke(id) takes a key back.";
     const HINTS: Hints = Hints::READS;
+    const EFFECTS: &'static [Effect] = &[Effect::HandlesKeys];
     type Parameters = Nothing;
     type Outcome = Tokens;
 
@@ -342,6 +345,7 @@ impl ManagementTool for TokenRevoke {
     const DESCRIPTION: &'static str = "Revoke an API key by its id, with all keys that it made: they are refused from now on and \
         their streams end. This cannot be undone: ask the user first. After calling: token_list shows the key as revoked.";
     const HINTS: Hints = Hints::REPLACES;
+    const EFFECTS: &'static [Effect] = &[Effect::HandlesKeys];
     type Parameters = Revoked;
     type Outcome = Token;
 

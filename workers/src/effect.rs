@@ -1,0 +1,187 @@
+//! Effects of management: what tools of the namespace `_system` and paths of `/api` do to the machine, and which scopes
+//! cover each effect.
+//!
+//! A scope is patterns of tool names, and a name may sound like less than its tool does. So a credential with scopes opens
+//! a management tool only where the scopes match the tool's name and cover all of the tool's effects. The table of a
+//! namespace's tools stands in its [`crate::policy::ToolPolicy`], which every surface asks.
+
+use crate::scope::ToolScope;
+
+/// The tool whose name a scope has to match before anything that runs code of the caller's choice is open.
+pub const WRITE_TOOL: &str = "write_tool";
+
+/// The scopes that cover an effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cover {
+    /// Each scope that opens the tool. A path that no tool stands for is open to each credential for `_system`.
+    Itself,
+    /// Scopes that match the name of this tool.
+    Tool(&'static str),
+    /// The scope `admin` alone, whatever patterns another scope has.
+    Admin,
+}
+
+macro_rules! effects {
+    ($($(#[$doc:meta])* $effect:ident: $cover:expr, $words:literal;)*) => {
+        /// One thing that a management tool or a path of `/api` does.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Effect { $($(#[$doc])* $effect,)* }
+
+        impl Effect {
+            /// All effects, from the least to the most.
+            pub const ALL: &'static [Self] = &[$(Self::$effect,)*];
+
+            /// The scopes that cover the effect.
+            pub const fn cover(self) -> Cover {
+                match self { $(Self::$effect => $cover,)* }
+            }
+
+            /// The effect in words that follow "it", as "runs code".
+            pub const fn words(self) -> &'static str {
+                match self { $(Self::$effect => $words,)* }
+            }
+        }
+    };
+}
+
+effects! {
+    /// Names, states and numbers of what is served.
+    ReadsState: Cover::Itself, "reads names and states of what is served";
+    /// Keys of servers and of the gateway, credentials masked.
+    ReadsConfiguration: Cover::Tool("server_config"), "reads configuration, credentials masked";
+    /// Code of tools and their earlier versions.
+    ReadsCode: Cover::Tool("get_tool_source"), "reads code of tools";
+    /// Names and states of secrets, never values.
+    ReadsSecretNames: Cover::Itself, "reads names of secrets";
+    /// Rules between a credential and a tool.
+    ReadsRights: Cover::Itself, "reads which credential may do what";
+    /// Repositories, packages and registries elsewhere; nothing of them is run.
+    FetchesSources: Cover::Itself, "downloads and reads repositories and packages, and runs nothing of them";
+    /// An empty namespace.
+    CreatesNamespaces: Cover::Itself, "creates empty namespaces";
+    /// A placeholder that a person gives a value.
+    AsksForSecrets: Cover::Itself, "asks a person for a secret";
+    /// What is on disk comes into service.
+    Reloads: Cover::Tool("reload_core"), "brings what is on disk into service";
+    /// A tool file.
+    DeletesTools: Cover::Tool("delete_tool"), "deletes tool files";
+    /// A namespace or a server, with all of it.
+    DeletesNamespaces: Cover::Tool("delete_namespace"), "deletes namespaces and servers";
+    /// A secret and its value.
+    RemovesSecrets: Cover::Tool("remove_secret"), "removes secrets";
+    /// Code, a package or a command of the caller's choice runs as the gateway's user: at once, or after a reload.
+    RunsCode: Cover::Tool(WRITE_TOOL), "writes code, or runs code or commands as the gateway's user";
+    /// The value of a secret.
+    SetsSecrets: Cover::Admin, "sets values of secrets";
+    /// Calls, arguments, sessions and output of other callers.
+    ReadsActivity: Cover::Admin, "reads calls, sessions and output of others";
+    /// Sessions, streams and processes that others use.
+    EndsOthersWork: Cover::Admin, "ends sessions, streams and processes of others";
+    /// API keys.
+    HandlesKeys: Cover::Admin, "makes, lists and revokes API keys";
+}
+
+impl Effect {
+    /// The scopes that cover the effect, in words that follow "it needs".
+    pub fn needed(self) -> String {
+        match self.cover() {
+            Cover::Itself => "no further scope".to_owned(),
+            Cover::Tool(name) => format!("a scope that opens {name}"),
+            Cover::Admin => "the scope admin".to_owned(),
+        }
+    }
+
+    /// Whether scopes cover the effect.
+    pub fn is_covered_by(self, scope: &ToolScope) -> bool {
+        match self.cover() {
+            Cover::Itself => true,
+            Cover::Tool(name) => scope.allows(name),
+            Cover::Admin => scope.is_admin(),
+        }
+    }
+}
+
+/// The effects of a namespace's tools, by name. Namespaces of tools other than this program's own have no rows.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ToolEffects(&'static [(&'static str, &'static [Effect])]);
+
+/// The reason why scopes do not open a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// No pattern matches the tool's name.
+    Name,
+    /// The name is matched, and the tool does more than the scopes cover.
+    Effect(Effect),
+}
+
+impl ToolEffects {
+    /// A table of names with their effects.
+    pub const fn new(rows: &'static [(&'static str, &'static [Effect])]) -> Self {
+        Self(rows)
+    }
+
+    /// The effects of a tool; none for a name without a row.
+    pub fn of(self, tool: &str) -> &'static [Effect] {
+        let row = self.0.iter().find(|(name, _)| *name == tool);
+        row.map_or(&[], |(_, effects)| effects)
+    }
+
+    /// Whether scopes open a tool: its name and all of its effects.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`] says which of both the scopes lack.
+    pub fn check(self, scope: &ToolScope, tool: &str) -> Result<(), Missing> {
+        if !scope.allows(tool) {
+            return Err(Missing::Name);
+        }
+        match uncovered(self.of(tool), scope) {
+            Some(effect) => Err(Missing::Effect(effect)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The first of some effects that scopes do not cover.
+pub fn uncovered(effects: &[Effect], scope: &ToolScope) -> Option<Effect> {
+    let mut effects = effects.iter().copied();
+    effects.find(|effect| !effect.is_covered_by(scope))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::scope::ScopeTable;
+
+    #[test]
+    fn an_effect_is_covered_by_its_tool_and_by_admin_and_by_no_other_pattern() {
+        let scope = |pattern: &str| {
+            let patterns = BTreeMap::from([("s".to_owned(), vec![pattern.to_owned()])]);
+            let table = ScopeTable::new(&patterns).expect("a table");
+            table.compile(&["s"]).expect("known")
+        };
+        let admin = ScopeTable::default().compile(&["admin"]).expect("known");
+        for &effect in Effect::ALL {
+            assert!(effect.is_covered_by(&admin), "{effect:?}");
+            let (own, other) = match effect.cover() {
+                Cover::Itself => continue,
+                Cover::Tool(name) => (name, true),
+                Cover::Admin => ("*", false),
+            };
+            assert_eq!(effect.is_covered_by(&scope(own)), other, "{effect:?}");
+            assert!(!effect.is_covered_by(&scope("install_*")), "{effect:?}");
+        }
+        let effects = [Effect::ReadsState, Effect::RunsCode];
+        assert_eq!(uncovered(&effects, &scope("write_*")), None);
+        let test = scope("test_*");
+        assert_eq!(uncovered(&effects, &test), Some(Effect::RunsCode));
+        let table = ToolEffects::new(&[("test_tool", &[Effect::RunsCode])]);
+        let missing = Missing::Effect(Effect::RunsCode);
+        assert_eq!(table.check(&test, "test_tool"), Err(missing));
+        assert_eq!(table.check(&test, "other"), Err(Missing::Name));
+        assert_eq!(table.check(&test, "test_other"), Ok(()));
+        assert_eq!(table.check(&scope("*_tool"), "test_tool"), Ok(()));
+    }
+}
