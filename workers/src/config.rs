@@ -103,7 +103,8 @@ impl Default for CrashLoopConfig {
 pub struct NamespacesConfig {
     /// What a namespace gets that says nothing.
     pub defaults: Limits,
-    /// Variables of the gateway's environment that `env` of a namespace's own `tooldock.yaml` may name as `${NAME}`.
+    /// Variables of the gateway's environment that `env` of a namespace's own `tooldock.yaml`, and of servers in files of the
+    /// data directory, may name as `${NAME}`.
     pub env_allowed: Vec<String>,
     /// How far a namespace's own `tooldock.yaml` may go.
     pub ceilings: Ceilings,
