@@ -70,6 +70,7 @@ mod toolman;
 mod toolman_stdio;
 mod torture;
 mod unix_sockets;
+mod unread_answers;
 mod web_api;
 mod web_page;
 mod web_ui;

@@ -225,6 +225,8 @@ pub struct LimitsConfig {
     pub body: ByteSize,
     /// The size of all request bodies that are being read.
     pub bodies_total: ByteSize,
+    /// The size of all answers that clients have not read yet.
+    pub answers_total: ByteSize,
     /// Connections of one process.
     pub connections: usize,
     /// Requests that are answered at once.
@@ -306,6 +308,7 @@ impl Default for LimitsConfig {
             header_fields: 100,
             body: ByteSize::mib(4),
             bodies_total: ByteSize::mib(256),
+            answers_total: ByteSize::mib(256),
             connections: 100_000,
             concurrency: ConcurrencyConfig::default(),
             streams_per_principal: 10_000,
@@ -407,7 +410,7 @@ mod tests {
             flood: off
             failures: { free: 30, window: 1m, max_delay: 1m }
             rate_limits: []
-            limits: { header_bytes: 32KiB, header_fields: 100, body: 4MiB, bodies_total: 256MiB, connections: 100000, concurrency: { per_principal: off, per_address: off }, streams_per_principal: 10000, sessions_per_principal: 10000, session_bytes_per_principal: 64MiB }
+            limits: { header_bytes: 32KiB, header_fields: 100, body: 4MiB, bodies_total: 256MiB, answers_total: 256MiB, connections: 100000, concurrency: { per_principal: off, per_address: off }, streams_per_principal: 10000, sessions_per_principal: 10000, session_bytes_per_principal: 64MiB }
             timeouts: { header: 15s, body: 30s, keepalive: 75s, write: 30s }
         "#;
         assert_eq!(parse(documented).unwrap(), AdmissionConfig::default());

@@ -374,6 +374,15 @@ impl Rejection {
         .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
+    /// 503 for an answer there is no room for.
+    pub fn answers_full() -> Self {
+        Self::new(
+            Reason::Overloaded,
+            "There is no room for the answer: clients have not read the answers before it. Send the request again in a second.",
+        )
+        .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
+    }
+
     /// Adds what only the log is told.
     pub(crate) fn because(mut self, cause: &'static str) -> Self {
         self.cause = Some(cause);

@@ -19,6 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use memchr::memmem::Finder;
 use tokio::time::timeout;
+use tooldock_workers::answers::{AnswerAccount, AnswerBudget};
 use tooldock_workers::budget::Budget;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::grant::Grant;
@@ -221,9 +222,16 @@ pub(crate) struct Engine {
     pub(crate) metrics: Arc<UpstreamMetrics>,
     /// Who hears what workers say of their namespace's lists and resources.
     pub(crate) audience: Arc<Audience>,
+    /// The bound on the memory of all answers.
+    pub(crate) answers: Arc<AnswerBudget>,
 }
 
 impl Engine {
+    /// Counts the answers to a caller.
+    pub(crate) fn account_of(&self, caller: &Caller) -> AnswerAccount {
+        AnswerAccount::new(&self.answers, caller.principal.as_ref(), caller.client)
+    }
+
     /// Runs one call to its end. Dropping the future cancels it. What the call says before its answer goes to `events`;
     /// without them its progress and log messages are dropped and its questions fail. All events of the call are in the
     /// channel when this returns.
@@ -277,11 +285,18 @@ impl Engine {
                 }
             }
             (None, Talks::Asks) => {
-                let asking = InteractiveCall::new(self, &facts.namespace, caller, limit, events);
+                let answers = self.account_of(caller);
+                answers.room().await?;
+                let asking =
+                    InteractiveCall::new(self, &facts.namespace, caller, limit, events, answers);
                 // Boxed, so that the usual call does not carry the room for it.
                 Box::pin(asking.run(|peer| Arc::clone(call).start(peer))).await?
             }
-            (None, Talks::Tells | Talks::No) => self.in_turn(call, limit, events).await?,
+            (None, Talks::Tells | Talks::No) => {
+                let answers = self.account_of(caller);
+                answers.room().await?;
+                self.in_turn(call, limit, events, answers).await?
+            }
         };
         let (size, allowed) = (reply.size(), facts.max_result());
         if size as u64 > allowed {
@@ -336,13 +351,14 @@ impl Engine {
         call: &Arc<dyn UpstreamCall>,
         limit: Duration,
         events: Option<EventSender>,
+        answers: AnswerAccount,
     ) -> CallOutcome {
         let entered = AtomicBool::new(false);
         let run = async {
             let gate = &call.facts().namespace.gate;
             let _permit = gate.enter().await.map_err(|_| overloaded())?;
             entered.store(true, Ordering::Relaxed);
-            let peer = Peer::new(events, None, &self.metrics.events_dropped);
+            let peer = Peer::new(events, None, &self.metrics.events_dropped, answers);
             Arc::clone(call).start(peer).await
         };
         timeout(limit, run)

@@ -11,6 +11,7 @@ use http::Method;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, MissedTickBehavior};
+use tooldock_workers::answers::AnswerBudget;
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::poll_watch::{PollSubject, WatchedFuture};
@@ -96,6 +97,8 @@ pub struct ServiceParts {
     pub http_client: Option<Arc<dyn HttpClient>>,
     /// The single-page app of `/ui/`.
     pub pages: Option<Arc<Pages>>,
+    /// The bound on the memory of all answers.
+    pub answers: Arc<AnswerBudget>,
     /// Counters.
     pub metrics: Arc<UpstreamMetrics>,
     /// What `/health` and `/ready` answer from.
@@ -299,6 +302,7 @@ impl Service {
                 audit: parts.audit,
                 metrics: Arc::clone(&parts.metrics),
                 audience: Arc::clone(&audience),
+                answers: parts.answers,
             },
             upstreams,
             http_client: parts.http_client,

@@ -15,6 +15,7 @@ use http::{Method, StatusCode};
 use serde_json::Value;
 use serde_json::json;
 use tokio::runtime::Handle;
+use tooldock_workers::answers::AnswerBudget;
 use tooldock_workers::budget::Budget;
 use tooldock_workers::config::Limits;
 use tooldock_workers::error::{CallError, CallErrorCode};
@@ -318,6 +319,7 @@ impl Wanted {
             web: None,
             http_client: self.http_client,
             pages: None,
+            answers: AnswerBudget::unbounded(),
             metrics: Arc::clone(&metrics),
             health: Arc::clone(&health),
         };

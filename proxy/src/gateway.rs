@@ -32,6 +32,7 @@ use tooldock_filters::{
 use tooldock_upstream::profile::Profile;
 use tooldock_upstream::reply::{Head, Reply};
 use tooldock_upstream::{McpHead, Service};
+use tooldock_workers::answers::{AnswerAccount, AnswerBudget};
 use tooldock_workers::budget::BudgetNote;
 use tooldock_workers::keys::KeyStore;
 use tooldock_workers::registry::Registry;
@@ -91,6 +92,8 @@ pub(crate) struct Gateway {
     pub(crate) rules: Arc<ArcSwap<Rules>>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) service: Service,
+    /// The bound on the memory of all answers.
+    pub(crate) answers: Arc<AnswerBudget>,
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) exported: prometheus::Registry,
     pub(crate) request_ids: Arc<RequestIds>,
@@ -277,6 +280,8 @@ impl ProxyHttp for Gateway {
             newline: passage.newline,
             edits: headers.as_deref().map(|headers| &headers.response),
             budget: None,
+            answers: None,
+            claim: None,
         };
         match verdict {
             Verdict::Admitted(admitted) => {
@@ -332,13 +337,17 @@ impl ProxyHttp for Gateway {
         passage.permit = admitted.permit.take();
         let budget = budget_note(&passage.rules.admission, &mut admitted);
         passage.budget.clone_from(&budget);
-        let envelope = Envelope {
+        let principal = admitted.principal.as_ref().map(|it| it.name());
+        let answers = AnswerAccount::new(&self.answers, principal, admitted.client);
+        let mut envelope = Envelope {
             request_id: &request_id,
             cors: cors.as_ref(),
             write_timeout: passage.rules.write_timeout,
             newline: passage.newline,
             edits: headers.as_deref().map(|headers| &headers.response),
             budget: budget.as_deref(),
+            answers: Some(&answers),
+            claim: None,
         };
         let outcome = match admitted.route.id {
             RouteId::Metrics => Ok(Some(self.exposition())),
@@ -351,6 +360,7 @@ impl ProxyHttp for Gateway {
                 None => self.hand_over(session, passage, admitted).await,
             },
         };
+        let outcome = outcome.and_then(|reply| reply.map(|it| envelope.counted(it)).transpose());
         let written = match outcome {
             Ok(Some(reply)) => self.write(session, passage, reply, &envelope).await,
             Ok(None) => Err(ClientGone),
@@ -400,6 +410,8 @@ impl ProxyHttp for Gateway {
             newline: passage.newline,
             edits: passage.headers.as_deref().map(|headers| &headers.response),
             budget: None,
+            answers: None,
+            claim: None,
         };
         if session.response_written().is_none() {
             let _ = respond::internal_error(session, passage.shape, &envelope).await;

@@ -37,6 +37,7 @@ mod stream;
 mod timeout;
 mod tls;
 mod toolman;
+mod unread;
 mod watcher;
 mod web;
 

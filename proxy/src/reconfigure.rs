@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 use tooldock_filters::Admission;
 use tooldock_upstream::Service;
 use tooldock_upstream::management::Management;
+use tooldock_workers::answers::AnswerBudget;
 use tooldock_workers::keys::KeyStore;
 use tooldock_workers::reload::{ReloadOutcome, Reloader};
 use tooldock_workers::secrets::SecretStore;
@@ -37,6 +38,8 @@ pub(crate) struct Reconfigure {
     /// The scopes of keys follow the configuration.
     pub(crate) keys: Arc<KeyStore>,
     pub(crate) service: Service,
+    /// The bound on the memory of all answers.
+    pub(crate) answers: Arc<AnswerBudget>,
     /// What `server_config` shows follows the configuration.
     pub(crate) management: Option<Arc<Management>>,
     pub(crate) metrics: StateMetrics,
@@ -165,6 +168,7 @@ impl Reconfigure {
         self.rules.store(Arc::new(rules::rules(&next, admission)));
         let limits = rules::connection_limits(&next);
         self.connection_limits.store(Arc::new(limits));
+        self.answers.set_total(rules::answers_total(&next));
         self.keys.set_scopes(next.scopes());
         self.reloader.set_namespaces(next.config.namespaces.clone());
         self.reloader.set_servers(next.config.upstreams.clone());

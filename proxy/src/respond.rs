@@ -4,7 +4,7 @@
 //! streamed body that is short and over before its head is written. Any other leaves piece by piece, each flushed, with a
 //! time limit per step and an eye on the client. Long streams get their head here and are written elsewhere (see `stream`).
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -18,12 +18,13 @@ use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 use tooldock_filters::budget::header_fields;
 use tooldock_filters::{CorsHeaders, ErrorShape, Rejection};
-use tooldock_upstream::reply::{BodyError, BodyStream, Head};
+use tooldock_upstream::reply::{BodyError, BodyStream, Head, Reply};
+use tooldock_workers::answers::{AnswerAccount, AnswerClaim, COUNTED_FROM, NoAnswerRoom};
 use tooldock_workers::budget::BudgetNote;
 
 use crate::body;
 use crate::header_edits::Edits;
-use crate::timeout::fast_timeout;
+use crate::unread::{self, NotTaken};
 
 /// The header every answer carries, so that a client can name its request to the operator (OBS-07).
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -70,9 +71,35 @@ pub(crate) struct Envelope<'a> {
     pub(crate) edits: Option<&'a Edits>,
     /// What limits have left for its client.
     pub(crate) budget: Option<&'a BudgetNote>,
+    /// Counts what its client has not taken; None for refusals, which are short.
+    pub(crate) answers: Option<&'a AnswerAccount>,
+    /// What is counted of the answer already.
+    pub(crate) claim: Option<AnswerClaim>,
 }
 
 impl Envelope<'_> {
+    /// Counts a large answer, from here on until its client has taken it.
+    ///
+    /// # Errors
+    ///
+    /// The refusal that takes the place of an answer there is no room for.
+    pub(crate) fn counted(&mut self, mut reply: Reply) -> Result<Reply, Rejection> {
+        let (Reply::Full { body, .. } | Reply::Opening { body, .. }) = &mut reply else {
+            return Ok(reply);
+        };
+        if body.len() < COUNTED_FROM {
+            return Ok(reply);
+        }
+        let Some(answers) = self.answers else {
+            return Ok(reply);
+        };
+        let claim = answers.claim(body.len());
+        let claim = claim.map_err(|NoAnswerRoom| Rejection::answers_full())?;
+        self.claim = Some(claim.clone());
+        *body = claim.keep(std::mem::take(body));
+        Ok(reply)
+    }
+
     /// The head as Pingora writes it. `framing` says how long the body is, where it has one.
     fn head(&self, head: Head, framing: Option<(HeaderName, HeaderValue)>) -> ResponseHeader {
         let cors = self.cors.map_or(0, |_| CORS_HEADERS);
@@ -138,17 +165,20 @@ async fn write_full(
     let header = envelope.head(head, length);
     let header = Box::new(header);
     if bodiless || body.is_empty() {
-        return within(envelope, session.write_response_header(header, true)).await;
+        let head = session.write_response_header(header, true);
+        return within(envelope, 0, pin!(head)).await;
     }
-    if body.len() <= WRITE_STEP * 2 {
+    let size = body.len();
+    if size <= WRITE_STEP * 2 {
         // Pinned where it is made: otherwise it would be moved on its way into the limit.
         let written = pin!(async {
             session.write_response_header(header, false).await?;
             session.write_response_body(Some(body), true).await
         });
-        return within(envelope, written).await;
+        return within(envelope, size, written).await;
     }
-    within(envelope, session.write_response_header(header, false)).await?;
+    let head = session.write_response_header(header, false);
+    within(envelope, size, pin!(head)).await?;
     write_steps(session, body, true, envelope).await
 }
 
@@ -175,28 +205,34 @@ async fn write_steps(
 ) -> Result<(), ClientGone> {
     while !rest.is_empty() {
         let step = rest.split_to(rest.len().min(WRITE_STEP));
-        let end = last && rest.is_empty();
-        within(envelope, session.write_response_body(Some(step), end)).await?;
+        let (end, left) = (last && rest.is_empty(), step.len() + rest.len());
+        let written = session.write_response_body(Some(step), end);
+        within(envelope, left, pin!(written)).await?;
     }
     Ok(())
 }
 
 /// One write under the time limit. Pingora's own covers bodies only: a head, and the flush of an answer that fits its
-/// buffer, would wait for ever for a client that does not read.
-fn within(
+/// buffer, would wait for ever for a client that does not read. `size` is what the answer still has in memory, in bytes.
+async fn within<F>(
     envelope: &Envelope<'_>,
-    write: impl Future<Output = pingora_core::Result<()>>,
-) -> impl Future<Output = Result<(), ClientGone>> {
-    fast_timeout(envelope.write_timeout, write).map(|written| match written {
+    size: usize,
+    write: Pin<&mut F>,
+) -> Result<(), ClientGone>
+where
+    F: Future<Output = pingora_core::Result<()>>,
+{
+    let (limit, claim) = (envelope.write_timeout, envelope.claim.as_ref());
+    match unread::write(envelope.answers, claim, size, limit, write).await {
         Ok(written) => Ok(written?),
-        Err(_) => {
+        Err(NotTaken) => {
             tracing::debug!(
                 request_id = envelope.request_id,
                 "a client does not read its answer"
             );
             Err(ClientGone)
         }
-    })
+    }
 }
 
 /// Writes the head of an answer whose length is not known. It is flushed.
@@ -219,11 +255,8 @@ pub(crate) async fn stream_head(
         }
     }
     let header = envelope.head(head, coding);
-    within(
-        envelope,
-        session.write_response_header(Box::new(header), false),
-    )
-    .await
+    let head = session.write_response_header(Box::new(header), false);
+    within(envelope, 0, pin!(head)).await
 }
 
 /// Writes an answer piece by piece, each as soon as it is there.
@@ -287,7 +320,7 @@ async fn write_body(
             None => break,
         }
     }
-    within(envelope, session.write_response_body(None, true)).await
+    within(envelope, 0, pin!(session.write_response_body(None, true))).await
 }
 
 /// What of a body is there without waiting, so that short pieces that came together leave together.
@@ -400,6 +433,8 @@ pub(crate) async fn without_a_request(
         newline: false,
         edits,
         budget: None,
+        answers: None,
+        claim: None,
     };
     let body = rejection.body();
     let length = (CONTENT_LENGTH, body.len().into());

@@ -61,6 +61,11 @@ pub(crate) fn rules(effective: &Effective, admission: Admission) -> Rules {
     }
 }
 
+/// The bound on the memory of all answers, in bytes.
+pub(crate) fn answers_total(effective: &Effective) -> usize {
+    in_memory(effective.config.admission.limits.answers_total)
+}
+
 /// A size as a number of bytes in memory.
 fn in_memory(size: ByteSize) -> usize {
     usize::try_from(size.as_u64()).unwrap_or(usize::MAX)

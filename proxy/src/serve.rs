@@ -22,6 +22,7 @@ use tooldock_upstream::management::Management;
 use tooldock_upstream::management::core::CoreLink;
 use tooldock_upstream::metrics::UpstreamMetrics;
 use tooldock_upstream::{OwnCore, Pages, Service, ServiceParts};
+use tooldock_workers::answers::{AnswerBudget, AnswerMetrics};
 use tooldock_workers::builder::{Builder, BuilderHost};
 use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::external::ProcessHost;
@@ -151,6 +152,7 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
             secrets: parts.secrets,
             keys,
             service: parts.service,
+            answers: parts.answers,
             management: parts.management,
             metrics: state,
         },
@@ -186,6 +188,7 @@ struct Parts {
     /// The management tools, where this process serves them.
     management: Option<Arc<Management>>,
     health: Arc<Health>,
+    answers: Arc<AnswerBudget>,
     metrics: Arc<EdgeMetrics>,
     exported: prometheus::Registry,
     audit: tooldock_upstream::audit::AuditGuard,
@@ -317,6 +320,10 @@ impl Parts {
                 control.handle().clone(),
             ))
         });
+        let answers = AnswerBudget::new(
+            rules::answers_total(effective),
+            AnswerMetrics::new(&exported)?,
+        );
         let service_parts = ServiceParts {
             registry: Arc::clone(&registry),
             reloader: Some(Arc::new(Reload {
@@ -341,6 +348,7 @@ impl Parts {
                 .then(|| management::web_facts(effective, &data)),
             http_client: Some(remote),
             pages,
+            answers: Arc::clone(&answers),
             metrics: upstream_metrics,
             health: Arc::clone(&health),
         };
@@ -360,6 +368,7 @@ impl Parts {
             service,
             management,
             health,
+            answers,
             metrics,
             exported,
             audit,
@@ -490,6 +499,7 @@ impl Assembly<'_> {
             rules: Arc::clone(self.rules),
             registry: Arc::clone(&self.parts.registry),
             service: self.parts.service.clone(),
+            answers: Arc::clone(&self.parts.answers),
             metrics: Arc::clone(&self.parts.metrics),
             exported: self.parts.exported.clone(),
             request_ids: Arc::clone(request_ids),

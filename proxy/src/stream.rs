@@ -32,6 +32,7 @@ use crate::access_log::Pending;
 use crate::edge::{self, OpenConnection};
 use crate::metrics::{EdgeMetrics, OpenStream, StreamTransport};
 use crate::respond::{self, ClientGone, Envelope};
+use crate::unread::WriteLimits;
 
 /// A long stream as the service hands it over.
 pub(crate) struct LongStream {
@@ -97,7 +98,10 @@ impl LongStream {
                 bytes: 0,
             },
             framing,
-            write_timeout: envelope.write_timeout,
+            limits: WriteLimits {
+                timeout: envelope.write_timeout,
+                answers: envelope.answers.cloned(),
+            },
             held: Held {
                 open: metrics.stream_opened(transport),
                 request_id: Arc::clone(request_id),
@@ -123,7 +127,7 @@ impl LongStream {
 struct Running {
     events: Counted,
     framing: Framing,
-    write_timeout: Duration,
+    limits: WriteLimits,
     held: Held,
 }
 
@@ -173,14 +177,14 @@ impl Running {
             &mut connection,
             &mut self.events,
             self.framing,
-            self.write_timeout,
+            &self.limits,
         )
         .await;
         self.held.ended(ending, self.events.bytes);
     }
 
     async fn on_session(mut self, mut session: Box<pingora_core::protocols::http::ServerSession>) {
-        let ending = session::run(&mut session, &mut self.events, self.write_timeout).await;
+        let ending = session::run(&mut session, &mut self.events, &self.limits).await;
         self.held.ended(ending, self.events.bytes);
     }
 }

@@ -25,6 +25,7 @@ use tooldock_upstream::session::SessionKey;
 use tooldock_upstream::session::config::SessionsConfig;
 use tooldock_upstream::{Ended, Service, ServiceParts};
 use tooldock_workers::aggregate::{self, ActivationScope, AggregateSpec, ServedOver, Surroundings};
+use tooldock_workers::answers::AnswerBudget;
 use tooldock_workers::budget::Budget;
 use tooldock_workers::config::NamespacesConfig;
 use tooldock_workers::external::ProcessHost;
@@ -217,6 +218,7 @@ fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyho
         web: None,
         http_client: Some(remote),
         pages: None,
+        answers: AnswerBudget::unbounded(),
         metrics: Arc::new(UpstreamMetrics::new(&exported)?),
         health,
     };

@@ -17,6 +17,7 @@
 
 pub mod address;
 pub mod aggregate;
+pub mod answers;
 pub mod bounds;
 pub mod budget;
 pub mod builder;

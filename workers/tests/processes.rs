@@ -179,6 +179,7 @@ fn asking_for(operation: Operation) -> WorkerCall {
         caller: None,
         request: "".into(),
         max_result: 10_000,
+        answers: None,
     }
 }
 

@@ -193,6 +193,7 @@ async fn call(worker: &Worker, tool: &str, arguments: &str) -> Result<String, Ca
         caller: None,
         request: "".into(),
         max_result: 1 << 20,
+        answers: None,
     };
     let reply = worker.call(call, None).await?;
     Ok(serde_json::from_slice::<serde_json::Value>(&reply.value)
@@ -881,6 +882,7 @@ async fn value_of(worker: &Worker, operation: Operation) -> Result<serde_json::V
         caller: None,
         request: "".into(),
         max_result: 1 << 20,
+        answers: None,
     };
     let reply = worker.call(call, None).await?;
     Ok(serde_json::from_slice(&reply.value).unwrap())
@@ -959,6 +961,7 @@ async fn a_tool_with_a_context_logs_asks_and_announces() {
         caller: Some(Bytes::from_static(caller.as_bytes())),
         request: "".into(),
         max_result: 1 << 20,
+        answers: None,
     };
     let ada = Arc::new(Ada::default());
     let sink = Arc::clone(&ada) as Arc<dyn CallSink>;

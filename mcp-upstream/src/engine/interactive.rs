@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
+use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::gate::Permit;
 use tooldock_workers::registry::Namespace;
 
@@ -43,6 +44,7 @@ pub(super) struct InteractiveCall<'a> {
     /// What is left of it while the clock stands.
     left: Duration,
     questions: Arc<CallInteractions>,
+    answers: AnswerAccount,
 }
 
 /// How the phase `Running` ended.
@@ -65,6 +67,7 @@ impl<'a> InteractiveCall<'a> {
         caller: &Caller,
         limit: Duration,
         events: Option<EventSender>,
+        answers: AnswerAccount,
     ) -> Self {
         let principal = caller.principal.clone();
         Self {
@@ -72,6 +75,7 @@ impl<'a> InteractiveCall<'a> {
             limit,
             left: limit,
             questions: CallInteractions::new(Arc::clone(namespace), principal, events),
+            answers,
         }
     }
 
@@ -92,7 +96,8 @@ impl<'a> InteractiveCall<'a> {
             audience: Arc::clone(&self.engine.audience),
         };
         let events = self.questions.events().cloned();
-        let mut work = start(Peer::new(events, Some(Arc::new(inbox)), dropped));
+        let answers = self.answers.clone();
+        let mut work = start(Peer::new(events, Some(Arc::new(inbox)), dropped, answers));
         self.phases(work.as_mut(), permit).await
     }
 

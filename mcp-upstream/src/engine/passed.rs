@@ -41,6 +41,7 @@ impl Engine {
         let deadline = Instant::now() + limit;
         let entered = async {
             self.admit(caller, &facts, CountedBy::All, || Ok(()))?;
+            self.account_of(caller).room().await?;
             let turn = timeout_at(deadline, facts.namespace.gate.enter()).await;
             turn.ok().and_then(Result::ok).ok_or_else(overloaded)
         };

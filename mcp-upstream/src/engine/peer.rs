@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prometheus::IntCounter;
+use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::worker::{CallSink, LogLevel};
 
 use super::interactive::CallInbox;
@@ -17,6 +18,8 @@ pub(crate) struct Peer {
     heard: Option<(EventSender, IntCounter)>,
     /// Of a call that may ask.
     inbox: Option<Arc<CallInbox>>,
+    /// Counts the answer of the call; None where the gateway asks for itself.
+    answers: Option<AnswerAccount>,
 }
 
 impl Peer {
@@ -26,8 +29,10 @@ impl Peer {
         events: Option<EventSender>,
         inbox: Option<Arc<CallInbox>>,
         dropped: &IntCounter,
+        answers: AnswerAccount,
     ) -> Self {
         Self {
+            answers: Some(answers),
             heard: events.map(|events| (events, dropped.clone())),
             inbox,
         }
@@ -38,6 +43,7 @@ impl Peer {
         Self {
             heard: None,
             inbox: None,
+            answers: None,
         }
     }
 
@@ -56,6 +62,11 @@ impl Peer {
         }
         cannot_be_asked(asked);
         Vec::new()
+    }
+
+    /// Counts the answer of the call; None where the gateway asks for itself.
+    pub(crate) fn answers(&self) -> Option<&AnswerAccount> {
+        self.answers.as_ref()
     }
 
     /// Whether anybody hears what is said.

@@ -2,6 +2,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tooldock_workers::answers::AnswerBudget;
 use tooldock_workers::error::CallErrorCode;
 use tooldock_workers::gate::Gate;
 use tooldock_workers::registry::Namespace;
@@ -31,6 +32,7 @@ fn fixture(change: impl FnOnce(&mut Namespace)) -> Fixture {
             audit: Audit::off(),
             metrics: Arc::new(metrics),
             audience: testing::audience().2,
+            answers: AnswerBudget::unbounded(),
         }),
         backend,
         namespace: Arc::new(namespace),

@@ -12,6 +12,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::StatusCode;
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -66,7 +67,7 @@ impl Patience {
 }
 
 /// Messages that are ready for the client; mostly the one response.
-type Ready = SmallVec<[Vec<u8>; 1]>;
+type Ready = SmallVec<[Bytes; 1]>;
 
 /// The requests of one POST while they run.
 pub(crate) struct Exchange {
@@ -83,6 +84,8 @@ pub(crate) struct Exchange {
     owes: Vec<Box<str>>,
     /// When the client is to be sent away to come back for the rest.
     poll_at: Option<Instant>,
+    /// Its responses wait for each other, and are counted meanwhile.
+    is_batch: bool,
     /// The refusal of a call for want of a scope, which has a status of its own where nothing else is answered.
     refused: Arc<OnceLock<RequestError>>,
 }
@@ -127,6 +130,7 @@ impl Exchange {
             owes: Vec::new(),
             // Who takes no stream cannot be told to come back.
             poll_at: poll_at(core, cx).filter(|_| cx.streams),
+            is_batch: false,
             refused: Arc::default(),
         }
     }
@@ -138,6 +142,7 @@ impl Exchange {
         id: &str,
         prepared: Result<Prepared, RequestError>,
     ) {
+        self.is_batch = true;
         match prepared {
             Ok(Prepared::Response(answer)) => self.answer(answer),
             Ok(Prepared::Call(call)) => self.call(cx, id, call),
@@ -147,14 +152,14 @@ impl Exchange {
 
     /// Adds a response that is there.
     pub(crate) fn answer(&mut self, answer: Vec<u8>) {
-        self.ready.push(answer);
+        self.ready.push(answer.into());
     }
 
     fn call(&mut self, cx: &CallContext<'_>, id: &str, call: Arc<dyn UpstreamCall>) {
         if self.session.is_some() && self.core.events.is_stored() {
             self.owes.push(id.into());
         }
-        let call = StreamedCall::new(&self.core, cx, id, call, &self.refused);
+        let call = StreamedCall::new(&self.core, cx, id, call, self.is_batch, &self.refused);
         self.calls.add(call);
     }
 
@@ -183,7 +188,7 @@ impl Exchange {
             tokio::select! { biased;
                 step = self.calls.next() => match step {
                     Some(Step::Said(message)) => {
-                        self.ready.push(message);
+                        self.ready.push(message.into());
                         return true;
                     }
                     Some(Step::Over(response)) => self.ready.push(response),
@@ -238,7 +243,11 @@ impl Exchange {
                 return;
             }
         }
-        while let Some(Step::Said(message) | Step::Over(message)) = self.calls.next().await {
+        while let Some(step) = self.calls.next().await {
+            let message = match step {
+                Step::Said(message) => message.into(),
+                Step::Over(response) => response,
+            };
             if !target.append(&core, &message).await {
                 return;
             }

@@ -6,6 +6,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
+use tooldock_workers::answers::AnswerBudget;
 use tooldock_workers::external::{ExternalServer, Isolation, StdioSettings, StdioSpec};
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::registry::UpstreamKind;
@@ -87,6 +88,7 @@ impl House {
             web: None,
             http_client: None,
             pages: None,
+            answers: AnswerBudget::unbounded(),
             metrics: Arc::new(metrics),
             health: Arc::new(Health::new()),
         };

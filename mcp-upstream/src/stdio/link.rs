@@ -35,6 +35,7 @@ use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
+use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 
@@ -258,14 +259,14 @@ impl Link {
         // The one request that must not be cancelled.
         let tells = method != "initialize";
         self.shared
-            .begin(tells, token, sink, None, size, |out, id| {
+            .begin(tells, token, sink, None, None, size, |out, id| {
                 write::request(out, id, method, params, token);
             })
     }
 
     /// Sends the whole request of a client, unknown members included, under an id of ours. Its progress token comes back
     /// in the sink's notifications. `of_client`: what of the client's own headers goes with it, where messages have
-    /// headers.
+    /// headers. `answers` counts the answer.
     ///
     /// # Errors
     ///
@@ -275,10 +276,11 @@ impl Link {
         request: &Request,
         sink: Option<Arc<dyn NotificationSink>>,
         of_client: Option<&Arc<HeaderMap>>,
+        answers: Option<AnswerAccount>,
     ) -> Result<Call, CallError> {
         let (token, size) = (request.token(), request.len());
         self.shared
-            .begin(true, token, sink, of_client, size, |out, ours| {
+            .begin(true, token, sink, of_client, answers, size, |out, ours| {
                 request.write_as(out, write::digits(ours, &mut [0; write::DIGITS]));
             })
     }

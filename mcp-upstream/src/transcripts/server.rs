@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
+use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::error::CallError;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
@@ -358,8 +359,12 @@ impl Connection for Leased {
         request: &Request,
         sink: Option<Arc<dyn NotificationSink>>,
         of_client: Option<&Arc<HeaderMap>>,
+        answers: Option<AnswerAccount>,
     ) -> Result<SentRequest, CallError> {
-        self.0.link.forward(request, sink, of_client).map(sent)
+        self.0
+            .link
+            .forward(request, sink, of_client, answers)
+            .map(sent)
     }
 
     fn notify(&self, message: &str) -> Result<(), CallError> {

@@ -44,6 +44,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         admission.limits.header_fields in HEADER_FIELDS;
         admission.limits.body in MESSAGE_BYTES;
         admission.limits.bodies_total in TOTAL_BYTES;
+        admission.limits.answers_total in TOTAL_BYTES;
         admission.limits.connections in MANY;
         admission.limits.sessions_per_principal in MANY;
         admission.limits.session_bytes_per_principal in SESSION_BYTES;

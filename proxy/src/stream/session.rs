@@ -1,13 +1,13 @@
 //! Writing a long stream to a session of Pingora's: HTTP/2, where a connection carries other streams beside it.
 
-use std::time::Duration;
+use std::pin::pin;
 
 use bytes::Bytes;
 use pingora_core::protocols::http::ServerSession;
-use pingora_timeout::fast_timeout::fast_timeout;
 
 use super::writer::{Ending, Events};
 use crate::respond::WRITE_STEP;
+use crate::unread::{NotTaken, WriteLimits};
 
 /// Writes events until one side ends the stream.
 ///
@@ -15,7 +15,7 @@ use crate::respond::WRITE_STEP;
 pub(super) async fn run<E: Events>(
     session: &mut ServerSession,
     events: &mut E,
-    write_timeout: Duration,
+    limits: &WriteLimits,
 ) -> Ending {
     loop {
         let event = tokio::select! {
@@ -27,13 +27,13 @@ pub(super) async fn run<E: Events>(
             },
         };
         let written = match event {
-            Some(event) => write(session, event, write_timeout).await,
+            Some(event) => write(session, event, limits).await,
             None if events.are_broken() => return Ending::ServerLeft,
             None => {
-                return match fast_timeout(write_timeout, session.finish_body()).await {
-                    Ok(Ok(())) => Ending::Complete,
+                return match limits.write(0, pin!(session.finish_body())).await {
+                    Ok(Ok(_)) => Ending::Complete,
                     Ok(Err(_)) => Ending::ClientLeft,
-                    Err(_) => Ending::SlowReader,
+                    Err(NotTaken) => Ending::SlowReader,
                 };
             }
         };
@@ -46,14 +46,18 @@ pub(super) async fn run<E: Events>(
 async fn write(
     session: &mut ServerSession,
     mut event: Bytes,
-    write_timeout: Duration,
+    limits: &WriteLimits,
 ) -> Result<(), Ending> {
     while !event.is_empty() {
         let step = event.split_to(event.len().min(WRITE_STEP));
-        match fast_timeout(write_timeout, session.write_response_body(step, false)).await {
+        let left = step.len() + event.len();
+        match limits
+            .write(left, pin!(session.write_response_body(step, false)))
+            .await
+        {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return Err(Ending::ClientLeft),
-            Err(_) => return Err(Ending::SlowReader),
+            Err(NotTaken) => return Err(Ending::SlowReader),
         }
     }
     Ok(())
@@ -61,6 +65,8 @@ async fn write(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -91,8 +97,12 @@ mod tests {
             .expect("written");
         let event = Bytes::from(vec![b'x'; 16 * 64 * 1024]);
         let mut events = One(Some(event.clone()));
+        let limits = WriteLimits {
+            timeout: LIMIT,
+            answers: None,
+        };
         let writing = async {
-            let ending = run(&mut session, &mut events, LIMIT).await;
+            let ending = run(&mut session, &mut events, &limits).await;
             drop(session);
             ending
         };

@@ -5,12 +5,12 @@
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice, Write};
-use std::pin::Pin;
-use std::time::Duration;
+use std::pin::{Pin, pin};
 
 use bytes::Bytes;
-use pingora_timeout::fast_timeout::fast_timeout;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+use crate::unread::{NotTaken, WriteLimits};
 
 /// Ends a chunked body.
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
@@ -82,7 +82,7 @@ pub(super) async fn run<C, E>(
     connection: &mut C,
     events: &mut E,
     framing: Framing,
-    write_timeout: Duration,
+    limits: &WriteLimits,
 ) -> Ending
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -97,9 +97,9 @@ where
         let written = match event {
             // An empty chunk would be the last one.
             Some(event) if event.is_empty() => Ok(()),
-            Some(event) => write(connection, &event, framing, write_timeout).await,
+            Some(event) => write(connection, &event, framing, limits).await,
             None if events.are_broken() => return Ending::ServerLeft,
-            None => return end(connection, framing, write_timeout).await,
+            None => return end(connection, framing, limits).await,
         };
         if let Err(ending) = written {
             return ending;
@@ -123,10 +123,10 @@ async fn write<C: AsyncWrite + Unpin>(
     connection: &mut C,
     event: &[u8],
     framing: Framing,
-    write_timeout: Duration,
+    limits: &WriteLimits,
 ) -> Result<(), Ending> {
     if framing == Framing::UntilClose {
-        return write_all(connection, &mut [IoSlice::new(event)], write_timeout).await;
+        return write_all(connection, &mut [IoSlice::new(event)], event.len(), limits).await;
     }
     // As many digits as a length can have, and the line's end.
     let mut line = [0; 2 * size_of::<usize>() + 2];
@@ -136,32 +136,34 @@ async fn write<C: AsyncWrite + Unpin>(
     let line = &line[..line.len() - unused];
     // In one system call, and under TLS in one record.
     let mut parts = [line, event, b"\r\n"].map(IoSlice::new);
-    write_all(connection, &mut parts, write_timeout).await
+    write_all(connection, &mut parts, event.len(), limits).await
 }
 
-/// Writes everything. The time limit is on each step: it is for clients that stop reading, not for slow ones.
+/// Writes everything, of an event of so many bytes. The time limit is on each step: it is for clients that stop reading, not for slow ones.
 async fn write_all<C: AsyncWrite + Unpin>(
     connection: &mut C,
     mut parts: &mut [IoSlice<'_>],
-    write_timeout: Duration,
+    size: usize,
+    limits: &WriteLimits,
 ) -> Result<(), Ending> {
     while !parts.is_empty() {
-        let written = within(write_timeout, connection.write_vectored(parts)).await?;
+        let written = within(limits, size, connection.write_vectored(parts)).await?;
         if written == 0 {
             return Err(Ending::ClientLeft);
         }
         IoSlice::advance_slices(&mut parts, written);
     }
-    within(write_timeout, connection.flush()).await
+    within(limits, size, connection.flush()).await
 }
 
 async fn within<T>(
-    limit: Duration,
+    limits: &WriteLimits,
+    size: usize,
     step: impl Future<Output = io::Result<T>>,
 ) -> Result<T, Ending> {
-    match fast_timeout(limit, step).await {
+    match limits.write(size, pin!(step)).await {
         Ok(done) => Ok(done?),
-        Err(_) => Err(Ending::SlowReader),
+        Err(NotTaken) => Err(Ending::SlowReader),
     }
 }
 
@@ -169,13 +171,13 @@ async fn within<T>(
 async fn end<C: AsyncWrite + Unpin>(
     connection: &mut C,
     framing: Framing,
-    write_timeout: Duration,
+    limits: &WriteLimits,
 ) -> Ending {
     let ended = async {
         if framing == Framing::Chunked {
-            write_all(connection, &mut [IoSlice::new(LAST_CHUNK)], write_timeout).await?;
+            write_all(connection, &mut [IoSlice::new(LAST_CHUNK)], 0, limits).await?;
         }
-        within(write_timeout, connection.shutdown()).await
+        within(limits, 0, connection.shutdown()).await
     };
     match ended.await {
         Ok(()) => Ending::Complete,

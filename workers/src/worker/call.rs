@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::answers::AnswerAccount;
+
 /// What a call asks the worker to do. JSON goes to it verbatim.
 #[derive(Debug, Clone)]
 pub enum Operation {
@@ -46,6 +48,8 @@ pub struct WorkerCall {
     pub request: Arc<str>,
     /// The largest result, in bytes of JSON.
     pub max_result: u64,
+    /// Counts the answer; None for calls that the gateway makes for itself.
+    pub answers: Option<AnswerAccount>,
 }
 
 /// A successful answer. The JSON stays in the frame it came in.

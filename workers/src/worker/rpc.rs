@@ -25,6 +25,7 @@ use tokio::task::AbortHandle;
 
 use super::pending::Pending;
 use super::{CallSink, ToolReply, WorkerCall};
+use crate::answers::AnswerAccount;
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
 use crate::names::NamespaceName;
@@ -107,6 +108,7 @@ struct Entry {
     reply: oneshot::Sender<Result<ToolReply, CallError>>,
     sink: Option<Arc<dyn CallSink>>,
     max_result: u64,
+    answers: Option<AnswerAccount>,
     /// The keys of the questions that wait for an answer. Most calls never have one, so it is small.
     open: Vec<Arc<str>>,
 }
@@ -199,6 +201,7 @@ impl Link {
             reply: sender,
             sink,
             max_result: call.max_result,
+            answers: call.answers.clone(),
             open: Vec::new(),
         };
         let id = {

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use serde_json::{Value, json};
+use tooldock_workers::answers::AnswerBudget;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::gate::Gate;
 use tooldock_workers::parking::Parking;
@@ -45,6 +46,7 @@ fn fixture_with(change: impl FnOnce(&mut Namespace)) -> Fixture {
             audit: Audit::off(),
             metrics: Arc::new(metrics),
             audience: testing::audience().2,
+            answers: AnswerBudget::unbounded(),
         }),
         backend,
         namespace: Arc::new(namespace),
@@ -470,6 +472,7 @@ async fn questions_of_a_call_that_is_gone_fail_at_once() {
         &caller(),
         Duration::from_secs(3),
         Some(sender),
+        fixture.engine.account_of(&caller()),
     );
     let questions = Arc::clone(&call.questions);
     drop(call);

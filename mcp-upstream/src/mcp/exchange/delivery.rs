@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use futures_util::future::{AbortHandle, Abortable, Aborted};
 use tooldock_workers::worker::LogLevel;
 
@@ -18,7 +19,7 @@ use crate::upstream::CallContext;
 /// A call that runs. In a session it can be cancelled by its id; dropping it cancels it in any case.
 pub(super) struct StreamedCall {
     /// Ends with the response.
-    driver: CallDriver<Vec<u8>>,
+    driver: CallDriver<Bytes>,
     session: Option<Arc<Session>>,
     progress_token: Option<String>,
     /// Messages of the last event, not yet taken: as many as it has questions at most.
@@ -30,16 +31,18 @@ pub(super) enum Step {
     /// A message for its client, before the response.
     Said(Vec<u8>),
     /// The response; nothing comes after it.
-    Over(Vec<u8>),
+    Over(Bytes),
 }
 
 impl StreamedCall {
-    /// The call of a request of this conversation, raw JSON its id. It runs in [`Self::step`].
+    /// The call of a request of this conversation, raw JSON its id. It runs in [`Self::step`]. `waits`: its response waits
+    /// for those of other calls, and is counted with all answers meanwhile.
     pub(super) fn new(
         core: &Arc<Core>,
         cx: &CallContext<'_>,
         id: &str,
         call: Arc<dyn UpstreamCall>,
+        waits: bool,
         refused: &Arc<OnceLock<RequestError>>,
     ) -> Self {
         let talks = cx.streams && call.facts().talks != Talks::No;
@@ -48,7 +51,7 @@ impl StreamedCall {
             session: cx.session().cloned(),
             progress_token: call.facts().progress_token.clone(),
             messages: VecDeque::new(),
-            driver: CallDriver::new(work(core, cx, id, call, sender, refused), events),
+            driver: CallDriver::new(work(core, cx, id, call, sender, waits, refused), events),
         }
     }
 
@@ -96,8 +99,9 @@ fn work(
     id: &str,
     call: Arc<dyn UpstreamCall>,
     sender: Option<EventSender>,
+    waits: bool,
     refused: &Arc<OnceLock<RequestError>>,
-) -> impl Future<Output = Vec<u8>> + Send + use<> {
+) -> impl Future<Output = Bytes> + Send + use<> {
     let (core, refused) = (Arc::clone(core), Arc::clone(refused));
     let caller = cx.caller.clone();
     let format = cx.result_format();
@@ -116,12 +120,21 @@ fn work(
         let outcome = Abortable::new(run, registration).await;
         drop(entry);
         let outcome = outcome.unwrap_or_else(|Aborted| Err(call::cancelled()));
-        call::response(call.facts(), &id, &caller, &format, outcome).unwrap_or_else(|failure| {
-            let response = format.error(Some(&id), &failure);
-            if matches!(failure, RequestError::InsufficientScope { .. }) {
-                let _ = refused.set(failure);
-            }
-            response
-        })
+        let written = |outcome| {
+            let response = call::response(call.facts(), &id, &caller, &format, outcome);
+            Bytes::from(response.unwrap_or_else(|failure| {
+                let response = format.error(Some(&id), &failure);
+                if matches!(failure, RequestError::InsufficientScope { .. }) {
+                    let _ = refused.set(failure);
+                }
+                response
+            }))
+        };
+        let response = written(outcome);
+        if !waits {
+            return response;
+        }
+        let kept = core.engine.account_of(&caller).keep(response);
+        kept.unwrap_or_else(|no_room| written(Err(no_room.into())))
     }
 }

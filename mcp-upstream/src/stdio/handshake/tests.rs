@@ -271,7 +271,7 @@ impl Fixture {
         let sink: Arc<dyn NotificationSink> = Arc::new(Heard(to));
         let mut call = self
             .link
-            .forward(&request(&message), Some(sink), None)
+            .forward(&request(&message), Some(sink), None, None)
             .expect("begun");
         let answer = within(call.answer()).await.expect("an answer");
         let whole = String::from_utf8(answer.with_id("\"c\\u002d1\"")).expect("text");
@@ -368,7 +368,7 @@ async fn the_fixture_is_modern_when_it_is_and_listens() {
     let (to, mut heard) = mpsc::channel(10);
     let call = fixture
         .link
-        .forward(&request(listen), Some(Arc::new(Heard(to))), None);
+        .forward(&request(listen), Some(Arc::new(Heard(to))), None, None);
     let call = call.expect("begun");
     let (acknowledged, _) = within(heard.recv()).await.expect("acknowledged");
     assert!(acknowledged.contains("notifications/subscriptions/acknowledged"));

@@ -296,7 +296,12 @@ fn respond(
     if is_task {
         shared.inbound.began_task(taken.is_ok().then_some(id), part);
     }
-    let Entry { reply, sink, token } = match taken {
+    let Entry {
+        reply,
+        sink,
+        token,
+        answers: account,
+    } = match taken {
         Ok(entry) => entry,
         Err(unmatched) => {
             if unmatched == Unmatched::Over {
@@ -311,7 +316,19 @@ fn respond(
         return Err(ProtocolViolation::TooLong);
     }
     let (id_at, part_at) = (span(text, raw_id), span(text, part.get()));
-    let answer = Response::new(line.clone(), id_at, part_at, outcome.is_err());
+    let kept = match account {
+        Some(account) => account.keep(line.clone()),
+        None => Ok(line.clone()),
+    };
+    let line = match kept {
+        Ok(line) => line,
+        // The server answered as it should; other answers take the room.
+        Err(no_room) => {
+            reply.end(Err(no_room.into()));
+            return Ok(());
+        }
+    };
+    let answer = Response::new(line, id_at, part_at, outcome.is_err());
     if let (true, Some(token), Some(sink)) = (is_task, token, sink) {
         shared.calls().lasting.keep(id, token, sink);
     }

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use tokio::net::unix::pipe;
 use tokio::runtime;
 use tokio::sync::{Notify, oneshot, watch};
+use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::pending::{Pending, Unmatched};
@@ -102,6 +103,8 @@ pub(super) struct Entry {
     pub(super) sink: Option<Arc<dyn NotificationSink>>,
     /// What its caller calls its progress, raw JSON; on the link that is the call's id.
     pub(super) token: Option<Arc<str>>,
+    /// Counts the answer; None where the gateway asks for itself.
+    pub(super) answers: Option<AnswerAccount>,
 }
 
 impl Shared {
@@ -133,6 +136,7 @@ impl Shared {
         token: Option<&str>,
         sink: Option<Arc<dyn NotificationSink>>,
         of_client: Option<&Arc<HeaderMap>>,
+        answers: Option<AnswerAccount>,
         size: usize,
         write: impl FnOnce(&mut BytesMut, u64),
     ) -> Result<Call, CallError> {
@@ -141,6 +145,7 @@ impl Shared {
             reply: Waiting::new(reply, self.lanes.here()),
             sink,
             token: token.map(Into::into),
+            answers,
         };
         let (id, few) = {
             let mut calls = self.calls();

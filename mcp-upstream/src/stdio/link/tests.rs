@@ -54,7 +54,7 @@ async fn a_clients_request_goes_up_whole_and_comes_back_whole_behind_its_own_id(
     let (to, mut heard) = mpsc::channel(10);
     let mut call = scene
         .link
-        .forward(&request(message), Some(Arc::new(Heard(to))), None)
+        .forward(&request(message), Some(Arc::new(Heard(to))), None, None)
         .expect("begun");
     let id = call.id();
     let line = scene.peer.line().await;

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use bytes::Bytes;
 use http::HeaderMap;
 use tokio::time::Instant;
+use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::error::CallError;
 
 use super::deliver::Batch;
@@ -143,6 +144,13 @@ impl Incoming {
         self.link
             .upgrade()
             .is_some_and(|link| link.calls().pending.get(id).is_ok())
+    }
+
+    /// Counts the response to a call; None where nobody waits for it, or the gateway does.
+    pub(crate) fn answers(&self, id: u64) -> Option<AnswerAccount> {
+        let link = self.link.upgrade()?;
+        let calls = link.calls();
+        calls.pending.get(id).ok()?.answers.clone()
     }
 
     /// Whether a message may have so many bytes.

@@ -217,6 +217,37 @@ async fn one_session_does_not_push_out_what_others_keep() {
     assert_eq!(data(&ready(&mut events).0), ["more"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn sessions_large_events_and_replays_of_one_principal_take_nothing_from_another() {
+    const TOTAL: usize = 256 * 1024;
+    let (log, _) = log(EventLogConfig {
+        total: ByteSize::b(TOTAL as u64),
+        ..limits(256, 64 * 1024)
+    });
+    let quiet = session_of(Some("quiet"));
+    let kept = open(&log, &quiet, StreamKind::Request).await;
+    for number in 0..20 {
+        put(&log, &quiet, &kept, &format!("{number}")).await;
+    }
+    let id = |stream: &Stream| format!("{}-0", stream.number());
+    let (small, large) = ("x".repeat(10), "x".repeat(TOTAL / 2));
+    let mut unread = Vec::new();
+    for number in 0..1000 {
+        let session = session_of(Some("greedy"));
+        let stream = open(&log, &session, StreamKind::Request).await;
+        let message = if number % 50 == 0 { &large } else { &small };
+        put(&log, &session, &stream, message).await;
+        stream.finish();
+        // Whoever reads again and stops there keeps its place, and no room of others.
+        let replay = log.resume(&session, &id(&stream)).await;
+        unread.push((session, stream, replay.expect("a stream it has")));
+        assert!(log.ledger.bytes() <= TOTAL, "{}", log.ledger.bytes());
+    }
+    let mut events = log.resume(&quiet, &id(&kept)).await.expect("kept");
+    let expected: Vec<_> = (0..20).map(|number| number.to_string()).collect();
+    assert_eq!(data(&ready(&mut events).0), expected);
+}
+
 proptest::proptest! {
     #[test]
     fn a_principal_within_its_equal_part_of_the_total_loses_nothing(

@@ -469,7 +469,8 @@ impl ServerCall {
         peer: &Peer,
     ) -> Result<Response, Unanswered> {
         let request = self.requester.traced(request);
-        let sent = process.forward(&request, self.sink(peer), self.requester.headers());
+        let answers = peer.answers().cloned();
+        let sent = process.forward(&request, self.sink(peer), self.requester.headers(), answers);
         self.answered(sent.map_err(unsent)?).await
     }
 

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
+use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::error::CallError;
 pub(crate) use tooldock_workers::external::Isolation;
 use tooldock_workers::process::output::RecentLines;
@@ -237,7 +238,7 @@ pub(crate) trait Connection: Send + Sync {
     ) -> Result<SentRequest, CallError>;
 
     /// Sends the whole request of a client of the server's own era. An error means that nothing was written.
-    /// `of_client`: what of the client's own headers goes with it.
+    /// `of_client`: what of the client's own headers goes with it. `answers` counts the answer.
     ///
     /// # Errors
     ///
@@ -247,6 +248,7 @@ pub(crate) trait Connection: Send + Sync {
         request: &Request,
         sink: Option<Arc<dyn NotificationSink>>,
         of_client: Option<&Arc<HeaderMap>>,
+        answers: Option<AnswerAccount>,
     ) -> Result<SentRequest, CallError>;
 
     /// Sends the whole notification of a client.

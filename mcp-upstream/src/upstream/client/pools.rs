@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
+use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::registry::Namespace;
@@ -267,8 +268,11 @@ impl Connection for Held {
         request: &Request,
         sink: Option<Arc<dyn NotificationSink>>,
         of_client: Option<&Arc<HeaderMap>>,
+        answers: Option<AnswerAccount>,
     ) -> Result<SentRequest, CallError> {
-        self.leased.forward(request, sink, of_client).map(sent)
+        self.leased
+            .forward(request, sink, of_client, answers)
+            .map(sent)
     }
 
     fn notify(&self, message: &str) -> Result<(), CallError> {

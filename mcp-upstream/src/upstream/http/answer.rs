@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, StatusCode, header};
 use serde::Deserialize;
+use tooldock_workers::answers::{AnswerAccount, AnswerClaim, COUNTED_FROM, NoAnswerRoom};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::remote::RemoteServer;
 
@@ -40,6 +41,8 @@ pub(super) enum Kind {
 pub(super) enum Unread {
     /// So much of it was seen, or announced.
     TooLarge(u64),
+    /// All answers together are as large as they may be.
+    NoRoom(NoAnswerRoom),
     Cut(BodyError),
 }
 
@@ -57,10 +60,11 @@ pub(super) fn kind(response: &BackendResponse) -> Kind {
     }
 }
 
-/// Reads a whole body, as long as `fits` allows it.
+/// Reads a whole body, as long as `fits` allows it. `answers` counts what is read until the end of the body.
 pub(super) async fn body(
     mut response: BackendResponse,
     fits: impl Fn(usize) -> bool,
+    answers: Option<&AnswerAccount>,
 ) -> Result<Bytes, Unread> {
     let announced = response.headers.get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
@@ -74,6 +78,7 @@ pub(super) async fn body(
         Err(error) => return Err(Unread::Cut(error)),
     };
     let mut whole: Option<BytesMut> = None;
+    let mut counted = CountedBody::new(answers);
     let mut size = first.len();
     loop {
         if !fits(size) {
@@ -83,12 +88,48 @@ pub(super) async fn body(
             Ok(None) => return Ok(whole.map_or(first, BytesMut::freeze)),
             Ok(Some(piece)) => {
                 size += piece.len();
+                counted.has(size).map_err(Unread::NoRoom)?;
                 whole
                     .get_or_insert_with(|| BytesMut::from(&first[..]))
                     .extend_from_slice(&piece);
             }
             Err(error) => return Err(Unread::Cut(error)),
         }
+    }
+}
+
+/// What was read of a body, counted from a size on where it is worth it.
+pub(super) struct CountedBody<'a> {
+    answers: Option<&'a AnswerAccount>,
+    claim: Option<AnswerClaim>,
+    counted: usize,
+}
+
+impl<'a> CountedBody<'a> {
+    pub(super) fn new(answers: Option<&'a AnswerAccount>) -> Self {
+        Self {
+            answers,
+            claim: None,
+            counted: 0,
+        }
+    }
+
+    /// Notes that the body has so many bytes now.
+    ///
+    /// # Errors
+    ///
+    /// [`NoAnswerRoom`].
+    pub(super) fn has(&mut self, size: usize) -> Result<(), NoAnswerRoom> {
+        let Some(answers) = self.answers.filter(|_| size >= COUNTED_FROM) else {
+            return Ok(());
+        };
+        let more = size.saturating_sub(self.counted);
+        match &self.claim {
+            Some(claim) => claim.grow(more)?,
+            None => self.claim = Some(answers.claim(more)?),
+        }
+        self.counted = size;
+        Ok(())
     }
 }
 

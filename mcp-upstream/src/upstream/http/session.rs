@@ -253,11 +253,17 @@ impl Session {
             answer::Kind::Json => {
                 let status = response.status;
                 let headers = response.headers.clone();
-                let body = answer::body(response, |size| self.incoming.fits(size)).await;
+                let answers = self.incoming.answers(id);
+                let fits = |size| self.incoming.fits(size);
+                let body = answer::body(response, fits, answers.as_ref()).await;
                 let body = match body {
                     Ok(body) => body,
                     Err(answer::Unread::TooLarge(size)) => {
                         self.incoming.too_large(id, size);
+                        return Ok(());
+                    }
+                    Err(answer::Unread::NoRoom(no_room)) => {
+                        self.incoming.failed(id, no_room.into());
                         return Ok(());
                     }
                     Err(answer::Unread::Cut(error)) => return Err(self.cut(error)),

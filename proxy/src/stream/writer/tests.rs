@@ -1,5 +1,7 @@
 //! What arrives at the other end of a socket pair, and when a stream ends.
 
+use std::time::Duration;
+
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -28,7 +30,11 @@ async fn over_tcp(
     let (mut connection, _) = accepted.expect("accepted");
     let (sender, receiver) = mpsc::channel(16);
     let running = tokio::spawn(async move {
-        let ending = run(&mut connection, &mut Channel(receiver), framing, limit).await;
+        let limits = WriteLimits {
+            timeout: limit,
+            answers: None,
+        };
+        let ending = run(&mut connection, &mut Channel(receiver), framing, &limits).await;
         // As the task of a stream does: the connection goes with it.
         drop(connection);
         ending

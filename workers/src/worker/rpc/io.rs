@@ -242,7 +242,14 @@ impl Reader {
             };
             match link.take(id) {
                 Ok(entry) => {
-                    let outcome = frame.outcome(line, entry.max_result);
+                    let kept = match &entry.answers {
+                        Some(account) => account.keep(line.clone()),
+                        None => Ok(line.clone()),
+                    };
+                    let outcome = match kept {
+                        Ok(line) => frame.outcome(&line, entry.max_result),
+                        Err(no_room) => Err(no_room.into()),
+                    };
                     // A caller that left meanwhile does not need it.
                     let _ = entry.reply.send(outcome);
                 }

@@ -132,6 +132,7 @@ impl House {
             key: None,
             request: "".into(),
             max_result: 1000,
+            answers: None,
         };
         let in_flight = self.connection.link.begin(&call, sink).expect("begun");
         let line = self.peer.line().await;

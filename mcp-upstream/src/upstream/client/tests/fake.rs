@@ -10,6 +10,7 @@ use http::HeaderMap;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
+use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
@@ -313,6 +314,7 @@ impl Connection for FakeConnection {
         request: &Request,
         sink: Option<Arc<dyn NotificationSink>>,
         _: Option<&Arc<HeaderMap>>,
+        _: Option<AnswerAccount>,
     ) -> Result<SentRequest, CallError> {
         let mut line = BytesMut::new();
         request.write_as(&mut line, OURS);

@@ -1,0 +1,148 @@
+//! Writes that have to wait because their client does not read: counted with all answers, and ended to make room.
+//!
+//! A write that is done at once, as nearly all are, costs nothing here.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tooldock_workers::answers::{AnswerAccount, AnswerClaim};
+
+use crate::timeout::fast_timeout;
+
+/// A client did not take what was written to it: not in time, or others needed the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NotTaken;
+
+/// How long a long stream waits for its client, and what counts the bytes that it waits with.
+#[derive(Debug, Clone)]
+pub(crate) struct WriteLimits {
+    /// Time limit of each write.
+    pub(crate) timeout: Duration,
+    /// None: nothing is counted.
+    pub(crate) answers: Option<AnswerAccount>,
+}
+
+impl WriteLimits {
+    /// Runs one write of an event that has so many bytes in memory.
+    ///
+    /// # Errors
+    ///
+    /// [`NotTaken`].
+    pub(crate) async fn write<F: Future>(
+        &self,
+        size: usize,
+        write: Pin<&mut F>,
+    ) -> Result<F::Output, NotTaken> {
+        self::write(self.answers.as_ref(), None, size, self.timeout, write).await
+    }
+}
+
+/// Runs one write under a time limit. While it waits, `size` bytes of its answer are counted in `answers`, unless `claim`
+/// counts them already.
+///
+/// # Errors
+///
+/// [`NotTaken`]; the connection is not to be written to any more.
+pub(crate) async fn write<F>(
+    answers: Option<&AnswerAccount>,
+    claim: Option<&AnswerClaim>,
+    size: usize,
+    limit: Duration,
+    mut write: Pin<&mut F>,
+) -> Result<F::Output, NotTaken>
+where
+    F: Future,
+{
+    if let Some(written) = write.as_mut().now_or_never() {
+        return Ok(written);
+    }
+    // Boxed, so that the usual write does not carry the room for it.
+    Box::pin(write_counted(answers, claim, size, limit, write)).await
+}
+
+async fn write_counted<F: Future>(
+    answers: Option<&AnswerAccount>,
+    claim: Option<&AnswerClaim>,
+    size: usize,
+    limit: Duration,
+    write: Pin<&mut F>,
+) -> Result<F::Output, NotTaken> {
+    let claim = match (claim, answers) {
+        (Some(claim), _) => Some(claim.clone()),
+        (None, Some(answers)) if size > 0 => Some(answers.claim(size).map_err(|_| NotTaken)?),
+        (None, _) => None,
+    };
+    let write = fast_timeout(limit, write);
+    let Some(claim) = claim else {
+        return write.await.map_err(|_| NotTaken);
+    };
+    let waiting = claim.waiting();
+    // The two arms: the client took it, or not in time; other answers need the memory.
+    tokio::select! {
+        biased;
+        written = write => written.map_err(|_| NotTaken),
+        () = waiting.closed() => Err(NotTaken),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::net::Ipv4Addr;
+    use std::pin::pin;
+    use std::sync::Arc;
+
+    use prometheus::Registry;
+    use tooldock_workers::answers::{AnswerBudget, AnswerMetrics};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(30);
+    const LONG: Duration = Duration::from_millis(1);
+
+    fn account(total: usize) -> (Arc<AnswerBudget>, AnswerAccount) {
+        let metrics = AnswerMetrics::new(&Registry::new()).expect("a fresh registry");
+        let budget = AnswerBudget::new(total, metrics);
+        let account = AnswerAccount::new(&budget, None, Ipv4Addr::LOCALHOST.into());
+        (budget, account)
+    }
+
+    #[tokio::test]
+    async fn a_write_that_is_done_at_once_is_not_counted_and_one_that_waits_is() {
+        let (budget, account) = account(100);
+        let done = write(Some(&account), None, 1000, LIMIT, pin!(async { 1 })).await;
+        assert_eq!(done, Ok(1));
+        let mut never = pin!(pending::<()>());
+        {
+            let mut waits = pin!(write(Some(&account), None, 60, LIMIT, never.as_mut()));
+            assert!(waits.as_mut().now_or_never().is_none());
+            assert_eq!(budget.bytes(), 60);
+            // However small: there is no room for another that waits.
+            let other = write(Some(&account), None, 41, LIMIT, pin!(pending::<()>())).await;
+            assert_eq!(other, Err(NotTaken));
+        }
+        assert_eq!(budget.bytes(), 0);
+        let late = write(Some(&account), None, 60, LONG, never).await;
+        assert_eq!((late, budget.bytes()), (Err(NotTaken), 0));
+    }
+
+    #[tokio::test]
+    async fn a_write_that_waits_gives_way_to_the_answer_of_another_client() {
+        let (budget, account) = account(100);
+        let other = AnswerAccount::new(&budget, None, Ipv4Addr::new(192, 0, 2, 1).into());
+        let claim = account.claim(100).expect("there is room");
+        let mut waits = pin!(write(
+            Some(&account),
+            Some(&claim),
+            100,
+            LIMIT,
+            pin!(pending::<()>())
+        ));
+        assert!(waits.as_mut().now_or_never().is_none());
+        let answer = other.claim(10).expect("the unread answer gives way");
+        assert_eq!(waits.await, Err(NotTaken));
+        drop((claim, answer));
+        assert_eq!(budget.bytes(), 0);
+    }
+}

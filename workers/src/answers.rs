@@ -1,0 +1,472 @@
+//! Memory of answers on their way to clients: one bound for all of them, shared fairly by principal.
+//!
+//! ```text
+//!   server ──▶ AnswerAccount::keep ──▶ bytes that carry their claim ──▶ reply ──▶ AnswerClaim::waiting ──▶ client
+//! ```
+//!
+//! A claim travels with the bytes it counts and ends when the last of them is freed, wherever that happens. Answers below
+//! [`COUNTED_FROM`] are not counted on their way, so an ordinary call pays one comparison; they are counted as any other
+//! once a write of theirs has to wait for its client.
+//!
+//! Where the total is reached, answers that clients do not read give way. An equal part of the total belongs to each
+//! principal that holds something. A principal within its part displaces the answers of the principal that holds most; a
+//! principal beyond it only those that stand still. An answer that gives way ends with its connection or HTTP/2 stream.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+use crate::error::{CallError, CallErrorCode};
+use crate::metric_table;
+
+/// Smaller answers, in bytes, are counted only while they wait for their client.
+pub const COUNTED_FROM: usize = 64 * 1024;
+
+/// An answer of which its client has taken nothing for so long gives way to any other: 5 s.
+const STANDS_STILL: Duration = Duration::from_secs(5);
+
+/// How long a call waits for room before it begins: 1 s.
+const ROOM_WAIT: Duration = Duration::from_secs(1);
+
+metric_table! {
+    /// Counters of answers on their way.
+    pub struct AnswerMetrics(registry) {
+        bytes: IntGauge = "tooldock_answer_bytes",
+            "Bytes of large or waiting answers held in memory, from the server to the client";
+        refused: IntCounter = "tooldock_answers_refused_total",
+            "Calls and answers refused because all answers together reached their limit";
+        closed: IntCounter = "tooldock_answers_closed_total",
+            "Answers closed before their client had read them, to make room for others";
+    }
+}
+
+/// No room for an answer: all answers together are as large as they may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the answers that clients have not read yet take all the memory there is for answers")]
+pub struct NoAnswerRoom;
+
+impl From<NoAnswerRoom> for CallError {
+    fn from(error: NoAnswerRoom) -> Self {
+        let message = format!("There is no room for the answer: {error}; try again in 1 s");
+        Self::new(CallErrorCode::Overloaded, message).retry_after(ROOM_WAIT)
+    }
+}
+
+/// The principal whose share an answer belongs to; for a caller without one, the client's address.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum AnswerOwner {
+    Principal(Arc<str>),
+    Address(IpAddr),
+}
+
+/// The bound on all answers of a process.
+pub struct AnswerBudget {
+    /// Bytes.
+    total: AtomicUsize,
+    /// What the ledger says, for a look without its lock.
+    held: AtomicUsize,
+    /// Taken for answers that are large or wait; nothing awaits or calls out under it.
+    ledger: Mutex<AnswerLedger>,
+    /// Some answer has ended.
+    freed: Notify,
+    metrics: AnswerMetrics,
+}
+
+#[derive(Default)]
+struct AnswerLedger {
+    /// Bytes of all claims, without those that were closed.
+    held: usize,
+    /// Bytes of closed claims whose connections have not ended yet.
+    closing: usize,
+    /// Owners that hold something.
+    owners: HashMap<AnswerOwner, OwnedAnswers>,
+    /// The last turn given to a waiting answer.
+    turn: u64,
+}
+
+/// The answers of one owner.
+#[derive(Default)]
+struct OwnedAnswers {
+    bytes: usize,
+    claims: usize,
+    /// Answers that wait for their client, by turn: the first has waited longest.
+    waiting: BTreeMap<u64, (Instant, Arc<ClaimState>)>,
+}
+
+struct ClaimState {
+    account: AnswerAccount,
+    /// Changed under the ledger's lock alone.
+    bytes: AtomicUsize,
+    /// Set once, under the ledger's lock.
+    is_closed: AtomicBool,
+    closed: Notify,
+}
+
+impl AnswerBudget {
+    /// A budget of `total` bytes.
+    pub fn new(total: usize, metrics: AnswerMetrics) -> Arc<Self> {
+        Arc::new(Self {
+            total: AtomicUsize::new(total),
+            held: AtomicUsize::new(0),
+            ledger: Mutex::default(),
+            freed: Notify::new(),
+            metrics,
+        })
+    }
+
+    /// A budget without an end, for a process that serves one client.
+    ///
+    /// # Panics
+    ///
+    /// Never: the names of its metrics are valid.
+    pub fn unbounded() -> Arc<Self> {
+        let metrics = AnswerMetrics::new(&prometheus::Registry::new());
+        Self::new(usize::MAX, metrics.expect("valid names of metrics"))
+    }
+
+    /// Changes the total, in bytes. What is held beyond a smaller one drains.
+    pub fn set_total(&self, total: usize) {
+        self.total.store(total, Ordering::Relaxed);
+        self.freed.notify_waiters();
+    }
+
+    /// Bytes that are held, including closed answers whose connections have not ended yet.
+    pub fn bytes(&self) -> usize {
+        let ledger = self.ledger();
+        ledger.held + ledger.closing
+    }
+
+    fn is_tight(&self) -> bool {
+        let held = self.held.load(Ordering::Relaxed);
+        held.saturating_add(COUNTED_FROM) > self.total.load(Ordering::Relaxed)
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, AnswerLedger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a change of the ledger. Claims that gave way are dropped behind the lock, which their end takes.
+    fn change<T>(
+        &self,
+        change: impl FnOnce(&mut AnswerLedger, usize, &mut Vec<Arc<ClaimState>>) -> T,
+    ) -> T {
+        let mut closed = Vec::new();
+        let total = self.total.load(Ordering::Relaxed);
+        let outcome = {
+            let mut ledger = self.ledger();
+            let outcome = change(&mut ledger, total, &mut closed);
+            self.held.store(ledger.held, Ordering::Relaxed);
+            let bytes = ledger.held.saturating_add(ledger.closing);
+            self.metrics
+                .bytes
+                .set(i64::try_from(bytes).unwrap_or(i64::MAX));
+            outcome
+        };
+        self.metrics.closed.inc_by(closed.len() as u64);
+        for claim in closed {
+            claim.closed.notify_one();
+        }
+        outcome
+    }
+}
+
+impl fmt::Debug for AnswerBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnswerBudget")
+            .field("total", &self.total)
+            .field("held", &self.held)
+            .finish_non_exhaustive()
+    }
+}
+
+impl AnswerLedger {
+    fn owned_by(&self, owner: &AnswerOwner) -> usize {
+        self.owners.get(owner).map_or(0, |owned| owned.bytes)
+    }
+
+    /// The equal part of the total, in bytes, of each owner that holds something and of `owner`.
+    fn share(&self, owner: &AnswerOwner, total: usize) -> usize {
+        let owners = self.owners.len() + usize::from(!self.owners.contains_key(owner));
+        total / owners.max(1)
+    }
+
+    /// Whether an owner stays within its share with so many bytes more.
+    fn is_within_share(&self, owner: &AnswerOwner, bytes: usize, total: usize) -> bool {
+        self.owned_by(owner).saturating_add(bytes) <= self.share(owner, total)
+    }
+
+    /// Makes room for so many bytes, as far as others have to give way for them. Says whether there is room now.
+    fn make_room(
+        &mut self,
+        owner: &AnswerOwner,
+        bytes: usize,
+        total: usize,
+        closed: &mut Vec<Arc<ClaimState>>,
+    ) -> bool {
+        while self.held.saturating_add(bytes) > total {
+            let is_within = self.is_within_share(owner, bytes, total);
+            let Some(claim) = self.longest_waiting(owner, is_within, total) else {
+                return false;
+            };
+            claim.is_closed.store(true, Ordering::Release);
+            let freed = claim.bytes.load(Ordering::Relaxed);
+            self.give_back(&claim.account.owner, freed, 1);
+            self.closing += freed;
+            closed.push(claim);
+        }
+        true
+    }
+
+    /// Takes the answer that is to give way: of the owner that holds most, the one that has waited longest for its client.
+    fn longest_waiting(
+        &mut self,
+        owner: &AnswerOwner,
+        is_within: bool,
+        total: usize,
+    ) -> Option<Arc<ClaimState>> {
+        let share = self.share(owner, total);
+        let stands_still = |owned: &OwnedAnswers| {
+            let first = owned.waiting.first_key_value();
+            first.is_some_and(|(_, (since, _))| since.elapsed() >= STANDS_STILL)
+        };
+        let (_, owned) = self
+            .owners
+            .iter_mut()
+            .filter(|(other, owned)| {
+                let displaced = is_within && *other != owner && owned.bytes > share;
+                !owned.waiting.is_empty() && (displaced || stands_still(owned))
+            })
+            .max_by_key(|(_, owned)| owned.bytes)?;
+        owned.waiting.pop_first().map(|(_, (_, claim))| claim)
+    }
+
+    fn give_back(&mut self, owner: &AnswerOwner, bytes: usize, claims: usize) {
+        self.held -= bytes;
+        if let Some(owned) = self.owners.get_mut(owner) {
+            owned.bytes -= bytes;
+            owned.claims -= claims;
+            if owned.claims == 0 {
+                self.owners.remove(owner);
+            }
+        }
+    }
+}
+
+/// Counts the answers to one caller.
+#[derive(Debug, Clone)]
+pub struct AnswerAccount {
+    budget: Arc<AnswerBudget>,
+    owner: AnswerOwner,
+}
+
+impl AnswerAccount {
+    /// The account of a principal, or of a client's address where there is no principal.
+    pub fn new(budget: &Arc<AnswerBudget>, principal: Option<&Arc<str>>, client: IpAddr) -> Self {
+        Self {
+            budget: Arc::clone(budget),
+            owner: match principal {
+                Some(principal) => AnswerOwner::Principal(Arc::clone(principal)),
+                None => AnswerOwner::Address(client),
+            },
+        }
+    }
+
+    /// Waits until a call may begin, 1 s at most: while there is no room for answers, and the caller has its share, an answer
+    /// of its next call would be lost.
+    ///
+    /// # Errors
+    ///
+    /// [`NoAnswerRoom`] when there was none in that time.
+    pub async fn room(&self) -> Result<(), NoAnswerRoom> {
+        if !self.budget.is_tight() {
+            return Ok(());
+        }
+        // Boxed, so that the usual call does not carry the room for it.
+        Box::pin(self.wait_for_room()).await
+    }
+
+    async fn wait_for_room(&self) -> Result<(), NoAnswerRoom> {
+        let deadline = Instant::now() + ROOM_WAIT;
+        loop {
+            // Made before looking, so that an end between the two is not missed.
+            let freed = self.budget.freed.notified();
+            let may_begin = self.budget.change(|ledger, total, closed| {
+                ledger.is_within_share(&self.owner, COUNTED_FROM, total)
+                    || ledger.make_room(&self.owner, COUNTED_FROM, total, closed)
+            });
+            if may_begin {
+                return Ok(());
+            }
+            if timeout_at(deadline, freed).await.is_err() {
+                self.budget.metrics.refused.inc();
+                return Err(NoAnswerRoom);
+            }
+        }
+    }
+
+    /// Counts so many bytes until the claim and all its copies are dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`NoAnswerRoom`]; nothing is counted then.
+    pub fn claim(&self, bytes: usize) -> Result<AnswerClaim, NoAnswerRoom> {
+        self.take(bytes, 1)?;
+        Ok(AnswerClaim(Arc::new(ClaimState {
+            account: self.clone(),
+            bytes: AtomicUsize::new(bytes),
+            is_closed: AtomicBool::new(false),
+            closed: Notify::new(),
+        })))
+    }
+
+    /// The same bytes, counted until the last part of them is freed; those of a small answer as they are.
+    ///
+    /// # Errors
+    ///
+    /// [`NoAnswerRoom`].
+    pub fn keep(&self, bytes: Bytes) -> Result<Bytes, NoAnswerRoom> {
+        if bytes.len() < COUNTED_FROM {
+            return Ok(bytes);
+        }
+        Ok(self.claim(bytes.len())?.keep(bytes))
+    }
+
+    fn take(&self, bytes: usize, claims: usize) -> Result<(), NoAnswerRoom> {
+        let taken = self.budget.change(|ledger, total, closed| {
+            if !ledger.make_room(&self.owner, bytes, total, closed) {
+                return false;
+            }
+            ledger.held += bytes;
+            let owned = ledger.owners.entry(self.owner.clone()).or_default();
+            owned.bytes += bytes;
+            owned.claims += claims;
+            true
+        });
+        match taken {
+            true => Ok(()),
+            false => {
+                self.budget.metrics.refused.inc();
+                Err(NoAnswerRoom)
+            }
+        }
+    }
+}
+
+/// Bytes of an answer that are counted. A copy counts nothing more and ends with the last of them.
+#[derive(Clone)]
+pub struct AnswerClaim(Arc<ClaimState>);
+
+impl AnswerClaim {
+    /// The same bytes, which carry the claim until the last part of them is freed.
+    #[must_use]
+    pub fn keep(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(ClaimedBytes {
+            bytes,
+            _claim: self,
+        })
+    }
+
+    /// Counts so many bytes more.
+    ///
+    /// # Errors
+    ///
+    /// [`NoAnswerRoom`]; the claim stays as it was.
+    pub fn grow(&self, bytes: usize) -> Result<(), NoAnswerRoom> {
+        if self.0.is_closed.load(Ordering::Acquire) {
+            return Err(NoAnswerRoom);
+        }
+        self.0.account.take(bytes, 0)?;
+        self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Lists the answer as one that waits for its client, from now on, until the result is dropped.
+    pub fn waiting(&self) -> WaitingAnswer {
+        let account = &self.0.account;
+        let turn = account.budget.change(|ledger, _, _| {
+            ledger.turn += 1;
+            let is_closed = self.0.is_closed.load(Ordering::Acquire);
+            if !is_closed && let Some(owned) = ledger.owners.get_mut(&account.owner) {
+                let since = (Instant::now(), Arc::clone(&self.0));
+                owned.waiting.insert(ledger.turn, since);
+            }
+            ledger.turn
+        });
+        WaitingAnswer {
+            claim: self.clone(),
+            turn,
+        }
+    }
+}
+
+impl fmt::Debug for AnswerClaim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnswerClaim")
+            .field("bytes", &self.0.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An answer that waits for its client to read.
+#[derive(Debug)]
+pub struct WaitingAnswer {
+    claim: AnswerClaim,
+    turn: u64,
+}
+
+impl WaitingAnswer {
+    /// Waits until the answer has to give way to others. It is to be dropped at once then, and its connection with it.
+    pub async fn closed(&self) {
+        let state = &self.claim.0;
+        loop {
+            if state.is_closed.load(Ordering::Acquire) {
+                return;
+            }
+            state.closed.notified().await;
+        }
+    }
+}
+
+impl Drop for WaitingAnswer {
+    fn drop(&mut self) {
+        let account = &self.claim.0.account;
+        account.budget.change(|ledger, _, _| {
+            if let Some(owned) = ledger.owners.get_mut(&account.owner) {
+                owned.waiting.remove(&self.turn);
+            }
+        });
+    }
+}
+
+struct ClaimedBytes {
+    bytes: Bytes,
+    _claim: AnswerClaim,
+}
+
+impl AsRef<[u8]> for ClaimedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for ClaimState {
+    fn drop(&mut self) {
+        let (bytes, is_closed) = (*self.bytes.get_mut(), *self.is_closed.get_mut());
+        let account = &self.account;
+        account.budget.change(|ledger, _, _| match is_closed {
+            true => ledger.closing -= bytes,
+            false => ledger.give_back(&account.owner, bytes, 1),
+        });
+        account.budget.freed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests;
