@@ -42,6 +42,7 @@ mod observability;
 mod older_surfaces;
 mod openapi;
 mod pass_through;
+mod precedence;
 mod profiles;
 mod proxy_protocol;
 mod real_servers;

@@ -13,11 +13,14 @@
 //! request, keeps a file that was moved away until it rolls over, deletes old files by their number instead of their
 //! age, and says nothing while a disk is full.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tooldock_workers::regular_file;
 
 mod clock;
 mod losses;
@@ -34,14 +37,19 @@ pub(crate) use queue::{Queue, Records};
 
 /// Lines gather to this many bytes before they are written.
 const BUFFER: usize = 64 * 1024;
+/// How long a batch waits for the reader of a pipe, and how often the pipe is tried meanwhile.
+const PIPE_PATIENCE: Duration = Duration::from_secs(1);
+const PIPE_LOOK: Duration = Duration::from_millis(10);
 /// Log files name people and addresses: they are for their owner and its group.
 const MODE: u32 = 0o640;
 
 /// Where the lines of a log go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// A file, a named pipe or a device.
+    /// A file, a named pipe or a device that the operator names.
     Path(PathBuf),
+    /// A regular file in a directory where tool code can write. Anything else under its name is refused, a link too.
+    Regular(PathBuf),
     /// Standard output.
     Stdout,
 }
@@ -130,11 +138,14 @@ impl LogFile {
 
     /// Closes a file that is no longer at its path: a deleted file takes up disk space for as long as it is open.
     pub fn close_if_replaced(&mut self) {
-        let (Target::Path(path), Some(open)) = (&self.target, &self.open) else {
+        let (Some(path), Some(open)) = (self.target.path(), &self.open) else {
             return;
         };
-        let is_there =
-            fs::metadata(path).is_ok_and(|metadata| identity_of(&metadata) == open.identity);
+        let found = match &self.target {
+            Target::Regular(path) => fs::symlink_metadata(path),
+            _ => fs::metadata(path),
+        };
+        let is_there = found.is_ok_and(|metadata| identity_of(&metadata) == open.identity);
         if !is_there {
             self.open = None;
         }
@@ -163,12 +174,12 @@ impl LogFile {
                 let metadata = file.metadata()?;
                 (file, metadata)
             }
-            Target::Path(path) => {
-                let file = open_to_append(path)?;
+            Target::Path(_) | Target::Regular(_) => {
+                let file = self.target.open()?;
                 let metadata = file.metadata()?;
                 // A gateway that was killed, or a disk that was full, may have left half a line.
                 if metadata.is_file() {
-                    self.torn = ends_within_a_line(path).unwrap_or(self.torn);
+                    self.torn = self.target.ends_within_a_line().unwrap_or(self.torn);
                 }
                 (file, metadata)
             }
@@ -181,39 +192,54 @@ impl LogFile {
     }
 
     fn failed(&self, lost: usize, error: &io::Error) {
-        match &self.target {
-            Target::Path(path) => self
+        match self.target.path() {
+            Some(path) => self
                 .losses
                 .lost(lost as u64, format_args!("{}: {error}", path.display())),
-            Target::Stdout => self
+            None => self
                 .losses
                 .lost(lost as u64, format_args!("standard output: {error}")),
         }
     }
 }
 
-/// Opens a log file for appending, as the gateway does when it writes to it. The folder is made if it is missing.
-///
-/// # Errors
-///
-/// What the operating system says.
-pub fn open_to_append(path: &Path) -> io::Result<File> {
-    // Opening a named pipe to write to it would wait for its reader.
-    let is_pipe = fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo());
-    let open = || {
-        OpenOptions::new()
-            .create(true)
-            .append(true)
-            .read(is_pipe)
-            .mode(MODE)
-            .open(path)
-    };
-    match (open(), path.parent()) {
-        (Err(error), Some(folder)) if error.kind() == io::ErrorKind::NotFound => {
-            fs::create_dir_all(folder)?;
-            open()
+impl Target {
+    /// The path, where the lines go to one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Path(path) | Self::Regular(path) => Some(path),
+            Self::Stdout => None,
         }
-        (opened, _) => opened,
+    }
+
+    /// Opens the file for appending, as the gateway does when it writes to it. The folder is made if it is missing. Nothing
+    /// is waited on.
+    ///
+    /// # Errors
+    ///
+    /// The system's error, or the kind of the file that is there in the place of a regular one.
+    pub fn open(&self) -> io::Result<File> {
+        let open = || match self {
+            Self::Stdout => io::stdout().as_fd().try_clone_to_owned().map(File::from),
+            Self::Path(path) => regular_file::open_log_of_the_operator(path, MODE),
+            Self::Regular(path) => regular_file::open_to_append(path, MODE),
+        };
+        match (open(), self.path().and_then(Path::parent)) {
+            (Err(error), Some(folder)) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(folder)?;
+                open()
+            }
+            (opened, _) => opened,
+        }
+    }
+
+    /// Whether the last line of a regular file has no end.
+    fn ends_within_a_line(&self) -> io::Result<bool> {
+        match self {
+            Self::Stdout => Ok(false),
+            Self::Path(path) => ends_within_a_line(&regular_file::open_following(path)?),
+            Self::Regular(path) => ends_within_a_line(&regular_file::open(path)?),
+        }
     }
 }
 
@@ -222,14 +248,13 @@ fn identity_of(metadata: &fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-fn ends_within_a_line(path: &Path) -> io::Result<bool> {
-    let mut file = File::open(path)?;
-    if file.metadata()?.len() == 0 {
+fn ends_within_a_line(file: &File) -> io::Result<bool> {
+    let length = file.metadata()?.len();
+    if length == 0 {
         return Ok(false);
     }
     let mut last = [0];
-    file.seek(SeekFrom::End(-1))?;
-    file.read_exact(&mut last)?;
+    file.read_exact_at(&mut last, length - 1)?;
     Ok(last != *b"\n")
 }
 
@@ -240,6 +265,7 @@ fn count_lines(bytes: &[u8]) -> usize {
 /// Writes whole lines. `torn` says whether a part of a line was the last thing that came through.
 fn write_lines(out: &mut impl Write, lines: &[u8], torn: &mut bool) -> Result<(), Failure> {
     let mut rest = lines;
+    let mut waited = Duration::ZERO;
     while !rest.is_empty() {
         let error = match out.write(rest) {
             Ok(0) => io::ErrorKind::WriteZero.into(),
@@ -248,6 +274,12 @@ fn write_lines(out: &mut impl Write, lines: &[u8], torn: &mut bool) -> Result<()
                 continue;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            // A pipe whose reader is slow, or is none.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && waited < PIPE_PATIENCE => {
+                std::thread::sleep(PIPE_LOOK);
+                waited += PIPE_LOOK;
+                continue;
+            }
             Err(error) => error,
         };
         let written = &lines[..lines.len() - rest.len()];
@@ -262,6 +294,8 @@ fn write_lines(out: &mut impl Write, lines: &[u8], torn: &mut bool) -> Result<()
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileTypeExt as _;
+
     use super::*;
 
     /// Takes so many bytes, in pieces of up to three, and then says that the disk is full.
@@ -379,8 +413,87 @@ mod tests {
     fn strangers_cannot_read_a_log_file() {
         let folder = folder();
         let path = folder.path().join("log");
-        open_to_append(&path).expect("opened");
+        Target::Path(path.clone()).open().expect("opened");
         let mode = fs::metadata(&path).expect("a file").mode();
         assert_eq!(mode & 0o007, 0, "{mode:o}");
+    }
+
+    /// Runs work in a thread, and fails where it waits for something.
+    fn without_waiting<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        std::thread::spawn(move || sender.send(work()));
+        let done = receiver.recv_timeout(Duration::from_secs(60));
+        done.expect("it waits for something")
+    }
+
+    fn make_pipe(path: &Path) {
+        let made = std::process::Command::new("mkfifo").arg(path).status();
+        assert!(made.expect("mkfifo").success());
+    }
+
+    #[test]
+    fn a_file_that_tools_can_replace_is_a_regular_one_or_none_at_all() {
+        let folder = folder();
+        let path = folder.path().join("2026-01-01.jsonl");
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "kept\n").expect("written");
+        let plants: [&dyn Fn(); 4] = [
+            &|| make_pipe(&path),
+            &|| fs::create_dir(&path).expect("made"),
+            &|| std::os::unix::fs::symlink(&victim, &path).expect("linked"),
+            &|| std::os::unix::fs::symlink("/dev/full", &path).expect("linked"),
+        ];
+        for (lost, plant) in plants.into_iter().enumerate() {
+            plant();
+            let target = Target::Regular(path.clone());
+            let losses = without_waiting(move || {
+                let losses = Losses::for_tests();
+                let mut file = LogFile::new(target, losses.clone());
+                file.append(b"one\n");
+                file.flush();
+                file.reopen();
+                losses
+            });
+            assert_eq!(losses.counted(), 1, "{lost}");
+            let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir(&path));
+        }
+        let losses = Losses::for_tests();
+        let mut file = LogFile::new(Target::Regular(path.clone()), losses.clone());
+        file.append(b"two\n");
+        file.flush();
+        assert_eq!(text(&path), "two\n", "writing goes on");
+        assert_eq!(text(&victim), "kept\n");
+        // While it is open, too.
+        fs::rename(&path, folder.path().join("aside")).expect("moved");
+        make_pipe(&path);
+        file.append(b"three\n");
+        let (losses, target) = without_waiting(move || {
+            file.flush();
+            (losses, path)
+        });
+        assert_eq!(losses.counted(), 1);
+        assert!(
+            fs::symlink_metadata(target)
+                .expect("there")
+                .file_type()
+                .is_fifo()
+        );
+    }
+
+    #[test]
+    fn a_pipe_of_the_operator_without_a_reader_takes_what_fits_and_is_not_waited_on() {
+        let folder = folder();
+        let path = folder.path().join("pipe");
+        make_pipe(&path);
+        let losses = without_waiting(move || {
+            let losses = Losses::for_tests();
+            let mut file = LogFile::new(Target::Path(path), losses.clone());
+            for _ in 0..4 {
+                file.append(&[b"x".repeat(BUFFER - 1), b"\n".to_vec()].concat());
+                file.flush();
+            }
+            losses
+        });
+        assert!((1..=4).contains(&losses.counted()), "{}", losses.counted());
     }
 }

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, LOCATION, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, StatusCode};
 use sha2::{Digest as _, Sha256};
+use tooldock_workers::regular_file;
 
 use crate::error;
 use crate::reply::{Head, Reply};
@@ -213,7 +214,7 @@ fn read(root: &Path) -> Result<Files, String> {
 fn page(path: &Path, name: &str) -> Result<Page, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     let mut body = Vec::new();
-    let file = fs::File::open(path).map_err(failed)?;
+    let file = regular_file::open_following(path).map_err(failed)?;
     file.take(FILE_BYTES_MAX + 1)
         .read_to_end(&mut body)
         .map_err(failed)?;

@@ -12,6 +12,7 @@ mod lines;
 mod pattern;
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use prometheus::{IntCounter, Registry};
 use tooldock_upstream::caller::CallNote;
-use tooldock_upstream::log_file::{self, LogFile, LogGuard, LogSender, Losses, Target};
+use tooldock_upstream::log_file::{self, LogFile, LogGuard, LogSender, Losses};
 
 pub(crate) use self::entry::Entry;
 use self::lines::Lines;
@@ -45,15 +46,16 @@ impl AccessLog {
     /// When the file cannot be opened or the thread cannot be started.
     pub(crate) fn start(
         config: &AccessLogConfig,
+        data_dir: &Path,
         registry: &Registry,
     ) -> anyhow::Result<Option<(Self, AccessLogGuard)>> {
         let AccessLogConfig::On(settings) = config else {
             return Ok(None);
         };
-        let target = settings.target();
+        let target = settings.target(data_dir);
         // Now rather than with the first request: a path that cannot be written ends the start.
-        if let Target::Path(path) = &target {
-            log_file::open_to_append(path).map_err(|error| {
+        if let Some(path) = target.path() {
+            target.open().map_err(|error| {
                 anyhow::anyhow!("observability.access_log.path: {}: {error}", path.display())
             })?;
         }
@@ -125,16 +127,17 @@ impl Pending {
 /// # Errors
 ///
 /// When its folder is not there, or a folder stands where the file is to be.
-pub(crate) fn check(config: &AccessLogConfig) -> Result<(), ConfigError> {
+pub(crate) fn check(config: &AccessLogConfig, data_dir: &Path) -> Result<(), ConfigError> {
     let AccessLogConfig::On(settings) = config else {
         return Ok(());
     };
-    let Target::Path(path) = settings.target() else {
+    let target = settings.target(data_dir);
+    let Some(path) = target.path() else {
         return Ok(());
     };
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => std::path::Path::new("."),
+        _ => Path::new("."),
     };
     let reason = if path.is_dir() {
         format!("{} is a folder: name a file in it", path.display())

@@ -9,6 +9,7 @@ use tooldock_workers::aggregate;
 use tooldock_workers::external::{self, Checked, Finding};
 use tooldock_workers::mask::{self, MASK};
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::precedence;
 use tooldock_workers::remote::RemoteServerConfig;
 use tooldock_workers::scan;
 use tooldock_workers::secrets::{SecretSource as _, SecretStore, Secrets};
@@ -142,9 +143,13 @@ pub(crate) fn part(effective: &Effective, target: &Target) -> Checked {
 /// What is said of external servers, in the configuration and in the data directory.
 pub(crate) fn servers(effective: &Effective) -> Checked {
     let (secrets, unreadable) = secrets(effective);
+    let config = &effective.config;
+    let mut claims = precedence::configured(&config.upstreams, &config.toolman);
+    claims.extend(scan::claims(&effective.data_dir.join("tools")));
     let mut checked = external::check(
         &effective.data_dir,
         &effective.config.upstreams,
+        claims,
         &effective.config.namespaces,
         &secrets,
     );

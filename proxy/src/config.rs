@@ -459,9 +459,9 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
     if let Some(mut merged) = document::read_data_file(&data_dir, tree)? {
         let ignored = narrow(
             &mut merged.namespaces,
-            &mut merged.upstreams.stdio,
+            &mut merged.upstreams,
             &config.namespaces,
-            &config.upstreams,
+            (&config.upstreams, &config.toolman),
         );
         let kept = narrow_aggregates(&mut merged.toolman, &config.toolman);
         let ignored: Vec<_> = ignored.into_iter().chain(kept).collect();

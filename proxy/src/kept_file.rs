@@ -9,6 +9,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use tooldock_workers::regular_file;
 
 /// What stands behind a staged file's name, before some digits.
 const STAGED: &str = ".new.";
@@ -40,20 +41,18 @@ pub(crate) fn read_or_make(
 
 fn read(file: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     // Tools write into this directory: a link could lead anywhere, a pipe would never end.
-    let metadata = fs::symlink_metadata(file)?;
-    if !metadata.is_file() {
+    if !fs::symlink_metadata(file)?.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }
-    if metadata.mode() & 0o007 != 0 {
+    let open = regular_file::open(file)?;
+    if open.metadata()?.mode() & 0o007 != 0 {
         tracing::warn!(
             "{} is open to every user of this machine: chmod 600 it",
             file.display()
         );
     }
     let mut bytes = Vec::with_capacity(bytes_max + 1);
-    File::open(file)?
-        .take(bytes_max as u64 + 1)
-        .read_to_end(&mut bytes)?;
+    open.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

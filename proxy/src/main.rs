@@ -173,7 +173,10 @@ fn check(arguments: CheckArgs) -> ExitCode {
 /// Loads the configuration and reads every certificate it names.
 fn load(options: impl FnOnce(GeneratedTokens) -> LoadOptions) -> Result<Effective, ConfigError> {
     let effective = config::load(&options(GeneratedTokens::new()?))?;
-    access_log::check(&effective.config.observability.access_log)?;
+    access_log::check(
+        &effective.config.observability.access_log,
+        &effective.data_dir,
+    )?;
     match effective.purpose() {
         Purpose::Serve => effective.check_certificates(tls::check_usable)?,
         Purpose::Check => effective.check_certificates(tls::check_good)?,

@@ -177,6 +177,8 @@ impl Reconfigure {
             self.secrets.set_protection(next.secrets.protection());
         }
         if let Some(management) = &self.management {
+            let (servers, aggregates) = (&next.config.upstreams, &next.config.toolman);
+            management.workspace.set_configured(servers, aggregates);
             management.set_facts(crate::serve::management::facts(&next));
             management.builder.reconfigure(next.config.builder.clone());
         }

@@ -109,7 +109,11 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
         state.certificate(certificate.name(), certificate.not_after());
     }
 
-    let access_log = AccessLog::start(&effective.config.observability.access_log, &parts.exported)?;
+    let access_log = AccessLog::start(
+        &effective.config.observability.access_log,
+        &effective.data_dir,
+        &parts.exported,
+    )?;
     let (access_log, access_log_guard) = access_log.unzip();
 
     let limits = rules::connection_limits(&effective);
@@ -305,6 +309,7 @@ impl Parts {
                 },
                 config.builder.clone(),
             );
+            workspace.set_configured(&config.upstreams, &config.toolman);
             let workspace = Arc::new(workspace);
             control.spawn(management::clear_leftovers(
                 Arc::clone(&workspace),

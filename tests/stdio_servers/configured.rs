@@ -376,10 +376,9 @@ async fn a_configuration_with_a_wrong_server_does_not_start() {
 }
 
 #[tokio::test]
-async fn a_folder_wins_over_a_server_of_the_same_name_and_that_is_said() {
+async fn a_folder_wins_over_an_added_server_of_the_same_name_and_that_is_said() {
     let gateway = Gateway::with_tools([("both", "hello.py", tools::HELLO)])
-        .config(json!({"upstreams": {"stdio": {"both": stray(&[])}}}))
-        .start()
+        .start_with(|data| write_servers(data, &json!({"both": stray(&[])})))
         .await;
     let hello = eventually("the folder serves", || async {
         let answer = gateway.call("both", "say_hello", json!({})).await;
@@ -390,9 +389,6 @@ async fn a_folder_wins_over_a_server_of_the_same_name_and_that_is_said() {
     assert_eq!(gateway.call("both", "pid", json!({})).await.0, 404);
     let issues = &readiness(&gateway, "both").await["issues"];
     assert_eq!(issues[0]["code"], "name_collision", "{issues}");
-    assert!(
-        gateway
-            .log()
-            .contains("a folder has the name of an external server")
-    );
+    let told = "external/config.yaml: servers.both: is not served: tools/both has the name";
+    assert!(gateway.log().contains(told));
 }

@@ -191,6 +191,13 @@ impl Gateway {
         write_config(&self.config_file, &config);
     }
 
+    /// Writes another configuration file, beside the addresses and tokens of the present one.
+    pub fn replace_configuration(&self, change: impl FnOnce(&mut Value)) {
+        let mut config = self.config.clone();
+        change(&mut config);
+        write_config(&self.config_file, &config);
+    }
+
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_raw(self.pid()).expect("a pid");
         rustix::process::kill_process(pid, signal).expect("signalled");

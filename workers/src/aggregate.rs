@@ -18,8 +18,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::names::NamespaceName;
+use crate::precedence::Source;
 
-pub use crate::external::NamedBy;
 pub use file::{ServedOver, read};
 pub use nesting::{DEPTH_MAX, refused_nesting};
 pub use serve::{Aggregate, AggregateMember, Surroundings, namespace};
@@ -37,9 +37,9 @@ pub type AggregatesConfig = BTreeMap<NamespaceName, AggregateConfig>;
 pub struct AggregateConfig {
     /// Its file, relative to where the gateway runs.
     pub config: PathBuf,
-    /// Who has named the file.
+    /// The file that names the aggregate. One that `$DATA/config.yaml` names has no addresses that are sent credentials, and no limits.
     #[serde(skip)]
-    pub named_by: NamedBy,
+    pub source: Source,
 }
 
 impl AggregateConfig {
@@ -50,9 +50,9 @@ impl AggregateConfig {
     /// One line that says where what is wrong, and what to write instead.
     pub fn read(&self) -> Result<AggregateSpec, String> {
         let spec = read(&self.config, ServedOver::Http)?;
-        match self.named_by {
-            NamedBy::Operator => Ok(spec),
-            NamedBy::DataFile => self.narrowed(spec),
+        match self.source {
+            Source::Operator => Ok(spec),
+            Source::DataFile | Source::Folder | Source::ExternalFile => self.narrowed(spec),
         }
     }
 
@@ -62,7 +62,7 @@ impl AggregateConfig {
                 MemberKind::Remote(_) => "url",
                 MemberKind::Stdio(config) if config.limits.timeout.is_some() => "timeout",
                 MemberKind::Stdio(config) => {
-                    config.named_by = NamedBy::DataFile;
+                    config.source = self.source;
                     continue;
                 }
                 MemberKind::Namespace(_) => continue,
@@ -94,10 +94,10 @@ mod tests {
             std::fs::write(&file, text).expect("a file");
             let mut config = AggregateConfig {
                 config: file.clone(),
-                named_by: NamedBy::Operator,
+                source: Source::Operator,
             };
             config.read().expect("the operator may");
-            config.named_by = NamedBy::DataFile;
+            config.source = Source::DataFile;
             match (config.read(), refused) {
                 (Ok(_), None) => {}
                 (Err(message), Some(key)) => {

@@ -1,6 +1,6 @@
 //! The keys `workers:` and `namespaces:` of the configuration file. `Default` is the reference for their defaults.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,6 +122,8 @@ pub struct OperatorLimits {
     pub namespaces: NamespacesConfig,
     /// The limits of its servers, `upstreams.KIND.NAME.limits`.
     pub servers: BTreeMap<NamespaceName, LimitsPatch>,
+    /// The names of its servers: no number of theirs is above what the operator's file alone gives.
+    pub names: BTreeSet<NamespaceName>,
 }
 
 impl NamespacesConfig {

@@ -17,11 +17,9 @@
 //! It does not read namespaces (see [`crate::scan`]) and knows no file of the secrets store.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{
-    DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
-};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,9 +31,13 @@ use sha2::{Digest as _, Sha256};
 use crate::fault;
 use crate::names::NamespaceName;
 use crate::process::GatewayProcess;
+use crate::regular_file;
 
 /// The format this version writes and the highest it reads.
 const FORMAT: u32 = 1;
+
+/// The largest `version` file.
+const VERSION_BYTES_MAX: u64 = 1024;
 
 /// The longest socket path handed to anyone. The kernel's limit is 107 bytes; other systems have 103.
 const SOCKET_PATH_MAX: usize = 100;
@@ -341,14 +343,7 @@ fn replace_holder(lock: &File) -> Option<GatewayProcess> {
 
 fn take_lock(root: &Path, upgrade: bool) -> Result<(File, Arc<AtomicBool>), DataDirError> {
     let path = root.join("gateway.lock");
-    let lock = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .read(true)
-        .write(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(io_error("open", &path))?;
+    let lock = regular_file::open_or_make(&path, 0o600).map_err(io_error("open", &path))?;
     let sole = Arc::new(AtomicBool::new(false));
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => sole.store(true, Ordering::Release),
@@ -375,14 +370,12 @@ fn take_lock(root: &Path, upgrade: bool) -> Result<(File, Arc<AtomicBool>), Data
 
 /// Whether a readable version file is there.
 fn check_version(path: &Path) -> Result<bool, DataDirError> {
-    let text = match fs::read_to_string(path) {
+    let text = match regular_file::read(path, VERSION_BYTES_MAX) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            return Err(DataDirError::BadVersion(path.to_owned()));
-        }
         Err(source) => return Err(io_error("read", path)(source)),
     };
+    let text = std::str::from_utf8(&text).unwrap_or_default();
     let found: u64 = text
         .trim()
         .parse()

@@ -24,7 +24,7 @@ pub use crate::template::Template;
 pub use check::{Checked, Finding, Listed, check, check_file};
 pub(crate) use config::check_limits;
 pub use config::{
-    InvalidServer, Isolation, NamedBy, Restart, StdioServerConfig, StdioServersConfig,
+    InvalidServer, Isolation, Restart, StdioServerConfig, StdioServersConfig,
     StdioSettings,
 };
 pub(crate) use file::{EXTERNAL_FILE, ServersFile, check_entry, is_cached};
@@ -32,6 +32,6 @@ pub use install::{InstallStep, NotInstalled};
 pub use process::{Pipes, ProcessHost, ServerProcess};
 pub use resolve::ServersConfig;
 pub(crate) use resolve::{
-    COLLISION, External, ExternalFailure, INVALID, MISSING, remote_member, resolve, stdio_member,
+    External, ExternalFailure, INVALID, MISSING, remote_member, resolve, stdio_member,
 };
 pub use spec::{ExternalServer, StdioSpec};

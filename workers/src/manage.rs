@@ -18,16 +18,20 @@ mod tool_file;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OnceCell, Semaphore};
 
+use crate::aggregate::AggregatesConfig;
 use crate::config::WorkersConfig;
 use crate::data_dir::DataDir;
 use crate::environment::{Environments, FileLock};
 use crate::error::{CallError, CallErrorCode};
+use crate::external::ServersConfig;
 use crate::metrics::WorkerMetrics;
+use crate::names::NamespaceName;
+use crate::precedence::{self, Names};
 
 pub use file_name::{InvalidToolFileName, ToolFileName};
 pub use folder::NamespaceFolder;
@@ -57,6 +61,8 @@ pub struct Workspace {
     toolchain_turn: Semaphore,
     listings: Semaphore,
     python_version: OnceCell<String>,
+    /// The names that the configuration has. The lock guards a pointer.
+    configured: Mutex<Arc<Names>>,
 }
 
 impl Workspace {
@@ -74,6 +80,31 @@ impl Workspace {
             toolchain_turn: Semaphore::new(1),
             listings: Semaphore::new(2),
             python_version: OnceCell::new(),
+            configured: Mutex::default(),
+        }
+    }
+
+    /// The names that the configuration has from now on; it has none before. No namespace and no server of such a name is
+    /// made here, since it would not be served.
+    pub fn set_configured(&self, servers: &ServersConfig, aggregates: &AggregatesConfig) {
+        let names = Names::settle(precedence::configured(servers, aggregates));
+        *self.configured_names() = Arc::new(names);
+    }
+
+    fn configured_names(&self) -> MutexGuard<'_, Arc<Names>> {
+        self.configured
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses a name that the configuration has.
+    fn not_configured(&self, name: &NamespaceName) -> Result<(), NotDone> {
+        match self.configured_names().winner(name) {
+            None => Ok(()),
+            Some(claim) => Err(NotDone(format!(
+                "the name {name} is taken by {} of the gateway's configuration; choose another one",
+                claim.place
+            ))),
         }
     }
 

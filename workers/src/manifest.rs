@@ -234,7 +234,13 @@ pub(crate) fn effective_limits(
             Some(_) => own,
             None => operator.servers.get(namespace).cloned().unwrap_or_default(),
         };
-        let (alone, ..) = effective_limits(&said, None, namespace, &operator.namespaces);
+        let (alone, own_tools, _) = effective_limits(&said, None, namespace, &operator.namespaces);
+        if file.is_none() && operator.names.contains(namespace) {
+            limits.lower_to(&alone);
+            for (name, tool) in &mut tools {
+                tool.lower_to(own_tools.get(name), &alone);
+            }
+        }
         limits.within = Some(Box::new(alone.lists())).filter(|it| **it != limits.lists());
         limits.mask_errors |= alone.mask_errors;
     }

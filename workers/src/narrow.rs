@@ -7,29 +7,31 @@
 //! | numbers and times of limits | at most the ceiling, or what the operator's file says where that is more |
 //! | `mask_errors` | on where the operator's file says so |
 //! | `env_allowed` | the variables that both name |
-//! | a stdio server that is new, or runs another program or with other variables | runs, with the variables of `env_allowed` alone ([`NamedBy::DataFile`]) |
-//! | `enabled` of a server | off where the operator's file says so |
-//! | `toolman.NAME` | the operator's file where both name one; those of the data file alone are marked ([`NamedBy::DataFile`]) |
+//! | a server of the operator's file | as the operator's file has it; `enabled: false` counts, and limits where they are lower |
+//! | `toolman.NAME` | the operator's file where both name one |
+//! | servers and aggregates of the data file alone | marked ([`Source::DataFile`]); a name that the operator's file has is not theirs, see [`crate::precedence`] |
 //!
 //! The lists cannot be cut to one list, since patterns have no common part that is a pattern. So the operator's are kept
 //! beside the merged ones ([`NamespacesConfig::operator`]), and [`crate::policy::ToolPolicy`] asks both.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::aggregate::AggregatesConfig;
 use crate::bounds::Bounded;
 use crate::config::{Ceilings, Limits, LimitsPatch, NamespacesConfig, OperatorLimits};
-use crate::external::{NamedBy, ServersConfig, StdioServersConfig};
+use crate::external::{ServersConfig, StdioServerConfig};
 use crate::names::NamespaceName;
 use crate::policy::covers;
+use crate::precedence::Source;
 
 /// Cuts a configuration that was merged over the operator's back to what the operator allows. Answers with what was
 /// asked for in vain: a sentence each that begins with the key.
 pub fn narrow(
     namespaces: &mut NamespacesConfig,
-    servers: &mut StdioServersConfig,
+    servers: &mut ServersConfig,
     operator: &NamespacesConfig,
-    operators_servers: &ServersConfig,
+    (operators_servers, operators_aggregates): (&ServersConfig, &AggregatesConfig),
 ) -> Vec<String> {
     let mut vain = Vec::new();
     ceilings(&mut namespaces.ceilings, &operator.ceilings, &mut vain);
@@ -55,15 +57,19 @@ pub fn narrow(
         let key = format!("namespaces.overrides.{name}");
         narrowing.patch(&key, patch, own.unwrap_or(&nothing), server);
     }
-    for (name, server) in servers.iter_mut() {
+    for (name, server) in &mut servers.stdio {
         let own = operators_servers.stdio.get(name);
         let key = format!("upstreams.stdio.{name}");
-        if !own.is_some_and(|own| own.runs_the_same(server)) {
-            server.named_by = NamedBy::DataFile;
-        }
-        if server.enabled && own.is_some_and(|own| !own.enabled) {
-            server.enabled = false;
-            narrowing.say(&format!("{key}.enabled"), "stays false");
+        match own {
+            Some(own) => {
+                let before = narrowing.vain.len();
+                narrowing.server(&key, server, own);
+                let said = narrowing.vain[before..].to_vec();
+                if !said.is_empty() {
+                    servers.refused.insert(name.clone(), said);
+                }
+            }
+            None => server.source = Source::DataFile,
         }
         let limits = own.map_or(&nothing, |own| &own.limits);
         narrowing.patch(&format!("{key}.limits"), &mut server.limits, limits, None);
@@ -71,13 +77,16 @@ pub fn narrow(
     let vain = narrowing.vain;
     let names = operators_servers.stdio.keys();
     let names = names.chain(operators_servers.remote.keys());
-    let limits = names.filter_map(|name| {
+    let names = names.chain(operators_aggregates.keys());
+    let names: BTreeSet<_> = names.cloned().collect();
+    let limits = names.iter().filter_map(|name| {
         let limits = limits_of(operators_servers, name)?;
         Some((name.clone(), limits.clone()))
     });
     namespaces.operator = Some(Arc::new(OperatorLimits {
         namespaces: operator.clone(),
         servers: limits.collect(),
+        names: names.clone(),
     }));
     vain
 }
@@ -96,7 +105,7 @@ pub fn narrow_aggregates(
                 vain.push(format!("toolman.{name}.config: stays {own_file}"));
                 aggregate.clone_from(own);
             }
-            None => aggregate.named_by = NamedBy::DataFile,
+            None => aggregate.source = Source::DataFile,
         }
     }
     vain
@@ -143,6 +152,32 @@ struct Narrowing<'a> {
 }
 
 impl Narrowing<'_> {
+    /// A server of the operator's file stays as it is there. `enabled: false` and limits are all that counts of the other
+    /// file.
+    fn server(&mut self, key: &str, merged: &mut StdioServerConfig, own: &StdioServerConfig) {
+        let enabled = merged.enabled && own.enabled;
+        if merged.enabled && !own.enabled {
+            self.say(&format!("{key}.enabled"), "stays false");
+        }
+        let limits = std::mem::take(&mut merged.limits);
+        let same = StdioServerConfig {
+            enabled: merged.enabled,
+            limits: LimitsPatch::default(),
+            ..own.clone()
+        };
+        if *merged != same {
+            self.say(
+                key,
+                "stays as the operator's file has it; only enabled and limits count here",
+            );
+        }
+        *merged = StdioServerConfig {
+            enabled,
+            limits,
+            ..own.clone()
+        };
+    }
+
     fn defaults(&mut self, merged: &mut Limits) {
         let mut patch = merged.patch();
         let operator = self.defaults.patch();
@@ -224,7 +259,7 @@ mod tests {
     /// A merged configuration, and what was asked for in vain.
     struct Narrowed {
         namespaces: NamespacesConfig,
-        servers: StdioServersConfig,
+        servers: ServersConfig,
         vain: Vec<String>,
     }
 
@@ -238,17 +273,23 @@ mod tests {
         let [namespaces, servers] = operator;
         let mut narrowed = Narrowed {
             namespaces: parsed(namespaces, data_file[0]),
-            servers: parsed(servers, data_file[1]),
+            servers: ServersConfig {
+                stdio: parsed(servers, data_file[1]),
+                ..ServersConfig::default()
+            },
             vain: Vec::new(),
         };
         narrowed.vain = narrow(
             &mut narrowed.namespaces,
             &mut narrowed.servers,
             &parsed(namespaces, "{}"),
-            &ServersConfig {
-                stdio: parsed(servers, "{}"),
-                ..ServersConfig::default()
-            },
+            (
+                &ServersConfig {
+                    stdio: parsed(servers, "{}"),
+                    ..ServersConfig::default()
+                },
+                &AggregatesConfig::new(),
+            ),
         );
         narrowed
     }
@@ -269,7 +310,11 @@ mod tests {
         fn policy(&self, name: &str) -> ToolPolicy {
             let name: NamespaceName = name.parse().expect("a name");
             let nothing = LimitsPatch::default();
-            let server = self.servers.get(&name).map_or(&nothing, |it| &it.limits);
+            let server = self
+                .servers
+                .stdio
+                .get(&name)
+                .map_or(&nothing, |it| &it.limits);
             let (limits, ..) = effective_limits(server, None, &name, &self.namespaces);
             ToolPolicy::new(&limits).expect("patterns")
         }
@@ -411,7 +456,7 @@ mod tests {
         );
         assert_eq!(of("b").processes, Some(2));
         assert_eq!(of("b").tools["t"].timeout.unwrap().as_secs(), 600);
-        let server = |name: &str| &narrowed.servers[&name.parse::<NamespaceName>().unwrap()];
+        let server = |name: &str| &narrowed.servers.stdio[&name.parse::<NamespaceName>().unwrap()];
         assert_eq!(server("s").limits.timeout.unwrap().as_secs(), 15 * 60);
         assert_eq!(server("n").limits.timeout.unwrap().as_secs(), 600);
         assert!(!server("s").enabled && server("n").enabled);
@@ -448,7 +493,7 @@ mod tests {
         ] {
             let narrowed = narrowed(["{}", operator], merged);
             let name: NamespaceName = "s".parse().expect("a name");
-            let own = &narrowed.servers[&name].limits;
+            let own = &narrowed.servers.stdio[&name].limits;
             let (limits, ..) = effective_limits(own, None, &name, &narrowed.namespaces);
             assert!(limits.mask_errors, "{merged:?}");
             assert_eq!(narrowed.vain.len(), 1, "{merged:?}: {:?}", narrowed.vain);
@@ -469,5 +514,50 @@ mod tests {
         };
         assert!(policy("a").allows_principal("admin") && !policy("a").allows_principal("x"));
         assert!(policy("b").allows_principal("x") && !policy("b").allows_principal("admin"));
+    }
+
+    #[test]
+    fn a_server_of_the_operator_can_be_switched_off_and_cut_down_and_nothing_else() {
+        let operator = "{ s: { command: mine, env: { A: x }, limits: { timeout: 20s } } }";
+        for (over, vain) in [
+            ("{ s: { command: theirs } }", 1),
+            ("{ s: { env: { A: y } } }", 1),
+            ("{ s: { args: [x], personal: [A] } }", 1),
+            ("{ s: { enabled: false, limits: { timeout: 1s } } }", 0),
+        ] {
+            let narrowed = narrowed(["{}", operator], ["{}", over]);
+            let name: NamespaceName = "s".parse().expect("a name");
+            let server = &narrowed.servers.stdio[&name];
+            assert_eq!(server.command, "mine", "{over}");
+            assert_eq!(server.args, Vec::<String>::new(), "{over}");
+            assert_eq!(server.source, Source::Operator);
+            assert_eq!(narrowed.vain.len(), vain, "{:?}", narrowed.vain);
+            assert_eq!(narrowed.servers.refused.len(), vain);
+            assert_eq!(server.enabled, vain == 1);
+        }
+        let added = narrowed(["{}", "{}"], ["{}", "{ n: { command: x } }"]);
+        let servers = added.servers.stdio.values();
+        assert!(servers.map(|it| it.source).eq([Source::DataFile]));
+    }
+
+    #[test]
+    fn no_number_of_an_operators_server_goes_up_by_whatever_key() {
+        let operator = [
+            "{ defaults: { queue: 5 }, overrides: { s: { max_parked: 3 } } }",
+            "{ s: { command: x, limits: { timeout: 2s, tools: { t: { timeout: 1s } } } } }",
+        ];
+        let more = "{ timeout: 60s, queue: 50, max_parked: 30, max_concurrency: 20, tools: { t: { timeout: 9s } } }";
+        let over = format!("{{ overrides: {{ s: {more} }}, defaults: {{ queue: 50 }} }}");
+        let servers = format!("{{ s: {{ limits: {more} }} }}");
+        for data_file in [[&*over, "{}"], ["{}", &*servers], [&*over, &*servers]] {
+            let narrowed = narrowed(operator, data_file);
+            let name: NamespaceName = "s".parse().expect("a name");
+            let own = &narrowed.servers.stdio[&name].limits;
+            let (limits, tools, _) = effective_limits(own, None, &name, &narrowed.namespaces);
+            assert_eq!(limits.timeout.as_secs(), 2, "{data_file:?}");
+            assert_eq!((limits.queue, limits.max_parked), (5, 3), "{data_file:?}");
+            assert_eq!(limits.max_concurrency, Limits::default().max_concurrency);
+            assert_eq!(tools["t"].timeout.unwrap().as_secs(), 1, "{data_file:?}");
+        }
     }
 }

@@ -284,6 +284,8 @@ pub struct Registry {
     published: watch::Sender<Arc<Snapshot>>,
     /// What is wrong and no single namespace's.
     problem: ArcSwapOption<Issue>,
+    /// Issues of names under which nothing is served.
+    unserved: ArcSwap<Vec<(NamespaceName, Issue)>>,
     /// The namespace of the management tools, where this process serves them. It stands in no snapshot: no list shows it,
     /// and no name that a client sends leads to it.
     system: OnceLock<Arc<Namespace>>,
@@ -365,6 +367,15 @@ impl Registry {
     /// Says what is wrong, or that nothing is any more.
     pub fn set_problem(&self, problem: Option<Issue>) {
         self.problem.store(problem.map(Arc::new));
+    }
+
+    /// The issues of names that a namespace claims in vain while nothing is served under them.
+    pub fn unserved(&self) -> Arc<Vec<(NamespaceName, Issue)>> {
+        self.unserved.load_full()
+    }
+
+    pub(crate) fn set_unserved(&self, issues: Vec<(NamespaceName, Issue)>) {
+        self.unserved.store(Arc::new(issues));
     }
 
     /// Sees the swaps from now on: always the newest snapshot, which may skip some in between. What changed is for the

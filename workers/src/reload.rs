@@ -19,6 +19,7 @@ mod aggregate;
 mod external;
 mod itself;
 mod metrics;
+mod names;
 mod run;
 mod secrets;
 mod vault;
@@ -42,8 +43,9 @@ use crate::data_dir::DataDir;
 use crate::environment::Environments;
 use crate::external::{ServersConfig, ServersFile};
 use crate::names::NamespaceName;
+use crate::precedence::Names;
 use crate::registry::Registry;
-use crate::secrets::{SecretSource, Secrets};
+use crate::secrets::{Owners, SecretSource, Secrets};
 use crate::worker::{Worker, WorkerHost, WorkerSpec};
 
 pub(crate) use external::{is_same as same_namespace, namespace as of_external};
@@ -68,6 +70,10 @@ pub struct Reloader {
     vault: Mutex<Option<VaultFolder>>,
     /// What the file of external servers said when it could be used last.
     servers_file: Mutex<Arc<ServersFile>>,
+    /// The names as the last run over everything settled them.
+    names: Mutex<Arc<Names>>,
+    /// The owners of credentials; `None` until they are read.
+    owners: Mutex<Option<Owners>>,
     secrets: SecretsOf,
     /// What the source gave when it could be read last.
     last_secrets: Mutex<Option<Secrets>>,
@@ -215,6 +221,8 @@ impl Reloader {
             aggregates: Mutex::default(),
             vault: Mutex::new(None),
             servers_file: Mutex::default(),
+            names: Mutex::default(),
+            owners: Mutex::default(),
             secrets: SecretsOf(secrets),
             last_secrets: Mutex::default(),
             host,

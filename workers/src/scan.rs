@@ -14,6 +14,7 @@ use sha2::Digest as _;
 
 use crate::manifest::Manifest;
 use crate::names::NamespaceName;
+use crate::precedence::Claim;
 use crate::registry::Issue;
 use crate::tree_file::{self, resolve};
 
@@ -97,9 +98,30 @@ pub struct SourceFailure {
 /// Only when `tools_dir` itself cannot be read.
 pub fn scan(tools_dir: &Path) -> io::Result<Vec<NamespaceSource>> {
     let tree = tools_dir.canonicalize()?;
-    let mut entries = fs::read_dir(&tree)?.collect::<io::Result<Vec<_>>>()?;
+    let found = folders(&tree)?.into_iter();
+    let sources = found.map(|found| look_at(found.name, found.path, &found.real, &tree));
+    Ok(sources.collect())
+}
+
+/// The claims of the folders under `tools_dir` to their names. A directory that cannot be read has none.
+pub fn claims(tools_dir: &Path) -> Vec<Claim> {
+    let tree = tools_dir.canonicalize();
+    let found = tree.and_then(|tree| folders(&tree)).unwrap_or_default();
+    found.iter().map(|it| Claim::folder(&it.name)).collect()
+}
+
+/// A folder that is a namespace by its name.
+struct Found {
+    name: NamespaceName,
+    path: PathBuf,
+    real: PathBuf,
+}
+
+/// The folders of `tree`, a real path, in name order.
+fn folders(tree: &Path) -> io::Result<Vec<Found>> {
+    let mut entries = fs::read_dir(tree)?.collect::<io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);
-    let mut sources = Vec::new();
+    let mut folders = Vec::new();
     for entry in entries {
         let file_name = entry.file_name();
         let text = file_name.to_string_lossy();
@@ -107,19 +129,20 @@ pub fn scan(tools_dir: &Path) -> io::Result<Vec<NamespaceSource>> {
         if text.starts_with(['_', '.']) {
             continue;
         }
-        let Some((name, folder)) = namespace_at(&entry.path(), &tree) else {
+        let path = entry.path();
+        let Some((name, real)) = namespace_at(&path, tree) else {
             continue;
         };
-        if sources.len() == NAMESPACES_MAX {
+        if folders.len() == NAMESPACES_MAX {
             tracing::warn!(
                 limit = NAMESPACES_MAX,
                 "skipped the remaining folders: too many namespaces"
             );
             break;
         }
-        sources.push(look_at(name, entry.path(), &folder, &tree));
+        folders.push(Found { name, path, real });
     }
-    Ok(sources)
+    Ok(folders)
 }
 
 /// Looks at one folder under `tools_dir`; `None` if no namespace is there.

@@ -4,6 +4,7 @@
 //! $DATA/secrets.enc         values, encrypted            secrets/envelope.rs (version 2), secrets/fernet.rs (version 1)
 //!       secrets.meta.yaml   keys and statuses, readable  secrets/meta.rs
 //!       secrets.lock        held by the one writer       file_lock.rs
+//!       secrets.owners.enc  which namespace has a value  secrets/owners.rs
 //!       authorizations.enc  tokens for remote servers    secrets/authorizations.rs
 //! ```
 //!
@@ -18,6 +19,7 @@ mod files;
 mod key;
 mod meta;
 mod names;
+mod owners;
 mod scope;
 mod scoped;
 mod scratch;
@@ -36,12 +38,14 @@ pub use error::SecretsError;
 pub use key::{Protection, SecretsKey};
 pub use meta::Status;
 pub use names::{SecretEntry, SecretNames, SecretsCheck};
+pub use owners::{FOREIGN, OWNERS_FILE, Owners};
 pub use scope::{InvalidScope, Scope, check_key};
 pub use scratch::Scratch;
 pub use store::{META_FILE, SecretStore, VALUES_FILE};
 pub use transaction::Transaction;
 
 use crate::names::NamespaceName;
+use crate::precedence::Origin;
 use meta::Meta;
 use values::Values;
 
@@ -75,6 +79,8 @@ pub struct Secrets(Arc<All>);
 struct All {
     values: Values,
     meta: Meta,
+    /// Servers that get no personal values, since another one of their name had them.
+    not_personal: BTreeMap<NamespaceName, Origin>,
 }
 
 /// What one namespace gets of them.
@@ -88,7 +94,11 @@ pub struct NamespaceSecrets {
 
 impl Secrets {
     fn new(values: Values, meta: Meta) -> Self {
-        Self(Arc::new(All { values, meta }))
+        Self(Arc::new(All {
+            values,
+            meta,
+            ..All::default()
+        }))
     }
 
     /// Secrets that every namespace gets.
@@ -112,6 +122,42 @@ impl Secrets {
         let mut values = self.0.values.clone();
         values.insert(key, scope, value);
         Self::new(values, self.0.meta.clone())
+    }
+
+    /// The values of namespaces' scopes, each with the name of its scope and its key.
+    fn of_scopes(&self) -> impl Iterator<Item = (&str, &str, &Secret)> {
+        let scopes = self.0.values.namespaces.iter();
+        scopes.flat_map(|(scope, own)| {
+            let own = own.iter();
+            own.map(|(key, value)| (scope.as_str(), key.as_str(), value))
+        })
+    }
+
+    /// The same secrets without these values of namespaces' scopes, and without personal values for these servers.
+    fn without(
+        &self,
+        foreign: &BTreeSet<(String, String)>,
+        not_personal: BTreeMap<NamespaceName, Origin>,
+    ) -> Self {
+        if foreign.is_empty() && not_personal.is_empty() {
+            return self.clone();
+        }
+        let mut values = self.0.values.clone();
+        for (scope, key) in foreign {
+            if let Some(own) = values.namespaces.get_mut(scope) {
+                own.remove(key);
+            }
+        }
+        Self(Arc::new(All {
+            values,
+            meta: self.0.meta.clone(),
+            not_personal,
+        }))
+    }
+
+    /// The namespace that had personal values under this name, where the server that has the name now gets none.
+    pub(crate) fn personal_owner(&self, name: &NamespaceName) -> Option<Origin> {
+        self.0.not_personal.get(name).copied()
     }
 
     /// What principals have of their own, by principal.
@@ -142,4 +188,23 @@ pub trait SecretSource: Send + Sync + 'static {
     ///
     /// When there are secrets that cannot be read. The error names the file. That there are none is no error.
     fn read(&self) -> Result<Secrets, SecretsError>;
+
+    /// The owners of values, as they were recorded last. Blocking, too.
+    ///
+    /// # Errors
+    ///
+    /// When there is a record that cannot be read.
+    fn owners(&self) -> Result<Owners, SecretsError> {
+        Ok(Owners::default())
+    }
+
+    /// Records the owners of values. Blocking, too.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be written.
+    fn record_owners(&self, owners: &Owners) -> Result<(), SecretsError> {
+        let _ = owners;
+        Ok(())
+    }
 }

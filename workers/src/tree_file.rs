@@ -7,7 +7,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use crate::regular_file;
 
 /// Why a path in the tree is not opened or not read.
 #[derive(Debug, thiserror::Error)]
@@ -40,12 +40,8 @@ pub(crate) fn open(path: &Path, tree: &Path) -> Result<(File, Metadata), Refused
     let real = resolve(path, tree)?.ok_or(Refused::Outside)?;
     // Before it is opened: opening a device can have effects.
     regular(&real.metadata()?)?;
-    // The path may be something else by now: a pipe must not be waited on, nor a symlink followed.
-    let flags =
-        OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::open(&real, flags, Mode::empty()).map_err(io::Error::from)?);
+    let file = regular_file::open(&real)?;
     let metadata = file.metadata()?;
-    regular(&metadata)?;
     Ok((file, metadata))
 }
 
@@ -78,7 +74,7 @@ fn regular(metadata: &Metadata) -> Result<(), Refused> {
 /// A named pipe that nobody writes to: whoever opens it the usual way waits.
 #[cfg(test)]
 pub(crate) fn make_pipe(path: &Path) {
-    use rustix::fs::{CWD, FileType, mknodat};
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
 

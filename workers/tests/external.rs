@@ -750,9 +750,9 @@ async fn a_name_of_a_registry_is_run_by_the_installer_on_the_path() {
 }
 
 #[tokio::test]
-async fn a_folder_wins_over_a_server_of_its_name() {
+async fn a_folder_wins_over_a_server_that_was_added_beside_the_configuration() {
     let dock = Dock::new();
-    dock.configure("{ time: { command: x } }");
+    dock.file("servers: { time: { command: x } }");
     dock.reload().await;
     dock.server("time");
 
@@ -763,14 +763,14 @@ async fn a_folder_wins_over_a_server_of_its_name() {
     assert!(matches!(namespace.upstream, UpstreamKind::Empty));
     assert_eq!(namespace.issues[0].code, "name_collision");
 
-    dock.configure("{}");
+    dock.file("servers: {}");
     dock.reload().await;
     assert_eq!(
         dock.namespace("time").issues,
         [],
         "the issue goes with its cause"
     );
-    dock.configure("{ time: { command: x } }");
+    dock.file("servers: { time: { command: x } }");
     dock.reload().await;
     assert_eq!(dock.namespace("time").issues.len(), 1, "and comes with it");
 
@@ -778,6 +778,59 @@ async fn a_folder_wins_over_a_server_of_its_name() {
     let report = dock.reload().await;
     assert_eq!(names(&report.workers_restarted), ["time"]);
     dock.server("time");
+}
+
+#[tokio::test]
+async fn a_server_of_the_configuration_wins_over_every_other_of_its_name() {
+    let dock = Dock::new();
+    fs::create_dir(dock.path("tools/time")).unwrap();
+    dock.file("servers: { time: { command: theirs } }");
+    dock.reload().await;
+    assert!(matches!(
+        dock.namespace("time").upstream,
+        UpstreamKind::Empty
+    ));
+
+    dock.configure("{ time: { command: mine } }");
+    dock.reload().await;
+    assert_eq!(dock.server("time").spec.program, Path::new("mine"));
+    let issues = dock.namespace("time").issues.clone();
+    let subjects: Vec<_> = issues.iter().map(|it| it.subject.as_str()).collect();
+    assert_eq!(
+        subjects,
+        ["tools/time", "external/config.yaml: servers.time"]
+    );
+    assert!(issues.iter().all(|it| it.code == "name_collision"));
+
+    dock.configure("{ time: { command: mine, enabled: false } }");
+    dock.reload().await;
+    assert!(
+        dock.registry.namespace("time").is_none(),
+        "the name is kept"
+    );
+    let unserved = dock.registry.unserved();
+    assert_eq!(unserved.len(), 2);
+    assert!(unserved.iter().all(|(name, _)| name.as_str() == "time"));
+
+    dock.configure("{}");
+    dock.reload().await;
+    assert!(matches!(
+        dock.namespace("time").upstream,
+        UpstreamKind::Empty
+    ));
+    assert!(dock.registry.unserved().is_empty());
+}
+
+#[tokio::test]
+async fn a_name_that_changes_hands_keeps_nothing_of_the_server_before() {
+    let dock = Dock::new();
+    dock.file("servers: { time: { command: theirs } }");
+    dock.reload().await;
+    dock.server("time");
+    // Otherwise a server that cannot be resolved goes on as it was.
+    dock.configure("{ time: { command: mine, env: { A: '${BEARER_TOKEN}' } } }");
+    dock.reload().await;
+    dock.failure("time");
 }
 
 #[tokio::test]

@@ -91,7 +91,7 @@ impl DailyFiles {
         }
         let (dir, losses) = (&self.dir, &self.losses);
         let (_, file) = self.current.get_or_insert_with(|| {
-            let target = Target::Path(dir.join(format!("{day}.jsonl")));
+            let target = Target::Regular(dir.join(format!("{day}.jsonl")));
             (day, LogFile::new(target, losses.clone()))
         });
         file

@@ -11,17 +11,20 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;
 use tooldock_workers::error::CallErrorCode;
+use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, Snapshot, UpstreamKind};
 use tooldock_workers::worker::WorkerState;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, Visibility};
 use crate::mcp::Core;
 use crate::reply::Reply;
 use crate::upstream::health::ServerHealth;
 
 /// Issues whose text is our own: which limit was cut to what, which key of an external server is wrong, why a namespace
 /// reloaded itself.
-const OWN_TEXT: [&str; 5] = [
+const OWN_TEXT: [&str; 7] = [
+    "secret_of_another",
+    "name_collision",
     "limit_clamped",
     "missing_variable",
     "invalid_config",
@@ -95,6 +98,19 @@ impl<'a> Told<'a> {
         }
     }
 
+    /// Whether the caller is told of a name under which nothing is served: where its token opens the name.
+    fn has_unserved(self, name: &NamespaceName) -> bool {
+        let Self::Own(caller) = self else {
+            return matches!(self, Self::All);
+        };
+        let served = caller.profile.namespace.as_ref();
+        let opened = match &caller.visibility {
+            Visibility::All => true,
+            Visibility::Only(opens) => opens(name),
+        };
+        opened && served.is_none_or(|served| served == name)
+    }
+
     /// The namespaces this is about; `None` where not even their number is told.
     fn of(self, snapshot: &Snapshot) -> Option<Vec<&Arc<Namespace>>> {
         let all = snapshot.namespaces.values();
@@ -140,6 +156,21 @@ pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
         Some(namespaces) => {
             let namespaces: Vec<_> = namespaces.iter().map(|it| detail(core, it)).collect();
             let mut body = json!({ "status": word, "namespaces": namespaces });
+            let unserved = core.registry.unserved();
+            let unserved = unserved.iter();
+            let unserved = unserved.filter(|(name, _)| told.has_unserved(name));
+            let unserved = unserved.map(|(name, issue)| {
+                json!({
+                    "namespace": name,
+                    "code": issue.code,
+                    "subject": issue.subject,
+                    "message": issue.message,
+                })
+            });
+            let unserved: Vec<_> = unserved.collect();
+            if !unserved.is_empty() {
+                body["unserved"] = unserved.into();
+            }
             if let Some(problem) = core.registry.problem() {
                 let all = matches!(told, Told::All);
                 body["problem"] = json!(Issue {

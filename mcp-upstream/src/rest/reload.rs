@@ -48,17 +48,20 @@ pub(crate) async fn reload(core: &Core) -> Reply {
 
 /// What was done, and what is wrong with the namespaces that are served all the same: skipped files, clamped limits.
 fn body(core: &Core, report: &ReloadReport, snapshot: &Snapshot) -> serde_json::Value {
-    let issues: Vec<_> = snapshot
-        .namespaces
-        .values()
-        .flat_map(|namespace| {
-            namespace.issues.iter().map(|issue| {
-                json!({
-                    "namespace": namespace.name,
-                    "code": issue.code,
-                    "subject": issue.subject,
-                    "message": issue.message,
-                })
+    let unserved = core.registry.unserved();
+    let unserved = unserved.iter().map(|(name, issue)| (name, issue));
+    let issues = snapshot.namespaces.values().flat_map(|namespace| {
+        let issues = namespace.issues.iter();
+        issues.map(|issue| (&namespace.name, issue))
+    });
+    let issues: Vec<_> = issues
+        .chain(unserved)
+        .map(|(namespace, issue)| {
+            json!({
+                "namespace": namespace,
+                "code": issue.code,
+                "subject": issue.subject,
+                "message": issue.message,
             })
         })
         .collect();

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use time::format_description::well_known::Rfc3339;
 use time::{Date, OffsetDateTime};
 use tokio::time::MissedTickBehavior;
+use tooldock_workers::regular_file;
 
 use super::answer::{Answer, Failure, json_of};
 use super::request::Request;
@@ -181,9 +182,9 @@ fn page(
     let mut found = Vec::new();
     let mut looked = 0;
     for day in days {
-        let mut file = match File::open(file_of(folder, day)) {
+        let mut file = match regular_file::open(&file_of(folder, day)) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) if is_no_log(&error) => continue,
             Err(error) => return Err(error),
         };
         let length = file.metadata()?.len();
@@ -228,6 +229,14 @@ fn page(
     Ok((found, None))
 }
 
+/// Whether nothing is there, or what no log file is: tool code can put anything there.
+fn is_no_log(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::InvalidInput
+    )
+}
+
 fn bytes(file: &mut File, begin: u64, length: u64) -> io::Result<Vec<u8>> {
     file.seek(SeekFrom::Start(begin))?;
     let mut held = Vec::new();
@@ -261,9 +270,9 @@ pub(super) async fn one(core: &Arc<Core>, id: &str) -> Answer {
         Place::parse(id).ok_or_else(|| Failure::invalid("id", "id must be that of a record"))?;
     let folder = folder(core)?;
     let found = reading(move || {
-        let mut file = match File::open(file_of(&folder, place.day)) {
+        let mut file = match regular_file::open(&file_of(&folder, place.day)) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if is_no_log(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
         // With the line break before it: an offset inside of a line names nothing.
@@ -329,7 +338,7 @@ fn newer(folder: &Path, from: Option<Place>) -> io::Result<(Vec<Value>, Place)> 
         ));
     };
     let mut records = Vec::new();
-    if let Ok(mut file) = File::open(file_of(folder, place.day)) {
+    if let Ok(mut file) = regular_file::open(&file_of(folder, place.day)) {
         // A file that was replaced begins anew.
         if file.metadata()?.len() < place.offset {
             place.offset = 0;

@@ -96,7 +96,7 @@ pub(super) fn server_id(text: &str) -> Result<NamespaceName, Failure> {
 fn refused(error: ServerRefused) -> Failure {
     let message = capitalised(error.to_string());
     match error {
-        ServerRefused::Exists(_) => Failure::exists(message),
+        ServerRefused::Exists(_) | ServerRefused::Taken(_) => Failure::exists(message),
         ServerRefused::Unknown(_) => Failure::not_found("server_not_found", message),
         ServerRefused::Invalid { key, message } => {
             Failure::invalid(&format!("config.{key}"), format!("config.{key}: {message}"))

@@ -1,6 +1,6 @@
 //! The key `observability.access_log:` — `off`, or where the access log goes and how its lines look.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -35,12 +35,21 @@ pub(crate) struct AccessLogSettings {
 }
 
 impl AccessLogSettings {
-    /// Where the lines go.
-    pub(crate) fn target(&self) -> Target {
+    /// Where the lines go. Tool code can write in the data directory, so that only a regular file will do there.
+    pub(crate) fn target(&self, data_dir: &Path) -> Target {
         if self.path.as_os_str() == STDOUT {
-            Target::Stdout
-        } else {
-            Target::Path(self.path.clone())
+            return Target::Stdout;
+        }
+        let absolute = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
+        let folder = absolute.parent().and_then(|it| it.canonicalize().ok());
+        let real_data_dir = data_dir.canonicalize();
+        let is_in = |data_dir: &Path| {
+            let found = folder.as_deref().unwrap_or(&absolute);
+            found.starts_with(data_dir) || absolute.starts_with(data_dir)
+        };
+        match is_in(data_dir) || real_data_dir.is_ok_and(|it| is_in(&it)) {
+            true => Target::Regular(self.path.clone()),
+            false => Target::Path(self.path.clone()),
         }
     }
 }
@@ -119,10 +128,18 @@ mod tests {
         assert_eq!(parse("off"), Ok(AccessLogConfig::Off));
         assert_eq!(parse("false"), Ok(AccessLogConfig::Off));
         let stdout = on("{ path: stdout }");
-        assert_eq!(stdout.target(), Target::Stdout);
+        assert_eq!(stdout.target(Path::new("/data")), Target::Stdout);
         assert_eq!(stdout.format, AccessLogFormat::Combined);
         let file = on("{ path: /var/log/access.log, format: json }");
-        assert_eq!(file.target(), Target::Path("/var/log/access.log".into()));
+        assert_eq!(
+            file.target(Path::new("/data")),
+            Target::Path("/var/log/access.log".into())
+        );
+        assert_eq!(
+            file.target(Path::new("/var/log")),
+            Target::Regular("/var/log/access.log".into()),
+            "where tool code can write"
+        );
         for yaml in [
             "off",
             "{ path: a, format: json }",

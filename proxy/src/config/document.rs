@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use tooldock_workers::aggregate::AggregatesConfig;
 use tooldock_workers::config::NamespacesConfig;
 use tooldock_workers::external::StdioServersConfig;
+use tooldock_workers::regular_file;
 use tooldock_workers::yaml::{self, Value};
 
 use super::{Config, ConfigError};
@@ -61,14 +62,13 @@ pub(super) fn data_file(data_dir: &Path) -> PathBuf {
 /// Reads `$DATA/config.yaml`, if there is one, over the tree of the configuration file.
 pub(super) fn read_data_file(data_dir: &Path, below: Value) -> Result<Option<Config>, ConfigError> {
     let file = data_file(data_dir);
-    match std::fs::symlink_metadata(&file) {
-        Ok(metadata) if metadata.is_file() => {}
-        // A pipe put there by a tool would stop the start for good, a link could lead anywhere.
-        Ok(_) => return Err(file_error(&file, "not a regular file")),
+    // A pipe put there by a tool would stop the start for good, a link could lead anywhere.
+    let open = match regular_file::open(&file) {
+        Ok(open) => open,
         Err(error) if is_absence(&error) => return Ok(None),
         Err(error) => return Err(file_error(&file, error)),
-    }
-    let (_, over): (DataFile, Value) = parse(&file, &read(&file)?)?;
+    };
+    let (_, over): (DataFile, Value) = parse(&file, &text_of(&file, open)?)?;
     let mut tree = below;
     merge(&mut tree, over);
     from_tree(tree)
@@ -84,9 +84,14 @@ fn is_absence(error: &std::io::Error) -> bool {
 }
 
 fn read(file: &Path) -> Result<String, ConfigError> {
+    let open = File::open(file).map_err(|error| file_error(file, error))?;
+    text_of(file, open)
+}
+
+fn text_of(file: &Path, open: File) -> Result<String, ConfigError> {
     let mut text = String::new();
-    File::open(file)
-        .and_then(|open| open.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
+    open.take(FILE_BYTES_MAX + 1)
+        .read_to_string(&mut text)
         .map_err(|error| file_error(file, error))?;
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(file_error(file, "larger than 1 MiB"));

@@ -10,6 +10,7 @@ use tooldock_filters::origin::OriginPattern;
 use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_workers::config::Limits;
 use tooldock_workers::policy::ToolPolicy;
+use tooldock_workers::precedence::Source;
 use tooldock_workers::remote::Mode;
 use tooldock_workers::scope::ScopeTable;
 
@@ -82,7 +83,7 @@ fn remote_servers(config: &Config) -> Result<(), ConfigError> {
             continue;
         }
         let stdio = config.upstreams.stdio.get(name);
-        if stdio.is_some_and(|stdio| stdio.enabled) {
+        if stdio.is_some_and(|stdio| stdio.enabled && stdio.source == Source::Operator) {
             let key = format!("upstreams.remote.{name}");
             let message = "upstreams.stdio has a server of this name, too: rename one of them";
             return Err(ConfigError::key(key, message));

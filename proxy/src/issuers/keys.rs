@@ -9,6 +9,7 @@ use serde::Deserialize;
 use tooldock_filters::config::{JwksSource, OauthConfig};
 use tooldock_filters::oauth::KeySet;
 use tooldock_workers::address::is_public;
+use tooldock_workers::regular_file;
 use tooldock_workers::remote::{Backend, Host};
 
 use crate::remote::{Fetch, Fetcher};
@@ -78,12 +79,10 @@ async fn get(
 
 async fn read(file: &Path) -> Result<Vec<u8>, String> {
     let wrong = |what: &str| format!("{}: {what}", file.display());
-    let metadata = tokio::fs::metadata(file).await;
-    let metadata = metadata.map_err(|error| wrong(&error.to_string()))?;
-    if !metadata.is_file() || metadata.len() > DOCUMENT_MAX as u64 {
-        return Err(wrong("is no file of at most 1 MiB"));
-    }
-    let bytes = tokio::fs::read(file).await;
+    let path = file.to_owned();
+    let read = move || regular_file::read_following(&path, DOCUMENT_MAX as u64);
+    let bytes = tokio::task::spawn_blocking(read).await;
+    let bytes = bytes.map_err(|_| wrong("reading it was interrupted"))?;
     bytes.map_err(|error| wrong(&error.to_string()))
 }
 

@@ -7,7 +7,7 @@ mod keys;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{ErrorKind, Read as _};
+use std::io::{self, ErrorKind, Read as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use super::spec::{
 };
 use crate::external::{InvalidServer, Isolation, Restart, StdioServerConfig};
 use crate::names::NamespaceName;
+use crate::regular_file;
 use crate::remote::{BackendConfig, HeadersConfig, RemoteServerConfig};
 use crate::template::Template;
 use keys::{Keys, Source, Value};
@@ -59,7 +60,7 @@ pub fn read(path: &Path, over: ServedOver) -> Result<AggregateSpec, String> {
 }
 
 fn text(path: &Path) -> Result<String, String> {
-    // Before it is opened: to open a pipe would wait for somebody to write.
+    let cannot_read = |error: io::Error| format!("cannot be read: {error}");
     let metadata = fs::metadata(path).map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
             let here = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -68,12 +69,12 @@ fn text(path: &Path) -> Result<String, String> {
                 "there is no such file in {here}: write one with a [[servers]] table for each server, with namespace = \"time\" and command = \"uvx mcp-server-time\", or name another with --config"
             )
         }
-        _ => format!("cannot be read: {error}"),
+        _ => cannot_read(error),
     })?;
     if !metadata.is_file() {
         return Err("cannot be read: it is no regular file".into());
     }
-    let file = fs::File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let file = regular_file::open_following(path).map_err(cannot_read)?;
     let mut bytes = Vec::new();
     let read = file.take(FILE_MAX + 1).read_to_end(&mut bytes);
     read.map_err(|error| format!("cannot be read: {error}"))?;

@@ -12,7 +12,6 @@ mod rust;
 mod syntax;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -21,6 +20,7 @@ use tree_sitter::{ParseOptions, ParseState, Parser};
 use super::job::{Show, step};
 use super::tree::Tree;
 use super::{Analysis, FoundTool};
+use crate::regular_file;
 use dependencies::Dependencies;
 
 /// Bounds of one analysis.
@@ -194,9 +194,8 @@ fn look_into(path: &str, language: Language, text: &str, facts: &mut Facts) -> b
 }
 
 fn read(tree: &Tree, path: &str) -> Option<String> {
-    let place = tree.root().join(path);
-    (place.metadata().ok()?.len() <= PARSED_FILE_MAX).then_some(())?;
-    String::from_utf8(fs::read(place).ok()?).ok()
+    let bytes = regular_file::read(&tree.root().join(path), PARSED_FILE_MAX);
+    String::from_utf8(bytes.ok()?).ok()
 }
 
 /// The language with the most text.

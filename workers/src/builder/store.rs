@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::{BuilderError, RepoFile};
+use crate::regular_file;
 
 /// The most trees that are kept.
 #[cfg(feature = "builder")]
@@ -367,10 +368,7 @@ fn plain() -> OpenOptions {
 }
 
 fn read_at_most(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    let file = plain().read(true).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
+    let file = regular_file::open(path)?;
     let mut bytes = Vec::new();
     file.take(bytes_max).read_to_end(&mut bytes)?;
     Ok(bytes)

@@ -73,6 +73,11 @@ macro_rules! limits {
                 $(if let Some(said) = &patch.$other { self.$other.clone_from(said); })*
             }
 
+            /// Lowers every number to that of other limits, where it is above.
+            pub(crate) fn lower_to(&mut self, most: &Self) {
+                $(self.$number = self.$number.min(most.$number);)*
+            }
+
             /// The patch that says all of them.
             pub fn patch(&self) -> LimitsPatch {
                 LimitsPatch {
@@ -159,6 +164,17 @@ pub struct ToolLimits {
     /// See [`Limits::max_result`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_result: Option<ByteSize>,
+}
+
+impl ToolLimits {
+    /// Lowers both numbers to what `own` says of the tool, or where it says nothing to those of its namespace.
+    pub(crate) fn lower_to(&mut self, own: Option<&Self>, namespace: &Limits) {
+        let own = own.copied().unwrap_or_default();
+        let timeout = own.timeout.unwrap_or(namespace.timeout);
+        let max_result = own.max_result.unwrap_or(namespace.max_result);
+        self.timeout = self.timeout.map(|it| it.min(timeout));
+        self.max_result = self.max_result.map(|it| it.min(max_result));
+    }
 }
 
 /// The lists of [`Limits`] that say who may use what.

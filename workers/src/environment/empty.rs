@@ -11,6 +11,7 @@ use super::interpreter::Interpreter;
 use super::lock::FileLock;
 use super::{EnvironmentError, LOCAL_STEP, blocking, stamp, venv};
 use crate::data_dir::short_hash;
+use crate::regular_file;
 
 /// How its name begins. What follows makes the name one that nothing else in its files contains, and without `-` and
 /// `.` it is not one of a namespace's builds.
@@ -69,7 +70,10 @@ fn copy_folder(from: &Path, to: &Path, name: &[u8], new_name: &[u8]) -> io::Resu
         } else if kind.is_dir() {
             copy_folder(&source, &target, name, new_name)?;
         } else if !stamp::is_stamp(&entry.file_name()) {
-            fs::write(&target, renamed(&fs::read(&source)?, name, new_name))?;
+            fs::write(
+                &target,
+                renamed(&regular_file::read(&source, u64::MAX)?, name, new_name),
+            )?;
             fs::set_permissions(&target, source.metadata()?.permissions())?;
         }
     }

@@ -1,16 +1,17 @@
 //! A file lock against other processes that build the same environment, with a time limit.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tokio::time::Instant;
 
 use super::EnvironmentError;
+use crate::regular_file;
 
 /// Between two tries. Only ever waited for while another gateway builds the same thing.
 const RETRY: Duration = Duration::from_millis(100);
@@ -42,22 +43,8 @@ impl FileLock {
     /// Takes the lock if nobody holds it.
     pub(crate) fn try_take(path: &Path) -> Result<Option<Self>, EnvironmentError> {
         let failed = |error: std::io::Error| EnvironmentError::io("lock", path, &error);
-        // Tool code can put anything in the place of the file: a pipe must not be waited on, nor a symlink followed.
-        let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .custom_flags(flags.bits() as i32)
-            .open(path)
-            .map_err(failed)?;
+        let file = regular_file::open_or_make(path, 0o644).map_err(failed)?;
         let held = file.metadata().map_err(failed)?;
-        if !held.is_file() {
-            return Err(EnvironmentError(format!(
-                "{} is no regular file; remove it",
-                path.display()
-            )));
-        }
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             // Somebody may have removed the file between the two steps, and then another one is the lock.
             Ok(()) => match path.symlink_metadata() {

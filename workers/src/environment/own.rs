@@ -12,6 +12,7 @@ use super::{
 };
 use crate::data_dir::{DataDir, short_hash, write_atomically};
 use crate::process::Priority;
+use crate::regular_file;
 
 /// What stands for the environment in `venvs/`.
 const LINK: &str = ".manager";
@@ -21,6 +22,8 @@ const LOCK: &str = ".manager.lock";
 const PREFIX: &str = "manager_";
 /// What was asked for, one requirement a line, in the build itself.
 const ASKED: &str = "tooldock-packages.txt";
+/// The largest file of that name.
+const ASKED_BYTES_MAX: u64 = 1024 * 1024;
 /// The most packages.
 const PACKAGES_MAX: usize = 200;
 
@@ -44,8 +47,9 @@ impl Environments {
             .map(|target| self.data.venvs_dir().join(target));
         let asked = before
             .as_ref()
-            .map(|build| fs::read_to_string(build.join(ASKED)));
+            .map(|build| regular_file::read(&build.join(ASKED), ASKED_BYTES_MAX));
         let asked = asked.and_then(Result::ok).unwrap_or_default();
+        let asked = String::from_utf8(asked).unwrap_or_default();
         let mut all: BTreeMap<String, String> = asked
             .lines()
             .filter_map(|line| line.split_once(' '))

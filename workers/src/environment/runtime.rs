@@ -12,6 +12,7 @@ use super::installer::{Installer, Step};
 use super::interpreter::Interpreter;
 use super::{EnvironmentError, blocking};
 use crate::data_dir::hex;
+use crate::regular_file;
 
 static APP: Dir<'static> = include_dir!("$CARGO_MANIFEST_DIR/python/app");
 
@@ -86,7 +87,8 @@ fn unpack_files(runtime_dir: &Path, files: &[&File<'_>]) -> Result<PathBuf, Envi
     }
     let target = runtime_dir.join(&hex(&hash.finalize())[..16]);
     let intact = |file: &&File<'_>| {
-        fs::read(target.join("app").join(file.path())).is_ok_and(|found| found == file.contents())
+        let (path, content) = (target.join("app").join(file.path()), file.contents());
+        regular_file::read(&path, content.len() as u64).is_ok_and(|found| found == content)
     };
     if target.join("app").is_dir() && files.iter().all(intact) {
         return Ok(target);

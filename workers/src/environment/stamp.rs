@@ -5,8 +5,11 @@ use std::path::Path;
 
 use super::EnvironmentError;
 use crate::data_dir::write_atomically;
+use crate::regular_file;
 
 const STAMP_FILE: &str = ".tooldock-complete";
+/// The largest mark.
+const BYTES_MAX: u64 = 4096;
 
 /// Marks an environment as built for `key`.
 pub(super) fn write(environment: &Path, key: &str) -> Result<(), EnvironmentError> {
@@ -23,7 +26,8 @@ pub(super) fn is_stamp(file_name: &OsStr) -> bool {
 /// Whether an environment was completed for `key` and its interpreter still exists: the symlink in it dangles after the
 /// system's Python was removed or replaced.
 pub(super) fn is_complete(environment: &Path, key: &str) -> bool {
-    std::fs::read_to_string(environment.join(STAMP_FILE)).is_ok_and(|found| found == key)
+    regular_file::read(&environment.join(STAMP_FILE), BYTES_MAX)
+        .is_ok_and(|it| it == key.as_bytes())
         && environment.join("bin/python").is_file()
 }
 

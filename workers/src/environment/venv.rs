@@ -19,6 +19,7 @@ use super::{
 use crate::data_dir::{DataDir, hex, short_hash, write_atomically};
 use crate::names::NamespaceName;
 use crate::process::Priority;
+use crate::regular_file;
 use crate::scan::{NamespaceSource, REQUIREMENTS_FILE, Requirements};
 use crate::tree_file;
 
@@ -89,7 +90,8 @@ pub(super) async fn prepare(
     let (link, environment) = (venv.clone(), build.clone());
     blocking(move || {
         let path = site_packages.join(PTH_FILE);
-        if fs::read(&path).map_or(true, |found| found != pth.as_bytes()) {
+        let found = regular_file::read(&path, pth.len() as u64);
+        if found.map_or(true, |found| found != pth.as_bytes()) {
             write_atomically(&path, pth.as_bytes(), 0o644)
                 .map_err(|error| EnvironmentError::io("write", &path, &error))?;
         }

@@ -14,6 +14,7 @@ use super::spec::StdioSpec;
 use crate::config::NamespacesConfig;
 use crate::manifest::effective_limits;
 use crate::names::NamespaceName;
+use crate::precedence::{COLLISION, Claim, Names};
 use crate::secrets::Secrets;
 
 /// What there is to say about the external servers of a data directory and a configuration.
@@ -51,15 +52,18 @@ pub struct Finding {
 }
 
 /// Looks at everything short of starting the servers.
+///
+/// `claims` are the claims of all other places: of the configuration, and of folders.
 pub fn check(
     data: &Path,
     configured: &ServersConfig,
+    claims: Vec<Claim>,
     namespaces: &NamespacesConfig,
     secrets: &Secrets,
 ) -> Checked {
     let path = data.join(EXTERNAL_FILE);
     let file = ServersFile::read(data);
-    checked(&path, Some(data), file, configured, namespaces, secrets)
+    checked(&path, file, (configured, claims), namespaces, secrets)
 }
 
 /// The same for a file like `external/config.yaml`, wherever it is.
@@ -67,14 +71,13 @@ pub fn check_file(path: &Path, namespaces: &NamespacesConfig, secrets: &Secrets)
     let file = ServersFile::read_alone(path);
     let file = file.and_then(|file| file.ok_or_else(|| "no such file".into()));
     let none = ServersConfig::default();
-    checked(path, None, file, &none, namespaces, secrets)
+    checked(path, file, (&none, Vec::new()), namespaces, secrets)
 }
 
 fn checked(
     path: &Path,
-    data: Option<&Path>,
     file: Result<ServersFile, String>,
-    configured: &ServersConfig,
+    (configured, claims): (&ServersConfig, Vec<Claim>),
     namespaces: &NamespacesConfig,
     secrets: &Secrets,
 ) -> Checked {
@@ -93,21 +96,20 @@ fn checked(
         checked.error(format!("{path}: servers.{name}"), message);
     }
     let environment = |name: &str| std::env::var(name).ok();
+    let claims = claims.into_iter().chain(file.claims());
+    let names = Names::settle(claims).with_refused(&configured.refused);
+    for (_, issue) in names.all_issues() {
+        checked.warning(issue.subject, issue.message);
+    }
     let allowed = &namespaces.env_allowed;
-    for external in resolve(configured, &file, secrets, &environment, allowed) {
-        checked.look_at(external, from, data, namespaces);
+    for external in resolve(configured, &file, &names, secrets, &environment, allowed) {
+        checked.look_at(external, from, namespaces);
     }
     checked
 }
 
 impl Checked {
-    fn look_at(
-        &mut self,
-        external: External,
-        file: &Path,
-        data: Option<&Path>,
-        namespaces: &NamespacesConfig,
-    ) {
+    fn look_at(&mut self, external: External, file: &Path, namespaces: &NamespacesConfig) {
         let place = match external.place {
             Place::Stdio | Place::Remote => {
                 format!("{}.{}", external.place.key(), external.name)
@@ -117,14 +119,6 @@ impl Checked {
             }
         };
         let at = |key: &str| format!("{place}.{key}");
-        let folder = data.map(|data| data.join("tools").join(external.name.as_str()));
-        if let Some(folder) = folder.filter(|it| it.is_dir()) {
-            let message = format!(
-                "{} has this name, too, and is served; rename one of them",
-                folder.display()
-            );
-            self.warning(&place, message);
-        }
         let (.., clamped) = effective_limits(
             &external.limits,
             external.place.file(),
@@ -134,7 +128,9 @@ impl Checked {
         for issue in &clamped {
             self.warning(at("limits"), issue.message.clone());
         }
-        for issue in &external.issues {
+        let own = external.issues.iter();
+        // Collisions are told of all names at once.
+        for issue in own.filter(|it| it.code != COLLISION) {
             self.warning(at(&issue.subject), issue.message.clone());
         }
         match external.server {
@@ -222,7 +218,9 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
-    use crate::yaml;
+    use std::collections::BTreeMap;
+
+    use crate::{precedence, scan, yaml};
 
     use super::*;
 
@@ -231,9 +229,12 @@ mod tests {
             stdio: yaml::from_str(configured).unwrap(),
             ..ServersConfig::default()
         };
+        let mut claims = precedence::configured(&configured, &BTreeMap::new());
+        claims.extend(scan::claims(&data.join("tools")));
         check(
             data,
             &configured,
+            claims,
             &NamespacesConfig::default(),
             &Secrets::default(),
         )
@@ -293,7 +294,7 @@ mod tests {
             ("none.command", true),
             ("there.command", false),
             ("token.env.T", false),
-            ("upstreams.stdio.both", false),
+            ("tools/both", false),
             ("upstreams.stdio.both.args[0]", false),
         ];
         assert_eq!(found, expected.map(|(place, it)| (place.to_owned(), it)));

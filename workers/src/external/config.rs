@@ -12,6 +12,7 @@ use crate::config::{Limits, LimitsPatch};
 use crate::names::NamespaceName;
 use crate::personal;
 use crate::policy::ToolPolicy;
+use crate::precedence::Source;
 use crate::template::{Template, scalar};
 use crate::yaml::Value;
 
@@ -52,9 +53,9 @@ macro_rules! server_keys {
             pub limits: LimitsPatch,
             /// Whether there is such a namespace at all.
             pub enabled: bool,
-            /// Whose file says what the server runs.
+            /// The file that has the server.
             #[serde(skip)]
-            pub named_by: NamedBy,
+            pub source: Source,
         }
 
         impl Default for StdioServerConfig {
@@ -68,7 +69,7 @@ macro_rules! server_keys {
                     $($key: $default,)*
                     limits: LimitsPatch::default(),
                     enabled: true,
-                    named_by: NamedBy::Operator,
+                    source: Source::default(),
                 }
             }
         }
@@ -122,17 +123,6 @@ server_keys! {
         /// Spare processes, started before somebody needs one.
         warm: usize = 1;
     }
-}
-
-/// Whose file has named something that runs or is read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum NamedBy {
-    /// The operator's.
-    #[default]
-    Operator,
-    /// A file of the data directory, where tool code can write: no addresses that are sent credentials, no limits, and no
-    /// variables of the gateway but those of `namespaces.env_allowed`.
-    DataFile,
 }
 
 /// Who shares a process of a server.

@@ -11,9 +11,10 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::config::{InvalidServer, NamedBy, StdioServerConfig};
+use super::config::{InvalidServer, StdioServerConfig};
 use super::registry_name::{PackageType, RegistryCache, launch};
 use crate::names::NamespaceName;
+use crate::precedence::Claim;
 use crate::tree_file::{self, Refused};
 use crate::yaml::{self, Mapping, Value};
 
@@ -63,6 +64,23 @@ impl ServersFile {
     /// As [`ServersFile::read`].
     pub(super) fn read_alone(path: &Path) -> Result<Option<Self>, String> {
         Self::read_at(path, &path.with_file_name("registry-cache.yaml"))
+    }
+
+    /// The names that the file claims.
+    pub(crate) fn claims(&self) -> impl Iterator<Item = Claim> {
+        let all = self.servers.iter();
+        all.map(|(name, entry)| {
+            // An entry that is wrong is served as a failure that says so.
+            let enabled = entry.as_ref().map_or(true, |it| it.enabled);
+            Claim::external(name, enabled)
+        })
+    }
+
+    /// The names of the servers that ask for personal values.
+    pub(crate) fn personal(&self) -> impl Iterator<Item = &NamespaceName> {
+        let all = self.servers.iter();
+        let asks = all.filter(|(_, entry)| entry.as_ref().is_ok_and(|it| !it.personal.is_empty()));
+        asks.map(|(name, _)| name)
     }
 
     fn read_at(path: &Path, cache_file: &Path) -> Result<Option<Self>, String> {
@@ -147,7 +165,7 @@ fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, Inva
     }
     let mut config: StdioServerConfig = yaml::from_value(Value::Mapping(keys))
         .map_err(|error| InvalidServer::new("entry", error.to_string()))?;
-    config.named_by = NamedBy::DataFile;
+    config.source = crate::precedence::Source::ExternalFile;
     if !config.enabled {
         // Half a server may wait to be finished.
         return Ok(config);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::config::{InvalidServer, NamedBy, StdioServerConfig, StdioServersConfig};
+use super::config::{InvalidServer, StdioServerConfig, StdioServersConfig};
 use super::file::{EXTERNAL_FILE, ServersFile};
 use super::spec::{ExternalServer, StdioSpec};
 use crate::config::LimitsPatch;
@@ -17,13 +17,11 @@ use crate::environment::server_variables;
 use crate::error::{CallError, CallErrorCode};
 use crate::names::NamespaceName;
 use crate::personal::Personal;
+use crate::precedence::{Kind, Names, Origin, Source};
 use crate::registry::{Issue, SecretsStatus, UpstreamKind};
 use crate::remote::{self, RemoteServer, RemoteServerConfig, RemoteServersConfig};
-use crate::secrets::Secrets;
+use crate::secrets::{FOREIGN, Secrets};
 use crate::template::{NoValue, Sources, Template};
-
-/// The code of an [`Issue`] about a name that is taken.
-pub(crate) const COLLISION: &str = "name_collision";
 
 /// The code of a failure over a variable that is not there.
 pub(crate) const MISSING: &str = "missing_variable";
@@ -83,6 +81,10 @@ pub struct ServersConfig {
     pub stdio: StdioServersConfig,
     /// Servers that are reached over HTTP.
     pub remote: RemoteServersConfig,
+    /// Changes of the operator's servers that `$DATA/config.yaml` asked for in vain, a sentence each. See
+    /// [`crate::narrow`].
+    #[serde(skip)]
+    pub refused: BTreeMap<NamespaceName, Vec<String>>,
 }
 
 /// Where a server is configured.
@@ -128,51 +130,40 @@ pub(crate) struct ExternalFailure {
     pub(crate) keeps_old: bool,
 }
 
-/// All servers of all places, in name order, without those that are switched off. Of one name the operator's is used.
+/// The servers that are served under their names, in name order: each place's own that [`Names`] gives the name to.
 /// `env_allowed` are the gateway's variables that servers of files in the data directory may have.
 pub(crate) fn resolve(
     configured: &ServersConfig,
     file: &ServersFile,
+    names: &Names,
     secrets: &Secrets,
     environment: &dyn Fn(&str) -> Option<String>,
     env_allowed: &[String],
 ) -> Vec<External> {
-    let mut entries: BTreeMap<&NamespaceName, (Place, Entry<'_>)> = BTreeMap::new();
-    let of_the_file = file.servers.iter().map(|(name, entry)| {
+    let of = |source, kind| Origin { source, kind };
+    let from_file = file.servers.iter().map(|(name, entry)| {
         let entry = entry.as_ref().map_or_else(Entry::Invalid, Entry::Stdio);
-        (name, (Place::File, entry))
+        let origin = of(Source::ExternalFile, Kind::Stdio);
+        (name, origin, Place::File, entry)
     });
-    entries.extend(of_the_file);
-    let mut twice = BTreeSet::new();
-    let stdio = configured.stdio.iter();
-    let stdio = stdio.map(|(name, config)| (name, (Place::Stdio, Entry::Stdio(config))));
-    let remote = configured.remote.iter();
-    let remote = remote.map(|(name, config)| (name, (Place::Remote, Entry::Remote(config))));
-    for (name, entry) in remote.chain(stdio) {
-        let before = entries
-            .get(name)
-            .is_some_and(|(_, entry)| entry.is_wanted());
-        if before && !entry.1.is_wanted() && entries[name].0 != Place::File {
-            continue;
-        }
-        entries.insert(name, entry);
-        if before {
-            twice.insert(name);
-        }
-    }
-    let wanted = entries.into_iter().filter(|(_, (_, it))| it.is_wanted());
-    let externals = wanted.map(|(name, (place, entry))| {
+    let stdio = configured.stdio.iter().map(|(name, config)| {
+        let origin = of(config.source, Kind::Stdio);
+        (name, origin, Place::Stdio, Entry::Stdio(config))
+    });
+    let remote = configured.remote.iter().map(|(name, config)| {
+        let origin = of(Source::Operator, Kind::Remote);
+        (name, origin, Place::Remote, Entry::Remote(config))
+    });
+    let all = from_file.chain(stdio).chain(remote);
+    let served = all.filter(|(name, origin, ..)| names.serves(name, *origin));
+    let externals = served.map(|(name, _, place, entry)| {
         let mut external = one(name, place, entry, secrets, environment, env_allowed);
-        if twice.contains(name) {
-            external.issues.push(Issue {
-                code: COLLISION,
-                subject: EXTERNAL_FILE.into(),
-                message: format!("{} has a server {name}, too; that one is used", place.key()),
-            });
-        }
+        external.issues.extend(names.issues(name));
         external
     });
-    externals.collect()
+    let mut externals: Vec<_> = externals.collect();
+    externals.sort_by(|one, other| one.name.cmp(&other.name));
+    externals
 }
 
 /// A server that is a member of an aggregate alone. `env_allowed` as for [`resolve`].
@@ -206,14 +197,6 @@ enum Entry<'a> {
 }
 
 impl Entry<'_> {
-    fn is_wanted(self) -> bool {
-        match self {
-            Self::Stdio(config) => config.enabled,
-            Self::Remote(config) => config.enabled,
-            Self::Invalid(_) => true,
-        }
-    }
-
     fn limits(self) -> LimitsPatch {
         match self {
             Self::Stdio(config) => config.limits.clone(),
@@ -298,13 +281,20 @@ fn spec(
     environment: &dyn Fn(&str) -> Option<String>,
     env_allowed: &[String],
 ) -> Result<StdioSpec, ExternalFailure> {
+    let owner = secrets.personal_owner(name);
+    if let Some(owner) = owner.filter(|_| !config.personal.is_empty()) {
+        let what = format!(
+            "{owner} of this name got the personal values of its callers, and this server gets none; give this server another name"
+        );
+        return Err(failure(name, FOREIGN, InvalidServer::new("personal", what)));
+    }
     let secrets = secrets.for_namespace(&name.owner()).values;
     let sources = Sources {
         secrets: &secrets,
         environment,
-        allowed: match config.named_by {
-            NamedBy::Operator => None,
-            NamedBy::DataFile => Some(env_allowed),
+        allowed: match config.source {
+            Source::Operator => None,
+            Source::DataFile | Source::Folder | Source::ExternalFile => Some(env_allowed),
         },
     };
     let mut env = server_variables();
@@ -362,7 +352,7 @@ impl ExternalFailure {
                 format!("the server of namespace {name} {cannot}: {reason}"),
             ),
             reason: Box::new(reason),
-            keeps_old: code != MISSING,
+            keeps_old: code != MISSING && code != FOREIGN,
         }
     }
 }
@@ -382,6 +372,7 @@ mod tests {
 
     use super::super::file::check_entry;
     use super::*;
+    use crate::precedence::{self, COLLISION};
     use crate::secrets::Secret;
 
     fn configured(yaml: &str) -> ServersConfig {
@@ -398,10 +389,22 @@ mod tests {
         }
     }
 
+    /// The servers of both places, where there is no folder.
+    fn resolved_all(
+        configured: &ServersConfig,
+        file: &ServersFile,
+        secrets: &Secrets,
+        environment: &dyn Fn(&str) -> Option<String>,
+    ) -> Vec<External> {
+        let claims = precedence::configured(configured, &BTreeMap::new());
+        let names = Names::settle(claims.into_iter().chain(file.claims()));
+        resolve(configured, file, &names, secrets, environment, &[])
+    }
+
     fn resolved(yaml: &str, secrets: &Secrets) -> External {
         let environment = |name: &str| (name == "HERE").then(|| "hunter2".to_owned());
         let file = ServersFile::default();
-        let mut all = resolve(&configured(yaml), &file, secrets, &environment, &[]);
+        let mut all = resolved_all(&configured(yaml), &file, secrets, &environment);
         assert_eq!(all.len(), 1);
         all.remove(0)
     }
@@ -493,14 +496,11 @@ mod tests {
     #[test]
     fn what_is_switched_off_is_not_there() {
         let configured = configured("{ a: { command: x, enabled: false }, b: { command: x } }");
-        let all = resolve(
-            &configured,
-            &ServersFile::default(),
-            &Secrets::default(),
-            &|_| None,
-            &[],
-        );
-        assert_eq!(all.len(), 1);
+        let mut file = ServersFile::default();
+        let wrong = InvalidServer::new("command", "is missing or empty");
+        file.servers.insert("a".parse().unwrap(), Err(wrong));
+        let all = resolved_all(&configured, &file, &Secrets::default(), &|_| None);
+        assert_eq!(all.len(), 1, "nor is its name free for another place");
         assert_eq!(all[0].name.as_str(), "b");
     }
 
@@ -512,7 +512,7 @@ mod tests {
             file.servers.insert(name.parse().unwrap(), Err(wrong));
         }
         let configured = configured("{ a: { command: mine } }");
-        let mut all = resolve(&configured, &file, &Secrets::default(), &|_| None, &[]);
+        let mut all = resolved_all(&configured, &file, &Secrets::default(), &|_| None);
         assert_eq!(all[0].issues[0].code, COLLISION);
         let mine = stdio(all.remove(0).server);
         assert_eq!(mine.spec.program, Path::new("mine"));

@@ -5,7 +5,6 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::error::KeysError;
@@ -13,6 +12,7 @@ use super::lineage;
 use super::record::KeyRecord;
 use crate::data_dir::replace_file;
 use crate::file_lock::belong_to_owner_of;
+use crate::regular_file;
 
 /// What the names of unfinished files begin with. What a crash leaves is removed by the next writer.
 const UNFINISHED: &str = ".tmp-keys-";
@@ -73,17 +73,12 @@ pub(super) fn read(path: &Path) -> Result<(Vec<KeyRecord>, Option<Stamp>), KeysE
         path: path.to_owned(),
         source,
     };
-    // Tools write into the data directory: a pipe in the file's place must not be waited on.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = match rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from) {
-        Ok(file) => File::from(file),
+    let file = match regular_file::open_following(path) {
+        Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), None)),
         Err(error) => return Err(told(error)),
     };
     let metadata = file.metadata().map_err(told)?;
-    if !metadata.is_file() {
-        return Err(told(io::Error::other("not a regular file")));
-    }
     if metadata.len() > BYTES_MAX {
         return Err(told(io::Error::other("larger than 512 MiB")));
     }

@@ -65,13 +65,14 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// When something of that name is there; its path is in the message.
+    /// When something of that name is there, with its path in the message, or when the configuration has the name.
     pub async fn create_namespace(&self, name: &NamespaceName) -> Result<PathBuf, NotDone> {
         if name.is_path_of_v1() {
             return Err(NotDone(format!(
                 "the name {name} is taken by a path of ToolDock v1 (/mcp/{name}); choose another one"
             )));
         }
+        self.not_configured(name)?;
         let lock = self.lock().await?;
         let path = self.data.tools_dir().join(name.as_str());
         blocking(move || {

@@ -12,6 +12,7 @@ use crate::data_dir::write_atomically;
 use crate::external::{EXTERNAL_FILE, check_entry, is_cached};
 use crate::mask;
 use crate::names::NamespaceName;
+use crate::regular_file;
 use crate::tree_file;
 use crate::yaml::{self, Mapping, Value};
 
@@ -50,6 +51,9 @@ pub enum ServerRefused {
         /// What is wrong.
         message: String,
     },
+    /// The gateway's configuration has the name.
+    #[error("{0}")]
+    Taken(NotDone),
     /// The file could not be read or written.
     #[error(transparent)]
     NotDone(#[from] NotDone),
@@ -93,12 +97,13 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// When there is one of that name, the entry is wrong, or the file cannot be changed. The file is as it was then.
+    /// When there is one of that name, there or in the configuration, the entry is wrong, or the file cannot be changed. The file is as it was then.
     pub async fn add_server(
         &self,
         name: &NamespaceName,
         entry: serde_json::Value,
     ) -> Result<(), ServerRefused> {
+        self.not_configured(name).map_err(ServerRefused::Taken)?;
         let entry = yaml::to_value(entry).map_err(|error| ServerRefused::Invalid {
             key: "config".to_owned(),
             message: error.to_string(),
@@ -147,6 +152,9 @@ impl Workspace {
         name: &NamespaceName,
         enabled: bool,
     ) -> Result<(), ServerRefused> {
+        if enabled {
+            self.not_configured(name).map_err(ServerRefused::Taken)?;
+        }
         let changed = name.clone();
         self.change_servers(move |servers| {
             let entry = servers.get_mut(Value::from(changed.as_str()));
@@ -229,7 +237,7 @@ fn write(path: &Path, tree: Mapping) -> Result<(), NotDone> {
     }
     let failed = |error: io::Error| NotDone::io("write", path, &error);
     fs::create_dir_all(folder).map_err(failed)?;
-    if let Ok(held) = fs::read(path) {
+    if let Ok(held) = regular_file::read(path, BYTES_MAX) {
         write_atomically(&path.with_extension("yaml.previous"), &held, 0o600).map_err(failed)?;
     }
     // Values may have been written down in it.

@@ -1,49 +1,26 @@
 //! Aggregates in a reload: each configured file becomes a namespace, read anew each time.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::run::{Change, Changes};
 use super::{ReloadFailure, ReloadReport, Reloader, lock};
 use crate::aggregate::{AggregateSpec, Surroundings, namespace, refused_nesting};
-use crate::external::{COLLISION, INVALID};
+use crate::external::INVALID;
 use crate::names::NamespaceName;
-use crate::registry::{Issue, Snapshot, UpstreamKind};
-use crate::scan::NamespaceSource;
+use crate::precedence::{Kind, Names, Origin};
+use crate::registry::{Snapshot, UpstreamKind};
 
 /// The aggregates that are asked for, with what their files say or why that cannot be used.
 pub(super) type Read = Vec<(NamespaceName, Result<AggregateSpec, String>)>;
 
 impl Reloader {
-    /// Reads the files of all aggregates, without those whose name a folder or a server has.
-    pub(super) async fn aggregates(
-        &self,
-        sources: &mut [NamespaceSource],
-        servers: &BTreeSet<NamespaceName>,
-        report: &mut ReloadReport,
-    ) -> Read {
+    /// Reads the files of the aggregates that are served under their names.
+    pub(super) async fn aggregates(&self, names: &Names) -> Read {
         let configured = Arc::clone(&lock(&self.aggregates));
         let mut aggregates = Read::new();
         for (name, config) in &*configured {
-            if let Some(folder) = sources.iter_mut().find(|it| it.name == *name) {
-                tracing::warn!(namespace = %name, "a folder has the name of an aggregate; the folder is served");
-                folder.issues.push(Issue {
-                    code: COLLISION,
-                    subject: name.to_string(),
-                    message: "an aggregate has this name, too; the folder is served".into(),
-                });
-                continue;
-            }
-            if servers.contains(name) {
-                let message = format!(
-                    "a server of `upstreams` has the name {name}, too; that server is served"
-                );
-                tracing::warn!(namespace = %name, message);
-                report.failed.push(ReloadFailure {
-                    namespace: format!("toolman.{name}"),
-                    code: COLLISION,
-                    message,
-                });
+            let (source, kind) = (config.source, Kind::Aggregate);
+            if !names.serves(name, Origin { source, kind }) {
                 continue;
             }
             let config = config.clone();
@@ -58,6 +35,7 @@ impl Reloader {
 /// Compares what is asked for with what is served.
 pub(super) fn settle(
     aggregates: Read,
+    names: &Names,
     before: &Snapshot,
     around: &Surroundings<'_>,
     changes: &mut Changes,
@@ -73,7 +51,8 @@ pub(super) fn settle(
             });
         }
         let current = before.namespaces.get(&name).map(|it| &**it);
-        let next = namespace(&name, read, current, around);
+        let mut next = namespace(&name, read, current, around);
+        next.issues.extend(names.issues(&name));
         if !current.is_some_and(|current| super::same_namespace(current, &next)) {
             tracing::info!(namespace = %name, "the aggregate {name} is new or has changed");
             changes.insert(name, Change::Publish(Arc::new(next)));

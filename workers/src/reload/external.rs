@@ -9,26 +9,20 @@ use super::run::{Change, Changes};
 use super::wanted::{UPDATE, content_hash, gate, nobody, parking};
 use super::{ReloadFailure, ReloadReport, Reloader, lock};
 use crate::config::NamespacesConfig;
-use crate::external::{COLLISION, EXTERNAL_FILE, External, ServersFile, resolve};
+use crate::external::{EXTERNAL_FILE, External, ServersFile, resolve};
 use crate::manifest::effective_limits;
 use crate::names::NamespaceName;
 use crate::policy::ToolPolicy;
+use crate::precedence::Names;
 use crate::registry::{Attached, Issue, Namespace, Snapshot, UpstreamKind};
-use crate::scan::NamespaceSource;
 use crate::secrets::Secrets;
 
 /// The code of a failure that is about the file as a whole, or about one entry of it.
 const INVALID: &str = "invalid_config";
 
 impl Reloader {
-    /// The servers that are asked for now, in name order, without those whose name a folder has (EXT-10). A file that
-    /// cannot be used is as it was when it could.
-    pub(super) async fn externals(
-        &self,
-        sources: &mut [NamespaceSource],
-        secrets: &Secrets,
-        report: &mut ReloadReport,
-    ) -> Vec<External> {
+    /// Reads `external/config.yaml`. A file that cannot be used is as it was when it could.
+    pub(super) async fn read_servers_file(&self, report: &mut ReloadReport) {
         let root = self.data.root().to_owned();
         let read = tokio::task::spawn_blocking(move || ServersFile::read(&root)).await;
         match read.unwrap_or_else(|_| Err("reading it was interrupted".into())) {
@@ -55,23 +49,16 @@ impl Reloader {
                 message,
             });
         }
+    }
+
+    /// The servers that are asked for now, in name order.
+    pub(super) fn externals(&self, names: &Names, secrets: &Secrets) -> Vec<External> {
+        let file = Arc::clone(&lock(&self.servers_file));
         let configured = Arc::clone(&lock(&self.servers));
         let environment = |name: &str| std::env::var(name).ok();
         let allowed = Arc::clone(&lock(&self.namespaces));
         let allowed = &allowed.env_allowed;
-        let mut externals = resolve(&configured, &file, secrets, &environment, allowed);
-        externals.retain(|external| {
-            let folder = sources.iter_mut().find(|it| it.name == external.name);
-            let Some(folder) = folder else { return true };
-            tracing::warn!(namespace = %external.name, "a folder has the name of an external server; the folder is served");
-            folder.issues.push(Issue {
-                code: COLLISION,
-                subject: external.name.to_string(),
-                message: "an external server has this name, too; the folder is served".into(),
-            });
-            false
-        });
-        externals
+        resolve(&configured, &file, names, secrets, &environment, allowed)
     }
 }
 

@@ -23,7 +23,6 @@ use super::{Answer, ReloadError, ReloadFailure, ReloadReport, Reloader, lock};
 use crate::aggregate::Surroundings;
 use crate::environment::{EnvironmentError, Packages, Toolchain};
 use crate::error::CallError;
-use crate::external::COLLISION;
 use crate::names::NamespaceName;
 use crate::registry::{Issue, Namespace, Snapshot, UpstreamKind};
 use crate::scan::NamespaceSource;
@@ -112,25 +111,25 @@ impl Run {
         self.reloader.take_over_recovering(&self.scope);
         let mut sources = self.scan().await?;
         let reloader = Arc::clone(&self.reloader);
-        let externals = match &self.scope {
+        if self.scope == Scope::All {
+            reloader.read_servers_file(&mut self.report).await;
+        }
+        let mut names = reloader.settle_names(&mut sources);
+        let all = self.scope == Scope::All;
+        self.secrets = reloader.bind_secrets(&self.secrets, &mut names, all).await;
+        for source in &mut sources {
+            source.issues.extend(names.issues(&source.name));
+        }
+        let names = Arc::new(names);
+        let (externals, aggregates) = match &self.scope {
             Scope::All => {
-                let (secrets, report) = (&self.secrets, &mut self.report);
-                reloader.externals(&mut sources, secrets, report).await
+                let changes = &mut self.changes;
+                self.before = reloader.adopt_names(&names, &self.before, changes);
+                let externals = reloader.externals(&names, &self.secrets);
+                (externals, reloader.aggregates(&names).await)
             }
-            Scope::Only(_) => {
-                self.keep_collisions(&mut sources);
-                Vec::new()
-            }
-        };
-        let aggregates = match &self.scope {
-            Scope::All => {
-                let taken = externals.iter().map(|external| external.name.clone());
-                let taken = taken.collect();
-                reloader
-                    .aggregates(&mut sources, &taken, &mut self.report)
-                    .await
-            }
-            Scope::Only(_) => Vec::new(),
+            // A folder whose name the configuration gives to another namespace by now is out of the list, and removed.
+            Scope::Only(_) => (Vec::new(), Vec::new()),
         };
         let folders = sources.iter().map(|source| &source.name);
         let servers = externals.iter().map(|external| &external.name);
@@ -166,7 +165,7 @@ impl Run {
                 environment: &|name| std::env::var(name).ok(),
             };
             let (changes, report) = (&mut self.changes, &mut self.report);
-            aggregate::settle(aggregates, &self.before, &around, changes, report);
+            aggregate::settle(aggregates, &names, &self.before, &around, changes, report);
         }
 
         let toolchain = match sources.iter().any(|source| source.has_python) {
@@ -246,16 +245,6 @@ impl Run {
             .await
             .map_err(|_| ReloadError::Interrupted)?
             .map_err(failed)
-    }
-
-    /// That a server of others has the name of a folder was found out by the reload that looked at both.
-    fn keep_collisions(&self, sources: &mut [NamespaceSource]) {
-        for source in sources {
-            let current = self.before.namespaces.get(&source.name);
-            let issues = current.into_iter().flat_map(|current| &current.issues);
-            let collisions = issues.filter(|issue| issue.code == COLLISION).cloned();
-            source.issues.extend(collisions);
-        }
     }
 
     fn change(&mut self, namespace: Arc<Namespace>) {

@@ -9,11 +9,11 @@ use sha2::{Digest as _, Sha256};
 
 use crate::config::{Limits, LimitsPatch, NamespacesConfig, PROCESSES_MAX, ToolLimits};
 use crate::error::{CallError, CallErrorCode};
-use crate::external::COLLISION;
 use crate::gate::Gate;
 use crate::manifest::{CLAMPED, MANIFEST_FILE, Variables, effective_limits};
 use crate::parking::Parking;
 use crate::policy::ToolPolicy;
+use crate::precedence::COLLISION;
 use crate::registry::{Attached, Issue, Namespace, SecretsStatus, UpstreamKind};
 use crate::scan::{NamespaceSource, SourceFailure};
 use crate::secrets::{NamespaceSecrets, Secret};
@@ -131,7 +131,10 @@ impl Wanted {
     pub(super) fn is_same_as(&self, current: &Namespace) -> bool {
         // One that carries a failed update is what is wanted again once the change was taken back; the issue must go.
         // A name that is taken is none of its content, and a reason to say so all the same.
-        let collides = |issues: &[Issue]| issues.iter().any(|issue| issue.code == COLLISION);
+        let collisions = |issues: &[Issue]| -> Vec<Issue> {
+            let issues = issues.iter().filter(|it| it.code == COLLISION);
+            issues.cloned().collect()
+        };
         let env = format!("{MANIFEST_FILE}: env.");
         let without_value = |issues: &[Issue]| -> Vec<Issue> {
             let about_env = issues.iter().filter(|it| it.subject.starts_with(&env));
@@ -140,7 +143,7 @@ impl Wanted {
         current.content_hash == self.content_hash
             && current.secrets_status == self.secrets_status()
             && !current.issues.iter().any(|issue| issue.subject == UPDATE)
-            && collides(&current.issues) == collides(&self.issues)
+            && collisions(&current.issues) == collisions(&self.issues)
             && without_value(&current.issues) == without_value(&self.issues)
     }
 

@@ -11,6 +11,7 @@ use super::spec::{BackendSpec, HeaderRules, Pem, RemoteSpec, TlsIdentity, TlsSpe
 use crate::external::{ExternalFailure, INVALID, InvalidServer, MISSING};
 use crate::names::NamespaceName;
 use crate::personal::Personal;
+use crate::regular_file;
 use crate::secrets::{Secret, Secrets};
 use crate::template::{NoValue, Sources, Template};
 
@@ -165,11 +166,7 @@ impl RemoteTls {
 
 fn content(path: &Path) -> Result<Vec<u8>, String> {
     let told = |error: std::io::Error| format!("{}: {error}", path.display());
-    let length = path.metadata().map_err(told)?.len();
-    if length > PEM_MAX {
-        return Err(format!("{}: is too long for certificates", path.display()));
-    }
-    std::fs::read(path).map_err(told)
+    regular_file::read_following(path, PEM_MAX).map_err(told)
 }
 
 #[cfg(test)]

@@ -4,11 +4,10 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
-
 use super::SecretsError;
 use crate::data_dir::replace_file;
 use crate::file_lock::belong_to_owner_of;
+use crate::regular_file;
 
 /// What the names of unfinished files of the secrets begin with. What a crash leaves is removed by the next writer.
 pub(super) const UNFINISHED: &str = ".tmp-secrets-";
@@ -31,17 +30,13 @@ pub(super) fn read_up_to(
         path: path.to_owned(),
         source,
     };
-    // Tools write into this directory: a pipe in the file's place must not be waited on.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = match rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from) {
-        Ok(file) => File::from(file),
+    // A read-only store may be mounted as links.
+    let file = match regular_file::open_following(path) {
+        Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(told(error)),
     };
     let metadata = file.metadata().map_err(told)?;
-    if !metadata.is_file() {
-        return Err(told(io::Error::other("not a regular file")));
-    }
     if metadata.len() > bytes_max {
         let most = bytes_max / (1024 * 1024);
         return Err(told(io::Error::other(format!("larger than {most} MiB"))));

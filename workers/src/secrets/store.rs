@@ -13,7 +13,9 @@ use super::envelope::{self, Fault, Salt};
 use super::key::{Protection, SecretsKey};
 use super::meta::Meta;
 use super::values::{Document, Shown, Values};
-use super::{Scope, Secret, SecretSource, Secrets, SecretsError, Transaction, check_key, files};
+use super::{
+    Owners, Scope, Secret, SecretSource, Secrets, SecretsError, Transaction, check_key, files,
+};
 use crate::file_lock::FileLock;
 use crate::yaml;
 
@@ -123,9 +125,13 @@ impl SecretStore {
     /// When the store cannot be read under its present key, or not be written.
     pub fn rekey(&self, key: SecretsKey) -> Result<(), SecretsError> {
         let transaction = self.begin("secrets rekey")?;
+        let owners = self.read_owners()?;
         let protection = Protection::Key(key);
         self.write_values(transaction.values(), &protection, None)?;
         self.set_protection(protection);
+        if owners != Owners::default() {
+            self.write_owners(&owners)?;
+        }
         transaction.commit()
     }
 
@@ -253,6 +259,14 @@ impl SecretSource for SecretStore {
         let loaded = self.load()?;
         let meta = loaded.meta.healed(&loaded.values);
         Ok(Secrets::new(loaded.values, meta))
+    }
+
+    fn owners(&self) -> Result<Owners, SecretsError> {
+        self.read_owners()
+    }
+
+    fn record_owners(&self, owners: &Owners) -> Result<(), SecretsError> {
+        self.write_owners(owners)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Secrets out of files. Each variable that holds a secret has a second one, with `_FILE` behind its name, which says
 //! where the secret is: a file is not inherited, not shown by `ps e` or `docker inspect`, and can change while we run.
 
-use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
+
+use tooldock_workers::regular_file;
 
 /// The variables that hold a secret, and those that name a file with it.
 const SECRETS: [(&str, &str); 5] = [
@@ -30,13 +31,9 @@ pub(super) fn is_variable(name: &str) -> bool {
 
 /// The secret in a file, without the newline that an editor leaves at its end. The message never shows what it holds.
 pub(super) fn read(file: &Path) -> Result<String, String> {
-    let metadata = fs::metadata(file).map_err(|error| error.to_string())?;
-    // A pipe would stop the start until somebody writes, and have nothing to say at a reload.
-    if !metadata.is_file() {
-        return Err("not a regular file".to_owned());
-    }
     let mut bytes = Vec::new();
-    File::open(file)
+    // A pipe would stop the start until somebody writes, and have nothing to say at a reload.
+    regular_file::open_following(file)
         .and_then(|open| open.take(BYTES_MAX + 1).read_to_end(&mut bytes))
         .map_err(|error| error.to_string())?;
     if bytes.len() as u64 > BYTES_MAX {

@@ -3,13 +3,13 @@
 //! Only files of the repository's main language count; those nearest to its top win over others.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use serde_json::Value;
 use toml::Table;
 
 use super::{Language, is_secondary, is_vendored};
 use crate::builder::tree::Tree;
+use crate::regular_file;
 
 /// The most files that are read, and the most packages that are listed.
 const MANIFESTS_MAX: usize = 50;
@@ -52,7 +52,8 @@ impl Dependencies {
         manifests.sort_by_key(|path| (path.matches('/').count(), *path));
         let mut found = Self::default();
         for path in manifests.into_iter().take(MANIFESTS_MAX) {
-            if let Ok(text) = fs::read_to_string(tree.root().join(path)) {
+            let bytes = regular_file::read(&tree.root().join(path), super::PARSED_FILE_MAX);
+            if let Some(text) = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok()) {
                 found.read(path, &text);
             }
         }

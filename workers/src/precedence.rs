@@ -1,0 +1,379 @@
+//! Precedence of sources: which of several claims to a name is served.
+//!
+//! ```text
+//! operator's file ─▶ $DATA/config.yaml ─▶ folders ─▶ external/config.yaml
+//! ```
+//!
+//! Tool code can write everywhere but in the operator's file, so a name that the operator's file has is never served from
+//! another place, not even while the operator's server is switched off. A claim that loses is an issue of its name: in the
+//! log, in `/ready` and in `tooldock check`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::aggregate::AggregatesConfig;
+use crate::external::{EXTERNAL_FILE, ServersConfig};
+use crate::names::NamespaceName;
+use crate::registry::Issue;
+
+/// The code of an [`Issue`] about a name that several places claim.
+pub const COLLISION: &str = "name_collision";
+
+/// Where a namespace is configured. The order is the precedence: the first wins.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// The operator's configuration file and environment.
+    #[default]
+    Operator,
+    /// `$DATA/config.yaml`, where tool code can write.
+    DataFile,
+    /// A folder below `tools/`.
+    Folder,
+    /// `external/config.yaml` of the data directory.
+    ExternalFile,
+}
+
+/// The kind of a namespace. Of two claims from one source the first kind in this order wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A folder of Python files.
+    Folder,
+    /// An MCP server that runs as a child process.
+    Stdio,
+    /// An MCP server that is reached over HTTP.
+    Remote,
+    /// Several servers behind one namespace.
+    Aggregate,
+}
+
+/// The source and the kind of a namespace. Credentials belong to these two and the name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Origin {
+    /// Where the namespace is configured.
+    pub source: Source,
+    /// The kind of the namespace.
+    pub kind: Kind,
+}
+
+/// A place that configures a namespace of some name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The name that is claimed.
+    pub name: NamespaceName,
+    /// Source and kind.
+    pub origin: Origin,
+    /// The file or key, for messages.
+    pub place: String,
+    /// Whether the namespace is to be served. A claim that is switched off keeps its name all the same.
+    pub enabled: bool,
+}
+
+/// Every claimed name with the claim that has it, and the claims that lost.
+#[derive(Debug, Default)]
+pub struct Names(BTreeMap<NamespaceName, Settled>);
+
+#[derive(Debug)]
+struct Settled {
+    winner: Claim,
+    losers: Vec<Claim>,
+    /// Changes of the winner that another file asked for in vain.
+    refused: Vec<String>,
+    /// Further issues of the namespace that has the name.
+    notes: Vec<Issue>,
+}
+
+impl Source {
+    /// The source in words, as in "a server of external/config.yaml".
+    fn described(self) -> &'static str {
+        match self {
+            Self::Operator => "the operator's configuration",
+            Self::DataFile => "config.yaml of the data directory",
+            Self::Folder => "the tools directory",
+            Self::ExternalFile => EXTERNAL_FILE,
+        }
+    }
+}
+
+impl Kind {
+    fn described(self) -> &'static str {
+        match self {
+            Self::Folder => "a folder",
+            Self::Stdio => "a stdio server",
+            Self::Remote => "a remote server",
+            Self::Aggregate => "an aggregate",
+        }
+    }
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} of {}",
+            self.kind.described(),
+            self.source.described()
+        )
+    }
+}
+
+impl Claim {
+    /// A folder below `tools/`.
+    pub fn folder(name: &NamespaceName) -> Self {
+        Self {
+            name: name.clone(),
+            origin: Origin {
+                source: Source::Folder,
+                kind: Kind::Folder,
+            },
+            place: format!("tools/{name}"),
+            enabled: true,
+        }
+    }
+
+    /// The folder that `vault.tools_dir` names outside of `tools/`.
+    pub fn vault(name: &NamespaceName) -> Self {
+        Self {
+            origin: Origin {
+                source: Source::Operator,
+                kind: Kind::Folder,
+            },
+            place: "vault.tools_dir".to_owned(),
+            ..Self::folder(name)
+        }
+    }
+
+    /// An entry of `external/config.yaml`.
+    pub(crate) fn external(name: &NamespaceName, enabled: bool) -> Self {
+        Self {
+            name: name.clone(),
+            origin: Origin {
+                source: Source::ExternalFile,
+                kind: Kind::Stdio,
+            },
+            place: format!("{EXTERNAL_FILE}: servers.{name}"),
+            enabled,
+        }
+    }
+
+    fn configured(name: &NamespaceName, origin: Origin, key: &str, enabled: bool) -> Self {
+        let key = format!("{key}.{name}");
+        Self {
+            name: name.clone(),
+            origin,
+            place: match origin.source {
+                Source::DataFile => format!("config.yaml of the data directory: {key}"),
+                _ => key,
+            },
+            enabled,
+        }
+    }
+}
+
+/// The claims of the configuration: of the operator's file, and those that `$DATA/config.yaml` adds.
+pub fn configured(servers: &ServersConfig, aggregates: &AggregatesConfig) -> Vec<Claim> {
+    let of = |source, kind| Origin { source, kind };
+    let stdio = servers.stdio.iter().map(|(name, config)| {
+        let origin = of(config.source, Kind::Stdio);
+        Claim::configured(name, origin, "upstreams.stdio", config.enabled)
+    });
+    let remote = servers.remote.iter().map(|(name, config)| {
+        let origin = of(Source::Operator, Kind::Remote);
+        Claim::configured(name, origin, "upstreams.remote", config.enabled)
+    });
+    let aggregates = aggregates.iter().map(|(name, config)| {
+        Claim::configured(name, of(config.source, Kind::Aggregate), "toolman", true)
+    });
+    stdio.chain(remote).chain(aggregates).collect()
+}
+
+impl Names {
+    /// Gives each name to the claim that comes first: by source, then switched on before switched off, then by kind.
+    pub fn settle(claims: impl IntoIterator<Item = Claim>) -> Self {
+        let mut claims: Vec<_> = claims.into_iter().collect();
+        claims.sort_by_key(|it| (it.origin.source, !it.enabled, it.origin.kind));
+        let mut names: BTreeMap<NamespaceName, Settled> = BTreeMap::new();
+        for claim in claims {
+            match names.get_mut(&claim.name) {
+                Some(settled) => settled.losers.push(claim),
+                None => {
+                    let settled = Settled {
+                        winner: claim.clone(),
+                        losers: Vec::new(),
+                        refused: Vec::new(),
+                        notes: Vec::new(),
+                    };
+                    names.insert(claim.name, settled);
+                }
+            }
+        }
+        Self(names)
+    }
+
+    /// The same with what `$DATA/config.yaml` asked in vain to change of the operator's servers.
+    #[must_use]
+    pub fn with_refused(mut self, refused: &BTreeMap<NamespaceName, Vec<String>>) -> Self {
+        for (name, refused) in refused {
+            if let Some(settled) = self.0.get_mut(name) {
+                settled.refused.clone_from(refused);
+            }
+        }
+        self
+    }
+
+    /// Adds issues of names.
+    pub(crate) fn note(&mut self, issues: Vec<(NamespaceName, Issue)>) {
+        for (name, issue) in issues {
+            if let Some(settled) = self.0.get_mut(&name) {
+                settled.notes.push(issue);
+            }
+        }
+    }
+
+    /// Whether the namespace of this origin is the one that is served under the name.
+    pub fn serves(&self, name: &NamespaceName, origin: Origin) -> bool {
+        let settled = self.0.get(name);
+        settled.is_some_and(|it| it.winner.enabled && it.winner.origin == origin)
+    }
+
+    /// The claim that has a name.
+    pub fn winner(&self, name: &NamespaceName) -> Option<&Claim> {
+        self.0.get(name).map(|it| &it.winner)
+    }
+
+    /// The origin that is served under a name.
+    pub fn served(&self, name: &NamespaceName) -> Option<Origin> {
+        let winner = self.winner(name)?;
+        winner.enabled.then_some(winner.origin)
+    }
+
+    /// Issues about the claims to a name that lost, and about changes of its namespace that were refused.
+    pub fn issues(&self, name: &NamespaceName) -> Vec<Issue> {
+        self.0.get(name).map(Settled::issues).unwrap_or_default()
+    }
+
+    /// The issues of names under which nothing is served, since the claim that has the name is switched off.
+    pub fn unserved(&self) -> Vec<(NamespaceName, Issue)> {
+        let off = self.0.iter().filter(|(_, it)| !it.winner.enabled);
+        let issues = off.flat_map(|(name, it)| {
+            let issues = it.issues().into_iter();
+            issues.map(|issue| (name.clone(), issue))
+        });
+        issues.collect()
+    }
+
+    /// All issues with their names.
+    pub fn all_issues(&self) -> Vec<(NamespaceName, Issue)> {
+        let all = self.0.iter();
+        all.flat_map(|(name, it)| it.issues().into_iter().map(|issue| (name.clone(), issue)))
+            .collect()
+    }
+
+    /// Names that another origin has now than before, or that nothing is served under any more.
+    pub(crate) fn changed_hands<'a>(&'a self, before: &'a Self) -> Vec<&'a NamespaceName> {
+        let all = before.0.iter();
+        let changed = all
+            .filter(|(name, it)| it.winner.enabled && self.served(name) != Some(it.winner.origin));
+        changed.map(|(name, _)| name).collect()
+    }
+}
+
+impl Settled {
+    fn issues(&self) -> Vec<Issue> {
+        let Claim {
+            name,
+            place: taken_by,
+            enabled,
+            ..
+        } = &self.winner;
+        let off = if *enabled { "" } else { ", switched off," };
+        let losers = self.losers.iter().filter(|it| it.enabled);
+        let losers = losers.map(|loser| Issue {
+            code: COLLISION,
+            subject: loser.place.clone(),
+            message: format!(
+                "is not served: {taken_by}{off} has the name {name} already; give one of them another name"
+            ),
+        });
+        let refused = self.refused.iter().map(|message| Issue {
+            code: COLLISION,
+            subject: "config.yaml of the data directory".to_owned(),
+            message: message.clone(),
+        });
+        let notes = self.notes.iter().cloned();
+        losers.chain(refused).chain(notes).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [(Source, Kind); 4] = [
+        (Source::Operator, Kind::Remote),
+        (Source::DataFile, Kind::Stdio),
+        (Source::Folder, Kind::Folder),
+        (Source::ExternalFile, Kind::Stdio),
+    ];
+
+    fn claim(source: Source, kind: Kind, enabled: bool) -> Claim {
+        Claim {
+            name: "a".parse().unwrap(),
+            origin: Origin { source, kind },
+            place: format!("{source:?}"),
+            enabled,
+        }
+    }
+
+    #[test]
+    fn each_source_gives_way_to_every_source_before_it_in_whatever_order_they_are_found() {
+        let name: NamespaceName = "a".parse().unwrap();
+        for (first, (source, kind)) in ALL.into_iter().enumerate() {
+            let claims = ALL[first..].iter().map(|(s, k)| claim(*s, *k, true));
+            let mut claims: Vec<_> = claims.collect();
+            for _ in 0..2 {
+                claims.reverse();
+                let names = Names::settle(claims.clone());
+                assert_eq!(names.served(&name), Some(Origin { source, kind }));
+                let issues = names.issues(&name);
+                assert_eq!(issues.len(), ALL.len() - first - 1);
+                let told = |it: &Issue| {
+                    it.code == COLLISION && it.message.contains(&format!("{source:?}"))
+                };
+                assert!(issues.iter().all(told), "{issues:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_switched_off_is_kept_from_every_lower_source() {
+        let name: NamespaceName = "a".parse().unwrap();
+        let off = claim(Source::Operator, Kind::Stdio, false);
+        let names = Names::settle(
+            ALL[1..]
+                .iter()
+                .map(|(s, k)| claim(*s, *k, true))
+                .chain([off]),
+        );
+        assert_eq!(names.served(&name), None);
+        assert_eq!(names.unserved().len(), 3);
+        let quiet = claim(Source::ExternalFile, Kind::Stdio, false);
+        let names = Names::settle([claim(Source::Operator, Kind::Stdio, true), quiet]);
+        assert_eq!(names.issues(&name), [], "a claim that asks for nothing");
+    }
+
+    #[test]
+    fn a_name_changes_hands_when_its_origin_is_another_or_none() {
+        let before = Names::settle([claim(Source::Folder, Kind::Folder, true)]);
+        let same = Names::settle([claim(Source::Folder, Kind::Folder, true)]);
+        assert!(same.changed_hands(&before).is_empty());
+        let taken = Names::settle([claim(Source::Operator, Kind::Remote, true)]);
+        assert_eq!(taken.changed_hands(&before).len(), 1);
+        assert_eq!(Names::default().changed_hands(&before).len(), 1);
+        assert!(before.changed_hands(&Names::default()).is_empty());
+    }
+}

@@ -1,0 +1,115 @@
+//! The names of a run: which claim to each name is served, and what follows from a name that changed hands.
+
+use std::sync::Arc;
+
+use super::run::{Change, Changes};
+use super::{Reloader, lock};
+use crate::names::NamespaceName;
+use crate::precedence::{Claim, Names, configured};
+use crate::registry::Snapshot;
+use crate::scan::NamespaceSource;
+use crate::secrets::{OWNERS_FILE, Owners, Secrets, SecretsError};
+
+impl Reloader {
+    /// Gives every name to one of its claims: of the configuration, of `external/config.yaml` as it was read last, and of
+    /// these folders. Folders that lose are taken out of the list.
+    pub(super) fn settle_names(&self, sources: &mut Vec<NamespaceSource>) -> Names {
+        let servers = Arc::clone(&lock(&self.servers));
+        let aggregates = Arc::clone(&lock(&self.aggregates));
+        let file = Arc::clone(&lock(&self.servers_file));
+        let vault = lock(&self.vault).clone();
+        let elsewhere = vault.filter(|it| it.dir.is_some()).map(|it| it.name);
+        let folder = |name: &NamespaceName| match elsewhere.as_ref() == Some(name) {
+            true => Claim::vault(name),
+            false => Claim::folder(name),
+        };
+        let folders = sources.iter().map(|source| folder(&source.name));
+        let claims = configured(&servers, &aggregates).into_iter();
+        let claims = claims.chain(file.claims()).chain(folders);
+        let names = Names::settle(claims).with_refused(&servers.refused);
+        sources.retain(|source| names.serves(&source.name, folder(&source.name).origin));
+        names
+    }
+
+    /// The secrets that the namespaces of these names may have. New owners are recorded where `all` namespaces are looked at.
+    pub(super) async fn bind_secrets(
+        &self,
+        secrets: &Secrets,
+        names: &mut Names,
+        all: bool,
+    ) -> Secrets {
+        let known = lock(&self.owners).clone();
+        let known = match known {
+            Some(known) => known,
+            None => self.recorded_owners().await,
+        };
+        let servers = Arc::clone(&lock(&self.servers));
+        let file = Arc::clone(&lock(&self.servers_file));
+        let stdio = servers.stdio.iter();
+        let stdio = stdio.filter_map(|(name, it)| (!it.personal.is_empty()).then_some(name));
+        let remote = servers.remote.iter();
+        let remote = remote.filter_map(|(name, it)| (!it.personal.is_empty()).then_some(name));
+        let personal = stdio.chain(remote).chain(file.personal());
+        let bound = known.bind(secrets, names, &personal.cloned().collect());
+        names.note(bound.issues);
+        if all {
+            if bound.owners != known {
+                self.record_owners(bound.owners.clone()).await;
+            }
+            *lock(&self.owners) = Some(bound.owners);
+        }
+        bound.secrets
+    }
+
+    async fn recorded_owners(&self) -> Owners {
+        let source = self.secrets.clone();
+        let read = tokio::task::spawn_blocking(move || source.0.owners());
+        read.await.ok().and_then(|read| {
+            let told = |error: &SecretsError| tracing::error!(file = OWNERS_FILE, "which namespaces have the values of the secrets store is not known: {error}");
+            read.inspect_err(told).ok()
+        })
+        .unwrap_or_default()
+    }
+
+    async fn record_owners(&self, owners: Owners) {
+        let source = self.secrets.clone();
+        let recorded = tokio::task::spawn_blocking(move || source.0.record_owners(&owners)).await;
+        if let Ok(Err(error)) = recorded {
+            tracing::warn!(
+                file = OWNERS_FILE,
+                "which namespaces have the values of the secrets store is known until the gateway ends, since it cannot be recorded: {error}"
+            );
+        }
+    }
+
+    /// Makes these names the ones in force, and tells of each issue that is new. Answers with the snapshot without the
+    /// namespaces whose names changed hands: nothing of the former one is kept or goes on meanwhile.
+    pub(super) fn adopt_names(
+        &self,
+        names: &Arc<Names>,
+        before: &Arc<Snapshot>,
+        changes: &mut Changes,
+    ) -> Arc<Snapshot> {
+        let known = std::mem::replace(&mut *lock(&self.names), Arc::clone(names));
+        let told = known.all_issues();
+        let issues = names.all_issues();
+        for (name, issue) in issues.iter().filter(|it| !told.contains(it)) {
+            tracing::warn!(namespace = %name, code = issue.code, "{}: {}", issue.subject, issue.message);
+        }
+        self.registry.set_unserved(names.unserved());
+        let changed = names.changed_hands(&known);
+        if changed.is_empty() {
+            return Arc::clone(before);
+        }
+        let mut kept = Snapshot {
+            generation: before.generation,
+            namespaces: before.namespaces.clone(),
+        };
+        for name in changed {
+            if kept.namespaces.remove(name).is_some() {
+                changes.insert(name.clone(), Change::Remove);
+            }
+        }
+        Arc::new(kept)
+    }
+}
