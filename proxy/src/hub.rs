@@ -13,6 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tooldock_upstream::audit::AuditGuard;
 use tooldock_upstream::health::Health;
 use tooldock_upstream::service::Service;
+use tooldock_workers::keys::KeyStore;
 use tooldock_workers::reload::Reloader;
 
 use crate::access_log::AccessLogGuard;
@@ -111,21 +112,16 @@ impl Hub {
                     }
                 }
                 _ = sweep.tick() => self.service.evict_expired().await,
-                Ok(()) = lost_keys.changed() => self.end_lost_principals().await,
-                _ = expired_keys.tick() => self.end_lost_principals().await,
+                Ok(()) = lost_keys.changed() => {
+                    end_lost_principals(&self.service, &self.reconfigure.keys).await;
+                }
+                _ = expired_keys.tick() => {
+                    end_lost_principals(&self.service, &self.reconfigure.keys).await;
+                }
                 () = stopped.as_mut() => break,
             }
         }
         self.drain().await;
-    }
-
-    /// Ends what is kept for principals that have no key any more that counts.
-    async fn end_lost_principals(&self) {
-        let keys = self.reconfigure.keys.tables().snapshot();
-        let principals = keys.principals(SystemTime::now());
-        let is_lost =
-            |principal: &str| principal.starts_with("key:") && !principals.contains(principal);
-        self.service.end_principals(is_lost).await;
     }
 
     /// Ends what runs: streams with a clean end, requests when they are answered or the grace period is over, workers
@@ -170,6 +166,14 @@ impl Hub {
         drop((self.audit, self.access_log));
         tracing::info!("stopped");
     }
+}
+
+/// Ends sessions and suspended calls of principals whose keys count no more.
+async fn end_lost_principals(service: &Service, keys: &KeyStore) {
+    let principals = keys.tables().snapshot().principals(SystemTime::now());
+    let is_lost =
+        |principal: &str| principal.starts_with("key:") && !principals.contains(principal);
+    service.end_principals(is_lost).await;
 }
 
 async fn first_scan(

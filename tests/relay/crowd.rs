@@ -89,7 +89,7 @@ async fn a_client_with_a_key_gets_in_under_two_that_only_connect_and_stays() {
         open.is_some_and(|open: f64| open >= 256.0).then_some(())
     })
     .await;
-    for attempt in 0..50 {
+    for attempt in 0..20 {
         let mut late = connect(&host).await;
         let answer = late.tools(key).await;
         assert!(answer["result"].is_object(), "{attempt}: {answer}");
@@ -116,17 +116,12 @@ async fn connections_of_a_revoked_key_keep_no_place_from_clients_whose_keys_coun
         }
     }
     host.keys.revoke(lost.record.id).unwrap();
-    let refused = &mut open[0];
     eventually("the revoked key is refused", || async {
         let mut other = host.connect().await;
         let answer = other.tools(lost.text.expose()).await;
         (answer["error"]["code"] == -32001).then_some(())
     })
     .await;
-    assert_eq!(
-        refused.tools(lost.text.expose()).await["error"]["code"],
-        -32001
-    );
     let mut late = Vec::new();
     for _ in 0..64 {
         let mut connection = host.connect().await;
@@ -164,19 +159,18 @@ async fn frames_that_are_never_finished_hold_up_neither_another_key_nor_a_client
         host.key("one", &["read"]).await,
         host.key("other", &["read"]).await,
     );
-    let mut halves = Vec::new();
+    let (mut halves, mut strangers) = (Vec::new(), Vec::new());
     // More than there is memory for, of one key and of strangers.
-    for number in 0..24 {
+    for _ in 0..12 {
         let mut connection = host.connect().await;
-        if number % 2 == 0 {
-            let answer = connection.tools(one.text.expose()).await;
-            assert!(answer["result"].is_object(), "{answer}");
-        }
+        let answer = connection.tools(one.text.expose()).await;
+        assert!(answer["result"].is_object(), "{answer}");
         halves.push(write_half(connection));
+        strangers.push(write_half(host.connect().await));
     }
-    // Those that were too many have been given up.
-    eventually("memory is short", || async {
-        halves.iter().any(|it| it.is_finished()).then_some(())
+    eventually("all strangers are given up but those that fit", || async {
+        let given_up = strangers.iter().filter(|it| it.is_finished()).count();
+        (given_up >= 10).then_some(())
     })
     .await;
     // A client whose first frame is a long one is a stranger until it is whole.
@@ -190,7 +184,7 @@ async fn frames_that_are_never_finished_hold_up_neither_another_key_nor_a_client
         .call(other.text.expose(), "project_list", arguments)
         .await;
     assert_eq!(answer["id"], 2, "{answer}");
-    for half in halves {
+    for half in halves.into_iter().chain(strangers) {
         half.abort();
     }
 }

@@ -87,7 +87,14 @@ async fn whoever_has_no_key_keeps_nobody_with_one_out() {
     // Those that came first made room.
     let told = strangers[0].next().await;
     assert_eq!(told["error"]["code"], -32000, "{told}");
-    assert_eq!(strangers[0].line().await, "");
+    // It may have been told before that its memory was needed.
+    loop {
+        let line = strangers[0].line().await;
+        if line.is_empty() {
+            break;
+        }
+        assert!(line.contains("-32000"), "{line}");
+    }
     // A long frame of a client with a key finds memory, too.
     let arguments = json!({"x": "y".repeat(1 << 20)});
     let answer = late.call(key, "project_list", arguments).await;

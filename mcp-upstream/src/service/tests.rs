@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tooldock_workers::answers::AnswerBudget;
+use tooldock_workers::config::Limits;
 use tooldock_workers::external::{ExternalServer, Isolation, StdioSettings, StdioSpec};
 use tooldock_workers::metrics::WorkerMetrics;
+use tooldock_workers::policy::ToolPolicy;
 use tooldock_workers::registry::UpstreamKind;
 use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::secrets::Secret;
@@ -54,6 +56,9 @@ impl House {
         };
         let mut external = namespace("shared");
         external.tools = Vec::new();
+        // The server has tools that it does not list: nothing may be closed.
+        external.limits = Limits::default();
+        external.policy = ToolPolicy::new(&external.limits).expect("patterns");
         let server = server(era, folder.path(), settings);
         external.upstream = UpstreamKind::External(Arc::new(server));
         let registry = Arc::new(Registry::default());

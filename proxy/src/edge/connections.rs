@@ -5,8 +5,8 @@
 //! have something to ask: where the cap is reached, a connection without a request is closed for the new one, and the
 //! new one is refused only where none is found.
 //!
-//! A connection gives way before others if no credential has admitted its last request; then the address counts that has
-//! the most such connections; then those that have never asked anything.
+//! A connection gives way before others if its last request was not admitted, or it has sent none; then the address counts
+//! that has the most such connections. A new connection stays rather than one that has had its turn.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -61,7 +61,7 @@ impl From<IpAddr> for ClientNetwork {
             IpAddr::V4(address) => Self(u32::from(address).into()),
             IpAddr::V6(address) => {
                 let [a, b, c, d, ..] = address.segments().map(u64::from);
-                Self(a << 48 | b << 32 | c << 16 | d)
+                Self((a << 48) | (b << 32) | (c << 16) | d)
             }
         }
     }
@@ -153,8 +153,8 @@ impl Connections {
 }
 
 impl Table {
-    /// Dismisses one of the next connections that wait: of those that no credential has admitted, rather one of the
-    /// address with the most, and rather one that never asked for anything.
+    /// Dismisses one of the next connections that wait: a stranger's, rather one of the address with the most, and rather
+    /// one whose request was refused.
     fn make_room(&mut self) -> bool {
         let places = self.open.capacity();
         let mut found: Option<(_, usize)> = None;
@@ -171,9 +171,9 @@ impl Table {
             let rank = (
                 stranger,
                 of_client.filter(|_| stranger).copied(),
-                connection.is_first(),
+                !connection.is_first(),
             );
-            // Of equals the first, so that all take their turn.
+            // The first of equals, so that all take their turn.
             if found.is_none_or(|(best, _)| rank > best) {
                 found = Some((rank, at));
             }
@@ -183,7 +183,7 @@ impl Table {
         self.open.get(at).is_some_and(|it| it.dismiss())
     }
 
-    /// One connection more, or one less, that no credential has admitted.
+    /// Adds or takes away a connection that no credential has admitted.
     fn count(&mut self, client: ClientNetwork, more: bool) {
         let count = self.strangers.entry(client).or_default();
         *count = if more { *count + 1 } else { *count - 1 };
@@ -450,6 +450,7 @@ mod tests {
         let admit = || connections.admit(&LIMITS, HERE);
         let [busy, kept, stranger] = [(); 3].map(|()| admit().expect("room"));
         kept.waiting.seen();
+        kept.admitted(true);
         kept.waiting.awaited(&LIMITS, now);
         busy.waiting.seen();
         let dismissed =
@@ -482,7 +483,7 @@ mod tests {
             connections.admit(&LIMITS, address).expect("room")
         };
         let one = [of("192.0.2.1"), of("2001:db8::1")];
-        // Of one network, whatever the rest of the address says.
+        // Addresses of one network count together.
         let flood: Vec<_> = (0..6).map(|at| of(&format!("2001:db8:1::{at}"))).collect();
         let dismissed = |open: &OpenConnection| open.waiting.dismissed.load(Ordering::Acquire);
         let late: Vec<_> = (0..3).map(|_| of("192.0.2.1")).collect();
@@ -509,6 +510,8 @@ mod tests {
         assert!(dismissed(&refused) && dismissed(&first));
         assert!(!dismissed(&kept));
         assert_eq!(others.iter().filter(|it| dismissed(it)).count(), 1);
+        drop((refused, first, others));
+        assert_eq!(connections.table().strangers.len(), 0);
     }
 
     #[tokio::test]

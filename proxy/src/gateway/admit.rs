@@ -107,15 +107,17 @@ impl Gateway {
             directory: &live,
             asked,
         });
-        let principal = match &verdict {
-            Verdict::Admitted(admitted) => admitted.principal.as_deref(),
-            _ => None,
-        };
-        let noted = edge::note_admitted(principal.is_some());
+        // A public path admits every client.
+        let is_let_in = matches!(&verdict, Verdict::Admitted(admitted)
+            if admitted.principal.is_some() || admitted.namespace.is_some());
+        let noted = edge::note_admitted(is_let_in);
         if let (false, Some(tls)) = (noted, tls_of(session)) {
-            tls.note_admitted(principal.is_some());
+            tls.note_admitted(is_let_in);
         }
-        passage.lasting = principal.and_then(|it| Lasting::of(it, self));
+        if let Verdict::Admitted(admitted) = &verdict {
+            let principal = admitted.principal.as_deref();
+            passage.lasting = principal.and_then(|it| Lasting::of(it, self));
+        }
         passage.leads_to = match &verdict {
             Verdict::Admitted(admitted) if admitted.is_for_all_namespaces() => {
                 LeadsTo::OtherNamespaces
@@ -134,8 +136,8 @@ impl Gateway {
         !same_rules || !lasting.is_none_or(|it| it.counts(self))
     }
 
-    /// Asks again for a request whose body took its time, if its client may have lost a right meanwhile: what is served is
-    /// judged by one state, the newest. None where nothing has changed.
+    /// Asks again for a request whose body took its time, if its client may have lost a right meanwhile: the answer
+    /// is judged by one state, the newest. None where nothing has changed.
     pub(super) fn admit_after_body(
         &self,
         session: &Session,
@@ -165,7 +167,7 @@ impl Gateway {
         session: &Session,
         passage: &mut Passage,
     ) -> std::result::Result<Admitted, Rejection> {
-        // The counts first: they may be older than what is judged by, never newer.
+        // The counts first: they may be older than the rules, never newer.
         passage.readmissions = self.service.readmissions();
         passage.generation = self.registry.load().generation;
         passage.rules = self.rules.load_full();

@@ -235,7 +235,7 @@ impl Conversation {
         }
     }
 
-    /// The client that a frame is from, and what is served to it; else the answer. `memory` is that of the frame.
+    /// The frame's key, caller and namespace; else the answer. `memory` is that of the frame.
     fn admit(
         &self,
         id: &str,

@@ -37,7 +37,7 @@ const FRAME_TIME: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long the client may take to read the last lines.
 const LAST_LINES: Duration = Duration::from_secs(2);
-/// How long a client that gives its place up has for what it has sent already.
+/// Time to judge the frames that a client has sent before it gives its place up.
 const LAST_LOOK: Duration = Duration::from_millis(250);
 /// How long the same client may take to read why.
 const LAST_WORD: Duration = Duration::from_millis(100);
@@ -75,7 +75,7 @@ pub(crate) async fn serve(
         greeted: false,
     };
     let mut gone = std::pin::pin!(gone);
-    // - the client is served to its end: polled first, so that what it has sent is judged before its place is given away
+    // - the client is served to its end: polled first, so that its frames are judged before its place is given away
     // - its place is needed for another one
     let last_lines = tokio::select! {
         biased;

@@ -3,8 +3,8 @@
 //! Frames of clients that have shown a valid key and those of all others have a part of their own, and a key has no more
 //! than its share. When a part is full, an unfinished frame loses its memory to the next bytes of another: the user with
 //! the most memory loses first, then the key with the most. Among frames of the same key the youngest one loses, so that
-//! the others are completed; among those of strangers the oldest, so that half frames keep no client out. A frame that
-//! would lose to itself waits.
+//! the others are completed; among those of strangers the longest without new bytes, so that half frames keep no client
+//! out. A frame that would lose to itself waits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,13 +39,16 @@ pub(super) struct MemoryStore {
 struct Frames {
     /// By the order in which they began.
     all: BTreeMap<u64, Frame>,
-    begun: u64,
+    /// Counts frames that began and memory that was reserved.
+    clock: u64,
 }
 
 struct Frame {
     owner: Owner,
     /// Bytes that are reserved.
     held: usize,
+    /// When memory was last reserved for it.
+    grown: u64,
     whole: bool,
     loss: Arc<Loss>,
 }
@@ -141,11 +144,12 @@ impl MemoryStore {
     pub(super) fn begin(self: &Arc<Self>, owner: Owner) -> FrameMemory {
         let loss = Arc::<Loss>::default();
         let mut frames = self.frames();
-        let number = frames.begun;
-        frames.begun += 1;
+        let number = frames.clock;
+        frames.clock += 1;
         let frame = Frame {
             owner,
             held: 0,
+            grown: number,
             whole: false,
             loss: Arc::clone(&loss),
         };
@@ -183,8 +187,11 @@ impl MemoryStore {
                 _ => return false,
             }
         }
+        let now = frames.clock;
+        frames.clock += 1;
         if let Some(frame) = frames.all.get_mut(&number) {
             frame.held += bytes;
+            frame.grown = now;
         }
         true
     }
@@ -206,7 +213,7 @@ impl MemoryStore {
             let owner = &frame.owner;
             let is_taken_back = owner.key.as_ref().is_some_and(|key| !(self.counts)(key));
             let age = match owner.is_stranger() {
-                true => u64::MAX - *at,
+                true => u64::MAX - frame.grown,
                 false => *at,
             };
             (
@@ -379,7 +386,7 @@ mod tests {
         assert!(other.reach(4));
         let lost = |frames: &[FrameMemory]| frames.iter().map(is_lost).collect::<Vec<_>>();
         assert_eq!(lost(&flood), [true, true, false, false, false]);
-        // Of the same user the oldest one has had its time.
+        // The oldest frame of the same user has had its time.
         let newcomer = stranger(&store, UID);
         assert!(newcomer.reach(2));
         assert_eq!(lost(&flood), [true, true, true, false, false]);

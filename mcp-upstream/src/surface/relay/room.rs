@@ -7,7 +7,7 @@
 //! |---|---|
 //! | a connection, and all places of strangers are taken | the oldest stranger of the user (by `SO_PEERCRED`) with the most strangers |
 //! | a valid key on a connection, and all places are those of known ones | the connection that has been idle longest, of the user and then of the key with the most |
-//! | a valid key that enough connections have shown | the one of them that has been idle longest |
+//! | a valid key that enough connections have shown | the longest idle connection of the key |
 //!
 //! A connection that gives way is read once more before it ends: a client that has sent its first frame is judged by it,
 //! however many others connect meanwhile.
@@ -127,7 +127,7 @@ impl Places {
         most.map(|(number, _)| *number)
     }
 
-    /// The known connection that gives way: of all that do nothing, the one of the user and the key with the most.
+    /// The known connection that gives way: an idle one of the user and the key with the most.
     fn idle(&self, counts: &Counts, among: impl Fn(&Place) -> bool) -> Option<u64> {
         let known = || self.taken.iter().filter(|(_, it)| it.is_known(counts));
         let key_of = |place: &Place| place.key.as_ref().map(|key| key.record().id);
@@ -357,7 +357,7 @@ impl Guest {
     }
 }
 
-/// One request of a client while it runs.
+/// A running request of a client.
 pub(super) struct RunningRequest(Arc<Guest>);
 
 impl Drop for RunningRequest {

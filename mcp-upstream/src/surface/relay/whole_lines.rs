@@ -101,13 +101,13 @@ impl<R> WholeLines<R> {
         self.complete.clone()
     }
 
-    /// Waits for the memory of what is read next, where the line turns out to be long.
+    /// Waits for memory before the next bytes of a long line are read.
     fn poll_memory(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.size <= SMALL {
             return Poll::Ready(Ok(()));
         }
         if self.size > self.line_max {
-            // What follows is skipped as it comes.
+            // The rest of the line is skipped as it comes.
             self.memory = None;
             return Poll::Ready(Ok(()));
         }

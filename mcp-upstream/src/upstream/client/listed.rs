@@ -21,7 +21,7 @@ use super::isolation::Place;
 use super::{Leased, Whose};
 use crate::catalogue::{PageSource, listed_by};
 use crate::engine::unknown_tool;
-use crate::jsonrpc::{Request, ResponseOutcome};
+use crate::jsonrpc::{Key, Request, ResponseOutcome};
 
 /// The word of the shared list on the tool that a call names.
 pub(super) enum SharedList {
@@ -62,7 +62,9 @@ impl ServerCall {
     pub(super) async fn shared_list(&self) -> SharedList {
         let facts = &self.facts;
         let namespace = &facts.namespace;
-        if !facts.method.is_tool_call() || self.access.view(namespace).allows_every_tool() {
+        // A call without a name is the server's to refuse.
+        let names_a_tool = facts.method.is_tool_call() && self.request.raw(Key::Name).is_some();
+        if !names_a_tool || self.access.view(namespace).allows_every_tool() {
             return SharedList::Open;
         }
         let whose = Whose {

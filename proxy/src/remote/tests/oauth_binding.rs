@@ -270,7 +270,8 @@ async fn metadata_that_name_another_issuer_and_redirects_get_no_secret() {
     );
     let server = server(&[format!("'{}/mcp'", site.url)], &oauth);
     let sent = async || {
-        let pool = client_with(SystemNames).backends(&server);
+        let client = client_with(SystemNames);
+        let pool = client.backends(&server);
         send(&pool.pick(&[], 0).expect("a backend")).await
     };
     sent().await.expect("a response");

@@ -20,7 +20,7 @@ fn entered(room: &Arc<Room>, uid: u32, count: usize) -> Vec<Arc<Guest>> {
     (0..count).map(enter).collect()
 }
 
-/// Those of them, by their order, that are to give way.
+/// The positions of the guests that are to give way.
 fn leaving(guests: &[Arc<Guest>]) -> Vec<usize> {
     let leaving = guests.iter().enumerate().filter(|(_, it)| it.is_leaving());
     leaving.map(|(at, _)| at).collect()
