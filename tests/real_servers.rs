@@ -705,6 +705,7 @@ async fn a_server_is_started_by_its_name_in_a_registry() {
         .env("UV_OFFLINE", "1")
         .env("UV_PYTHON", &installed("python"))
         .env("MEMORY_FILE", &scratch.text("memory.jsonl"))
+        .config(json!({"namespaces": {"env_allowed": ["MEMORY_FILE"]}}))
         .start_with(|data| {
             // JSON is YAML.
             fs::create_dir(data.join("external")).expect("a folder");

@@ -1,5 +1,7 @@
 //! The listener of the web UI: who gets in, what its API does, and what never gets out.
 
+mod rights;
+
 use std::fs;
 use std::net::SocketAddr;
 

@@ -293,6 +293,7 @@ async fn a_registry_name_is_launched_by_the_packages_own_runner() {
         std::env::var("PATH").unwrap()
     );
     let builder = with_servers(json!({}))
+        .config(json!({"namespaces": {"env_allowed": ["GITHUB_TOKEN"]}}))
         .env("PATH", &path)
         .env("GITHUB_TOKEN", "ghp-4713");
     let servers = json!({

@@ -67,8 +67,6 @@ fn every_tool_and_every_path_says_what_it_does() {
             );
         }
     }
-    let arms = include_str!("../web.rs").matches("=> ").count();
-    assert!(arms > PATHS.len(), "the match has an arm for each row");
 }
 
 #[test]
