@@ -52,8 +52,8 @@ pub struct WebRequest {
     pub is_local: bool,
 }
 
-/// What a path does. The scopes of a caller's credential have to cover all of it before the path answers; credentials
-/// without scopes cover everything.
+/// The effects of a path. The scopes of a caller's credential have to cover all of them before the path answers;
+/// credentials without scopes cover everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Does {
     /// The same as this management tool, whose name and effects scopes have to open.
@@ -215,7 +215,7 @@ async fn route(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
 
 const NO_PATH: &str = "The API has nothing at this path.";
 
-/// What a request does. 405 where another method would be known, else 404.
+/// The effects of a request. 405 where another method would be known, else 404.
 fn done_by(method: &str, segments: &[&str]) -> Result<Does, Failure> {
     let fits = |pattern: &str| {
         let mut parts = pattern.split('/');

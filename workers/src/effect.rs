@@ -1,5 +1,4 @@
-//! Effects of management: what tools of the namespace `_system` and paths of `/api` do to the machine, and which scopes
-//! cover each effect.
+//! Effects of the management tools and of the paths of `/api`, and the scopes that cover each effect.
 //!
 //! A scope is patterns of tool names, and a name may sound like less than its tool does. So a credential with scopes opens
 //! a management tool only where the scopes match the tool's name and cover all of the tool's effects. The table of a
@@ -61,7 +60,7 @@ effects! {
     CreatesNamespaces: Cover::Itself, "creates empty namespaces";
     /// A placeholder that a person gives a value.
     AsksForSecrets: Cover::Itself, "asks a person for a secret";
-    /// What is on disk comes into service.
+    /// Files on disk come into service.
     Reloads: Cover::Tool("reload_core"), "brings what is on disk into service";
     /// A tool file.
     DeletesTools: Cover::Tool("delete_tool"), "deletes tool files";

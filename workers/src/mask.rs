@@ -1,7 +1,7 @@
-//! Credentials in the configuration of servers, masked before anybody is shown it: names stay, values go.
+//! Credentials in the configuration of servers, masked before the configuration is shown: names stay, values go.
 //!
 //! Values of variables and headers are shown only where they are nothing but a reference `${NAME}`. In other texts, such as
-//! arguments and addresses, whatever looks like a credential is masked. What cannot be told apart is masked.
+//! arguments and addresses, whatever looks like a credential is masked, and in doubt a text is masked too.
 
 use serde_json::{Map, Value};
 
@@ -179,7 +179,7 @@ fn values(entry: &Value) -> Value {
     }
 }
 
-/// What follows an option or a name.
+/// The kind of word that follows an option or a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     /// Nothing particular.

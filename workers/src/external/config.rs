@@ -183,12 +183,6 @@ impl InvalidServer {
 }
 
 impl StdioServerConfig {
-    /// Whether another entry runs the same program in the same way, whatever its limits and its processes' lives.
-    pub(crate) fn runs_the_same(&self, other: &Self) -> bool {
-        let what = |it: &Self| (it.command.clone(), it.args.clone(), it.cwd.clone());
-        what(self) == what(other) && self.env == other.env && self.personal == other.personal
-    }
-
     /// Checks everything that needs no look outside. Of a server that is switched off nothing is asked: half a one may
     /// wait to be finished.
     ///

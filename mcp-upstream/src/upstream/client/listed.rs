@@ -51,7 +51,7 @@ impl PageSource for ForClient<'_> {
         params: &RawValue,
     ) -> Result<ResponseOutcome, CallError> {
         let request = Request::own(method, params.get()).map_err(unreadable)?;
-        let sent = self.process.forward(&request, None, self.headers)?;
+        let sent = self.process.forward(&request, None, self.headers, None)?;
         let answer = sent.answer.await;
         Ok(answer.map_err(|unanswered| unanswered.error)?.outcome())
     }

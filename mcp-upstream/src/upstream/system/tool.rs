@@ -33,7 +33,7 @@ pub(super) trait ManagementTool: 'static {
     const DESCRIPTION: &'static str;
     /// What a client may know before it asks its user.
     const HINTS: Hints;
-    /// What the tool does, all of it: a credential's scopes have to cover each effect.
+    /// All effects of the tool. A credential's scopes have to cover each of them.
     const EFFECTS: &'static [Effect];
     /// How long the tool may take.
     const TIME: Time = Time::Short;
