@@ -346,7 +346,7 @@ fn check_takes_a_data_directory_a_file_of_servers_or_a_namespace() {
     };
     write(
         "data/external/config.yaml",
-        "servers: { good: { command: sh }, bad: { command: sh, warm: -1 } }",
+        "servers: { clock: { command: sh }, bad: { command: sh, warm: -1 } }",
     );
     write("data/tools/wrong/tooldock.yaml", "timeout: soon");
     write("data/tools/good/tooldock.yaml", "timeout: 10s");
@@ -366,7 +366,7 @@ fn check_takes_a_data_directory_a_file_of_servers_or_a_namespace() {
         "{errors}"
     );
     assert!(
-        printed.contains("# data directory: ") && printed.contains("#   good: sh"),
+        printed.contains("# data directory: ") && printed.contains("#   clock: sh"),
         "{printed}"
     );
 
@@ -377,7 +377,7 @@ fn check_takes_a_data_directory_a_file_of_servers_or_a_namespace() {
         "{errors}"
     );
     assert!(
-        printed.contains("1 error") && printed.contains("#   good: sh"),
+        printed.contains("1 error") && printed.contains("#   clock: sh"),
         "{printed}"
     );
 

@@ -37,8 +37,6 @@ async fn a_document_of_a_schema_that_refers_to_itself_everywhere_is_made_elsewhe
     let first = document("/namespaces/large/openapi.json").await;
     assert!(first["paths"]["/tools/large"]["post"].is_object());
     assert_eq!(document("/namespaces/large/openapi.json").await, first);
-    let all = document("/openapi.json?namespace=_global").await;
-    assert!(all["paths"]["/tools/large"]["post"].is_object());
 }
 
 #[tokio::test]
@@ -70,7 +68,7 @@ async fn names_that_are_not_there_are_looked_for_among_ten_thousand() {
         "tools_on": unknown, "tools_off": [], "resources_on": [], "resources_off": [],
     });
     let refused = call("toolman_activate", lists).await.to_string();
-    assert!(refused.contains("did you mean m_tool_0000"), "{refused}");
+    assert!(refused.contains("did you mean m_tool_"), "{refused}");
     let found = call(
         "toolman_search",
         json!({"query": "tool_09999 abcdefghik wodrs"}),

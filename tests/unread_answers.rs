@@ -15,7 +15,7 @@ const OTHER: &str = "other-token-0123456789abcdef";
 const MIB: usize = 1024 * 1024;
 /// The bound, in bytes.
 const TOTAL: usize = 16 * MIB;
-/// One answer that is not read, in bytes.
+/// Size of an answer that is not read, in bytes.
 const UNREAD: usize = 3 * MIB;
 /// Answers that are asked for and not read: several times the bound.
 const READERS: usize = 24;

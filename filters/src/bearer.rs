@@ -33,7 +33,7 @@ pub const BEARER: &str = "bearer";
 /// What the sender of a key is told that does not count, whatever the cause.
 const INVALID_KEY: &str = "invalid or expired API key";
 
-/// What the sender of any other token is told that does not count.
+/// Message for every bearer token that does not count and has no message of its own.
 const INVALID_TOKEN: &str = "The bearer token is not valid.";
 
 /// Who a credential stands for, and what it opens.

@@ -72,7 +72,7 @@ impl SessionKey {
         let bytes = Zeroizing::new(bytes);
         let mut names = Sha256::new();
         names.update(b"tooldock nonces of names");
-        names.update(&*bytes);
+        names.update(*bytes);
         Self(Arc::new(DerivedKeys {
             cipher: Aes256Gcm::new((&*bytes).into()),
             names: Zeroizing::new(names.finalize().into()),

@@ -56,7 +56,7 @@ pub struct WebRequest {
 /// credentials without scopes cover everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Does {
-    /// The same as this management tool, whose name and effects scopes have to open.
+    /// Does the work of this management tool: scopes have to open its name and cover its effects.
     Same(&'static str),
     /// Something that no tool does in the same way: these effects.
     All(&'static [Effect]),

@@ -79,7 +79,7 @@ enum NewerKeys {
     Flight(Flight),
     /// They can be fetched from then on.
     From(Instant),
-    /// Those there are the newest ones.
+    /// The known keys are the newest.
     AreThere,
     /// They could not be fetched a moment ago.
     Unreachable,
@@ -184,7 +184,7 @@ impl Issuers {
     pub(crate) async fn outlive(self: Arc<Self>, token: Secret, principal: Arc<str>) {
         /// How often an open stream's token is looked up again. A stream lasts so much longer than the issuer's answer says.
         const AGAIN: Duration = Duration::from_secs(2);
-        /// The same while the token cannot be judged.
+        /// Pause between two looks while the token cannot be judged.
         const AGAIN_UNJUDGED: Duration = Duration::from_secs(5);
         let mut pause = AGAIN;
         loop {

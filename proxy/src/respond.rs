@@ -73,7 +73,7 @@ pub(crate) struct Envelope<'a> {
     pub(crate) budget: Option<&'a BudgetNote>,
     /// Counts what its client has not taken; None for refusals, which are short.
     pub(crate) answers: Option<&'a AnswerAccount>,
-    /// What is counted of the answer already.
+    /// Claim on the answers' total that already counts this answer.
     pub(crate) claim: Option<AnswerClaim>,
 }
 

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use futures_util::future::{Either, ready};
 use tooldock_workers::answers::{AnswerAccount, AnswerClaim};
 
 use crate::timeout::fast_timeout;
@@ -29,36 +30,33 @@ impl WriteLimits {
     /// # Errors
     ///
     /// [`NotTaken`].
-    pub(crate) async fn write<F: Future>(
+    pub(crate) fn write<F: Future>(
         &self,
         size: usize,
         write: Pin<&mut F>,
-    ) -> Result<F::Output, NotTaken> {
-        self::write(self.answers.as_ref(), None, size, self.timeout, write).await
+    ) -> impl Future<Output = Result<F::Output, NotTaken>> {
+        self::write(self.answers.as_ref(), None, size, self.timeout, write)
     }
 }
 
 /// Runs one write under a time limit. While it waits, `size` bytes of its answer are counted in `answers`, unless `claim`
-/// counts them already.
+/// counts them already. The first try is made at once, so that the future of a stream holds no more than a pointer for the
+/// wait.
 ///
 /// # Errors
 ///
 /// [`NotTaken`]; the connection is not to be written to any more.
-pub(crate) async fn write<F>(
+pub(crate) fn write<F: Future>(
     answers: Option<&AnswerAccount>,
     claim: Option<&AnswerClaim>,
     size: usize,
     limit: Duration,
     mut write: Pin<&mut F>,
-) -> Result<F::Output, NotTaken>
-where
-    F: Future,
-{
-    if let Some(written) = write.as_mut().now_or_never() {
-        return Ok(written);
+) -> impl Future<Output = Result<F::Output, NotTaken>> {
+    match write.as_mut().now_or_never() {
+        Some(written) => Either::Left(ready(Ok(written))),
+        None => Either::Right(Box::pin(write_counted(answers, claim, size, limit, write))),
     }
-    // Boxed, so that the usual write does not carry the room for it.
-    Box::pin(write_counted(answers, claim, size, limit, write)).await
 }
 
 async fn write_counted<F: Future>(
@@ -132,16 +130,15 @@ mod tests {
         let (budget, account) = account(100);
         let other = AnswerAccount::new(&budget, None, Ipv4Addr::new(192, 0, 2, 1).into());
         let claim = account.claim(100).expect("there is room");
-        let mut waits = pin!(write(
-            Some(&account),
-            Some(&claim),
-            100,
-            LIMIT,
-            pin!(pending::<()>())
-        ));
-        assert!(waits.as_mut().now_or_never().is_none());
-        let answer = other.claim(10).expect("the unread answer gives way");
-        assert_eq!(waits.await, Err(NotTaken));
+        let mut never = pin!(pending::<()>());
+        let answer = {
+            let waits = write(Some(&account), Some(&claim), 100, LIMIT, never.as_mut());
+            let mut waits = pin!(waits);
+            assert!(waits.as_mut().now_or_never().is_none());
+            let answer = other.claim(10).expect("the unread answer gives way");
+            assert_eq!(waits.await, Err(NotTaken));
+            answer
+        };
         drop((claim, answer));
         assert_eq!(budget.bytes(), 0);
     }

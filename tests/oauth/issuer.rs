@@ -21,7 +21,7 @@ pub enum Mood {
     Right,
     /// Not at all; connections stay open.
     Hangs,
-    /// The same for introspections of tokens that it does not know.
+    /// Leaves introspections of unknown tokens without an answer.
     HangsAtUnknown,
     /// With 500.
     Down,

@@ -70,7 +70,7 @@ enum AnswerOwner {
 pub struct AnswerBudget {
     /// Bytes.
     total: AtomicUsize,
-    /// What the ledger says, for a look without its lock.
+    /// Copy of the ledger's total, read without the lock.
     held: AtomicUsize,
     /// Taken for answers that are large or wait; nothing awaits or calls out under it.
     ledger: Mutex<AnswerLedger>,
@@ -326,7 +326,7 @@ impl AnswerAccount {
         })))
     }
 
-    /// The same bytes, counted until the last part of them is freed; those of a small answer as they are.
+    /// Counts the bytes of an answer until their last part is freed. A small answer comes back uncounted.
     ///
     /// # Errors
     ///
@@ -364,7 +364,7 @@ impl AnswerAccount {
 pub struct AnswerClaim(Arc<ClaimState>);
 
 impl AnswerClaim {
-    /// The same bytes, which carry the claim until the last part of them is freed.
+    /// Ties the claim to the bytes: it ends when their last part is freed.
     #[must_use]
     pub fn keep(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(ClaimedBytes {

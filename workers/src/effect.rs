@@ -22,7 +22,7 @@ pub enum Cover {
 
 macro_rules! effects {
     ($($(#[$doc:meta])* $effect:ident: $cover:expr, $words:literal;)*) => {
-        /// One thing that a management tool or a path of `/api` does.
+        /// An effect of a management tool or of a path of `/api`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Effect { $($(#[$doc])* $effect,)* }
 

@@ -36,12 +36,12 @@ pub struct FailureLimits {
     pub max_delay: Duration,
 }
 
-/// What follows from a failure.
+/// Consequence of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureOutcome {
     /// It is answered as any wrong credential is.
     Answered,
-    /// The same, and with it a spell has begun.
+    /// Answered as any wrong credential is, and the first failure of a spell.
     SpellBegan,
     /// It came within a delay, of which so much is left.
     Delayed(Duration),
@@ -72,7 +72,7 @@ pub struct FailureTable {
 #[derive(Debug, Default)]
 struct Shard {
     spells: HashMap<u64, Spell>,
-    /// Of the keys that found no place.
+    /// Shared spell of all keys that found no place in the table.
     overflow: Spell,
     /// Before then no entries are looked for that could be dropped.
     next_sweep: Duration,

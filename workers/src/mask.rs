@@ -160,7 +160,7 @@ fn values(entry: &Value) -> Value {
     match entry {
         Value::Object(keys) => {
             let masked = keys.iter().map(|(key, it)| match key.as_str() {
-                // Of a remote server's headers: names alone.
+                // These two lists hold names of headers, not values.
                 "pass" | "remove" => (key.clone(), server(it)),
                 _ => (key.clone(), values(it)),
             });
@@ -213,7 +213,7 @@ fn pair(text: &str) -> String {
     format!("{name}{}{}", &said[..blank], value(&said[blank..]))
 }
 
-/// One word of a text, and what its words say of the next.
+/// Masks a word of a text, and notes in `next` whether the following word is a credential.
 fn in_text(word: &str, next: &mut Next) -> String {
     let now = std::mem::replace(next, Next::Shown);
     let is_separator = word.chars().all(|c| ":=,".contains(c));
@@ -276,11 +276,11 @@ fn is_scheme(word: &str) -> bool {
 }
 
 fn is_known(word: &str) -> bool {
-    let begins = |known: &&str| {
-        let rest = word.strip_prefix(*known);
+    let begins = |known: &str| {
+        let rest = word.strip_prefix(known);
         rest.is_some_and(|rest| rest.len() >= KNOWN_REST_MIN)
     };
-    KNOWN.iter().any(|known| begins(&known))
+    KNOWN.iter().any(|known| begins(known))
 }
 
 /// Whether a word is long and mixes letters and digits, as no name does.

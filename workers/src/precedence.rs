@@ -214,7 +214,7 @@ impl Names {
         Self(names)
     }
 
-    /// The same with what `$DATA/config.yaml` asked in vain to change of the operator's servers.
+    /// Adds the changes to the operator's servers that `$DATA/config.yaml` asked for in vain.
     #[must_use]
     pub fn with_refused(mut self, refused: &BTreeMap<NamespaceName, Vec<String>>) -> Self {
         for (name, refused) in refused {

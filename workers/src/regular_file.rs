@@ -82,7 +82,7 @@ pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     content(open(path)?, max)
 }
 
-/// The same, where links are the operator's to make.
+/// Opens a regular file, following links: for places where only the operator makes links.
 ///
 /// # Errors
 ///

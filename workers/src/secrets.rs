@@ -133,7 +133,7 @@ impl Secrets {
         })
     }
 
-    /// The same secrets without these values of namespaces' scopes, and without personal values for these servers.
+    /// Removes these values of namespaces' scopes, and the personal values for these servers.
     fn without(
         &self,
         foreign: &BTreeSet<(String, String)>,

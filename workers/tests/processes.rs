@@ -177,6 +177,7 @@ fn asking_for(operation: Operation) -> WorkerCall {
     WorkerCall {
         operation,
         caller: None,
+        key: None,
         request: "".into(),
         max_result: 10_000,
         answers: None,

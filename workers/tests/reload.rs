@@ -191,6 +191,7 @@ async fn call(worker: &Worker, tool: &str, arguments: &str) -> Result<String, Ca
             arguments: Bytes::copy_from_slice(arguments.as_bytes()),
         },
         caller: None,
+        key: None,
         request: "".into(),
         max_result: 1 << 20,
         answers: None,
@@ -880,6 +881,7 @@ async fn value_of(worker: &Worker, operation: Operation) -> Result<serde_json::V
     let call = WorkerCall {
         operation,
         caller: None,
+        key: None,
         request: "".into(),
         max_result: 1 << 20,
         answers: None,
@@ -959,6 +961,7 @@ async fn a_tool_with_a_context_logs_asks_and_announces() {
             arguments: Bytes::new(),
         },
         caller: Some(Bytes::from_static(caller.as_bytes())),
+        key: None,
         request: "".into(),
         max_result: 1 << 20,
         answers: None,

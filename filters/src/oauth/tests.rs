@@ -210,7 +210,7 @@ fn claims_that_do_not_fit_are_refused() {
     ] {
         let token = KEYS.sign(&header(), &with(claims(), &changes));
         let said = name(&judged(&token));
-        // A token by the issuer's own key is none that somebody made up.
+        // A token that is signed by the issuer's own key is genuine.
         let made = !why.starts_with("issuer is none of");
         let began = if made { "over: " } else { "refused: " };
         assert!(
@@ -369,7 +369,7 @@ fn an_opaque_token_counts_as_long_as_the_issuers_answer() {
     assert_eq!(at(30), "pending again");
 }
 
-/// What the second issuer says of a token that counts.
+/// Introspection response of the second issuer for an active token.
 fn vouched() -> String {
     json!({ "active": true, "sub": "ada", "aud": "https://gw.example/mcp", "scope": "r" })
         .to_string()

@@ -139,7 +139,7 @@ impl ToolList {
         (*found.name == *name).then_some(found)
     }
 
-    /// The same, where it is compiled already. `None`: it is not.
+    /// The compiled schema of a tool's arguments; `None` while it is not compiled.
     pub(crate) fn compiled_schema(&self, name: &str) -> Option<Option<Arc<InputSchema>>> {
         match self.tool(name) {
             Some(entry) => entry.input.get().cloned(),
@@ -147,7 +147,8 @@ impl ToolList {
         }
     }
 
-    /// What the arguments of a tool are held against, if there is such a thing. Compiling it is much work.
+    /// The schema that a tool's arguments are checked against, if it has a usable schema. Compiles it where needed, which is
+    /// much work.
     pub(crate) fn arguments_schema(&self, name: &str) -> Option<Arc<InputSchema>> {
         let entry = self.tool(name)?;
         if let Some(kept) = entry.input.get() {

@@ -88,7 +88,7 @@ impl TaskSeal {
     /// The nonce of a name: without the key it looks like a random one, and only the same name has it again.
     fn nonce(&self, plain: &[u8]) -> [u8; NONCE_BYTES] {
         let mut hash = Sha256::new();
-        hash.update(&*self.key.0.names);
+        hash.update(*self.key.0.names);
         hash.update(&self.bound_to);
         hash.update(plain);
         let whole: [u8; 32] = hash.finalize().into();

@@ -41,7 +41,7 @@ use tooldock_workers::names::NamespaceName;
 
 use self::follow::Follow;
 use self::read::Reader;
-use self::shared::{PipeEnd, Shared, Wire};
+use self::shared::{AnswerRoute, PipeEnd, Shared, Wire};
 use super::wire::{Lines, Pipes};
 use crate::jsonrpc::{
     Key, Members, Notification, ProtocolViolation, Request, RequestError, ServerRequest,
@@ -258,10 +258,14 @@ impl Link {
         let size = method.len() + params.map_or(0, |params| params.get().len());
         // The one request that must not be cancelled.
         let tells = method != "initialize";
-        self.shared
-            .begin(tells, token, sink, None, None, size, |out, id| {
-                write::request(out, id, method, params, token);
-            })
+        let route = AnswerRoute {
+            token,
+            sink,
+            answers: None,
+        };
+        self.shared.begin(tells, route, None, size, |out, id| {
+            write::request(out, id, method, params, token);
+        })
     }
 
     /// Sends the whole request of a client, unknown members included, under an id of ours. Its progress token comes back
@@ -279,8 +283,13 @@ impl Link {
         answers: Option<AnswerAccount>,
     ) -> Result<Call, CallError> {
         let (token, size) = (request.token(), request.len());
+        let route = AnswerRoute {
+            token,
+            sink,
+            answers,
+        };
         self.shared
-            .begin(true, token, sink, of_client, answers, size, |out, ours| {
+            .begin(true, route, of_client, size, |out, ours| {
                 request.write_as(out, write::digits(ours, &mut [0; write::DIGITS]));
             })
     }

@@ -8,8 +8,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde_json::{Value, json};
+use tooldock_workers::config::Limits;
 use tooldock_workers::external::Isolation;
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::policy::ToolPolicy;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::remote::{
     Backend as Address, BackendId, BackendSpec, Balance, HeaderRules, Mode, RemoteHealth,
@@ -60,9 +62,13 @@ pub(crate) fn remote(name: &str, change: impl FnOnce(&mut RemoteSpec)) -> Namesp
     };
     change(&mut spec);
     let server = RemoteServer::new(name.parse().expect("a name"), spec);
+    let limits = Limits::default();
     Namespace {
         tools: Vec::new(),
         upstream: UpstreamKind::Remote(Arc::new(server)),
+        // The backends have tools that they do not list: nothing may be closed.
+        policy: ToolPolicy::new(&limits).expect("no patterns"),
+        limits,
         ..super::namespace(name)
     }
 }

@@ -137,7 +137,7 @@ fn code_and_commands_run_for_scopes_that_open_write_tool_alone() {
     }
     let does = |method: &str, path: &str| {
         let found = done_by(method, &path.split('/').collect::<Vec<_>>());
-        found.ok().expect("a path")
+        found.expect("a path")
     };
     for (method, path) in [
         ("POST", "servers"),
@@ -168,8 +168,11 @@ fn code_and_commands_run_for_scopes_that_open_write_tool_alone() {
     );
 }
 
+/// Says in a word whether a credential opens an effect.
+type Verdict = fn(Effect) -> String;
+
 /// Credentials, as columns of the page's table, and whether each may do something with this effect.
-const CREDENTIALS: [(&str, fn(Effect) -> String); 7] = [
+const CREDENTIALS: [(&str, Verdict); 7] = [
     ("`BEARER_TOKEN`", |_| "yes".into()),
     ("token or certificate for `_system`", |_| "yes".into()),
     ("key, scope `admin`", |_| "yes".into()),
@@ -212,7 +215,7 @@ fn of_token(effect: Effect) -> String {
 }
 
 fn table() -> String {
-    let mut text = String::from("| it | tools, and paths below `/api` |");
+    let mut text = String::from("| effect | tools, and paths below `/api` |");
     for (credential, _) in CREDENTIALS {
         let _ = write!(text, " {credential} |");
     }

@@ -1,5 +1,4 @@
-//! Who is asked about at an issuer, and for whom its keys are fetched: places for questions about opaque tokens, and
-//! the patience with tokens by unknown keys.
+//! Places for questions to an issuer about opaque tokens, and waits for its newer keys.
 //!
 //! Tokens that counted before have places of their own. Unknown tokens share theirs by client address, so that a client that
 //! makes tokens up takes no place that others need; what waits beyond the places waits in the order of its coming.
@@ -45,7 +44,7 @@ pub(super) struct Claim {
     _share: Option<Share>,
 }
 
-/// One question about an unknown token.
+/// A place taken for a question about an unknown token.
 struct Share {
     places: Arc<Places>,
     network: IpAddr,

@@ -16,7 +16,7 @@ fn account(budget: &Arc<AnswerBudget>, principal: &str) -> AnswerAccount {
     AnswerAccount::new(budget, Some(&principal), Ipv4Addr::LOCALHOST.into())
 }
 
-/// What a future gives without waiting.
+/// Output of a future that is ready at its first poll.
 fn at_once<F: Future>(future: F) -> Option<F::Output> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),

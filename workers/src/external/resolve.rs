@@ -305,7 +305,7 @@ fn spec(
         let told = |error: NoValue| {
             let reason = wrong(error.to_string());
             match error {
-                // What runs with a variable that is allowed no more must not go on.
+                // A server must not go on with a variable that is not allowed any more.
                 NoValue::Missing(_) | NoValue::NotAllowed(_) => failure(name, MISSING, reason),
                 NoValue::Own(_) | NoValue::Malformed => failure(name, INVALID, reason),
             }
@@ -395,16 +395,17 @@ mod tests {
         file: &ServersFile,
         secrets: &Secrets,
         environment: &dyn Fn(&str) -> Option<String>,
+        env_allowed: &[String],
     ) -> Vec<External> {
         let claims = precedence::configured(configured, &BTreeMap::new());
         let names = Names::settle(claims.into_iter().chain(file.claims()));
-        resolve(configured, file, &names, secrets, environment, &[])
+        resolve(configured, file, &names, secrets, environment, env_allowed)
     }
 
     fn resolved(yaml: &str, secrets: &Secrets) -> External {
         let environment = |name: &str| (name == "HERE").then(|| "hunter2".to_owned());
         let file = ServersFile::default();
-        let mut all = resolved_all(&configured(yaml), &file, secrets, &environment);
+        let mut all = resolved_all(&configured(yaml), &file, secrets, &environment, &[]);
         assert_eq!(all.len(), 1);
         all.remove(0)
     }
@@ -474,7 +475,8 @@ mod tests {
         let resolved = |variable: &str, allowed: &[String]| {
             let none = ServersConfig::default();
             let secrets = one_secret();
-            let mut all = resolve(&none, &file(variable), &secrets, &environment, allowed);
+            let file = file(variable);
+            let mut all = resolved_all(&none, &file, &secrets, &environment, allowed);
             all.remove(0).server
         };
         let allowed = ["REGION".to_owned()];
@@ -489,7 +491,7 @@ mod tests {
         // The operator's own servers may name any variable.
         let operators = configured("{ a: { command: x, env: { A: '${AWS_SECRET}' } } }");
         let (none, secrets) = (ServersFile::default(), Secrets::default());
-        let mut all = resolve(&operators, &none, &secrets, &environment, &[]);
+        let mut all = resolved_all(&operators, &none, &secrets, &environment, &[]);
         assert!(all.remove(0).server.is_ok());
     }
 
@@ -499,7 +501,7 @@ mod tests {
         let mut file = ServersFile::default();
         let wrong = InvalidServer::new("command", "is missing or empty");
         file.servers.insert("a".parse().unwrap(), Err(wrong));
-        let all = resolved_all(&configured, &file, &Secrets::default(), &|_| None);
+        let all = resolved_all(&configured, &file, &Secrets::default(), &|_| None, &[]);
         assert_eq!(all.len(), 1, "nor is its name free for another place");
         assert_eq!(all[0].name.as_str(), "b");
     }
@@ -512,7 +514,7 @@ mod tests {
             file.servers.insert(name.parse().unwrap(), Err(wrong));
         }
         let configured = configured("{ a: { command: mine } }");
-        let mut all = resolved_all(&configured, &file, &Secrets::default(), &|_| None);
+        let mut all = resolved_all(&configured, &file, &Secrets::default(), &|_| None, &[]);
         assert_eq!(all[0].issues[0].code, COLLISION);
         let mine = stdio(all.remove(0).server);
         assert_eq!(mine.spec.program, Path::new("mine"));

@@ -94,7 +94,7 @@ fn the_client_behind_trusted_proxies_is_slowed_whatever_it_claims_to_be() {
     ];
     assert_eq!(network.map(status), [401, 401, 401, 429]);
     assert_eq!(status("::ffff:192.0.2.7"), 429);
-    // Without a trusted proxy the header is nobody's word.
+    // Without a trusted proxy the header does not count.
     let spoofed = |forwarded| {
         let case = from("192.0.2.9", WRONG).with("x-forwarded-for", forwarded);
         answer(&case.refused(&admission)).0

@@ -107,6 +107,13 @@ pub(super) struct Entry {
     pub(super) answers: Option<AnswerAccount>,
 }
 
+/// The side that asked: hears notifications under its progress token, and accounts for the answer's bytes.
+pub(super) struct AnswerRoute<'a> {
+    pub(super) token: Option<&'a str>,
+    pub(super) sink: Option<Arc<dyn NotificationSink>>,
+    pub(super) answers: Option<AnswerAccount>,
+}
+
 impl Shared {
     pub(super) fn new(
         namespace: NamespaceName,
@@ -133,19 +140,17 @@ impl Shared {
     pub(super) fn begin(
         self: &Arc<Self>,
         tells: bool,
-        token: Option<&str>,
-        sink: Option<Arc<dyn NotificationSink>>,
+        route: AnswerRoute<'_>,
         of_client: Option<&Arc<HeaderMap>>,
-        answers: Option<AnswerAccount>,
         size: usize,
         write: impl FnOnce(&mut BytesMut, u64),
     ) -> Result<Call, CallError> {
         let (reply, receiver) = oneshot::channel();
         let entry = Entry {
             reply: Waiting::new(reply, self.lanes.here()),
-            sink,
-            token: token.map(Into::into),
-            answers,
+            sink: route.sink,
+            token: route.token.map(Into::into),
+            answers: route.answers,
         };
         let (id, few) = {
             let mut calls = self.calls();

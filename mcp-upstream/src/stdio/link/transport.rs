@@ -146,7 +146,7 @@ impl Incoming {
             .is_some_and(|link| link.calls().pending.get(id).is_ok())
     }
 
-    /// Counts the response to a call; None where nobody waits for it, or the gateway does.
+    /// Counts the response to a call; None where no client waits for it.
     pub(crate) fn answers(&self, id: u64) -> Option<AnswerAccount> {
         let link = self.link.upgrade()?;
         let calls = link.calls();

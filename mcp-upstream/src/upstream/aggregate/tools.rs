@@ -232,7 +232,7 @@ enum Target<'a> {
 struct Search {
     catalogue: Arc<Catalogue>,
     toolset: Arc<Toolset>,
-    /// Which entries the caller may know of, by their positions.
+    /// Whether the caller may know of an entry, by the entry's position.
     visible: Vec<bool>,
     arguments: Bytes,
 }

@@ -8,7 +8,7 @@
 //! The list that all clients share is asked first; it is read where it is not known as it is now. A process of the client's
 //! own may list more: it is asked itself, once for such a call.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use http::HeaderMap;
@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use tooldock_workers::error::CallError;
 
 use super::call::{ServerCall, unreadable};
-use super::connector::{Connection, ServerInfo, Unanswered};
+use super::connector::{Connection, Fate, ServerInfo, Unanswered};
 use super::isolation::Place;
 use super::{Leased, Whose};
 use crate::catalogue::{PageSource, listed_by};
@@ -37,6 +37,8 @@ pub(super) enum SharedList {
 struct ForClient<'a> {
     process: &'a Arc<dyn Connection>,
     headers: Option<&'a Arc<HeaderMap>>,
+    /// Set where the connection did not answer: whether its session is gone.
+    fate: OnceLock<Fate>,
 }
 
 #[async_trait]
@@ -52,8 +54,13 @@ impl PageSource for ForClient<'_> {
     ) -> Result<ResponseOutcome, CallError> {
         let request = Request::own(method, params.get()).map_err(unreadable)?;
         let sent = self.process.forward(&request, None, self.headers, None)?;
-        let answer = sent.answer.await;
-        Ok(answer.map_err(|unanswered| unanswered.error)?.outcome())
+        match sent.answer.await {
+            Ok(answer) => Ok(answer.outcome()),
+            Err(Unanswered { error, fate }) => {
+                let _ = self.fate.set(fate);
+                Err(error)
+            }
+        }
     }
 }
 
@@ -114,8 +121,17 @@ impl ServerCall {
         let source = ForClient {
             process: &leased.process,
             headers: self.requester.headers(),
+            fate: OnceLock::new(),
         };
-        let listed = listed_by(&self.facts.namespace.name, &source).await?;
+        let listed = listed_by(&self.facts.namespace.name, &source).await;
+        let listed = listed.map_err(|error| Unanswered {
+            error,
+            fate: match source.fate.get() {
+                Some(Fate::SessionGone) => Fate::SessionGone,
+                // The call itself has not been sent.
+                _ => Fate::Unsent,
+            },
+        })?;
         match listed.tool(&self.facts.subject) {
             Some(_) => Ok(()),
             None => Err(unknown_tool(&self.facts.subject).into()),

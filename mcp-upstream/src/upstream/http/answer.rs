@@ -98,7 +98,7 @@ pub(super) async fn body(
     }
 }
 
-/// What was read of a body, counted from a size on where it is worth it.
+/// The part of a body that has been read. Counted in the answers' total once it is large.
 pub(super) struct CountedBody<'a> {
     answers: Option<&'a AnswerAccount>,
     claim: Option<AnswerClaim>,

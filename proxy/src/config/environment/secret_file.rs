@@ -32,7 +32,7 @@ pub(super) fn is_variable(name: &str) -> bool {
 /// The secret in a file, without the newline that an editor leaves at its end. The message never shows what it holds.
 pub(super) fn read(file: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
-    // A pipe would stop the start until somebody writes, and have nothing to say at a reload.
+    // Reading a pipe would hold the start up until a writer comes, and a reload would find it empty.
     regular_file::open_following(file)
         .and_then(|open| open.take(BYTES_MAX + 1).read_to_end(&mut bytes))
         .map_err(|error| error.to_string())?;

@@ -20,8 +20,8 @@ pub(super) struct Endpoints {
     pub(super) metadata: AuthorizationMetadata,
 }
 
-/// What asks the authorization server of a server. Its metadata come from the addresses of its issuer, also where the remote
-/// server named the issuer: who names an issuer does not say where that issuer takes codes, secrets and tokens.
+/// Client of a server's authorization server. Metadata come from the addresses of the issuer, also where the remote
+/// server named the issuer: naming an issuer does not decide where that issuer takes codes, secrets and tokens.
 ///
 /// # Errors
 ///

@@ -106,7 +106,7 @@ impl Http {
         }
     }
 
-    /// Sends a request, and keeps in mind why it failed. A redirect comes without its address, so that nobody follows it.
+    /// Sends a request, and keeps in mind why it failed. A redirect comes without its address, so that it cannot be followed.
     ///
     /// # Errors
     ///

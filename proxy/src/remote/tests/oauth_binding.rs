@@ -225,7 +225,7 @@ async fn a_server_that_names_no_issuer_has_the_one_that_it_had() {
     let (site, own) = (Site::start().await, Site::issuer().await);
     let house = House::new(Some(bound(&site, &own)));
     assert_eq!(house.send(&server_at(&site, "")).await, Ok(()));
-    // One that answers nothing is no issuer, and is named all the same.
+    // An issuer that does not answer ends the authorization as well, and is named.
     site.names("http://127.0.0.1:1");
     assert!(house.send(&server_at(&site, "")).await.is_err());
     assert_eq!(own.asked("post /token").len(), 1);

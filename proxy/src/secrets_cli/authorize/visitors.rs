@@ -23,7 +23,7 @@ const HEAD_MAX: usize = 32 * 1024;
 #[derive(Default)]
 pub(super) struct Visitors {
     read: JoinSet<Option<(String, TcpStream)>>,
-    /// Of those, the oldest first; some are over.
+    /// Handles of the tasks in `read`, the oldest first; finished tasks are among them.
     handles: VecDeque<AbortHandle>,
     turned_away: JoinSet<()>,
 }

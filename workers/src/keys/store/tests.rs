@@ -358,7 +358,7 @@ fn keys_end_with_the_key_that_made_them_in_all_generations() {
     let boss = store.create(maker("boss")).unwrap();
     let child = store.create_by(boss.record.id, maker("child")).unwrap();
     let grandchild = store.create_by(child.record.id, wanted("leaf")).unwrap();
-    // The same name makes the same principal, and no other end.
+    // Keys of equal names have equal principals, and ends of their own.
     let twin = store.create_by(boss.record.id, maker("boss")).unwrap();
     let stranger = store.create(maker("boss")).unwrap();
     assert_eq!(verify(&store, &grandchild).unwrap(), "key:boss/child/leaf");

@@ -397,7 +397,7 @@ async fn a_legacy_servers_own_state_is_sealed_and_no_other_runs_anything() {
 
 #[tokio::test(start_paused = true)]
 async fn a_modern_servers_hints_pass_but_a_list_that_is_not_everybodys_says_so() {
-    let house = house(EraSupport::Modern);
+    let house = denying(EraSupport::Modern);
     let list = body(&house.modern("tools/list", json!({})).await)["result"].clone();
     assert_eq!(
         (&list["ttlMs"], &list["cacheScope"]),
