@@ -7,16 +7,19 @@
 //! Work that has begun ends by itself: everything that runs here has a budget of its own. Its place is free when it has
 //! ended, even if its client has left.
 
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
-/// How many requests may wait for a place.
+/// How many requests of one principal may wait for a place.
 const WAITING_MAX: usize = 64;
+/// How many requests of all principals may wait.
+const WAITING_TOTAL: usize = 512;
 /// How long a request waits for a place.
 const WAIT: Duration = Duration::from_secs(10);
 
@@ -29,19 +32,39 @@ static PLACES: LazyLock<Places> = LazyLock::new(|| {
     Places::new((cores / 2).max(1), WAITING_MAX)
 });
 
-/// How much runs and waits.
+/// A principal; callers without one share a queue.
+pub(crate) type Principal = Option<Arc<str>>;
+
+/// The places for work, and the requests that wait for one. Principals take turns: each has at most one request in the line
+/// for a place, and its further requests wait behind that one.
 struct Places {
     free: Semaphore,
-    waiting: AtomicUsize,
+    queues: Mutex<HashMap<Principal, Queue>>,
     waiting_max: usize,
 }
 
-/// A request in the queue, until this is dropped.
-struct QueuedRequest<'a>(&'a AtomicUsize);
+/// The waiting requests of one principal.
+struct Queue {
+    /// Held by the request that stands in the line.
+    turn: Arc<Semaphore>,
+    requests: usize,
+}
+
+/// A request in its principal's queue, until this is dropped.
+struct QueuedRequest<'a> {
+    places: &'a Places,
+    principal: &'a Principal,
+    turn: Arc<Semaphore>,
+}
 
 impl Drop for QueuedRequest<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        if let Entry::Occupied(mut queue) = self.places.queues().entry(self.principal.clone()) {
+            queue.get_mut().requests -= 1;
+            if queue.get().requests == 0 {
+                queue.remove();
+            }
+        }
     }
 }
 
@@ -49,27 +72,47 @@ impl Places {
     fn new(at_once: usize, waiting_max: usize) -> Self {
         Self {
             free: Semaphore::new(at_once),
-            waiting: AtomicUsize::new(0),
+            queues: Mutex::default(),
             waiting_max,
         }
     }
 
-    /// A place, as soon as one is free. `None`: the queue is full, or the wait was too long.
-    async fn get(&self) -> Option<SemaphorePermit<'_>> {
-        if let Ok(permit) = self.free.try_acquire() {
-            return Some(permit);
-        }
-        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let _queued = QueuedRequest(&self.waiting);
-        if before >= self.waiting_max {
+    /// A place, as soon as it is the principal's turn. `None`: too many requests wait, or the wait was too long.
+    async fn get(&self, principal: &Principal) -> Option<SemaphorePermit<'_>> {
+        let queued = self.enter(principal)?;
+        let place = async {
+            let _turn = queued.turn.acquire().await.ok()?;
+            self.free.acquire().await.ok()
+        };
+        timeout(WAIT, place).await.ok().flatten()
+    }
+
+    fn enter<'a>(&'a self, principal: &'a Principal) -> Option<QueuedRequest<'a>> {
+        let mut queues = self.queues();
+        let total: usize = queues.values().map(|queue| queue.requests).sum();
+        let queue = queues.entry(principal.clone()).or_insert_with(|| Queue {
+            turn: Arc::new(Semaphore::new(1)),
+            requests: 0,
+        });
+        // A principal without a waiting request is not kept out by the number of others.
+        let is_full = queue.requests > 0 && total >= WAITING_TOTAL;
+        if queue.requests >= self.waiting_max || is_full {
             return None;
         }
-        let permit = timeout(WAIT, self.free.acquire()).await;
-        permit.ok().and_then(Result::ok)
+        queue.requests += 1;
+        Some(QueuedRequest {
+            places: self,
+            principal,
+            turn: Arc::clone(&queue.turn),
+        })
+    }
+
+    fn queues(&self) -> MutexGuard<'_, HashMap<Principal, Queue>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Runs work that has a budget of its own on a thread that carries no messages.
+/// Runs work of a principal's request on a thread that carries no messages. The work has a budget of its own.
 ///
 /// # Errors
 ///
@@ -79,9 +122,10 @@ impl Places {
 ///
 /// Where the work does.
 pub(crate) async fn run<T: Send + 'static>(
+    principal: &Principal,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, CallError> {
-    let Some(permit) = PLACES.get().await else {
+    let Some(permit) = PLACES.get(principal).await else {
         return Err(CallError::new(
             CallErrorCode::Overloaded,
             "The gateway computes too many large answers at the moment: try again later",
@@ -107,26 +151,48 @@ pub(crate) async fn run<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
+    use futures_util::poll;
+
     use super::*;
+
+    fn principal(name: &str) -> Principal {
+        Some(name.into())
+    }
 
     #[tokio::test]
     async fn work_runs_on_another_thread() {
         let here = std::thread::current().id();
-        let there = run(|| std::thread::current().id()).await.expect("a place");
-        assert_ne!(here, there);
+        let there = run(&None, || std::thread::current().id()).await;
+        assert_ne!(there.expect("a place"), here);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_finds_no_place_waits_for_a_time_and_only_so_many_do() {
-        let places = Places::new(1, 1);
-        let held = places.get().await.expect("a free place");
-        let mut second = Box::pin(places.get());
-        assert!(futures_util::poll!(&mut second).is_pending());
-        assert!(places.get().await.is_none(), "the queue is full");
+    async fn a_request_without_a_place_waits_for_a_time_and_a_bounded_number_does() {
+        let (places, ada) = (Places::new(1, 1), principal("ada"));
+        let held = places.get(&ada).await.expect("a free place");
+        let mut second = Box::pin(places.get(&ada));
+        assert!(poll!(&mut second).is_pending());
+        assert!(places.get(&ada).await.is_none(), "the queue is full");
         drop(held);
         let held = second.await.expect("the place that was freed");
-        assert!(places.get().await.is_none(), "the wait has an end");
+        assert!(places.get(&ada).await.is_none(), "the wait has an end");
         drop(held);
-        assert_eq!(places.waiting.load(Ordering::Relaxed), 0);
+        assert!(places.queues().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn principals_take_turns_however_many_requests_one_of_them_sends() {
+        let (places, ada, bob) = (Places::new(1, 64), principal("ada"), principal("bob"));
+        let held = places.get(&ada).await.expect("a free place");
+        let mut many: Vec<_> = (0..64).map(|_| Box::pin(places.get(&ada))).collect();
+        for waiting in &mut many {
+            assert!(poll!(waiting).is_pending());
+        }
+        let mut other = Box::pin(places.get(&bob));
+        assert!(poll!(&mut other).is_pending());
+        drop(held);
+        let first = many.remove(0).await.expect("the next of ada");
+        drop(first);
+        assert!(poll!(&mut other).is_ready(), "then it is bob's turn");
     }
 }

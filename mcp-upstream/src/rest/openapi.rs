@@ -133,7 +133,7 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: Asked<'_>) -> 
 
 /// The document that some work makes: its size is the authors' of tools to decide, so no message thread makes it.
 async fn answered(caller: &Caller, work: impl FnOnce() -> Bytes + Send + 'static) -> Reply {
-    match heavy_work::run(work).await {
+    match heavy_work::run(&caller.principal, work).await {
         Ok(document) => Reply::json(StatusCode::OK, document),
         Err(failed) => error::rest_call(&failed, caller),
     }

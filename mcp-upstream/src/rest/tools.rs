@@ -225,5 +225,7 @@ async fn needs_arguments(upstream: &dyn Upstream, scope: &InNamespace, name: &st
         return false;
     };
     let are_required = move || arguments::are_required(&schema, || true);
-    heavy_work::run(are_required).await.unwrap_or(false)
+    heavy_work::run(&scope.caller.principal, are_required)
+        .await
+        .unwrap_or(false)
 }

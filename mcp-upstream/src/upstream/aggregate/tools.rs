@@ -57,8 +57,9 @@ impl Asked<'_> {
                 arguments: arguments.clone(),
             };
             // A search looks at the words of all entries.
+            let principal = self.cx.caller.principal.clone();
             let work = async move {
-                let said = heavy_work::run(move || search.run()).await?;
+                let said = heavy_work::run(&principal, move || search.run()).await?;
                 said.as_outcome(transport, &format)
             };
             return OwnCall::new(facts, Box::pin(work));

@@ -167,7 +167,7 @@ impl ServerCall {
             Some(schema) => schema.check(&arguments),
             None => Ok(()),
         };
-        Box::pin(heavy_work::run(check)).await?
+        Box::pin(heavy_work::run(&self.requester.principal, check)).await?
     }
 
     /// Makes the call once, and notes in `tried` the backends where a lease for it was looked for. `is_open`: nothing is left
