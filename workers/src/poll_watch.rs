@@ -5,7 +5,7 @@
 //! its route, method and namespace.
 //!
 //! Time alone accuses the innocent: on a busy machine a thread loses its core in the midst of a poll. So the processor time
-//! of the thread counts for the verdict. It is read at most once in [`CHECKPOINT_EVERY`] before polls, since it costs a
+//! of the thread counts for the verdict. It is read at most once in `CHECKPOINT_EVERY` before polls, since it costs a
 //! system call, and once more after a long poll: what the thread computed since the last reading, less the time between
 //! that reading and the poll, was computed by the poll. This never says too much.
 

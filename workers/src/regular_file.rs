@@ -2,7 +2,7 @@
 //!
 //! Tools run as the gateway's user and can put anything under any name in the data directory. A named pipe would be waited
 //! on for ever, a device can have effects when it is opened, and a symbolic link can lead to any file the gateway may read
-//! or write. Files below `tools/` have one more rule, see [`crate::tree_file`].
+//! or write. Files below `tools/` have one more rule, see `tree_file`.
 
 use std::fs::{self, File, FileType};
 use std::io::{self, Read as _};
