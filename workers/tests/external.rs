@@ -882,7 +882,7 @@ async fn a_secret_that_comes_changes_or_goes_is_followed() {
     assert!(
         failure
             .message
-            .contains("env.TOKEN: ${TOKEN_OF_THE_STORE} is set neither"),
+            .contains("env.TOKEN: ${TOKEN_OF_THE_STORE} is not in the secrets store, and namespaces.env_allowed"),
         "{failure}"
     );
     assert_eq!(dock.namespace("github").secrets, ["TOKEN_OF_THE_STORE"]);
