@@ -19,6 +19,7 @@ mod conformance;
 mod connections;
 mod containers;
 mod credentials;
+mod dev_secrets;
 mod documentation;
 mod edge;
 mod from_nginx;

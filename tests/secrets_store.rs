@@ -105,7 +105,8 @@ async fn a_secret_goes_from_a_terminal_to_the_tools_that_need_it_and_shows_nowhe
     assert_eq!(
         prepared,
         json!({"key": "GITHUB_TOKEN", "scope": "github", "meta_file": data.join("secrets.meta.yaml"),
-            "instructions": "Run: docker exec -it tooldock-manager python -m app.cli.secrets set --key GITHUB_TOKEN --scope github"})
+            "instructions": "Run: docker exec -it tooldock-manager python -m app.cli.secrets set --key GITHUB_TOKEN --scope github",
+            "command": "tooldock secrets set --key GITHUB_TOKEN --scope github"})
     );
     let listed = ask("list_secrets", json!({})).await;
     assert_eq!(

@@ -417,7 +417,10 @@ pub(crate) fn load_for_command(
         },
         generated: GeneratedTokens::new().map_err(|error| error.to_string())?,
     };
-    load(&options).map_err(|error| error.to_string())
+    let mut effective = load(&options).map_err(|error| error.to_string())?;
+    let found = effective.secrets.find_dev_key(&effective.data_dir);
+    found.map_err(|error| error.to_string())?;
+    Ok(effective)
 }
 
 /// Checks a configuration that stands in no file yet, by itself: without the environment, and without the files that the

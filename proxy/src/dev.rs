@@ -18,6 +18,9 @@ use crate::kept_file;
 /// The file of the data directory that keeps the token.
 const TOKEN_FILE: &str = "dev.token";
 
+/// The file of the data directory that keeps the key of the secrets store.
+const SECRETS_KEY_FILE: &str = "dev.secrets-key";
+
 /// The examples that work without a key of somebody else: a namespace each, with its files.
 const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     (
@@ -67,10 +70,42 @@ pub(crate) fn place_examples(data: &DataDir) -> anyhow::Result<()> {
 ///
 /// When the file cannot be read or made, or holds something else than such a token.
 pub(crate) fn kept_token(data_dir: &Path) -> anyhow::Result<Secret> {
-    let file = data_dir.join(TOKEN_FILE);
+    kept(
+        &data_dir.join(TOKEN_FILE),
+        "token",
+        "remove it and a new one is made, or set BEARER_TOKEN",
+    )
+}
+
+/// The key of the secrets store of earlier runs on this data directory, or a new one for this and later runs.
+///
+/// # Errors
+///
+/// When the file cannot be read or made, or holds something else than such a key.
+pub(crate) fn kept_secrets_key(data_dir: &Path) -> anyhow::Result<Secret> {
+    kept(
+        &data_dir.join(SECRETS_KEY_FILE),
+        "key",
+        "restore it, or set SECRETS_KEY to the key that the secrets were written with",
+    )
+}
+
+/// The key of the secrets store that a run of `--dev` on this data directory has kept, if there was one.
+///
+/// # Errors
+///
+/// As for [`kept_secrets_key`].
+pub(crate) fn found_secrets_key(data_dir: &Path) -> anyhow::Result<Option<Secret>> {
+    match data_dir.join(SECRETS_KEY_FILE).symlink_metadata() {
+        Ok(_) => kept_secrets_key(data_dir).map(Some),
+        Err(_) => Ok(None),
+    }
+}
+
+fn kept(file: &Path, kind: &str, remedy: &str) -> anyhow::Result<Secret> {
     let length = GeneratedTokens::LENGTH;
     let made = || Ok(format!("{}\n", GeneratedTokens::one()?.expose()).into_bytes());
-    let bytes = kept_file::read_or_make(&file, length + 1, made)?;
+    let bytes = kept_file::read_or_make(file, length + 1, made)?;
     let token = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
     match str::from_utf8(token) {
         // Nothing else is printed into lines for a shell.
@@ -78,8 +113,7 @@ pub(crate) fn kept_token(data_dir: &Path) -> anyhow::Result<Secret> {
             Ok(Secret::new(text))
         }
         _ => bail!(
-            "{} holds no token of --dev, which has {length} hexadecimal digits; remove it and a new one is made, \
-             or set BEARER_TOKEN",
+            "{} holds no {kind} of --dev, which has {length} hexadecimal digits; {remedy}",
             file.display()
         ),
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use tooldock_workers::secrets::{
     AuthorizationStore, Scope, Secret, SecretEntry, SecretNames, SecretStore, SecretsError,
-    SecretsKey, Status, check_key,
+    SecretsKey, Status, check_new_key,
 };
 
 use crate::cli::{SecretsArgs, SecretsCommand};
@@ -44,6 +44,7 @@ impl From<SecretsError> for Failure {
             | SecretsError::NotEncrypted(_)
             | SecretsError::InsecureNotAllowed(_)
             | SecretsError::InvalidKey(_)
+            | SecretsError::ValueAsKey
             | SecretsError::InvalidValue { .. }
             | SecretsError::InvalidDocument(_) => Self::Usage(message),
             _ => Self::Other(message),
@@ -103,7 +104,7 @@ fn command(command: &SecretsCommand, effective: &Effective) -> Result<String, Fa
 
 fn set(store: &SecretStore, data: &Path, key: &str, scope: &Scope) -> Result<String, Failure> {
     // Before anything is typed in vain.
-    check_key(key)?;
+    check_new_key(key)?;
     store.can_write()?;
     make(data)?;
     let value = input::secret(&format!("Value for {key} ({scope}): "))?;

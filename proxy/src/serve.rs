@@ -97,6 +97,9 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
     if effective.generated.bearer {
         effective.keep_bearer(dev::kept_token(&effective.data_dir)?);
     }
+    if effective.dev {
+        effective.secrets.make_dev_key(&effective.data_dir)?;
+    }
     let control = control_runtime()?;
     let keys = Arc::new(KeyStore::open(effective.keys_file(), effective.scopes())?);
     let admission = rules::admission(&effective, keys.tables()).map_err(|error| anyhow!(error))?;

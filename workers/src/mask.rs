@@ -292,6 +292,20 @@ fn looks_random(word: &str) -> bool {
         && word.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
+/// Whether a text that should name an environment variable looks like the value of a secret: it begins as well-known
+/// tokens do, or a part of it is long and changes often between letters and digits, as no name does.
+pub fn looks_like_a_value(name: &str) -> bool {
+    const PART_MIN: usize = 16;
+    const CHANGES_MIN: usize = 3;
+    let is_random = |part: &str| {
+        let digits = || part.bytes().map(|byte| byte.is_ascii_digit());
+        let changes = digits().zip(digits().skip(1)).filter(|(a, b)| a != b);
+        part.len() >= PART_MIN && changes.count() >= CHANGES_MIN
+    };
+    let is_token = is_known(name) || name.starts_with("xox");
+    is_token && name.len() >= PART_MIN || name.split(['_', '-', '.']).any(is_random)
+}
+
 /// Whether a name says that a secret follows.
 fn is_secret(name: &str) -> bool {
     const WORDS: [&str; 13] = [

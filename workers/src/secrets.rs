@@ -39,7 +39,7 @@ pub use key::{Protection, SecretsKey};
 pub use meta::Status;
 pub use names::{SecretEntry, SecretNames, SecretsCheck};
 pub use owners::{FOREIGN, OWNERS_FILE, Owners};
-pub use scope::{InvalidScope, Scope, check_key};
+pub use scope::{InvalidScope, Scope, check_key, check_new_key};
 pub use scratch::Scratch;
 pub use store::{META_FILE, SecretStore, VALUES_FILE};
 pub use transaction::Transaction;

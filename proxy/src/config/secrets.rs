@@ -5,6 +5,7 @@ use std::path::Path;
 use tooldock_workers::secrets::{Protection, Secret, SecretStore};
 
 use super::{ConfigError, Purpose, Role};
+use crate::dev;
 
 /// The key's variable.
 const KEY: &str = "SECRETS_KEY";
@@ -28,6 +29,32 @@ impl SecretsSettings {
         Protection::new(self.key.as_ref(), self.allow_insecure)
     }
 
+    /// Takes the key that a run of `--dev` has kept in the data directory, where no variable says anything about a key.
+    ///
+    /// # Errors
+    ///
+    /// The kept key cannot be used.
+    pub(super) fn find_dev_key(&mut self, data_dir: &Path) -> Result<(), ConfigError> {
+        if self.key.is_none() && !self.allow_insecure {
+            let found = dev::found_secrets_key(data_dir);
+            self.key = found.map_err(|error| ConfigError::variable(KEY, format!("{error:#}")))?;
+        }
+        Ok(())
+    }
+
+    /// Makes a key for `--dev`, unless there is one or the store holds values already.
+    ///
+    /// # Errors
+    ///
+    /// The file of the key cannot be made.
+    pub(crate) fn make_dev_key(&mut self, data_dir: &Path) -> anyhow::Result<()> {
+        let holds_values = || SecretStore::new(data_dir, Protection::Unset).has_values();
+        if self.key.is_none() && !self.allow_insecure && !holds_values() {
+            self.key = Some(dev::kept_secrets_key(data_dir)?);
+        }
+        Ok(())
+    }
+
     /// Refuses to serve without a key where one is needed: where there are secrets, and where the parts of the gateway run
     /// apart, as they do in production. One process that was only started to be tried out has no secrets and needs none.
     ///
@@ -35,7 +62,7 @@ impl SecretsSettings {
     ///
     /// The variable, and why it is needed.
     pub(super) fn settle(
-        &self,
+        &mut self,
         data_dir: &Path,
         (role, dev, purpose): (Role, bool, Purpose),
         warnings: &mut Vec<String>,
@@ -50,6 +77,12 @@ impl SecretsSettings {
             );
             return Ok(());
         }
+        if dev {
+            self.find_dev_key(data_dir)?;
+        }
+        if self.key.is_some() {
+            return Ok(());
+        }
         let store = SecretStore::new(data_dir, Protection::Unset);
         let reason = if store.has_values() {
             format!("{} holds secrets", store.values_file().display())
@@ -59,8 +92,10 @@ impl SecretsSettings {
             return Ok(());
         };
         let message = format!(
-            "is required: {reason}; set SECRETS_KEY or SECRETS_KEY_FILE (`openssl rand -base64 32` makes a key), or \
-             ALLOW_INSECURE_SECRETS=1 for local use without encryption"
+            "is required: {reason}, and neither SECRETS_KEY nor SECRETS_KEY_FILE is set; set one of them to the key that the \
+             secrets were written with, or to a new one for a new store (`openssl rand -base64 32` makes a key), or \
+             ALLOW_INSECURE_SECRETS=1 for local use without encryption. A store moves to another key by `tooldock secrets \
+             rekey`, with the present key in SECRETS_KEY and the new one in SECRETS_KEY_NEW"
         );
         match purpose {
             Purpose::Serve => Err(ConfigError::variable(KEY, message)),

@@ -63,6 +63,13 @@ pub enum SecretsError {
         "{0:?} is no key: use letters, digits and '_', not beginning with a digit, at most 256 characters"
     )]
     InvalidKey(String),
+    /// The key looks like the value of a secret. The text is not repeated.
+    #[error(
+        "this key looks like the value of a secret, and nothing was stored; name the environment variable that gets the \
+         value, such as GITHUB_TOKEN, and type the value into `tooldock secrets set`. A value that was shown to a model or \
+         stands in a log counts no more: revoke it where it was made"
+    )]
+    ValueAsKey,
     /// A value that no environment variable can have.
     #[error("the value of {key} {reason}")]
     InvalidValue {

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::meta::{Meta, Status};
+use super::scoped::Owner;
 use super::store::SecretStore;
-use super::{Scope, Secret, SecretsError, check_key};
+use super::{Scope, Secret, SecretsError, check_new_key};
 use crate::manifest::DeclaredSecret;
 use crate::names::NamespaceName;
 
@@ -73,7 +74,7 @@ impl SecretNames {
     ///
     /// When the key cannot name an environment variable, or the store cannot be read or written.
     pub fn prepare(&self, key: &str, scope: &Scope) -> Result<Status, SecretsError> {
-        check_key(key)?;
+        check_new_key(key)?;
         let _lock = self.0.lock("prepare_secret")?;
         // A value without an entry, after a crash: it is not asked for again.
         if let Some(status) = self.meta()?.status(key, scope) {
@@ -104,8 +105,8 @@ impl SecretNames {
         self.0.remove(key, scope)
     }
 
-    /// What a namespace has of the secrets that it declares. Each key is named once. A variable to which the namespace's own
-    /// `env` gives a value is satisfied: its tools find it.
+    /// The secrets that a namespace declares, or that were prepared in its own scope, by whether it has them. Each key is
+    /// named once. A variable to which the namespace's own `env` gives a value is satisfied: its tools find it.
     ///
     /// # Errors
     ///
@@ -120,18 +121,26 @@ impl SecretNames {
         let of = |key: &str| [meta.status(key, &own), meta.status(key, &Scope::Global)];
         let is_set = |key: &str| of(key).contains(&Some(Status::Set));
         let mut check = SecretsCheck::default();
+        let prepared = meta
+            .entries()
+            .filter(|(_, owner, _)| *owner == Owner::Namespace(namespace.as_str()));
+        let prepared = prepared.map(|(key, ..)| (key, None));
+        let declared = declared.iter().map(|it| (&*it.key, it.default.as_ref()));
         let mut seen = BTreeSet::new();
-        for DeclaredSecret { key, default } in declared.iter().filter(|it| seen.insert(&it.key)) {
+        for (key, default) in declared
+            .chain(prepared)
+            .filter(|(key, _)| seen.insert(*key))
+        {
             let statuses = of(key);
             let has_default = |names: &Vec<String>| names.iter().all(|name| is_set(name));
-            let place = if is_set(key) || default.as_ref().is_some_and(has_default) {
+            let place = if is_set(key) || default.is_some_and(has_default) {
                 &mut check.satisfied
             } else if statuses.contains(&Some(Status::Placeholder)) {
                 &mut check.placeholders
             } else {
                 &mut check.missing
             };
-            place.push(key.clone());
+            place.push(key.to_owned());
         }
         Ok(check)
     }

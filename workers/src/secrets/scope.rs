@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use super::SecretsError;
+use crate::mask;
 use crate::names::{InvalidNamespaceName, InvalidPrincipalName, NamespaceName, PrincipalName};
 use crate::template::is_variable_name;
 
@@ -100,6 +101,18 @@ pub fn check_key(key: &str) -> Result<(), SecretsError> {
     }
 }
 
+/// Refuses the key of a new secret that cannot name an environment variable or looks like the value of a secret.
+///
+/// # Errors
+///
+/// [`SecretsError::InvalidKey`], [`SecretsError::ValueAsKey`].
+pub fn check_new_key(key: &str) -> Result<(), SecretsError> {
+    if mask::looks_like_a_value(key) {
+        return Err(SecretsError::ValueAsKey);
+    }
+    check_key(key)
+}
+
 /// Enough of a text to find it again, and too little to be a secret.
 fn shortened(text: &str) -> String {
     const SHOWN: usize = 8;
@@ -112,6 +125,34 @@ fn shortened(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_in_the_place_of_a_new_key_is_refused_and_not_repeated() {
+        for value in [
+            "ghp_0123456789abcdefABCD",
+            "sk-proj-0123456789abcdef",
+            "sk_live_4eC39HqLyjWDarjtT1",
+            "AKIAIOSFODNN7EXAMPLE",
+            "a3f5c9d2e8b14f7096ad5c3be1",
+            "xoxb_12345678901_abcdefghijk",
+        ] {
+            let error = check_new_key(value).expect_err(value).to_string();
+            assert!(
+                !error.contains(value) && error.contains("revoke"),
+                "{error}"
+            );
+        }
+        for name in [
+            "GITHUB_TOKEN",
+            "SK_TOKEN",
+            "PRODUCTION_DATABASE_PASSWORD_2024_V2",
+            "AWS_S3_BUCKET_EU_CENTRAL_1_ACCESS_KEY",
+            "myVeryLongVariableNameForTheService",
+            "OAUTH2_CLIENT_SECRET",
+        ] {
+            assert!(check_new_key(name).is_ok(), "{name}");
+        }
+    }
 
     #[test]
     fn a_scope_is_global_a_namespace_or_a_principal() {

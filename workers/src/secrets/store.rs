@@ -14,7 +14,7 @@ use super::key::{Protection, SecretsKey};
 use super::meta::Meta;
 use super::values::{Document, Shown, Values};
 use super::{
-    Owners, Scope, Secret, SecretSource, Secrets, SecretsError, Transaction, check_key, files,
+    Owners, Scope, Secret, SecretSource, Secrets, SecretsError, Transaction, check_new_key, files,
 };
 use crate::file_lock::FileLock;
 use crate::yaml;
@@ -94,7 +94,7 @@ impl SecretStore {
     /// When the key or value cannot be an environment variable, or the store cannot be read or written. Nothing is changed
     /// then.
     pub fn set(&self, key: &str, scope: &Scope, value: Secret) -> Result<(), SecretsError> {
-        check_key(key)?;
+        check_new_key(key)?;
         super::values::check_value(key, &value)?;
         self.can_write()?;
         let mut transaction = self.begin("secrets set")?;

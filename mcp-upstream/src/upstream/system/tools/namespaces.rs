@@ -104,16 +104,16 @@ async fn status(
     if folder.unreadable.is_some() {
         return Ok("unreadable");
     }
-    if folder.secrets.is_empty() {
-        return Ok("no_secrets_needed");
-    }
     let (name, declared) = (folder.name.clone(), folder.secrets.clone());
     let check = with_names(management, move |names| names.check(&name, &declared)).await?;
-    Ok(match (&*check.missing, &*check.placeholders) {
-        ([], []) => "ok",
-        ([], _) => "placeholders",
-        _ => "missing",
-    })
+    Ok(
+        match (&*check.missing, &*check.placeholders, &*check.satisfied) {
+            ([], [], []) => "no_secrets_needed",
+            ([], [], _) => "ok",
+            ([], ..) => "placeholders",
+            _ => "missing",
+        },
+    )
 }
 
 /// The name of the namespace that is meant.

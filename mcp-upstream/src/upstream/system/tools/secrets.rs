@@ -126,14 +126,15 @@ pub(in super::super) struct Prepared {
     meta_file: String,
     /// What a person has to run. Show this to the user as it is.
     instructions: String,
+    /// The same without docker: the command for a shell where this gateway runs.
+    command: String,
 }
 
 impl ManagementTool for PrepareSecret {
     const NAME: &'static str = "prepare_secret";
     const DESCRIPTION: &'static str = "Ask for a secret: makes a placeholder that a person fills in. Never ask the user \
         for the value and never pass a value to any tool. 1. Call this with the key. 2. Show `instructions` to the user: \
-        the user runs that command in a terminal and types the value there (without docker: tooldock secrets set --key KEY \
-        --scope SCOPE). 3. After calling: when the user says it is done, reload_core, then check_secrets(namespace). A \
+        the user runs that command in a terminal and types the value there (without docker: `command`). 3. After calling: when the user says it is done, reload_core, then check_secrets(namespace). A \
         secret that is set already stays set.";
     const HINTS: Hints = Hints::ADDS;
     const EFFECTS: &'static [Effect] = &[Effect::AsksForSecrets];
@@ -151,6 +152,10 @@ impl ManagementTool for PrepareSecret {
         let secrets = &management.secrets;
         let container = &secrets.container;
         Ok(Prepared {
+            command: format!(
+                "tooldock secrets set --key {key} --scope {}",
+                scope.shell_word()
+            ),
             instructions: format!(
                 "Run: docker exec -it {container} python -m app.cli.secrets set --key {key} --scope {}",
                 scope.shell_word()
@@ -331,8 +336,8 @@ pub(in super::super) struct Checked {
 
 impl ManagementTool for CheckSecrets {
     const NAME: &'static str = "check_secrets";
-    const DESCRIPTION: &'static str = "Check the secrets that a namespace declares under `secrets:` in its tooldock.yaml. A \
-        key to which `env:` there gives a value counts as satisfied. After calling: for each key in missing call prepare_secret; for each in placeholders remind the user to run the \
+    const DESCRIPTION: &'static str = "Check the secrets that a namespace declares under `secrets:` in its tooldock.yaml, or that \
+        prepare_secret asked for in it. A key to which `env:` there gives a value counts as satisfied. After calling: for each key in missing call prepare_secret; for each in placeholders remind the user to run the \
         command that prepare_secret gave; when all are satisfied, reload_core and test_tool.";
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsSecretNames];
