@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 
+use crate::support::compiled;
 use crate::support::gateway::Builder;
 use crate::support::ports::free_address;
 use crate::support::programs::python;
@@ -550,6 +551,43 @@ async fn a_namespace_is_made_written_called_rolled_back_and_found_in_the_log() {
         code(&web.delete("/api/folders/team1").await),
         (404, "namespace_not_found")
     );
+}
+
+/// External names are unique across the configuration, servers and folders.
+#[tokio::test]
+async fn names_of_the_configuration_are_taken_for_servers_and_folders() {
+    let (builder, address) = with_web(Gateway::empty());
+    let operators = json!({
+        "ops": {"command": compiled::stray()}, "off": {"command": "false", "enabled": false},
+    });
+    let builder = builder.config(json!({"upstreams": {"stdio": operators}}));
+    let gateway = builder.start().await;
+    let web = Web::at(address);
+    // Written by a tool: the operator's server stays, and is not shown with this configuration.
+    let external = gateway.data_dir().join("external");
+    fs::create_dir_all(&external).expect("a folder");
+    let planted = json!({"servers": {"ops": {"command": "false"}, "off": {"command": "false"}}});
+    fs::write(external.join("config.yaml"), planted.to_string()).expect("written");
+    gateway.reload().await;
+    let listed = web.get("/api/servers").await.1;
+    assert_eq!(listed["total"], 1, "{listed}");
+    let server = &listed["servers"][0];
+    assert_eq!(
+        (&server["server_id"], &server["managed"], &server["config"]),
+        (&json!("ops"), &json!(false), &Value::Null)
+    );
+    for name in ["ops", "off"] {
+        let server = json!({"server_id": name, "config": {"command": "true"}});
+        let folder = json!({"name": name});
+        for (path, body) in [("/api/servers", server), ("/api/folders", folder)] {
+            let (status, refused) = web.send("POST", path, body).await;
+            assert!((400..500).contains(&status), "{path} {name}: {refused}");
+            assert!(!gateway.tools_dir().join(name).exists());
+        }
+        let on = json!({"enabled": true});
+        let (status, refused) = web.send("PUT", &format!("/api/servers/{name}"), on).await;
+        assert!((400..500).contains(&status), "{name}: {refused}");
+    }
 }
 
 /// EX-92, GUI-06, SEC-12, and secrets: what is written in never comes out.

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::{NotDone, Workspace, blocking};
 use crate::data_dir::write_atomically;
@@ -67,6 +68,7 @@ impl Workspace {
     /// When the file cannot be read.
     pub async fn servers(&self) -> Result<Vec<ManagedServer>, NotDone> {
         let path = self.servers_file();
+        let configured = Arc::clone(&self.configured_names());
         blocking(move || {
             let servers = servers_of(&read(&path)?);
             let shown = servers.iter().filter_map(|(name, entry)| {
@@ -79,6 +81,8 @@ impl Workspace {
                     config: shown(entry),
                 })
             });
+            // An entry whose name the configuration has is not the server that is served under it.
+            let shown = shown.filter(|server| configured.winner(&server.name).is_none());
             let mut shown: Vec<_> = shown.collect();
             shown.sort_by(|a, b| a.name.cmp(&b.name));
             Ok(shown)
