@@ -52,7 +52,8 @@ impl Patterns {
 
     /// Whether one of the patterns matches the name.
     pub(crate) fn is_match(&self, name: &str) -> bool {
-        self.everything || self.globs.is_match(name)
+        // An empty set would take the name apart before it says that nothing matches.
+        self.everything || (!self.globs.is_empty() && self.globs.is_match(name))
     }
 
     /// Whether one of the patterns matches every name.

@@ -62,6 +62,7 @@ mod pace;
 mod reading;
 mod references;
 mod resources;
+mod snapshot;
 mod spread;
 mod state;
 mod tasks;
@@ -194,6 +195,12 @@ impl Shared {
         };
         // Outside of the lock: this ends the tasks of their members.
         drop(gone);
+    }
+
+    /// The aggregate that is served under a name.
+    fn served(&self, name: &NamespaceName) -> Option<Arc<Live>> {
+        let all = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(name).cloned()
     }
 
     /// The aggregate of a namespace; members that did not change go on as they are.

@@ -3,14 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tooldock_workers::aggregate::{ActivePatterns, AggregateOptions};
+use tooldock_workers::error::CallError;
 
 use super::catalogue::{Catalogue, Entry};
 use super::own::{ACTIVATE, LISTS, Said, Shown, few};
+use super::snapshot::Snapshot;
 use super::toolsets::{Active, Keep, Switches, changes, keep_in_session};
 use super::{Live, Shared};
+use crate::broadcast::Change;
+use crate::heavy_work;
 
 /// Names and patterns that one call may give, and patterns among them: each pattern is matched with all there is.
 const NAMES_MAX: usize = 10_000;
@@ -21,9 +26,9 @@ const EXPLAINED_MAX: usize = 10;
 const ONE_LIST: usize = 90;
 const BOTH_LISTS: usize = 40;
 
-/// An activation that was checked.
+/// A checked activation.
 #[derive(Debug)]
-pub(super) struct Plan<'a> {
+struct Plan<'a> {
     /// What is to be on or off, by published name; tools and resources apart.
     wanted: BTreeMap<(bool, &'a str), (&'a Entry, bool)>,
 }
@@ -33,7 +38,7 @@ pub(super) struct Plan<'a> {
 /// # Errors
 ///
 /// What is wrong with them and what to do, for the model. Nothing is changed then.
-pub(super) async fn plan<'a>(
+fn plan<'a>(
     shown: &'a Shown<'_>,
     arguments: &[u8],
     options: &AggregateOptions,
@@ -82,8 +87,6 @@ pub(super) async fn plan<'a>(
                             "nothing was changed: one call may give {PATTERNS_MAX} patterns"
                         ));
                     }
-                    // Each is compared with all there is: others have their turn between two of them.
-                    tokio::task::yield_now().await;
                     matching(shown, name, resources)
                 }
                 None => Ok(Vec::new()),
@@ -93,8 +96,6 @@ pub(super) async fn plan<'a>(
             if found.is_empty() {
                 mistakes += 1;
                 if mistakes <= EXPLAINED_MAX {
-                    // Each is looked for among all there is, too.
-                    tokio::task::yield_now().await;
                     wrong.push(invalid.unwrap_or_else(|| shown.unknown(name, resources)));
                 }
             }
@@ -205,7 +206,37 @@ struct Definitions<'a> {
     resources: Vec<&'a RawValue>,
 }
 
-/// Whose activation it is.
+/// The changes of a checked activation, and its confirmation.
+struct Checked {
+    said: Said,
+    switches: Switches,
+    /// The lists that change.
+    changes: Vec<Change>,
+}
+
+/// Checks an activation. Each name and each pattern may be compared with all there is.
+///
+/// # Errors
+///
+/// As [`plan`].
+fn check(
+    shown: &Shown<'_>,
+    arguments: &[u8],
+    options: &AggregateOptions,
+) -> Result<Checked, String> {
+    let plan = plan(shown, arguments, options)?;
+    let mut said = Said::result(plan.done().into());
+    if options.activation_schemas.unwrap_or(true) {
+        said.further.extend(plan.definitions());
+    }
+    Ok(Checked {
+        said,
+        switches: plan.switches(shown.catalogue),
+        changes: changes(plan.touches(false), plan.touches(true)),
+    })
+}
+
+/// A call of `toolman_activate`.
 pub(super) struct Activation {
     pub(super) shared: Arc<Shared>,
     pub(super) live: Arc<Live>,
@@ -214,23 +245,27 @@ pub(super) struct Activation {
 }
 
 impl Activation {
-    /// Changes the set and tells who is to know.
-    pub(super) async fn run(self, shown: &Shown<'_>, arguments: &[u8]) -> Said {
-        let options = &self.live.aggregate.spec.options;
-        let plan = match plan(shown, arguments, options).await {
-            Ok(plan) => plan,
-            Err(reason) => return Said::invalid(reason),
+    /// Changes the set, and tells the clients whose lists change.
+    ///
+    /// # Errors
+    ///
+    /// `overloaded`: see [`heavy_work::run`].
+    pub(super) async fn run(self, snapshot: Snapshot, arguments: Bytes) -> Result<Said, CallError> {
+        let aggregate = Arc::clone(&self.live.aggregate);
+        let check =
+            move || snapshot.look(|shown| check(shown, &arguments, &aggregate.spec.options));
+        let checked = match heavy_work::run(&self.principal, check).await? {
+            Ok(checked) => checked,
+            Err(reason) => return Ok(Said::invalid(reason)),
         };
-        let mut said = Said::result(plan.done().into());
-        if options.activation_schemas.unwrap_or(true) {
-            said.further.extend(plan.definitions());
-        }
-        let changes = changes(plan.touches(false), plan.touches(true));
-        let switches = plan.switches(shown.catalogue);
-        drop(plan);
+        let Checked {
+            mut said,
+            switches,
+            changes,
+        } = checked;
         let has_changed = match self.keep(&switches, &mut said).await {
             Ok(has_changed) => has_changed,
-            Err(reason) => return Said::invalid(reason),
+            Err(reason) => return Ok(Said::invalid(reason)),
         };
         let form = self.active.keep.form();
         let labels = [self.live.name.as_str(), form];
@@ -239,7 +274,7 @@ impl Activation {
             .activations
             .with_label_values(&labels)
             .inc();
-        if has_changed && options.notify_on_activation {
+        if has_changed && self.live.aggregate.spec.options.notify_on_activation {
             let audience = &self.shared.home.audience;
             match &self.active.keep {
                 Keep::Session(session) => audience.tell(session, &changes).await,
@@ -252,7 +287,7 @@ impl Activation {
                 }
             }
         }
-        said
+        Ok(said)
     }
 
     /// Keeps the changed set, and says whether it is another one than before.
@@ -291,8 +326,8 @@ mod tests {
     use super::*;
     use crate::session::Toolset;
 
-    /// What is wrong with an activation of these tools where there are none.
-    async fn refused(tools_on: &[String]) -> String {
+    /// The refusal of an activation of these tools where there are none.
+    fn refused(tools_on: &[String]) -> String {
         let catalogue = Catalogue::default();
         let shown = Shown {
             catalogue: &catalogue,
@@ -306,31 +341,25 @@ mod tests {
         let arguments = json!({
             "tools_on": tools_on, "tools_off": [], "resources_on": [], "resources_off": [],
         });
-        plan(&shown, arguments.to_string().as_bytes(), &options)
-            .await
-            .unwrap_err()
+        plan(&shown, arguments.to_string().as_bytes(), &options).unwrap_err()
     }
 
-    #[tokio::test]
-    async fn patterns_and_names_of_one_call_are_bounded() {
+    #[test]
+    fn patterns_and_names_of_one_call_are_bounded() {
         let nested = format!("{}a{}", "{".repeat(100_000), "}".repeat(100_000));
-        let refused_pattern = refused(&[nested]).await;
+        let refused_pattern = refused(&[nested]);
         assert!(
             refused_pattern.ends_with("it has more than 256 bytes"),
             "{refused_pattern}"
         );
         assert!(refused_pattern.len() < 200, "{refused_pattern}");
-        assert!(
-            refused(&vec!["a*".to_owned(); 100])
-                .await
-                .ends_with("90 more")
-        );
-        let too_many = refused(&vec!["a*".to_owned(); 101]).await;
+        assert!(refused(&vec!["a*".to_owned(); 100]).ends_with("90 more"));
+        let too_many = refused(&vec!["a*".to_owned(); 101]);
         assert!(
             too_many.ends_with("one call may give 100 patterns"),
             "{too_many}"
         );
-        let too_many = refused(&vec!["a".to_owned(); 10_001]).await;
+        let too_many = refused(&vec!["a".to_owned(); 10_001]);
         assert!(
             too_many.ends_with("one call may give 10000 names"),
             "{too_many}"

@@ -65,9 +65,22 @@ impl Live {
         self.built().catalogue
     }
 
-    fn built(&self) -> Built {
-        let offers: Vec<_> = self.slots.iter().map(|slot| slot.offered()).collect();
+    /// Publishes what a member offers, and builds the catalogue of it before a request does, on a thread that carries
+    /// messages.
+    pub(super) fn publishing(&self, publish: impl FnOnce()) {
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        publish();
+        self.build(&mut built);
+    }
+
+    fn built(&self) -> Built {
+        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        self.build(&mut built)
+    }
+
+    /// The catalogue of what members offer now; the last one, if it still is that.
+    fn build(&self, built: &mut Option<Built>) -> Built {
+        let offers: Vec<_> = self.slots.iter().map(|slot| slot.offered()).collect();
         if let Some(built) = &*built
             && same_offers(&built.offers, &offers)
         {

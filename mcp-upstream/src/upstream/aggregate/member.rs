@@ -393,7 +393,14 @@ impl Keeper {
         };
         let is_news = !changes.is_empty() || before.is_none();
         if is_news {
-            self.state.send_replace(State::Ready(Arc::new(offer)));
+            let publish = || {
+                self.state.send_replace(State::Ready(Arc::new(offer)));
+            };
+            let aggregates = self.home.aggregates.upgrade();
+            match aggregates.and_then(|all| all.served(&self.about.aggregate)) {
+                Some(live) => live.publishing(publish),
+                None => publish(),
+            }
             self.announce(changes);
         }
     }

@@ -10,14 +10,14 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use super::activate::Activation;
 use super::asked::{Asked, Published, text_of, with};
 use super::call::OwnCall;
-use super::catalogue::{Catalogue, Entry};
+use super::catalogue::Entry;
 use super::own::{ACTIVATE, CALL, SEARCH, Said, Shown};
+use super::snapshot::Snapshot;
 use crate::engine::{CallFacts, UpstreamCall, insufficient_scope};
 use crate::heavy_work;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{self, Key, RequestError};
 use crate::protocol::code;
-use crate::session::Toolset;
 use crate::upstream::{IncomingRequest, Prepared};
 
 impl Asked<'_> {
@@ -43,51 +43,36 @@ impl Asked<'_> {
         facts: CallFacts,
     ) -> Arc<dyn UpstreamCall> {
         let format = self.cx.result_format();
-        let catalogue = Arc::clone(&self.catalogue);
-        let visible: Vec<bool> = {
-            let entries = catalogue.entries().iter();
-            entries.map(|entry| self.is_visible(entry)).collect()
+        let snapshot = Snapshot {
+            catalogue: Arc::clone(&self.catalogue),
+            toolset: Arc::clone(&self.active.toolset),
+            visible: {
+                let entries = self.catalogue.entries().iter();
+                entries.map(|entry| self.is_visible(entry)).collect()
+            },
         };
         let transport = facts.transport;
+        let arguments = arguments.clone();
+        let principal = self.cx.caller.principal.clone();
         if name == SEARCH {
-            let search = Search {
-                catalogue,
-                toolset: Arc::clone(&self.active.toolset),
-                visible,
-                arguments: arguments.clone(),
-            };
-            // A search looks at the words of all entries.
-            let principal = self.cx.caller.principal.clone();
             let work = async move {
-                let said = heavy_work::run(&principal, move || search.run()).await?;
+                let search = move || snapshot.look(|shown| search(shown, &arguments));
+                let said = heavy_work::run(&principal, search).await?;
                 said.as_outcome(transport, &format)
             };
             return OwnCall::new(facts, Box::pin(work));
         }
-        let (shared, live) = (Arc::clone(self.shared), Arc::clone(&self.live));
-        let active = self.active.clone();
-        let principal = self.cx.caller.principal.clone();
-        let arguments = arguments.clone();
-        OwnCall::new(
-            facts,
-            Box::pin(async move {
-                let toolset = Arc::clone(&active.toolset);
-                let visible = |entry: &Entry| visible.get(entry.at).copied().unwrap_or(false);
-                let shown = Shown {
-                    catalogue: &catalogue,
-                    toolset: &toolset,
-                    visible: &visible,
-                };
-                let activation = Activation {
-                    shared,
-                    live,
-                    active,
-                    principal,
-                };
-                let said = activation.run(&shown, &arguments).await;
-                said.as_outcome(transport, &format)
-            }),
-        )
+        let activation = Activation {
+            shared: Arc::clone(self.shared),
+            live: Arc::clone(&self.live),
+            active: self.active.clone(),
+            principal,
+        };
+        let work = async move {
+            let said = activation.run(snapshot, arguments).await?;
+            said.as_outcome(transport, &format)
+        };
+        OwnCall::new(facts, Box::pin(work))
     }
 
     pub(super) async fn tool_call(
@@ -229,31 +214,15 @@ enum Target<'a> {
     Nothing(Said),
 }
 
-/// A search for entries by words, with all that it looks at.
-struct Search {
-    catalogue: Arc<Catalogue>,
-    toolset: Arc<Toolset>,
-    /// Whether the caller may know of an entry, by the entry's position.
-    visible: Vec<bool>,
-    arguments: Bytes,
-}
-
-impl Search {
-    fn run(&self) -> Said {
-        #[derive(serde::Deserialize)]
-        struct Query {
-            query: String,
-        }
-        let Ok(Query { query }) = serde_json::from_slice::<Query>(&self.arguments) else {
-            return Said::invalid("query is missing, or is no string");
-        };
-        let visible = |entry: &Entry| self.visible.get(entry.at).copied().unwrap_or(false);
-        let shown = Shown {
-            catalogue: &self.catalogue,
-            toolset: &self.toolset,
-            visible: &visible,
-        };
-        Said::result(Value::from(shown.search(&query)))
+/// Finds entries by words. The words of all entries are looked at.
+fn search(shown: &Shown<'_>, arguments: &[u8]) -> Said {
+    #[derive(serde::Deserialize)]
+    struct Query {
+        query: String,
+    }
+    match serde_json::from_slice::<Query>(arguments) {
+        Ok(Query { query }) => Said::result(Value::from(shown.search(&query))),
+        Err(_) => Said::invalid("query is missing, or is no string"),
     }
 }
 
