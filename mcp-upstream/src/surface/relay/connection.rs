@@ -112,7 +112,9 @@ fn read(input: WholeLines<impl AsyncRead + Send + Unpin + 'static>, frame_max: u
     let mut read = Lines::new(input, fits, endless);
     let task = tokio::spawn(async move {
         while let Ok(line) = read.next().await {
-            if sender.send((line, memory.take())).await.is_err() {
+            // What follows of a line that has lost its memory is not read: it would take the memory of others again.
+            let is_last = memory.is_lost();
+            if sender.send((line, memory.take())).await.is_err() || is_last {
                 return;
             }
         }

@@ -111,6 +111,9 @@ impl<R> WholeLines<R> {
             self.memory = None;
             return Poll::Ready(Ok(()));
         }
+        if self.complete.is_lost() {
+            return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
+        }
         let memory = self.memory.get_or_insert_with(|| self.guest.memory());
         let wanted = (self.size + STEP).min(self.line_max);
         loop {
@@ -292,6 +295,10 @@ mod tests {
         let error = one.read(&mut byte).await.expect_err("lost");
         assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
         assert!(one.complete().is_lost());
+        // The rest of the line takes no memory again, although there is some.
+        first.write_all(b"x").await.expect("room");
+        let error = one.read(&mut byte).await.expect_err("lost for good");
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
     }
 
     #[tokio::test(start_paused = true)]
