@@ -58,6 +58,7 @@ mod rest;
 mod rust_client;
 mod sdk;
 mod secrets;
+mod secrets_in_failures;
 mod secrets_store;
 mod sessions;
 mod shutdown;

@@ -24,7 +24,7 @@ use tooldock_workers::budget::Budget;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::grant::Grant;
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::registry::{Namespace, UpstreamKind};
+use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 use tooldock_workers::worker::ToolReply;
 
 use crate::audit::{AuditSender, Transport};
@@ -42,12 +42,14 @@ mod interactive;
 mod passed;
 mod peer;
 mod record;
+mod secrecy;
 
 pub(crate) use detached::{Detached, go_on};
 use interactive::InteractiveCall;
 pub(crate) use passed::PassedCall;
 pub(crate) use peer::Peer;
 use record::CallRecord;
+pub(crate) use secrecy::CallSecrets;
 
 /// Characters of an unknown tool's name that go into messages and logs.
 const UNKNOWN_NAME_MAX: usize = 128;
@@ -224,6 +226,8 @@ pub(crate) struct Engine {
     pub(crate) audience: Arc<Audience>,
     /// The bound on the memory of all answers.
     pub(crate) answers: Arc<AnswerBudget>,
+    /// Knows the secrets of namespaces.
+    pub(crate) registry: Arc<Registry>,
 }
 
 impl Engine {
@@ -257,8 +261,21 @@ impl Engine {
         let outcome = self.attempt(caller, call, events).await;
         let outcome = outcome.map_err(|error| call.shown(caller, error));
         let status = outcome.as_ref().map(UpstreamReply::status);
-        record.finish(status.map_err(|error| error.code));
+        let status = status.map_err(|error| error.code);
+        let outcome = match call.facts().may_tell_of_failure(status) {
+            true => {
+                let secrets = self.secrets_of(caller, call.facts());
+                // Boxed: most calls succeed, and would carry the room for it.
+                Box::pin(secrets.hide_in_failure(outcome)).await
+            }
+            false => outcome,
+        };
+        record.finish(status);
         outcome
+    }
+
+    fn secrets_of(&self, caller: &Caller, facts: &CallFacts) -> CallSecrets {
+        CallSecrets::new(&self.registry, &facts.namespace, caller.principal.as_ref())
     }
 
     async fn attempt(
@@ -287,15 +304,16 @@ impl Engine {
             (None, Talks::Asks) => {
                 let answers = self.account_of(caller);
                 answers.room().await?;
-                let asking =
-                    InteractiveCall::new(self, &facts.namespace, caller, limit, events, answers);
+                let asking = InteractiveCall::new(self, facts, caller, limit, events, answers);
                 // Boxed, so that the usual call does not carry the room for it.
                 Box::pin(asking.run(|peer| Arc::clone(call).start(peer))).await?
             }
             (None, Talks::Tells | Talks::No) => {
                 let answers = self.account_of(caller);
                 answers.room().await?;
-                self.in_turn(call, limit, events, answers).await?
+                let secrets = events.is_some().then(|| self.secrets_of(caller, facts));
+                let heard = events.zip(secrets);
+                self.in_turn(call, limit, heard, answers).await?
             }
         };
         let (size, allowed) = (reply.size(), facts.max_result());
@@ -350,7 +368,7 @@ impl Engine {
         &self,
         call: &Arc<dyn UpstreamCall>,
         limit: Duration,
-        events: Option<EventSender>,
+        heard: Option<(EventSender, CallSecrets)>,
         answers: AnswerAccount,
     ) -> CallOutcome {
         let entered = AtomicBool::new(false);
@@ -358,7 +376,8 @@ impl Engine {
             let gate = &call.facts().namespace.gate;
             let _permit = gate.enter().await.map_err(|_| overloaded())?;
             entered.store(true, Ordering::Relaxed);
-            let peer = Peer::new(events, None, &self.metrics.events_dropped, answers);
+            let heard = heard.map(|(events, secrets)| (events, Arc::new(secrets)));
+            let peer = Peer::new(heard, None, &self.metrics.events_dropped, answers);
             Arc::clone(call).start(peer).await
         };
         timeout(limit, run)
@@ -386,6 +405,11 @@ impl CallFacts {
             true => self.namespace.max_result_of(&self.subject),
             false => self.namespace.limits.max_result.as_u64(),
         }
+    }
+
+    /// Whether an outcome may tell of a failure: of the call, or of a task.
+    fn may_tell_of_failure(&self, status: Result<&str, CallErrorCode>) -> bool {
+        status != Ok("ok") || self.method.starts_with("tasks/")
     }
 
     /// The arguments of what is named, a JSON object; [`NO_ARGUMENTS`] where there are none.

@@ -145,6 +145,7 @@ pub struct AdmittedRequest {
 
 /// What upstreams share with the surfaces.
 pub(crate) struct Shared {
+    registry: Arc<Registry>,
     changes: SessionChanges,
     /// Who hears of a namespace's changes.
     pub(crate) audience: Arc<Audience>,
@@ -181,6 +182,7 @@ impl Shared {
     pub(crate) fn servers(&self, connector: Arc<dyn Connector>) -> Arc<dyn Upstream> {
         let servers = ExternalServers::new(
             connector,
+            Arc::clone(&self.registry),
             Arc::clone(&self.audience),
             Arc::clone(&self.events),
             self.key.clone(),
@@ -279,6 +281,7 @@ impl Service {
         let sessions = Arc::new(sessions);
         let audience = Audience::new(Arc::clone(&events));
         let shared = Shared {
+            registry: Arc::clone(&parts.registry),
             changes: SessionChanges::new(Arc::clone(&sessions), Arc::clone(&parts.metrics)),
             audience: Arc::clone(&audience),
             events: Arc::clone(&events),
@@ -292,6 +295,7 @@ impl Service {
         );
         let upstreams = upstreams.with(Arc::new(global));
         let passing = PassThrough::new(parts.http_client.clone(), Arc::clone(&parts.metrics));
+        let registry = Arc::clone(&parts.registry);
         let core = Arc::new(Core {
             registry: parts.registry,
             reloader: parts.reloader,
@@ -303,6 +307,7 @@ impl Service {
                 metrics: Arc::clone(&parts.metrics),
                 audience: Arc::clone(&audience),
                 answers: parts.answers,
+                registry,
             },
             upstreams,
             http_client: parts.http_client,

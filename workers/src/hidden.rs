@@ -5,33 +5,58 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::aggregate::AggregateMember;
+use crate::error::CallError;
+use crate::personal::Personal;
 use crate::process::output::Redactor;
 use crate::registry::{Namespace, Registry, UpstreamKind};
 use crate::secrets::Secret;
 
 /// The values of a namespace that must not show.
+#[derive(Default)]
 pub struct HiddenValues(Redactor);
 
+/// The principals whose personal values are hidden.
+#[derive(Clone, Copy)]
+enum Owners<'a> {
+    All,
+    /// A caller alone; a caller without a principal has no values.
+    Caller(Option<&'a str>),
+}
+
 impl Registry {
-    /// What must not show of a namespace's secrets, every principal's personal values included.
+    /// The values of a namespace's secrets, with every principal's personal values.
     pub fn hidden_values(&self, namespace: &Namespace) -> HiddenValues {
+        self.hidden_for(namespace, Owners::All)
+    }
+
+    /// The values that a call can know: those of the namespace's secrets, and the personal values of its caller.
+    pub fn hidden_values_of_call(
+        &self,
+        namespace: &Namespace,
+        principal: Option<&str>,
+    ) -> HiddenValues {
+        self.hidden_for(namespace, Owners::Caller(principal))
+    }
+
+    fn hidden_for(&self, namespace: &Namespace, owners: Owners<'_>) -> HiddenValues {
         let mut values = Vec::new();
-        self.collect(namespace, &mut values);
+        self.collect(namespace, owners, &mut values);
         HiddenValues(Redactor::new(&values))
     }
 
-    fn collect(&self, namespace: &Namespace, values: &mut Vec<Secret>) {
+    fn collect(&self, namespace: &Namespace, owners: Owners<'_>, values: &mut Vec<Secret>) {
         match &namespace.upstream {
             UpstreamKind::Worker(worker) => values.extend(worker.spec().hidden.iter().cloned()),
             UpstreamKind::External(server) => {
                 values.extend(server.spec.secrets.iter().cloned());
-                values.extend(server.spec.personal.of_all(self.personal()));
+                values.extend(self.personal_values(&server.spec.personal, owners));
             }
             UpstreamKind::Remote(server) => {
                 values.extend(server.spec.secrets.iter().cloned());
-                values.extend(server.spec.personal.of_all(self.personal()));
+                values.extend(self.personal_values(&server.spec.personal, owners));
             }
             UpstreamKind::Aggregate(aggregate) => {
                 for member in &aggregate.members {
@@ -47,10 +72,17 @@ impl Registry {
                             _ => continue,
                         },
                     };
-                    self.collect(member, values);
+                    self.collect(member, owners, values);
                 }
             }
             UpstreamKind::Empty | UpstreamKind::System | UpstreamKind::Failed(_) => {}
+        }
+    }
+
+    fn personal_values(&self, settings: &Personal, owners: Owners<'_>) -> Vec<Secret> {
+        match owners {
+            Owners::All => settings.of_all(self.personal()),
+            Owners::Caller(principal) => settings.of_principal(self.personal(), principal),
         }
     }
 }
@@ -59,15 +91,78 @@ fn is_aggregate(namespace: &Namespace) -> bool {
     matches!(namespace.upstream, UpstreamKind::Aggregate(_))
 }
 
+/// Members of MCP messages whose values are words, ids and numbers of the protocol. A secret that reads like one of them
+/// does not change what a message is.
+const PROTOCOL_VALUES: [&str; 16] = [
+    "jsonrpc",
+    "id",
+    "method",
+    "code",
+    "type",
+    "role",
+    "mimeType",
+    "level",
+    "isError",
+    "progress",
+    "total",
+    "progressToken",
+    "requestId",
+    "taskId",
+    "status",
+    "resultType",
+];
+
+/// Further names of members that the protocol gives.
+const PROTOCOL_NAMES: [&str; 14] = [
+    "params",
+    "result",
+    "error",
+    "message",
+    "data",
+    "content",
+    "text",
+    "structuredContent",
+    "_meta",
+    "logger",
+    "resource",
+    "blob",
+    "annotations",
+    "statusMessage",
+];
+
 impl HiddenValues {
+    /// Whether there is nothing to hide.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// A text without them.
     pub fn hide(&self, text: &str) -> String {
         let hidden = self.0.hide(text.into(), false);
         String::from_utf8_lossy(&hidden).into_owned()
     }
 
+    /// A failure without them: in its message and in its details.
+    pub fn hide_in_error(&self, mut error: CallError) -> CallError {
+        if self.is_empty() {
+            return error;
+        }
+        error.message = self.hide(&error.message);
+        let details = error.details.as_deref();
+        let hidden = details.and_then(|details| self.hide_in_json(details.get().as_bytes()));
+        if let Some(hidden) = hidden {
+            let hidden = String::from_utf8(hidden).ok();
+            error.details = hidden.and_then(|hidden| RawValue::from_string(hidden).ok());
+        }
+        error
+    }
+
     /// JSON without them: in texts, names of members, and numbers that are written like one. `None` where none is in it.
+    /// What a message of the protocol is made of stays as it is.
     pub fn hide_in_json(&self, json: &[u8]) -> Option<Vec<u8>> {
+        if !self.0.may_be_in_json(json) {
+            return None;
+        }
         let Ok(mut value) = serde_json::from_slice::<Value>(json) else {
             // No JSON, then: a text.
             let hidden = self.0.hide(json.to_vec(), false);
@@ -106,9 +201,17 @@ impl HiddenValues {
             Value::Object(members) => {
                 let mut found = false;
                 for (name, mut member) in std::mem::take(members) {
+                    let is_nested = member.is_object() || member.is_array();
+                    let is_word = PROTOCOL_VALUES.contains(&&*name);
+                    if !is_word || is_nested {
+                        found |= self.hide_in(&mut member);
+                    }
+                    if is_word || PROTOCOL_NAMES.contains(&&*name) {
+                        members.insert(name, member);
+                        continue;
+                    }
                     let shown = self.hide(&name);
                     found |= shown != name;
-                    found |= self.hide_in(&mut member);
                     members.insert(shown, member);
                 }
                 found
@@ -120,6 +223,7 @@ impl HiddenValues {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::CallErrorCode;
 
     fn hidden(json: &str) -> Option<String> {
         let secrets = ["hunter2", "4711", "line one\nline \"two\"!", "a\"b\\c"];
@@ -127,6 +231,18 @@ mod tests {
         let values = HiddenValues(Redactor::new(&secrets));
         let hidden = values.hide_in_json(json.as_bytes())?;
         Some(String::from_utf8(hidden).expect("was text"))
+    }
+
+    #[test]
+    fn a_failure_is_told_without_values() {
+        let values = HiddenValues(Redactor::new(&[Secret::new("hunter2")]));
+        let mut error = CallError::new(CallErrorCode::InternalError, "no hunter2");
+        let details = r#"{"traceback":"x = \"hunter2\"\n"}"#.to_owned();
+        error.details = RawValue::from_string(details).ok();
+        let hidden = values.hide_in_error(error);
+        assert_eq!(hidden.message, "no [redacted]");
+        let details = hidden.details.expect("details");
+        assert_eq!(details.get(), r#"{"traceback":"x = \"[redacted]\"\n"}"#);
     }
 
     #[test]
@@ -142,10 +258,23 @@ mod tests {
             (r#""a\"b\\c""#, r#""[redacted]""#),
             (r#""\u0068unter2""#, r#""[redacted]""#),
             ("hunter2 {", "[redacted] {"),
+            (
+                r#"{"id":4711,"error":{"code":4711,"message":"is 4711","data":4711}}"#,
+                r#"{"error":{"code":4711,"data":"[redacted]","message":"is [redacted]"},"id":4711}"#,
+            ),
+            (
+                r#"{"type":{"hunter2":"hunter2"}}"#,
+                r#"{"type":{"[redacted]":"[redacted]"}}"#,
+            ),
         ] {
             assert_eq!(hidden(json).as_deref(), Some(shown), "{json}");
         }
-        for json in [r#"{"b":1.50,"a":9007199254740993,"c":null}"#, "", "{"] {
+        for json in [
+            r#"{"id":4711,"type":"hunter2"}"#,
+            r#"{"b":1.50,"a":9007199254740993,"c":null}"#,
+            "",
+            "{",
+        ] {
             assert_eq!(hidden(json), None, "{json}");
         }
     }

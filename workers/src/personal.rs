@@ -261,6 +261,18 @@ impl Personal {
         own.map(|(_, value)| value.clone()).collect()
     }
 
+    /// The values of a principal that the server may get.
+    pub(crate) fn of_principal(
+        &self,
+        secrets: &PersonalSecrets,
+        principal: Option<&str>,
+    ) -> Vec<Secret> {
+        let own = principal.and_then(|principal| secrets.of(principal));
+        let own = own.iter().flat_map(|own| &**own);
+        let own = own.filter(|(key, _)| self.slots.contains(*key));
+        own.map(|(_, value)| value.clone()).collect()
+    }
+
     fn for_nobody(&self, namespace: &NamespaceName) -> CallError {
         let message = format!(
             "namespace {namespace} needs credentials of whoever calls, and this call has no principal of its own: use a listener \

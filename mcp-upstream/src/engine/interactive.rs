@@ -24,9 +24,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::gate::Permit;
-use tooldock_workers::registry::Namespace;
 
-use super::{CallOutcome, Engine, EventSender, Peer, Work, overloaded, timed_out};
+use super::{
+    CallFacts, CallOutcome, CallSecrets, Engine, EventSender, Peer, Work, overloaded, timed_out,
+};
 use crate::caller::Caller;
 use crate::interaction::{CallInteractions, after};
 
@@ -44,6 +45,7 @@ pub(super) struct InteractiveCall<'a> {
     /// What is left of it while the clock stands.
     left: Duration,
     questions: Arc<CallInteractions>,
+    secrets: Arc<CallSecrets>,
     answers: AnswerAccount,
 }
 
@@ -63,7 +65,7 @@ enum Resumed {
 impl<'a> InteractiveCall<'a> {
     pub(super) fn new(
         engine: &'a Engine,
-        namespace: &Arc<Namespace>,
+        facts: &CallFacts,
         caller: &Caller,
         limit: Duration,
         events: Option<EventSender>,
@@ -74,7 +76,8 @@ impl<'a> InteractiveCall<'a> {
             engine,
             limit,
             left: limit,
-            questions: CallInteractions::new(Arc::clone(namespace), principal, events),
+            questions: CallInteractions::new(Arc::clone(&facts.namespace), principal, events),
+            secrets: Arc::new(engine.secrets_of(caller, facts)),
             answers,
         }
     }
@@ -94,10 +97,12 @@ impl<'a> InteractiveCall<'a> {
             questions: Arc::clone(&self.questions),
             dropped: dropped.clone(),
             audience: Arc::clone(&self.engine.audience),
+            secrets: Arc::clone(&self.secrets),
         };
         let events = self.questions.events().cloned();
+        let heard = events.map(|events| (events, Arc::clone(&self.secrets)));
         let answers = self.answers.clone();
-        let mut work = start(Peer::new(events, Some(Arc::new(inbox)), dropped, answers));
+        let mut work = start(Peer::new(heard, Some(Arc::new(inbox)), dropped, answers));
         self.phases(work.as_mut(), permit).await
     }
 

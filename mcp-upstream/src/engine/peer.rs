@@ -8,32 +8,46 @@ use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::worker::{CallSink, LogLevel};
 
 use super::interactive::CallInbox;
-use super::{EventSender, PeerEvent};
+use super::{CallSecrets, EventSender, PeerEvent};
 use crate::interaction::{Asked, Interaction, cannot_be_asked};
 
 /// Who can be told something before the answer, and perhaps asked. Never waits. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Peer {
-    /// Where what is said goes, and where it is counted that nobody reads in time.
-    heard: Option<(EventSender, IntCounter)>,
+    /// Hears what is said; None where nobody does.
+    heard: Option<Listener>,
     /// Of a call that may ask.
     inbox: Option<Arc<CallInbox>>,
     /// Counts the answer of the call; None where the gateway asks for itself.
     answers: Option<AnswerAccount>,
 }
 
+/// The client's ear.
+#[derive(Clone)]
+struct Listener {
+    events: EventSender,
+    /// Counts what nobody reads in time.
+    dropped: IntCounter,
+    /// Hidden in what is said.
+    secrets: Arc<CallSecrets>,
+}
+
 impl Peer {
-    /// A client that hears what is said where there are `events`, and can be asked where there is an inbox. What nobody
+    /// A client that hears what is said where there are events, without the secrets beside them, and can be asked where there is an inbox. What nobody
     /// reads in time is counted in `dropped`; a client that hears nothing costs no count.
     pub(super) fn new(
-        events: Option<EventSender>,
+        heard: Option<(EventSender, Arc<CallSecrets>)>,
         inbox: Option<Arc<CallInbox>>,
         dropped: &IntCounter,
         answers: AnswerAccount,
     ) -> Self {
         Self {
             answers: Some(answers),
-            heard: events.map(|events| (events, dropped.clone())),
+            heard: heard.map(|(events, secrets)| Listener {
+                events,
+                dropped: dropped.clone(),
+                secrets,
+            }),
             inbox,
         }
     }
@@ -50,8 +64,10 @@ impl Peer {
     /// Passes a whole notification on; a log message with a level only to a client that wants messages of it. What
     /// nobody reads in time is dropped and counted.
     pub(crate) fn say(&self, level: Option<LogLevel>, message: Bytes) {
-        if let Some((events, dropped)) = &self.heard {
-            events.tell(PeerEvent::Message { level, message }, dropped);
+        if let Some(heard) = &self.heard {
+            let message = heard.secrets.hide_in(message);
+            let event = PeerEvent::Message { level, message };
+            heard.events.tell(event, &heard.dropped);
         }
     }
 

@@ -33,6 +33,7 @@ fn fixture(change: impl FnOnce(&mut Namespace)) -> Fixture {
             metrics: Arc::new(metrics),
             audience: testing::audience().2,
             answers: AnswerBudget::unbounded(),
+            registry: Arc::default(),
         }),
         backend,
         namespace: Arc::new(namespace),

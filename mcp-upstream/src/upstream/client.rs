@@ -22,7 +22,7 @@ use bytes::Bytes;
 use tokio::sync::watch::Receiver;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::process::output::RecentLines;
-use tooldock_workers::registry::Namespace;
+use tooldock_workers::registry::{Namespace, Registry};
 use tooldock_workers::worker::LogLevel;
 
 use super::health::ServerHealth;
@@ -76,6 +76,7 @@ use task_names::TaskNames;
 /// What is known of external servers beside their processes.
 pub(crate) struct ExternalServers {
     processes: Arc<dyn Connector>,
+    registry: Arc<Registry>,
     audience: Arc<Audience>,
     events: Arc<EventLog>,
     notices: notifications::NotificationQuota,
@@ -99,6 +100,7 @@ pub(crate) struct Leased {
 impl ExternalServers {
     pub(crate) fn new(
         processes: Arc<dyn Connector>,
+        registry: Arc<Registry>,
         audience: Arc<Audience>,
         events: Arc<EventLog>,
         key: SessionKey,
@@ -106,6 +108,7 @@ impl ExternalServers {
     ) -> Arc<Self> {
         Arc::new(Self {
             processes,
+            registry,
             audience,
             events,
             notices: notifications::NotificationQuota::default(),
@@ -247,9 +250,18 @@ impl ExternalServers {
     }
 
     fn new_handler(&self, namespace: &Namespace, scope: ProcessOwner) -> Arc<InboundHandler> {
+        // What is said in a call goes by way of the call, which hides its secrets itself.
+        let hidden = match &scope {
+            ProcessOwner::Session(session) => session.upgrade().map(|session| {
+                let principal = session.binding().principal.as_deref();
+                self.registry.hidden_values_of_call(namespace, principal)
+            }),
+            ProcessOwner::Call => None,
+        };
         InboundHandler::new(
             namespace.name.clone(),
             scope,
+            hidden.unwrap_or_default(),
             Arc::clone(&self.audience),
             Arc::clone(&self.events),
             namespace.limits.ask_timeout,

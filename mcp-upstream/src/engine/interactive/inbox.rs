@@ -6,7 +6,7 @@ use prometheus::IntCounter;
 use tooldock_workers::worker::{CallEvent, CallSink};
 
 use crate::broadcast::Audience;
-use crate::engine::PeerEvent;
+use crate::engine::{CallSecrets, PeerEvent};
 use crate::interaction::{Asked, CallInteractions, Interaction, of_function};
 
 /// The reader's end. Never waits.
@@ -15,6 +15,8 @@ pub(in crate::engine) struct CallInbox {
     pub(super) dropped: IntCounter,
     /// Who hears what concerns more than this call.
     pub(super) audience: Arc<Audience>,
+    /// Hidden in what is said.
+    pub(super) secrets: Arc<CallSecrets>,
 }
 
 impl CallInbox {
@@ -33,8 +35,14 @@ impl CallSink for CallInbox {
             }
         };
         match event {
-            CallEvent::Progress(report) => tell(PeerEvent::Progress(report)),
-            CallEvent::Log { level, params } => tell(PeerEvent::Log { level, params }),
+            CallEvent::Progress(report) if events.is_some() => {
+                tell(PeerEvent::Progress(self.secrets.hide_in(report)));
+            }
+            CallEvent::Log { level, params } if events.is_some() => {
+                let params = self.secrets.hide_in(params);
+                tell(PeerEvent::Log { level, params });
+            }
+            CallEvent::Progress(_) | CallEvent::Log { .. } => {}
             CallEvent::Dropped(count) if events.is_some() => self.dropped.inc_by(count),
             CallEvent::Dropped(_) => {}
             CallEvent::Ask(ask) => {

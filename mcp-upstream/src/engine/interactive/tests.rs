@@ -8,6 +8,7 @@ use tooldock_workers::answers::AnswerBudget;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::gate::Gate;
 use tooldock_workers::parking::Parking;
+use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::{AskMethod, Operation, Question};
 
 use super::*;
@@ -47,6 +48,7 @@ fn fixture_with(change: impl FnOnce(&mut Namespace)) -> Fixture {
             metrics: Arc::new(metrics),
             audience: testing::audience().2,
             answers: AnswerBudget::unbounded(),
+            registry: Arc::default(),
         }),
         backend,
         namespace: Arc::new(namespace),
@@ -466,9 +468,19 @@ async fn a_tool_without_context_has_nothing_around_it() {
 async fn questions_of_a_call_that_is_gone_fail_at_once() {
     let fixture = fixture();
     let (sender, _events) = events();
+    let operation = Operation::CallTool {
+        tool: "talk".into(),
+        arguments: Bytes::from_static(b"{}"),
+    };
+    let call = function_call(
+        &fixture.backend,
+        &fixture.namespace,
+        Client::Plain,
+        operation,
+    );
     let call = InteractiveCall::new(
         &fixture.engine,
-        &fixture.namespace,
+        call.facts(),
         &caller(),
         Duration::from_secs(3),
         Some(sender),

@@ -23,7 +23,7 @@ use super::failure::Failure;
 use super::headers::{self, BodyKind};
 use super::pending::Pending;
 use super::tap::{self, LongMessage, Said};
-use crate::engine::timed_out;
+use crate::engine::{CallSecrets, timed_out};
 use crate::reply::{Head, Reply};
 use crate::stream::frame;
 use crate::upstream::http::port::{BackendResponse, BodyError, ResponseBody};
@@ -167,13 +167,18 @@ impl Incoming {
 }
 
 /// The reply of one message that is there as a whole.
-fn whole_message(head: Head, body: Bytes, mut pending: Box<Pending>) -> Reply {
+fn whole_message(head: Head, mut body: Bytes, mut pending: Box<Pending>) -> Reply {
     let asked = pending.id().is_some();
     if asked && body.trim_ascii().is_empty() {
         return pending.fail(&Failure::Malformed("it is empty"));
     }
     match tap::read(&body, pending.id()) {
-        Said::Answer(status) => pending.finish(Ok(status)),
+        Said::Answer(status) => {
+            if status != "ok" {
+                body = pending.secrets().hide_in(body);
+            }
+            pending.finish(Ok(status));
+        }
         Said::Foreign => return pending.fail(&Failure::Foreign),
         Said::Question | Said::Other if asked => {
             return pending.fail(&Failure::Malformed("it answers nothing"));
@@ -293,6 +298,16 @@ fn events(mut head: Head, body: Box<dyn ResponseBody>, pending: Box<Pending>) ->
     flow.reply(head)
 }
 
+/// An event without secrets, unless it is the answer to a call that succeeded, or a question.
+pub(super) fn without_secrets(event: Bytes, said: Said, secrets: &CallSecrets) -> Bytes {
+    match said {
+        Said::Answer("ok") | Said::Question => event,
+        Said::Answer(_) | Said::Other | Said::Foreign => {
+            events::with_data(event, |data| secrets.hide_in(data))
+        }
+    }
+}
+
 /// Tells proxies on the way to pass each event on at once.
 pub(super) fn unbuffered(head: &mut Head) {
     if !head.headers.iter().any(|(name, _)| *name == CACHE_CONTROL) {
@@ -331,8 +346,7 @@ impl Flow for EventFlow {
                 if bytes > self.pending.max() {
                     return self.give_up(too_large(self.pending.max()));
                 }
-                self.hear(&event);
-                return Some(Ok(event));
+                return Some(Ok(self.heard(event)));
             }
             if self.splitter.pending() > HOLD {
                 let part = self.splitter.take();
@@ -366,8 +380,18 @@ impl EventFlow {
         self.long.is_some() || self.splitter.pending() > 0
     }
 
-    /// Notes what an event says that is being passed on.
-    fn hear(&mut self, event: &[u8]) {
+    /// Notes what an event says that is being passed on, and gives it back without secrets where it tells of a failure, or of
+    /// what happens before the answer. The end of an event that was passed on in parts stays as it is.
+    fn heard(&mut self, event: Bytes) -> Bytes {
+        let is_whole = self.long.is_none();
+        let said = self.hear(&event);
+        match is_whole {
+            true => without_secrets(event, said, self.pending.secrets()),
+            false => event,
+        }
+    }
+
+    fn hear(&mut self, event: &[u8]) -> Said {
         let fields = events::fields(event);
         if let Some(id) = fields.id {
             self.resumable = true;
@@ -392,6 +416,7 @@ impl EventFlow {
             // An answer that nobody waits for is no harm in a stream.
             Said::Other | Said::Foreign => {}
         }
+        said
     }
 
     /// The stream cannot go on. Its client is told so in an event where nothing better can happen: a stream that can be

@@ -120,6 +120,40 @@ pub(super) fn fields(event: &[u8]) -> Fields<'_> {
     fields
 }
 
+/// An event with other data, or as it is where the data stay.
+pub(super) fn with_data(event: Bytes, change: impl FnOnce(Bytes) -> Bytes) -> Bytes {
+    let Some(data) = fields(&event).data else {
+        return event;
+    };
+    let before = match data {
+        Cow::Borrowed(data) => event.slice_ref(data),
+        Cow::Owned(data) => data.into(),
+    };
+    let after = change(before.clone());
+    if after == before {
+        return event;
+    }
+    let mut changed = BytesMut::with_capacity(event.len());
+    let lines = event.split(|byte| matches!(byte, b'\n' | b'\r'));
+    for line in lines.filter(|line| !line.is_empty() && !is_data(line)) {
+        changed.extend_from_slice(line);
+        changed.extend_from_slice(b"\n");
+    }
+    for line in after.split(|byte| *byte == b'\n') {
+        changed.extend_from_slice(b"data: ");
+        changed.extend_from_slice(line);
+        changed.extend_from_slice(b"\n");
+    }
+    changed.extend_from_slice(b"\n");
+    changed.freeze()
+}
+
+fn is_data(line: &[u8]) -> bool {
+    let line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
+    line.strip_prefix(b"data")
+        .is_some_and(|rest| matches!(rest.first(), None | Some(b':')))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -201,6 +235,31 @@ mod tests {
             };
             let (whole, _) = events(&[STREAM.as_bytes()]);
             prop_assert_eq!(data(&found), data(&whole));
+        }
+    }
+
+    #[test]
+    fn an_event_gets_other_data_and_keeps_its_other_lines() {
+        let with = |event: &'static str| {
+            let event = with_data(Bytes::from_static(event.as_bytes()), |data| {
+                let text = String::from_utf8(data.to_vec()).expect("was text");
+                text.replace("secret", "[redacted]").into()
+            });
+            String::from_utf8(event.to_vec()).expect("was text")
+        };
+        for (event, changed) in [
+            (": comment\r\n\r\n", ": comment\r\n\r\n"),
+            ("data: plain\r\n\r\n", "data: plain\r\n\r\n"),
+            (
+                "id: 7\r\ndata: a secret\r\n\r\n",
+                "id: 7\ndata: a [redacted]\n\n",
+            ),
+            (
+                "data:secret\nevent: message\ndata: b\n\n",
+                "event: message\ndata: [redacted]\ndata: b\n\n",
+            ),
+        ] {
+            assert_eq!(with(event), changed);
         }
     }
 }

@@ -14,15 +14,15 @@ use http::{Method, StatusCode};
 use tokio::time::timeout;
 use tooldock_workers::registry::Namespace;
 
-use super::events::Splitter;
+use super::events::{self, Splitter};
 use super::failure::Failure;
 use super::headers::{self, BodyKind};
 use super::pending::Stay;
 use super::resume::EventIds;
 use super::up::{Outgoing, Up};
-use super::{answer, up_of_stream};
+use super::{answer, tap, up_of_stream};
 use crate::caller::Caller;
-use crate::engine::timed_out;
+use crate::engine::{CallSecrets, timed_out};
 use crate::jsonrpc::RequestError;
 use crate::mcp::head::McpHead;
 use crate::mcp::{Core, stream_place};
@@ -159,7 +159,8 @@ async fn begin(
     let open = &up.core.open_streams;
     let listed = open.enter(OpenKind::PassedThrough, name, principal, &stream);
     // Ends with its reader, with the session, or with the server.
-    tokio::spawn(pump(response.body, stream, of_session));
+    let secrets = CallSecrets::new(&up.core.registry, up.namespace, up.principal.as_ref());
+    tokio::spawn(pump(response.body, stream, of_session, secrets));
     Ok(Reply::Events {
         head,
         events,
@@ -176,8 +177,25 @@ impl Drop for Unfinished {
     }
 }
 
+/// An event without secrets, as far as it tells of failures.
+fn shown(event: Bytes, secrets: &CallSecrets) -> Bytes {
+    if secrets.are_none() {
+        return event;
+    }
+    let said = match events::fields(&event).data {
+        Some(data) => tap::read(&data, None),
+        None => return event,
+    };
+    answer::without_secrets(event, said, secrets)
+}
+
 /// Puts the server's events on the stream.
-async fn pump(mut body: Box<dyn ResponseBody>, stream: Arc<Stream>, of_session: Option<OfSession>) {
+async fn pump(
+    mut body: Box<dyn ResponseBody>,
+    stream: Arc<Stream>,
+    of_session: Option<OfSession>,
+    secrets: CallSecrets,
+) {
     let unfinished = Unfinished(Arc::clone(&stream));
     let mut splitter = Splitter::default();
     let (mut stay, ids) = of_session.unzip();
@@ -224,7 +242,7 @@ async fn pump(mut body: Box<dyn ResponseBody>, stream: Arc<Stream>, of_session: 
             if let Some(ids) = &ids {
                 ids.note_event(&event);
             }
-            if !stream.push(event) {
+            if !stream.push(shown(event, &secrets)) {
                 return;
             }
         }

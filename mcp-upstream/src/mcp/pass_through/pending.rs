@@ -15,7 +15,7 @@ use super::affinity::told;
 use super::failure::Failure;
 use super::resume::EventIds;
 use super::up::{Up, Way};
-use crate::engine::{PassedCall, timed_out};
+use crate::engine::{CallSecrets, PassedCall, timed_out};
 use crate::protocol::Era;
 use crate::reply::Reply;
 use crate::session::in_flight::InFlightCall;
@@ -39,6 +39,8 @@ pub(super) struct Pending {
     cancel: Option<Cancel>,
     /// The events of its session.
     events: Option<Arc<EventIds>>,
+    /// Hidden in what the server says of failures.
+    secrets: CallSecrets,
 }
 
 /// What it takes to tell a server that a request of a session is given up. Dropped, it does so. A server of 2026-07-28 hears
@@ -170,12 +172,18 @@ impl Pending {
             stay,
             cancel,
             events: session.map(|session| up.events_of(session)),
+            secrets: CallSecrets::new(&up.core.registry, namespace, up.principal.as_ref()),
         })
     }
 
     /// The id of a request.
     pub(super) fn id(&self) -> Option<&str> {
         self.id.as_deref()
+    }
+
+    /// The secrets that the server may quote.
+    pub(super) fn secrets(&self) -> &CallSecrets {
+        &self.secrets
     }
 
     /// Where the message may be given up before it goes up.

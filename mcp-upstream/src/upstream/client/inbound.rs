@@ -25,6 +25,7 @@ use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
+use tooldock_workers::hidden::HiddenValues;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::{AskMethod, LogLevel, Question};
 
@@ -51,6 +52,8 @@ const WAITING_BYTES: usize = 4 * 1024 * 1024;
 pub(crate) struct InboundHandler {
     namespace: NamespaceName,
     scope: ProcessOwner,
+    /// The secrets of the server, hidden in what it says outside of calls.
+    hidden: HiddenValues,
     audience: Arc<Audience>,
     events: Arc<EventLog>,
     /// How long a question may take that no call asked.
@@ -108,6 +111,7 @@ impl InboundHandler {
     pub(crate) fn new(
         namespace: NamespaceName,
         scope: ProcessOwner,
+        hidden: HiddenValues,
         audience: Arc<Audience>,
         events: Arc<EventLog>,
         ask_timeout: Duration,
@@ -116,6 +120,7 @@ impl InboundHandler {
         Arc::new(Self {
             namespace,
             scope,
+            hidden,
             audience,
             events,
             ask_timeout,
@@ -230,7 +235,9 @@ impl InboundHandler {
                 published(names.as_ref(), notification.message.clone()),
             );
         } else if let ProcessOwner::Session(_) = self.scope {
-            self.put(notification.message.clone());
+            let message = notification.message.clone();
+            let hidden = self.hidden.hide_in_json(&message);
+            self.put(hidden.map_or(message, Bytes::from));
         }
     }
 

@@ -41,6 +41,18 @@ impl Redactor {
         }
     }
 
+    /// Whether there is nothing to hide.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.needles.is_empty()
+    }
+
+    /// Whether a value may be in JSON: written out, or with characters that are escaped.
+    pub(crate) fn may_be_in_json(&self, json: &[u8]) -> bool {
+        let is_escaped = || memchr::memchr(b'\\', json).is_some();
+        let mut needles = self.needles.iter();
+        !self.is_empty() && (is_escaped() || needles.any(|needle| needle.find(json).is_some()))
+    }
+
     /// The line without them. Of a line that was `cut`, the end may be the beginning of one.
     pub(crate) fn hide(&self, line: Vec<u8>, cut: bool) -> Vec<u8> {
         self.needles

@@ -28,6 +28,7 @@ fn handler(scope: ProcessOwner) -> Arc<InboundHandler> {
     InboundHandler::new(
         name,
         scope,
+        HiddenValues::default(),
         audience,
         log,
         Duration::from_secs(600),

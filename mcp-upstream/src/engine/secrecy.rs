@@ -1,0 +1,96 @@
+//! Secrets in everything that leaves about a failure: hidden in errors, in results that say `isError`, in progress and in log
+//! messages (SCR-14). The result of a call that succeeded is the tool's own and stays as it is.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use tooldock_workers::hidden::HiddenValues;
+use tooldock_workers::registry::{Namespace, Registry};
+
+use super::{CallOutcome, UpstreamReply};
+use crate::heavy_work;
+
+/// A reply of more bytes than this is read on a thread that carries no messages.
+const LARGE: usize = 64 * 1024;
+
+/// The secrets that a call can know: of its namespace, and of its caller. Looked up when there is something to hide them in.
+pub(crate) struct CallSecrets {
+    registry: Arc<Registry>,
+    namespace: Arc<Namespace>,
+    principal: Option<Arc<str>>,
+    values: OnceLock<Arc<HiddenValues>>,
+}
+
+impl CallSecrets {
+    pub(crate) fn new(
+        registry: &Arc<Registry>,
+        namespace: &Arc<Namespace>,
+        principal: Option<&Arc<str>>,
+    ) -> Self {
+        Self {
+            registry: Arc::clone(registry),
+            namespace: Arc::clone(namespace),
+            principal: principal.cloned(),
+            values: OnceLock::new(),
+        }
+    }
+
+    fn values(&self) -> &Arc<HiddenValues> {
+        self.values.get_or_init(|| {
+            let principal = self.principal.as_deref();
+            Arc::new(
+                self.registry
+                    .hidden_values_of_call(&self.namespace, principal),
+            )
+        })
+    }
+
+    /// Whether there is nothing to hide.
+    pub(crate) fn are_none(&self) -> bool {
+        self.values().is_empty()
+    }
+
+    /// A message about a call, as JSON, without secrets.
+    pub(crate) fn hide_in(&self, message: Bytes) -> Bytes {
+        match self.values().hide_in_json(&message) {
+            Some(hidden) => hidden.into(),
+            None => message,
+        }
+    }
+
+    /// A failure without secrets: an error, or a reply that tells of one.
+    ///
+    /// # Errors
+    ///
+    /// The failure; `overloaded` where there is no room to read a large reply.
+    pub(super) async fn hide_in_failure(&self, outcome: CallOutcome) -> CallOutcome {
+        let values = self.values();
+        if values.is_empty() {
+            return outcome;
+        }
+        match outcome {
+            Err(error) => Err(values.hide_in_error(error)),
+            Ok(UpstreamReply::Response(response)) => match self.hidden(response.payload()).await? {
+                Some(hidden) => Ok(UpstreamReply::Response(response.with_payload(hidden))),
+                None => Ok(UpstreamReply::Response(response)),
+            },
+            Ok(UpstreamReply::Result(result)) => {
+                let hidden = self.hidden(&result).await?;
+                Ok(UpstreamReply::Result(hidden.unwrap_or(result)))
+            }
+            Ok(reply @ UpstreamReply::Value(_)) => Ok(reply),
+        }
+    }
+
+    async fn hidden(&self, json: &[u8]) -> Result<Option<Bytes>, super::CallError> {
+        let values = self.values();
+        let hidden = match json.len() > LARGE {
+            false => values.hide_in_json(json),
+            true => {
+                let (values, json) = (Arc::clone(values), json.to_vec());
+                heavy_work::run(&self.principal, move || values.hide_in_json(&json)).await?
+            }
+        };
+        Ok(hidden.map(Bytes::from))
+    }
+}
