@@ -1,6 +1,10 @@
 //! What an author of tools learns from answers and the log.
 
+use std::fs;
+use std::process::Command;
+
 use serde_json::json;
+use tempfile::TempDir;
 
 use crate::support::{Gateway, eventually};
 
@@ -187,4 +191,80 @@ async fn what_a_tool_prints_and_logs_has_namespace_level_and_request_in_the_log(
             }
         }
     }
+}
+
+/// The exit status and the output of `tooldock check`.
+fn check(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_tooldock"))
+        .arg("check")
+        .args(arguments)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .output()
+        .expect("started");
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
+}
+
+#[test]
+fn check_names_file_and_line_of_mistakes_in_a_folder_that_no_gateway_serves() {
+    let folder = TempDir::new().expect("a temporary directory");
+    let tools = folder.path().join("my-tools");
+    fs::create_dir(&tools).expect("made");
+    let write = |name: &str, text: &str| fs::write(tools.join(name), text).expect("written");
+    // Nothing is imported: a package that is not there is no mistake here.
+    let good = "import not_there\nfrom fastmcp.tools import tool\n\n@tool\ndef add(a: int) -> int:\n    return a\n";
+    write("add.py", good);
+    let path = tools.display().to_string();
+    let (status, text) = check(&[&path]);
+    assert_eq!(status, Some(0), "{text}");
+    write("_helper.py", "x = 1\nreturn x\n");
+    write(
+        "star.py",
+        "from fastmcp.tools import tool\n\n@tool\ndef star(*all: int) -> int:\n    return 1\n",
+    );
+    let (status, text) = check(&[&path]);
+    assert_eq!(status, Some(2), "{text}");
+    assert!(text.contains("_helper.py:2: SyntaxError"), "{text}");
+    assert!(
+        text.contains("star.py:4: star will not be served"),
+        "{text}"
+    );
+    let (status, text) = check(&[&format!("{path}/add.py")]);
+    assert_eq!(status, Some(0), "{text}");
+    let (status, text) = check(&[&format!("{path}/_helper.py"), "--format", "github"]);
+    assert_eq!(status, Some(2), "{text}");
+    let line = text.lines().next().unwrap_or_default();
+    let expected = format!("::error file={path}/_helper.py,line=2::SyntaxError");
+    assert!(line.starts_with(&expected), "{text}");
+}
+
+#[tokio::test]
+async fn check_imports_the_files_of_a_served_folder_with_its_variables_and_hides_secrets() {
+    let imports = "import os\n\nimport not_there\n";
+    let raises = "import os\nassert os.environ['REGION'] == 'eu'\nraise ValueError('no ' + os.environ['API_KEY'])\n";
+    let gateway = Gateway::with_tools([
+        ("author", "raises.py", RAISES),
+        ("author", "imports.py", imports),
+        ("author", "secret.py", raises),
+        (
+            "author",
+            "tooldock.yaml",
+            "env: { REGION: 'eu' }\nsecrets: [API_KEY]\n",
+        ),
+    ])
+    .start()
+    .await;
+    let folder = gateway.tools_dir().join("author");
+    let (status, text) = check(&[&folder.display().to_string()]);
+    assert_eq!(status, Some(2), "{text}");
+    assert!(
+        text.contains("imports.py:3: No module named 'not_there'"),
+        "{text}"
+    );
+    assert!(text.contains("secret.py:3: KeyError: 'API_KEY'"), "{text}");
+    assert!(!text.contains("raises.py"), "{text}");
 }

@@ -11,7 +11,7 @@ use tooldock_workers::mask::{self, MASK};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::precedence;
 use tooldock_workers::remote::RemoteServerConfig;
-use tooldock_workers::scan;
+use tooldock_workers::scan::{self, PythonCheck};
 use tooldock_workers::secrets::{SecretSource as _, SecretStore, Secrets};
 use tooldock_workers::yaml::{self, Value};
 
@@ -127,10 +127,8 @@ pub(crate) fn part(effective: &Effective, target: &Target) -> Checked {
     let namespaces = &effective.config.namespaces;
     match target {
         Target::Servers(file) => external::check_file(file, namespaces, &secrets(effective).0),
-        Target::Namespace(folder) => Checked {
-            findings: scan::check_folder(folder, namespaces, &secrets(effective).0),
-            ..Checked::default()
-        },
+        Target::Namespace(folder) => folder_part(effective, folder, None),
+        Target::Python(folder, file) => folder_part(effective, folder, Some(file)),
         Target::DataDir(data) => {
             let mut checked = servers(effective);
             let folders = scan::check(&data.join("tools"), namespaces, &secrets(effective).0);
@@ -138,6 +136,58 @@ pub(crate) fn part(effective: &Effective, target: &Target) -> Checked {
             checked
         }
     }
+}
+
+/// What is said of the folder of a namespace, or of one Python file in it.
+fn folder_part(effective: &Effective, folder: &Path, file: Option<&str>) -> Checked {
+    // `DATA/tools/NAME` is of that data directory, whatever the configuration says.
+    let tools = folder
+        .parent()
+        .filter(|parent| parent.file_name().is_some_and(|it| it == "tools"));
+    let python = PythonCheck {
+        workers: &effective.config.workers,
+        data_dir: tools.and_then(Path::parent).unwrap_or(&effective.data_dir),
+        only: file,
+    };
+    let namespaces = &effective.config.namespaces;
+    let mut findings = scan::check_folder(folder, namespaces, &secrets(effective).0, &python);
+    if let Some(file) = file {
+        let file = folder.join(file).display().to_string();
+        findings.retain(|it| it.place.starts_with(&file));
+    }
+    Checked {
+        findings,
+        ..Checked::default()
+    }
+}
+
+/// Findings as annotations of GitHub Actions, a line each.
+pub(crate) fn annotations(checked: &Checked) -> String {
+    let escaped = |text: &str| {
+        let text = text.replace('%', "%25");
+        text.replace('\r', "%0D").replace('\n', "%0A")
+    };
+    let property = |text: &str| escaped(text).replace(':', "%3A").replace(',', "%2C");
+    let here = std::env::current_dir().unwrap_or_default();
+    let mut lines = String::new();
+    for finding in &checked.findings {
+        let kind = match finding.is_error {
+            true => "error",
+            false => "warning",
+        };
+        let (file, line) = match finding.place.rsplit_once(':') {
+            Some((file, line)) if line.parse::<u32>().is_ok() => (file, Some(line)),
+            _ => (&*finding.place, None),
+        };
+        let path = Path::new(file);
+        let path = path.strip_prefix(&here).unwrap_or(path);
+        let file = property(&path.display().to_string());
+        let line = line.map(|line| format!(",line={line}"));
+        let line = line.unwrap_or_default();
+        let message = escaped(&finding.message);
+        let _ = writeln!(lines, "::{kind} file={file}{line}::{message}");
+    }
+    lines
 }
 
 /// What is said of external servers, in the configuration and in the data directory.

@@ -61,10 +61,23 @@ pub(crate) struct CheckArgs {
     /// Configuration file [default: conf/tooldock.yaml, if there is one]
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Check only this: a data directory with everything in it, an external/config.yaml, a namespace's tooldock.yaml, or
-    /// the folder of a namespace. Ceilings and limits come from the configuration
+    /// Check only this: a data directory with everything in it, an external/config.yaml, a namespace's tooldock.yaml, the
+    /// folder of a namespace, or one of its Python files. Ceilings and limits come from the configuration. Python files are
+    /// imported in the namespace's environment where a gateway has made one, and parsed elsewhere
     #[arg(value_name = "PATH")]
     pub(crate) path: Option<PathBuf>,
+    /// How findings are printed: `github` prints annotations of GitHub Actions alone, a line each
+    #[arg(long, value_enum, default_value_t = CheckFormat::Text, value_name = "FORMAT")]
+    pub(crate) format: CheckFormat,
+}
+
+/// How `tooldock check` prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckFormat {
+    /// The report, and errors on standard error.
+    Text,
+    /// Annotations of GitHub Actions.
+    Github,
 }
 
 /// `tooldock import-nginx`.

@@ -49,7 +49,7 @@ use clap::error::ErrorKind;
 use tooldock_workers::keys::KeyStore;
 
 use crate::check::Target;
-use crate::cli::{CheckArgs, Cli, Command, Role, ServeArgs};
+use crate::cli::{CheckArgs, CheckFormat, Cli, Command, Role, ServeArgs};
 use crate::config::{ConfigError, Effective, Environment, GeneratedTokens, LoadOptions, Purpose};
 
 /// Exit code of bad usage or configuration.
@@ -148,7 +148,8 @@ fn check(arguments: CheckArgs) -> ExitCode {
         None => check::servers(&effective),
     };
     let report = match (&target, &arguments.path) {
-        (Some(Target::Servers(_) | Target::Namespace(_)), Some(path)) => {
+        _ if arguments.format == CheckFormat::Github => Ok(check::annotations(&checked)),
+        (Some(Target::Servers(_) | Target::Namespace(_) | Target::Python(..)), Some(path)) => {
             Ok(check::report_on(path, &checked))
         }
         _ => check::report(&effective, &checked),

@@ -21,6 +21,7 @@ mod own;
 mod runtime;
 mod script;
 mod stamp;
+pub(crate) mod trial;
 mod variables;
 mod venv;
 

@@ -36,6 +36,7 @@ use crate::precedence::{self, Names};
 pub use file_name::{InvalidToolFileName, ToolFileName};
 pub use folder::NamespaceFolder;
 pub use history::{KeptVersion, ListedFile, ToolFiles};
+pub(crate) use inspect::INSPECT_SCRIPT;
 pub use inspect::{Fault, FoundTool, Inspected};
 pub use package::{InvalidPackageSpec, PackageSpec};
 pub use requirements::NotInstalled;

@@ -22,8 +22,10 @@ pub use requirements::Requirements;
 use walk::Walk;
 
 mod check;
+mod python;
 
 pub use check::{check, check_folder};
+pub use python::PythonCheck;
 
 /// The file with a namespace's dependencies.
 pub const REQUIREMENTS_FILE: &str = "requirements.txt";

@@ -20,6 +20,8 @@ pub(crate) enum Target {
     Servers(PathBuf),
     /// The folder of a namespace.
     Namespace(PathBuf),
+    /// A Python file in the folder of a namespace, and its name.
+    Python(PathBuf, String),
 }
 
 impl Target {
@@ -36,16 +38,19 @@ impl Target {
             let has = |name: &str| real.join(name).exists();
             return if has("tools") || has("external") || has("config.yaml") {
                 Ok(Self::DataDir(real))
-            } else if has(MANIFEST_FILE) {
+            } else if has(MANIFEST_FILE) || has_python(&real) {
                 Ok(Self::Namespace(real))
             } else {
                 Err(said(
-                    "neither a data directory (tools/ or external/ is in one) nor the folder of a namespace with a tooldock.yaml",
+                    "neither a data directory (tools/ or external/ is in one) nor the folder of a namespace (a .py file or a tooldock.yaml is in one)",
                 ))
             };
         }
         if !metadata.is_file() || metadata.len() > BYTES_MAX {
             return Err(said("not a regular file of at most 1 MiB"));
+        }
+        if let Some((folder, file)) = python_file(&real) {
+            return Ok(Self::Python(folder, file));
         }
         let keys = keys(&real).map_err(|error| said(&error))?;
         if keys.iter().any(|key| is_gateways(key)) {
@@ -61,10 +66,23 @@ impl Target {
                 Ok(Self::Servers(real))
             }
             _ => Err(said(
-                "neither a file of external servers (with the key `servers`) nor a namespace's tooldock.yaml",
+                "neither a Python file, nor a file of external servers (with the key `servers`), nor a namespace's tooldock.yaml",
             )),
         }
     }
+}
+
+/// Whether a Python file is in a folder.
+fn has_python(folder: &Path) -> bool {
+    let mut entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.any(|entry| entry.path().extension().is_some_and(|it| it == "py"))
+}
+
+/// The folder and the name of a Python file.
+fn python_file(file: &Path) -> Option<(PathBuf, String)> {
+    let name = file.file_name()?.to_str()?;
+    let is_python = name.ends_with(".py");
+    is_python.then_some((file.parent()?.to_owned(), name.to_owned()))
 }
 
 fn keys(file: &Path) -> Result<Vec<String>, String> {
@@ -111,6 +129,10 @@ mod tests {
         for path in ["data/external/config.yaml", "servers.yaml"] {
             assert_eq!(target(path), servers(path));
         }
+        write("plain/add.py", "");
+        assert_eq!(target("plain"), Ok(Target::Namespace(at("plain"))));
+        let python = Target::Python(at("plain"), "add.py".to_owned());
+        assert_eq!(target("plain/add.py"), Ok(python));
         let namespace = Ok(Target::Namespace(at("data/tools/github")));
         assert_eq!(target("data/tools/github/tooldock.yaml"), namespace);
         assert_eq!(target("data/tools/github"), namespace);

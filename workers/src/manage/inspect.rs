@@ -6,7 +6,8 @@ use serde_json::json;
 
 use super::{NotDone, Workspace};
 
-const SCRIPT: &str = include_str!("inspect.py");
+/// Reads `{"files": [[name, source], …]}`, and writes an [`Inspected`] for each in one line.
+pub(crate) const INSPECT_SCRIPT: &str = include_str!("inspect.py");
 
 /// A tool file as its syntax tree shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -109,7 +110,7 @@ impl Workspace {
             return Ok(Vec::new());
         }
         let input = json!({ "files": files }).to_string().into_bytes();
-        let output = self.environments.run_script(SCRIPT, input).await;
+        let output = self.environments.run_script(INSPECT_SCRIPT, input).await;
         let output = output.map_err(|error| NotDone(error.to_string()))?;
         serde_json::from_slice(&output)
             .map_err(|error| NotDone(format!("Python's answer is not understood: {error}")))

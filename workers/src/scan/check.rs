@@ -1,8 +1,8 @@
-//! Namespace folders as `tooldock check` sees them: what a scan would make of them. Nothing is run.
+//! Namespace folders as `tooldock check` sees them: what a scan would make of them, and of one folder what a worker would.
 
 use std::path::Path;
 
-use super::{NamespaceSource, look_at, scan};
+use super::{NamespaceSource, PythonCheck, look_at, scan};
 use crate::config::NamespacesConfig;
 use crate::external::Finding;
 use crate::manifest::INVALID_VARIABLE;
@@ -17,7 +17,7 @@ pub fn check(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets)
         Ok(sources) => {
             let found = sources
                 .iter()
-                .flat_map(|source| findings(source, namespaces, secrets));
+                .flat_map(|source| findings(source, namespaces, secrets, None));
             found.collect()
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
@@ -25,11 +25,12 @@ pub fn check(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets)
     }
 }
 
-/// Looks at one folder.
+/// Looks at one folder, and reads its Python.
 pub fn check_folder(
     folder: &Path,
     namespaces: &NamespacesConfig,
     secrets: &Secrets,
+    python: &PythonCheck<'_>,
 ) -> Vec<Finding> {
     let real = match folder.canonicalize() {
         Ok(real) => real,
@@ -41,13 +42,14 @@ pub fn check_folder(
         Err(error) => return vec![error_at(&real, format!("not a namespace name: {error}"))],
     };
     let source = look_at(name, real.clone(), &real, &real);
-    findings(&source, namespaces, secrets)
+    findings(&source, namespaces, secrets, Some(python))
 }
 
 fn findings(
     source: &NamespaceSource,
     namespaces: &NamespacesConfig,
     secrets: &Secrets,
+    python: Option<&PythonCheck<'_>>,
 ) -> Vec<Finding> {
     let (.., clamped) = source.manifest.effective_limits(&source.name, namespaces);
     let failure = source.failure.iter();
@@ -64,7 +66,9 @@ fn findings(
         // What is missing here may be there where the gateway runs; what is wrong is wrong everywhere.
         is_error: issue.code == INVALID_VARIABLE,
     });
-    failure.chain(issues).collect()
+    let python = python.map(|python| python.findings(source, &variables, secrets));
+    let python = python.into_iter().flatten();
+    failure.chain(issues).chain(python).collect()
 }
 
 fn error_at(path: &Path, message: String) -> Finding {
@@ -80,6 +84,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::config::WorkersConfig;
     use crate::secrets::Secret;
 
     #[test]
@@ -102,7 +107,13 @@ mod tests {
         let secrets = Secrets::global([("KEY", Secret::new("value"))]);
         let all = check(data.path(), &config, &secrets);
         assert_eq!(all.len(), 5, "{all:?}");
-        let of = |name: &str| check_folder(&data.path().join(name), &config, &secrets);
+        let workers = WorkersConfig::default();
+        let python = PythonCheck {
+            workers: &workers,
+            data_dir: data.path(),
+            only: None,
+        };
+        let of = |name: &str| check_folder(&data.path().join(name), &config, &secrets, &python);
         assert!(of("good").is_empty());
         let wrong = of("wrong");
         assert!(

@@ -1,0 +1,194 @@
+//! The Python of a folder, read once by a process that serves nothing: imported as a worker imports it, or parsed alone.
+//!
+//! For commands beside a gateway, which have no runtime of tasks. The process has a bounded time, and ends with its group.
+
+use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::interpreter::find_program;
+use super::script::BOUNDS;
+use super::variables::installer_variables;
+use crate::manage::{INSPECT_SCRIPT, Inspected};
+use crate::scan::NamespaceSource;
+use crate::secrets::Secret;
+
+/// The longest line that is read, in bytes.
+const LINE_MAX: u64 = 16 * 1024 * 1024;
+/// How long the interpreter may take to parse the files.
+const PARSE_LIMIT: Duration = Duration::from_secs(30);
+
+/// The first line of a worker.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Imported {
+    op: String,
+    /// Why it does not start.
+    #[serde(default)]
+    message: String,
+    #[serde(default)]
+    issues: Vec<ImportIssue>,
+}
+
+/// Something that a worker left out.
+#[derive(Debug, Deserialize)]
+pub(crate) struct ImportIssue {
+    /// The file.
+    pub(crate) subject: String,
+    /// What is wrong, with its line where there is one.
+    pub(crate) message: String,
+}
+
+impl Imported {
+    /// The files that are not served whole.
+    ///
+    /// # Errors
+    ///
+    /// Why the worker does not start.
+    pub(crate) fn issues(self) -> Result<Vec<ImportIssue>, String> {
+        match self.op.as_str() {
+            "ready" => Ok(self.issues),
+            _ => Err(self.message),
+        }
+    }
+}
+
+/// Imports the files of a namespace in an environment, as a worker does.
+///
+/// # Errors
+///
+/// Why there is no answer.
+pub(crate) fn import(
+    source: &NamespaceSource,
+    environment: &Path,
+    variables: Vec<(OsString, Secret)>,
+    limit: Duration,
+) -> Result<Imported, String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let mut command = Command::new(environment.join("bin/python"));
+    command
+        .args(["-m", "app.worker_main", "--addressed-log", "--namespace"])
+        .arg(source.name.as_str())
+        .arg("--socket")
+        .arg(folder.path().join("s"))
+        .arg("--venv")
+        .arg(environment)
+        .arg("--tools")
+        .arg(&source.dir)
+        .current_dir(&source.dir)
+        .env_clear();
+    if source.manifest.vault_style {
+        command.args(["--style", "vault"]);
+    }
+    for (name, value) in &variables {
+        command.env(name, value.expose());
+    }
+    let line = first_line(command, Vec::new(), b"{\"op\"", limit)?;
+    serde_json::from_slice(&line).map_err(|error| error.to_string())
+}
+
+/// Parses files, each a name and its source, by an interpreter. Nothing of them is run.
+///
+/// # Errors
+///
+/// Why there is no answer.
+pub(crate) fn parse(python: &str, files: &[(String, String)]) -> Result<Vec<Inspected>, String> {
+    let program = find_program(python).ok_or_else(|| {
+        format!("workers.python: {python:?} was not found; install Python, or name it there")
+    })?;
+    let mut command = Command::new(program);
+    command
+        .args(["-I", "-S", "-B", "-c"])
+        .arg(format!("{BOUNDS}{INSPECT_SCRIPT}"))
+        .current_dir("/")
+        .env_clear();
+    for (name, value) in installer_variables() {
+        command.env(name, value.expose());
+    }
+    let input = json!({ "files": files }).to_string().into_bytes();
+    let line = first_line(command, input, b"[", PARSE_LIMIT)?;
+    serde_json::from_slice(&line).map_err(|error| error.to_string())
+}
+
+/// A process, ended with its group when this is dropped.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.0.wait();
+    }
+}
+
+/// The first line of a program's output that begins so.
+fn first_line(
+    mut command: Command,
+    input: Vec<u8>,
+    begins: &'static [u8],
+    limit: Duration,
+) -> Result<Vec<u8>, String> {
+    command
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = command.spawn().map_err(|error| error.to_string())?;
+    let mut process = Process(child);
+    let Process(child) = &mut process;
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    // The threads end with the process.
+    let _writer = stdin.map(|mut stdin| thread::spawn(move || stdin.write_all(&input)));
+    let last_words = stderr.map(|stderr| thread::spawn(move || last_line(stderr)));
+    let (found, line) = mpsc::channel();
+    let _reader = stdout.map(|stdout| thread::spawn(move || found.send(line_of(stdout, begins))));
+    match line.recv_timeout(limit) {
+        Ok(Some(line)) => Ok(line),
+        Err(RecvTimeoutError::Timeout) => Err(format!("no answer after {} s", limit.as_secs())),
+        Ok(None) | Err(RecvTimeoutError::Disconnected) => {
+            drop(process);
+            let last = last_words.and_then(|words| words.join().ok());
+            let last = last.filter(|last| !last.is_empty());
+            Err(last.unwrap_or_else(|| "it ended without an answer".to_owned()))
+        }
+    }
+}
+
+fn line_of(output: impl Read, begins: &[u8]) -> Option<Vec<u8>> {
+    let mut lines = BufReader::new(output.take(LINE_MAX));
+    loop {
+        let mut line = Vec::new();
+        if lines.read_until(b'\n', &mut line).ok()? == 0 {
+            return None;
+        }
+        if line.starts_with(begins) {
+            return Some(line);
+        }
+    }
+}
+
+fn last_line(output: impl Read) -> String {
+    let mut last = String::new();
+    let mut lines = BufReader::new(output);
+    let mut line = Vec::new();
+    while lines
+        .read_until(b'\n', &mut line)
+        .is_ok_and(|read| read > 0)
+    {
+        let text = String::from_utf8_lossy(line.trim_ascii());
+        if !text.is_empty() {
+            last = text.into_owned();
+        }
+        line.clear();
+    }
+    last
+}

@@ -1,0 +1,219 @@
+//! The Python of a folder as `tooldock check` sees it: what a reload would not serve of it, by file and line.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::NamespaceSource;
+use crate::config::WorkersConfig;
+use crate::environment::{trial, worker_variables};
+use crate::external::Finding;
+use crate::manifest::Variables;
+use crate::process::output::Redactor;
+use crate::regular_file;
+use crate::secrets::Secrets;
+
+/// The largest file that is parsed, in bytes: as for the files that a worker loads.
+const SOURCE_MAX: u64 = 10 * 1024 * 1024;
+
+/// The way Python is read.
+#[derive(Debug)]
+pub struct PythonCheck<'a> {
+    /// Which interpreter parses, and how long a worker may take to import.
+    pub workers: &'a WorkersConfig,
+    /// The data directory whose gateway may have made an environment for the namespace.
+    pub data_dir: &'a Path,
+    /// The file that is looked at; None: all of the folder.
+    pub only: Option<&'a str>,
+}
+
+impl PythonCheck<'_> {
+    /// What is wrong with the Python files of a folder: found by importing them where the namespace has an environment, as a
+    /// reload does, and else by their syntax.
+    pub(super) fn findings(
+        &self,
+        source: &NamespaceSource,
+        variables: &Variables,
+        secrets: &Secrets,
+    ) -> Vec<Finding> {
+        if source.failure.is_some() || !source.has_python {
+            return Vec::new();
+        }
+        let environment = self.environment(source);
+        let mut findings = match &environment {
+            Some(environment) => self.imported(source, environment, variables, secrets),
+            None => Vec::new(),
+        };
+        // Helpers that no tool imports are parsed in any case, by the version of Python that runs them.
+        let own = environment.map(|it| it.join("bin/python").display().to_string());
+        let python = own.as_deref().unwrap_or(&self.workers.python);
+        let parsed = parsed(source, python).into_iter();
+        let told = |it: &Finding| findings.iter().any(|known| file_of(known) == file_of(it));
+        let news: Vec<_> = parsed.filter(|it| !told(it)).collect();
+        findings.extend(news);
+        if let Some(only) = self.only {
+            let place = source.dir.join(only).display().to_string();
+            findings.retain(|it| file_of(it) == place);
+        }
+        findings
+    }
+
+    /// The environment that a gateway made for the namespace, if the folder is the one that it serves.
+    fn environment(&self, source: &NamespaceSource) -> Option<PathBuf> {
+        let name = source.name.as_str();
+        let served = self.data_dir.join("tools").join(name).canonicalize().ok()?;
+        let environment = self.data_dir.join("venvs").join(name);
+        let has_python = environment.join("bin/python").exists();
+        (has_python && served == source.dir.canonicalize().ok()?).then_some(environment)
+    }
+
+    fn imported(
+        &self,
+        source: &NamespaceSource,
+        environment: &Path,
+        variables: &Variables,
+        secrets: &Secrets,
+    ) -> Vec<Finding> {
+        let secrets = secrets.for_namespace(&source.name).values;
+        let redactor = Redactor::new(secrets.values().chain(&variables.hidden));
+        let shown = |text: String| {
+            let hidden = redactor.hide(text.into_bytes(), false);
+            String::from_utf8_lossy(&hidden).into_owned()
+        };
+        let (all, _) = worker_variables(environment, &variables.values, secrets);
+        let limit = self.workers.ready_timeout.max(Duration::from_secs(1));
+        let imported = trial::import(source, environment, all, limit);
+        match imported.and_then(trial::Imported::issues) {
+            Ok(issues) => {
+                let issues = issues.into_iter();
+                let found = issues.map(|issue| {
+                    let (file, line) = place_in(&issue.message);
+                    let file = file.unwrap_or(&issue.subject);
+                    error_at(&source.dir, file, line, shown(issue.message.clone()))
+                });
+                found.collect()
+            }
+            Err(reason) => vec![Finding {
+                place: source.dir.display().to_string(),
+                message: shown(format!("its files cannot be imported: {reason}")),
+                is_error: true,
+            }],
+        }
+    }
+}
+
+/// The mistakes that the syntax of the files shows.
+fn parsed(source: &NamespaceSource, python: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut files = Vec::new();
+    for name in names(&source.dir) {
+        match regular_file::read(&source.dir.join(&name), SOURCE_MAX).map(String::from_utf8) {
+            Ok(Ok(text)) => files.push((name, text)),
+            Ok(Err(_)) => findings.push(error_at(
+                &source.dir,
+                &name,
+                None,
+                "is not UTF-8".to_owned(),
+            )),
+            Err(error) => {
+                findings.push(error_at(&source.dir, &name, None, error.to_string()));
+            }
+        }
+    }
+    if files.is_empty() {
+        return findings;
+    }
+    let inspected = match trial::parse(python, &files) {
+        Ok(inspected) => inspected,
+        Err(reason) => {
+            findings.push(Finding {
+                place: source.dir.display().to_string(),
+                message: format!("its Python files were not read: {reason}"),
+                is_error: false,
+            });
+            return findings;
+        }
+    };
+    for file in inspected {
+        let is_helper = file.filename.starts_with('_');
+        let issues = file.issues().into_iter().filter(|_| !is_helper);
+        for said in file.error.iter().cloned().chain(issues) {
+            let (line, what) = leading_line(&said);
+            let what = match file.error.is_some() {
+                true => format!("SyntaxError: {what}"),
+                false => what.to_owned(),
+            };
+            findings.push(error_at(&source.dir, &file.filename, line, what));
+        }
+    }
+    findings
+}
+
+/// The Python files of a folder, in name order.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<_> = names
+        .filter(|name| name.ends_with(".py") && !name.starts_with('.'))
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+fn error_at(folder: &Path, file: &str, line: Option<u32>, message: String) -> Finding {
+    let file = folder.join(file).display().to_string();
+    Finding {
+        place: match line {
+            Some(line) => format!("{file}:{line}"),
+            None => file,
+        },
+        message,
+        is_error: true,
+    }
+}
+
+/// The file of a finding, without the line.
+fn file_of(finding: &Finding) -> &str {
+    match finding.place.rsplit_once(':') {
+        Some((file, line)) if line.parse::<u32>().is_ok() => file,
+        _ => &finding.place,
+    }
+}
+
+/// The file and the line that a worker's message ends with: `(helper.py line 3)`, `(line 3)`.
+fn place_in(message: &str) -> (Option<&str>, Option<u32>) {
+    let place = || {
+        let (_, place) = message.strip_suffix(')')?.rsplit_once('(')?;
+        let (file, line) = place.rsplit_once("line ")?;
+        Some((file.trim(), line.parse().ok()?))
+    };
+    match place() {
+        Some((file, line)) => (Some(file).filter(|file| !file.is_empty()), Some(line)),
+        None => (None, None),
+    }
+}
+
+/// The line that a message begins with, `line 3: …`, and the rest.
+fn leading_line(message: &str) -> (Option<u32>, &str) {
+    let rest = message.strip_prefix("line ");
+    let parts = rest.and_then(|rest| rest.split_once(": "));
+    match parts.and_then(|(line, what)| Some((line.parse().ok()?, what))) {
+        Some((line, what)) => (Some(line), what),
+        None => (None, message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_say_their_file_and_line_at_the_beginning_or_the_end() {
+        assert_eq!(leading_line("line 3: bad"), (Some(3), "bad"));
+        assert_eq!(leading_line("too deep"), (None, "too deep"));
+        let at = |file, line| (Some(file), Some(line));
+        assert_eq!(place_in("no (x) y (a.py line 3)"), at("a.py", 3));
+        assert_eq!(place_in("add: bad (line 12)"), (None, Some(12)));
+        assert_eq!(place_in("cannot be read"), (None, None));
+    }
+}
