@@ -277,6 +277,14 @@ impl Effective {
         }
     }
 
+    /// The same for the token of the manager.
+    pub(crate) fn keep_manager(&mut self, kept: Secret) {
+        if self.generated.manager {
+            self.manager_token = kept.clone();
+            self.options.generated.manager = kept;
+        }
+    }
+
     /// What to change for another port of a listener, for a line about an address that is taken.
     pub(crate) fn port_is_set_by(&self, index: usize, listener: &ListenerConfig) -> String {
         let key = format!("listeners[{index}].address");

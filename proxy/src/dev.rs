@@ -18,6 +18,9 @@ use crate::kept_file;
 /// The file of the data directory that keeps the token.
 const TOKEN_FILE: &str = "dev.token";
 
+/// The file of the data directory that keeps the token of the manager, for `POST /reload`.
+const MANAGER_TOKEN_FILE: &str = "dev.manager-token";
+
 /// The file of the data directory that keeps the key of the secrets store.
 const SECRETS_KEY_FILE: &str = "dev.secrets-key";
 
@@ -74,6 +77,19 @@ pub(crate) fn kept_token(data_dir: &Path) -> anyhow::Result<Secret> {
         &data_dir.join(TOKEN_FILE),
         "token",
         "remove it and a new one is made, or set BEARER_TOKEN",
+    )
+}
+
+/// The token of the manager of earlier runs on this data directory, or a new one for this and later runs.
+///
+/// # Errors
+///
+/// As for [`kept_token`].
+pub(crate) fn kept_manager_token(data_dir: &Path) -> anyhow::Result<Secret> {
+    kept(
+        &data_dir.join(MANAGER_TOKEN_FILE),
+        "token",
+        "remove it and a new one is made, or set MANAGER_INTERNAL_TOKEN",
     )
 }
 
@@ -192,7 +208,7 @@ pub(crate) fn announce(effective: &Effective) -> String {
          {curl} {url}/tools -H \"Authorization: Bearer {bearer}\" -H 'X-Namespace: shared'\n\
          \n\
          {stream}\
-         After dropping a folder into the tools directory:\n\
+         Changes in the tools directory are reloaded by themselves. A reload at once:\n\
          {curl} -X POST {url}/reload -H \"Authorization: Bearer {bearer}\" -H \"X-Manager-Token: {manager}\"\n\
          \n\
          Configuration of Claude Code (.mcp.json) and Cursor (mcp.json); docs/clients.md has others:\n\

@@ -98,6 +98,7 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
         effective.keep_bearer(dev::kept_token(&effective.data_dir)?);
     }
     if effective.dev {
+        effective.keep_manager(dev::kept_manager_token(&effective.data_dir)?);
         effective.secrets.make_dev_key(&effective.data_dir)?;
     }
     let control = control_runtime()?;

@@ -25,7 +25,9 @@ impl Watched {
     /// The data directory, where this process is to watch it.
     pub(crate) fn of(effective: &Effective) -> Option<Self> {
         let config = &effective.config.watcher;
-        (config.enabled && effective.role != Role::Core).then(|| Self {
+        // Whoever tries out edits files, and looks at the log.
+        let is_wanted = config.enabled || effective.dev;
+        (is_wanted && effective.role != Role::Core).then(|| Self {
             data_dir: effective.data_dir.clone(),
             config: config.clone(),
         })

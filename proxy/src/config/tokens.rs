@@ -17,7 +17,7 @@ const MANAGER: &str = "MANAGER_INTERNAL_TOKEN";
 #[derive(Debug, Clone)]
 pub(crate) struct GeneratedTokens {
     pub(super) bearer: Secret,
-    manager: Secret,
+    pub(super) manager: Secret,
 }
 
 impl GeneratedTokens {
