@@ -46,7 +46,9 @@ use installer::Installer;
 pub(crate) use installer::redact_credentials;
 use interpreter::Interpreter;
 pub(crate) use lock::{FileLock, LockOf};
-pub(crate) use variables::{builder_variables, server_variables, worker_variables};
+pub(crate) use variables::{
+    builder_variables, installer_variables, server_variables, worker_variables,
+};
 pub(crate) use venv::Prepared;
 
 /// Installs that run at once.

@@ -3,6 +3,7 @@
 //! Reads files and nothing else: no tool code is parsed or run here. The same tree gives the same result in the same
 //! order. What cannot be used is skipped and reported, never fatal for its neighbours.
 
+mod local;
 mod requirements;
 mod walk;
 
@@ -18,6 +19,7 @@ use crate::precedence::Claim;
 use crate::registry::Issue;
 use crate::tree_file::{self, resolve};
 
+pub(crate) use local::LocalFiles;
 pub use requirements::Requirements;
 use walk::Walk;
 
@@ -55,6 +57,10 @@ pub struct NamespaceSource {
     /// Hash over names and contents of its sources: Python files, requirements, manifest, and the local packages and
     /// wheels that requirements name. Data that a tool writes beside them is not part of the hash.
     pub files_hash: [u8; 32],
+    /// Hash over the files that an installer reads on this machine beside `requirements.txt`: the lists that it names, and the
+    /// content of local packages and wheels. Packages that are used in place (`-e`) count by their build files, the names of
+    /// their modules and the sources that need a compiler.
+    pub packages_hash: [u8; 32],
     /// Hash over `files_hash` and the inode number and change time of each source (those of local packages left out). Another
     /// hash than before says that a source was written to, even if its content is the same again.
     pub files_version: [u8; 32],
@@ -79,6 +85,7 @@ impl NamespaceSource {
                 message,
             }),
             files_hash: [0; 32],
+            packages_hash: [0; 32],
             files_version: [0; 32],
         }
     }
@@ -241,9 +248,20 @@ fn look_at(name: NamespaceName, dir: PathBuf, folder: &Path, tree: &Path) -> Nam
         });
         None
     });
-    if let Some(requirements) = &requirements {
-        walk.packages(folder, requirements);
-    }
+    let local = requirements.as_ref().map_or_else(
+        || Ok(LocalFiles::default()),
+        |requirements| LocalFiles::read(folder, &requirements.text),
+    );
+    let packages = local.and_then(|local| walk.packages(folder, &local));
+    let packages_hash = packages.unwrap_or_else(|message| {
+        failure.get_or_insert(SourceFailure {
+            code: "dependency_error",
+            message: format!("{REQUIREMENTS_FILE}: {message}"),
+        });
+        // A part of the hash: mending the list is a change.
+        walk.field(message.as_bytes());
+        [0; 32]
+    });
     // Once more by what they say: beyond the limits of the walk a change of these two is still a change.
     walk.field(format!("{manifest:?}").as_bytes());
     let text = requirements.as_ref().map(|found| found.text.as_bytes());
@@ -261,6 +279,7 @@ fn look_at(name: NamespaceName, dir: PathBuf, folder: &Path, tree: &Path) -> Nam
         issues,
         failure,
         files_hash: files_hash.into(),
+        packages_hash,
         files_version: files_version.into(),
     }
 }
@@ -458,6 +477,130 @@ mod tests {
         assert_eq!(tree.one().files_hash, first.files_hash);
         fs::write(&outside, "longer").unwrap();
         assert_ne!(tree.one().files_hash, first.files_hash, "by size and time");
+    }
+
+    #[test]
+    fn the_hash_follows_the_content_of_local_packages_wherever_they_are() {
+        let tree = Tree::new(&[("ns/a.py", "")]);
+        let outside = tree.0.path().join("lib");
+        fs::create_dir_all(outside.join("lib")).unwrap();
+        fs::write(outside.join("pyproject.toml"), "").unwrap();
+        let module = outside.join("lib/__init__.py");
+        for (line, is_built) in [
+            (outside.display().to_string(), true),
+            (format!("file://{}", outside.display()), true),
+            (format!("lib @ file://{}", outside.display()), true),
+            (format!("-e {}", outside.display()), false),
+            (format!("-e file://{}#egg=lib", outside.display()), false),
+        ] {
+            fs::write(&module, "V = 1").unwrap();
+            tree.write("ns/requirements.txt", &line);
+            let before = tree.one();
+            assert_eq!(before.issues, [], "{line}");
+            let times = fs::metadata(&module).unwrap().modified().unwrap();
+            fs::write(&module, "V = 2").unwrap();
+            fs::File::options()
+                .write(true)
+                .open(&module)
+                .and_then(|file| file.set_modified(times))
+                .unwrap();
+            let after = tree.one();
+            assert_ne!(after.files_hash, before.files_hash, "{line}");
+            assert_eq!(
+                after.packages_hash != before.packages_hash,
+                is_built,
+                "{line}"
+            );
+            for left in ["build/lib", ".venv", ".git", "lib.egg-info", "dist", "venv"] {
+                fs::create_dir_all(outside.join(left)).unwrap();
+                fs::write(outside.join(left).join("pyvenv.cfg"), "").unwrap();
+            }
+            assert_eq!(tree.one().files_hash, after.files_hash, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_hash_of_packages_follows_lists_and_local_packages_and_no_tool() {
+        let tree = Tree::new(&[
+            ("ns/a.py", ""),
+            ("ns/requirements.txt", "-r lists/more.txt\n-e ./mine\n"),
+            ("ns/lists/more.txt", "-c pins.txt\n"),
+            ("ns/lists/pins.txt", "httpx<1\n"),
+            ("ns/mine/pyproject.toml", ""),
+            ("ns/mine/mine/__init__.py", ""),
+            ("ns/mine/fast.c", ""),
+        ]);
+        let mut last = tree.one().packages_hash;
+        for (file, is_installed) in [
+            ("ns/a.py", false),
+            ("ns/requirements.txt.bak", false),
+            ("ns/mine/mine/__init__.py", false),
+            ("ns/mine/mine/new.py", false),
+            ("ns/lists/pins.txt", true),
+            ("ns/lists/more.txt", true),
+            ("ns/mine/pyproject.toml", true),
+            ("ns/mine/second/__init__.py", true),
+            ("ns/mine/fast.c", true),
+        ] {
+            let text = match file {
+                "ns/lists/more.txt" => "-c pins.txt\nhttpx\n",
+                _ => "# 2",
+            };
+            tree.write(file, text);
+            let now = tree.one().packages_hash;
+            assert_eq!(now != last, is_installed, "{file}");
+            last = now;
+        }
+    }
+
+    #[test]
+    fn a_list_or_local_package_with_a_pipe_or_device_fails_its_namespace_and_no_other() {
+        for (text, subject) in [
+            ("-r pipe\n", "pipe"),
+            ("-c ./lists/pipes.txt\n", "pipe"),
+            ("./lib\n", "lib/setup.cfg"),
+            ("./pipe.whl\n", "pipe.whl"),
+            ("-r /dev/zero\n", "/dev/zero"),
+        ] {
+            let tree = Tree::new(&[
+                ("ns/a.py", ""),
+                ("ns/requirements.txt", text),
+                ("ns/lists/pipes.txt", "-r ../pipe\n"),
+                ("ns/lib/pyproject.toml", ""),
+                ("other/a.py", ""),
+            ]);
+            for pipe in ["ns/pipe", "ns/pipe.whl", "ns/lib/setup.cfg"] {
+                make_pipe(&tree.path(pipe));
+            }
+            let sources = without_waiting(move || tree.scan());
+            let failure = sources[0].failure.as_ref().unwrap();
+            assert_eq!(failure.code, "dependency_error", "{text}");
+            let named = failure.message.contains(&format!("{subject}: "));
+            assert!(
+                named && failure.message.contains("not a regular file"),
+                "{failure:?}"
+            );
+            assert_eq!(sources[1].failure, None);
+        }
+    }
+
+    #[test]
+    fn a_local_package_beyond_the_limits_is_an_issue_that_names_it() {
+        let tree = Tree::new(&[
+            ("ns/a.py", ""),
+            ("ns/requirements.txt", "./lib\n"),
+            ("ns/lib/pyproject.toml", ""),
+        ]);
+        let large = fs::File::create(tree.path("ns/lib/model.bin")).unwrap();
+        large.set_len(256 * 1024 * 1024 + 1).unwrap();
+        let source = tree.one();
+        let [issue] = &source.issues[..] else {
+            panic!("{:?}", source.issues)
+        };
+        assert_eq!(issue.code, "folder_too_large");
+        assert_eq!(issue.subject, "lib");
+        assert!(issue.message.contains("local package"), "{issue:?}");
+        assert_eq!(source.failure, None);
     }
 
     #[test]

@@ -179,6 +179,39 @@ with zipfile.ZipFile(f'{wheels}/{name}-{version}-py3-none-any.whl', 'w') as z:
         )
     }
 
+    /// A package with one module `NAME.py` and a build backend of its own, which needs no index.
+    fn package(&self, folder: &Path, name: &str, version: &str) {
+        fs::create_dir_all(folder).unwrap();
+        let project =
+            "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n";
+        let backend = format!(
+            r"
+import os, zipfile
+info = '{name}-1.0.dist-info'
+def wheel(folder, content):
+    with zipfile.ZipFile(f'{{folder}}/{name}-1.0-py3-none-any.whl', 'w') as z:
+        for file, text in content.items():
+            z.writestr(file, text)
+        z.writestr(f'{{info}}/METADATA', 'Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n')
+        z.writestr(f'{{info}}/WHEEL', 'Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
+        z.writestr(f'{{info}}/RECORD', '')
+    return '{name}-1.0-py3-none-any.whl'
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    return wheel(folder, {{'{name}.py': open('{name}.py').read()}})
+def build_editable(folder, config_settings=None, metadata_directory=None):
+    return wheel(folder, {{'{name}.pth': os.getcwd()}})
+"
+        );
+        let module = format!("VERSION = '{version}'\n");
+        for (file, text) in [
+            ("pyproject.toml", project),
+            ("backend.py", &backend),
+            (&format!("{name}.py"), &module),
+        ] {
+            fs::write(folder.join(file), text).unwrap();
+        }
+    }
+
     async fn close(self) {
         self.reloader.shutdown(Duration::ZERO).await;
     }
@@ -632,6 +665,109 @@ async fn a_failing_install_keeps_the_old_version_serving_and_is_tried_again() {
     );
     assert!(house.namespace("ns").issues.is_empty());
     assert_eq!(house.pid("ns"), pid);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_local_package_is_built_again_and_runs_in_a_new_process() {
+    let house = House::new();
+    let outside = house.temp.path().join("outside");
+    let places = [
+        ("inside", "./lib".to_owned(), house.path("tools/inside/lib")),
+        ("path", outside.display().to_string(), outside.clone()),
+        (
+            "url",
+            format!("file://{}", outside.display()),
+            outside.clone(),
+        ),
+        (
+            "named",
+            format!("locallib @ file://{}", outside.display()),
+            outside,
+        ),
+    ];
+    let version = tool("version", "import locallib; return locallib.VERSION");
+    for (name, line, folder) in &places {
+        house.package(folder, "locallib", "one");
+        house.write(
+            &format!("{name}/requirements.txt"),
+            &format!("--no-index\n{line}\n"),
+        );
+        house.write(&format!("{name}/v.py"), &version);
+    }
+    let report = house.reload().await;
+    assert!(report.failed.is_empty(), "{report:?}");
+    let mut before = BTreeMap::new();
+    for (name, ..) in &places {
+        assert_eq!(house.call(name, "version").await.unwrap(), "one", "{name}");
+        before.insert(*name, house.pid(name));
+    }
+    assert!(house.reload().await.workers_restarted.is_empty());
+    for (_, _, folder) in &places {
+        // Of the same length: neither name, version nor size tells.
+        fs::write(folder.join("locallib.py"), "VERSION = 'two'\n").unwrap();
+    }
+    let report = house.reload().await;
+    assert_eq!(
+        names(&report.deps_synced),
+        ["inside", "named", "path", "url"]
+    );
+    for (name, ..) in &places {
+        assert_eq!(house.call(name, "version").await.unwrap(), "two", "{name}");
+        assert_ne!(house.pid(name), before[name], "{name}");
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_of_a_package_that_is_used_in_place_restarts_the_worker_and_installs_nothing() {
+    let house = House::new();
+    let outside = house.temp.path().join("outside");
+    house.package(&outside, "locallib", "one");
+    let line = format!("--no-index\n-e {}\n", outside.display());
+    house.write("ns/requirements.txt", &line);
+    house.write(
+        "ns/v.py",
+        &tool("version", "import locallib; return locallib.VERSION"),
+    );
+    let report = house.reload().await;
+    assert!(report.failed.is_empty(), "{report:?}");
+    assert_eq!(house.call("ns", "version").await.unwrap(), "one");
+    fs::write(outside.join("locallib.py"), "VERSION = 'second'\n").unwrap();
+    let report = house.reload().await;
+    assert_eq!(names(&report.workers_restarted), ["ns"]);
+    assert!(report.deps_synced.is_empty(), "{report:?}");
+    assert_eq!(house.call("ns", "version").await.unwrap(), "second");
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_is_a_pipe_or_a_device_is_refused_before_anything_is_installed() {
+    let house = House::new();
+    let pipe = house.temp.path().join("pipe");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    for (name, list) in [("pipe", pipe.to_str().unwrap()), ("zero", "/dev/zero")] {
+        house.write(&format!("{name}/requirements.txt"), &format!("-r {list}\n"));
+        house.write(&format!("{name}/t.py"), &tool("t", "return ''"));
+    }
+    house.write("other/t.py", &tool("t", "return 'there'"));
+    // An installer would wait for `workers.sync_timeout`, ten minutes.
+    let report = tokio::time::timeout(DEADLINE, house.reload())
+        .await
+        .unwrap();
+    for (name, list) in [("pipe", pipe.to_str().unwrap()), ("zero", "/dev/zero")] {
+        let error = house.failure(name);
+        assert_eq!(error.code, CallErrorCode::DependencyError);
+        assert!(error.message.contains(list), "{error:?}");
+    }
+    assert_eq!(report.failed.len(), 2, "{report:?}");
+    assert_eq!(house.call("other", "t").await.unwrap(), "there");
     house.close().await;
 }
 

@@ -153,6 +153,7 @@ async fn make(
             program: &program,
             arguments,
             directory,
+            variables: Vec::new(),
             limit: config.sync_timeout,
             priority: Priority::Normal,
             lines: None,

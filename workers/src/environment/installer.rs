@@ -18,6 +18,7 @@ use super::{EnvironmentError, LOCAL_STEP};
 use crate::metrics::ProcessMetrics;
 use crate::process::output::{RecentLines, Stream, printable_text};
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
+use crate::secrets::Secret;
 
 /// How much of a stream is kept; the last part of it.
 const TAIL_BYTES: usize = 64 * 1024;
@@ -40,6 +41,8 @@ pub(super) struct Step<'a> {
     pub(super) program: &'a Path,
     pub(super) arguments: Vec<OsString>,
     pub(super) directory: &'a Path,
+    /// Variables beside those of every installer.
+    pub(super) variables: Vec<(OsString, Secret)>,
     pub(super) limit: Duration,
     pub(super) priority: Priority,
     /// Where each line goes as it is printed, without credentials.
@@ -61,6 +64,7 @@ impl<'a> Step<'a> {
                 .map(|argument| AsRef::<OsStr>::as_ref(*argument).to_owned())
                 .collect(),
             directory: Path::new("/"),
+            variables: Vec::new(),
             limit: LOCAL_STEP,
             priority: Priority::Normal,
             lines: None,
@@ -85,10 +89,12 @@ impl Installer {
     /// When it cannot be started, fails or exceeds its limit: what it said last, without credentials.
     pub(super) async fn run(&self, step: Step<'_>) -> Result<String, EnvironmentError> {
         let doing = step.doing;
+        let mut env = installer_variables();
+        env.extend(step.variables);
         let spec = ProcessSpec {
             program: step.program.to_owned(),
             args: step.arguments,
-            env: installer_variables(),
+            env,
             cwd: step.directory.to_owned(),
             stdin: Stdin::Null,
             priority: step.priority,

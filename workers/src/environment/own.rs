@@ -75,13 +75,14 @@ impl Environments {
             })
             .await?;
             let (program, mut arguments) =
-                venv::install_command(&build, toolchain, venv::Says::Errors);
+                venv::install_command(&build, toolchain, venv::Says::Errors, venv::Cache::Used);
             arguments.extend(all.into_values().map(OsString::from));
             let step = Step {
                 doing: "install packages",
                 program: &program,
                 arguments,
                 directory: Path::new("/"),
+                variables: Vec::new(),
                 limit: self.config.sync_timeout,
                 priority: Priority::Low,
                 lines: None,

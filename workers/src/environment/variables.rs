@@ -30,7 +30,7 @@ const COMMON: [&str; 14] = [
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What an installer gets: the common variables, the locale, and its own settings, credentials of indexes included.
-pub(super) fn installer_variables() -> Vec<(OsString, Secret)> {
+pub(crate) fn installer_variables() -> Vec<(OsString, Secret)> {
     let mut variables = from_gateway(|name| {
         name == "PATH"
             || ["PIP_", "UV_"]

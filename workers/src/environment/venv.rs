@@ -1,7 +1,8 @@
 //! One namespace's virtual environment (WRK-20): `venvs/<ns>` → `venvs/.builds/<ns>-<hash>`.
 //!
-//! The hash covers what was asked for (requirements, interpreter). Runtime and base environment are behind a `.pth` file,
-//! which is rewritten when they change, so an upgrade of the gateway installs nothing again.
+//! The hash covers the interpreter and the requirements, with the lists and local packages that they name. Runtime and base
+//! environment are behind a `.pth` file, which is rewritten when they change, so an upgrade of the gateway installs nothing
+//! again.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -20,7 +21,8 @@ use crate::data_dir::{DataDir, hex, short_hash, write_atomically};
 use crate::names::NamespaceName;
 use crate::process::Priority;
 use crate::regular_file;
-use crate::scan::{NamespaceSource, REQUIREMENTS_FILE, Requirements};
+use crate::scan::{LocalFiles, NamespaceSource, REQUIREMENTS_FILE, Requirements};
+use crate::secrets::Secret;
 use crate::tree_file;
 
 /// Sorts behind most others, so that what packages bring by `.pth` files of their own comes first.
@@ -128,7 +130,7 @@ fn build_key(
     if let Some(requirements) = requirements {
         key = format!("{key}\0{}", requirements.text);
         if requirements.refers_to_files() {
-            key = format!("{key}\0{}", hex(&source.files_hash));
+            key = format!("{key}\0{}", hex(&source.packages_hash));
         }
     }
     short_hash(key.as_bytes())
@@ -142,24 +144,90 @@ async fn install(
     toolchain: &Toolchain,
 ) -> Result<(), EnvironmentError> {
     let _turn = turn(&environments.installs).await?;
-    let (program, mut arguments) = install_command(build, toolchain, Says::Everything);
+    // pip and uv take relative paths in the file as relative to the namespace's folder.
+    let directory = requirements.path.parent().unwrap_or(Path::new("/"));
+    let local = local_files(directory, &requirements.text).await?;
+    let cache = match local.has_packages() {
+        true => Cache::PassedOver,
+        false => Cache::Used,
+    };
+    let (program, mut arguments) = install_command(build, toolchain, Says::Everything, cache);
     arguments.extend(["-r".into(), requirements.path.clone().into()]);
-    environments
-        .installer
-        .run(Step {
-            doing: "install requirements.txt",
-            program: &program,
-            arguments,
-            // pip and uv take relative paths in the file as relative to the namespace's folder.
-            directory: requirements.path.parent().unwrap_or(Path::new("/")),
-            limit: environments.config.sync_timeout,
-            priority: Priority::Low,
-            lines: Some(environments.output.of(name)),
-        })
-        .await?;
+    let scratch = Scratch::of(name, &local);
+    let step = Step {
+        doing: "install requirements.txt",
+        program: &program,
+        arguments,
+        directory,
+        variables: scratch.configure(build).await?,
+        limit: environments.config.sync_timeout,
+        priority: Priority::Low,
+        lines: Some(environments.output.of(name)),
+    };
+    let installed = environments.installer.run(step).await;
+    scratch.remove().await?;
+    installed?;
     // The installer read the file itself; what was installed must be what the key says.
     let (installed, tools) = (requirements.clone(), environments.data.tools_dir());
     blocking(move || unchanged(&installed, &tools)).await
+}
+
+/// Reads the lists once more: a list may be another file since the scan read it.
+async fn local_files(directory: &Path, text: &str) -> Result<LocalFiles, EnvironmentError> {
+    let (directory, text) = (directory.to_owned(), text.to_owned());
+    let read = move || LocalFiles::read(&directory, &text);
+    let failed = |message| EnvironmentError(format!("{REQUIREMENTS_FILE}: {message}"));
+    blocking(move || read().map_err(failed)).await
+}
+
+/// Folders for the intermediate files of setuptools, one in each local package. Its usual `build/lib` keeps the modules of
+/// earlier builds: setuptools compares them by time, and never removes a module that is gone from the sources.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Scratch {
+    /// Relative to the folder of a package.
+    relative: PathBuf,
+    packages: Vec<PathBuf>,
+}
+
+impl Scratch {
+    fn of(name: &NamespaceName, local: &LocalFiles) -> Self {
+        Self {
+            relative: Path::new("build").join(format!("tooldock-{name}")),
+            packages: local.built_in().map(Path::to_owned).collect(),
+        }
+    }
+
+    /// Removes the folders of an interrupted install, and gives the variables that lead setuptools to new ones.
+    async fn configure(&self, build: &Path) -> Result<Vec<(OsString, Secret)>, EnvironmentError> {
+        if self.packages.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.remove().await?;
+        let path = build.join("tooldock-setuptools.cfg");
+        let text = format!("[build]\nbuild_base = {}\n", self.relative.display());
+        let variable = Secret::new(path.to_string_lossy());
+        blocking(move || {
+            write_atomically(&path, text.as_bytes(), 0o644)
+                .map_err(|error| EnvironmentError::io("write", &path, &error))
+        })
+        .await?;
+        Ok(vec![("DIST_EXTRA_CONFIG".into(), variable)])
+    }
+
+    /// Removes the folders. A folder that cannot be removed stays: nothing is built in read-only sources.
+    async fn remove(&self) -> Result<(), EnvironmentError> {
+        let scratch = self.clone();
+        blocking(move || {
+            for package in &scratch.packages {
+                if remove_tree(&package.join(&scratch.relative)).is_ok() {
+                    // Fails, and should, where it holds other builds.
+                    let _ = fs::remove_dir(package.join("build"));
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
 }
 
 /// What an installer prints.
@@ -171,11 +239,20 @@ pub(super) enum Says {
     Errors,
 }
 
+/// Whether an installer may use its cache of packages built or fetched before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cache {
+    Used,
+    /// Local packages are built anew, since a cache knows them by name, version and times alone.
+    PassedOver,
+}
+
 /// What installs into an environment: the program and its arguments, behind which stands what to install.
 pub(super) fn install_command(
     build: &Path,
     toolchain: &Toolchain,
     says: Says,
+    cache: Cache,
 ) -> (PathBuf, Vec<OsString>) {
     let python = build.join("bin/python");
     let mut arguments: Vec<OsString> = Vec::new();
@@ -184,6 +261,10 @@ pub(super) fn install_command(
             arguments
                 .extend(["pip", "install", "--compile-bytecode", "--python"].map(OsString::from));
             arguments.push(python.into());
+            if cache == Cache::PassedOver {
+                // Packages of an index are revalidated, and fetched again only if they changed.
+                arguments.push("--refresh".into());
+            }
             uv
         }
         None => {
@@ -193,6 +274,9 @@ pub(super) fn install_command(
             arguments.extend(
                 ["install", "--no-input", "--disable-pip-version-check"].map(OsString::from),
             );
+            if cache == Cache::PassedOver {
+                arguments.push("--no-cache-dir".into());
+            }
             toolchain.base.python.clone()
         }
     };
@@ -388,6 +472,7 @@ mod tests {
             issues: Vec::new(),
             failure: None,
             files_hash: [7; 32],
+            packages_hash: [7; 32],
             files_version: [7; 32],
         }
     }
@@ -415,11 +500,57 @@ mod tests {
     }
 
     #[test]
-    fn requirements_that_name_files_follow_the_folder() {
+    fn requirements_that_name_files_follow_those_and_no_tool() {
         let mut edited = source(Some("-r base.txt"));
         let before = key_of(&edited, "py");
         edited.files_hash = [8; 32];
+        assert_eq!(key_of(&edited, "py"), before);
+        edited.packages_hash = [8; 32];
         assert_ne!(key_of(&edited, "py"), before);
+    }
+
+    #[tokio::test]
+    async fn a_list_that_became_a_pipe_after_the_scan_is_no_list_to_install() {
+        let temp = tempfile::tempdir().unwrap();
+        crate::tree_file::make_pipe(&temp.path().join("more.txt"));
+        let error = local_files(temp.path(), "-r more.txt\n")
+            .await
+            .unwrap_err()
+            .0;
+        let expected = "requirements.txt: more.txt: cannot be read: a named pipe";
+        assert!(error.starts_with(expected), "{error}");
+    }
+
+    #[tokio::test]
+    async fn setuptools_keeps_nothing_of_an_earlier_build() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        for folder in [
+            "env",
+            "ns/lib/build/lib",
+            "ns/lib/build/tooldock-ns/lib",
+            "ns/other",
+        ] {
+            fs::create_dir_all(at(folder)).unwrap();
+        }
+        let local = LocalFiles::read(&at("ns"), "./lib\n-e ./other\n-f ./wheels\n").unwrap();
+        let scratch = Scratch::of(&"ns".parse().unwrap(), &local);
+        let variables = scratch.configure(&at("env")).await.unwrap();
+        assert!(!at("ns/lib/build/tooldock-ns").exists(), "left by a crash");
+        let (name, value) = &variables[0];
+        assert_eq!(name, "DIST_EXTRA_CONFIG");
+        let text = fs::read_to_string(value.expose()).unwrap();
+        assert_eq!(text, "[build]\nbuild_base = build/tooldock-ns\n");
+        for folder in ["ns/lib/build/tooldock-ns/lib", "ns/other/build/tooldock-ns"] {
+            fs::create_dir_all(at(folder)).unwrap();
+        }
+        scratch.remove().await.unwrap();
+        assert!(at("ns/lib/build/lib").exists(), "builds of others stay");
+        assert!(!at("ns/lib/build/tooldock-ns").exists());
+        assert!(!at("ns/other/build").exists());
+        let none = LocalFiles::read(&at("ns"), "httpx\n").unwrap();
+        let none = Scratch::of(&"ns".parse().unwrap(), &none);
+        assert!(none.configure(&at("env")).await.unwrap().is_empty());
     }
 
     #[test]

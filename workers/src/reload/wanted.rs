@@ -449,6 +449,7 @@ mod tests {
             issues: Vec::new(),
             failure: None,
             files_hash: [1; 32],
+            packages_hash: [1; 32],
             files_version: [1; 32],
         }
     }

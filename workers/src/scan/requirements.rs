@@ -17,8 +17,12 @@ pub struct Requirements {
 pub(super) enum Named {
     /// Another list of requirements or constraints; relative to the list that names it.
     List(String),
-    /// A package's folder, a wheel, an archive, a folder of those; relative to the namespace's folder.
+    /// A package's folder, a wheel or an archive; relative to the namespace's folder.
     Package(String),
+    /// The folder of a package whose code is used where it is; relative to the namespace's folder.
+    Editable(String),
+    /// A folder of wheels and archives; relative to the list that names it, or to the namespace's folder.
+    Links(String),
 }
 
 impl Requirements {
@@ -35,40 +39,92 @@ impl Requirements {
     }
 }
 
-/// What the lines of a list name on this machine, in their order.
+/// Where installers end a line.
+const LINE_ENDS: [char; 10] = [
+    '\n', '\r', '\u{b}', '\u{c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}', '\u{2029}',
+];
+
+/// The files and folders of this machine that the lines of a list name, in their order.
 pub(super) fn named(text: &str) -> Vec<Named> {
     let text = text.trim_start_matches('\u{feff}');
-    let joined = text.replace("\\\r\n", " ").replace("\\\n", " ");
-    joined.lines().filter_map(named_by).collect()
+    let joined = text.replace("\\\r\n", "").replace("\\\n", "");
+    joined.split(LINE_ENDS).flat_map(named_by).collect()
 }
 
-fn named_by(line: &str) -> Option<Named> {
+fn named_by(line: &str) -> Vec<Named> {
+    let line = without_comment(line).trim();
+    match line.starts_with('-') {
+        true => options(line).into_iter().filter_map(option).collect(),
+        false => package(line, false)
+            .map(Named::Package)
+            .into_iter()
+            .collect(),
+    }
+}
+
+/// The line up to a `#` that begins a comment: at its start or behind white space.
+fn without_comment(line: &str) -> &str {
+    let begins = |at: &usize| {
+        line[..*at]
+            .chars()
+            .next_back()
+            .is_none_or(char::is_whitespace)
+    };
+    let mut signs = line.match_indices('#').map(|(at, _)| at);
+    signs.find(begins).map_or(line, |at| &line[..at])
+}
+
+/// The options of a line, each with its value. Quoted text begins no option.
+fn options(line: &str) -> Vec<&str> {
+    let mut options = Vec::new();
+    let (mut start, mut quote, mut before) = (0, None, ' ');
+    for (at, sign) in line.char_indices() {
+        match quote {
+            Some(open) if sign == open => quote = None,
+            Some(_) => {}
+            None if matches!(sign, '"' | '\'') => quote = Some(sign),
+            None if sign == '-' && before.is_whitespace() && at > start => {
+                options.push(line[start..at].trim());
+                start = at;
+            }
+            None => {}
+        }
+        before = sign;
+    }
+    options.push(line[start..].trim());
+    options
+}
+
+/// The place that one option with its value names.
+fn option(text: &str) -> Option<Named> {
     const LISTS: [&str; 4] = ["--requirement", "--constraint", "-r", "-c"];
-    const PACKAGES: [&str; 4] = ["--editable", "--find-links", "-e", "-f"];
-    let line = line.split(" #").next().unwrap_or(line).trim();
-    if line.is_empty() || line.starts_with('#') {
-        return None;
+    let value_of = |options: &[&str]| options.iter().find_map(|option| value(text, option));
+    if let Some(list) = value_of(&LISTS) {
+        return local(list).map(Named::List);
     }
-    if !line.starts_with('-') {
-        return package(line, false);
+    if let Some(editable) = value_of(&["--editable", "-e"]) {
+        return package(editable, true).map(Named::Editable);
     }
-    let value_of = |options: &[&str]| options.iter().find_map(|option| value(line, option));
-    match value_of(&LISTS) {
-        Some(list) => local(list).map(Named::List),
-        None => package(value_of(&PACKAGES)?, true),
-    }
+    package(value_of(&["--find-links", "-f"])?, true).map(Named::Links)
 }
 
-/// The value of an option: `-r base.txt`, `-rbase.txt`, `--requirement=base.txt`.
-fn value<'a>(line: &'a str, option: &str) -> Option<&'a str> {
-    let rest = line.strip_prefix(option)?;
-    let is_long = option.starts_with("--");
-    let ends_there = rest.starts_with(['=', ' ', '\t']);
-    (!is_long || ends_there).then(|| unquoted(rest.trim_start_matches(['=', ' ', '\t'])))
+/// The value of an option: `-r base.txt`, `-rbase.txt`, `--requirement=base.txt`, and the beginning of a long option's name.
+fn value<'a>(text: &'a str, option: &str) -> Option<&'a str> {
+    const ENDS: [char; 3] = ['=', ' ', '\t'];
+    let rest = match option.starts_with("--") {
+        true => {
+            let end = text.find(ENDS)?;
+            let name = &text[..end];
+            (name.len() > "--x".len() && option.starts_with(name)).then(|| &text[end..])?
+        }
+        false => text.strip_prefix(option)?,
+    };
+    Some(unquoted(rest.trim_start_matches(ENDS)))
 }
 
-/// A requirement or the value of an option. A bare word is a package of the index, unless it `is_a_place`.
-fn package(text: &str, is_a_place: bool) -> Option<Named> {
+/// The place of a package, from a requirement or the value of an option. A bare word is a package of the index, unless it
+/// `is_a_place`.
+fn package(text: &str, is_a_place: bool) -> Option<String> {
     let text = text.split(" --").next().unwrap_or(text);
     let text = text.split(';').next().unwrap_or(text).trim();
     let (text, is_a_place) = match text.split_once('@') {
@@ -85,7 +141,7 @@ fn package(text: &str, is_a_place: bool) -> Option<Named> {
         || text.starts_with("file:")
         || text.contains('/')
         || is_archive(text);
-    is_path.then(|| local(text).map(Named::Package))?
+    is_path.then(|| local(text))?
 }
 
 /// The path in what is a path or a URL; `None` for what is fetched from elsewhere.
@@ -122,7 +178,8 @@ fn is_name(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"._-[], ".contains(&byte))
 }
 
-fn is_archive(text: &str) -> bool {
+/// Whether a file of this name is a wheel or a source archive.
+pub(super) fn is_archive(text: &str) -> bool {
     const ENDINGS: [&str; 7] = [
         ".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz",
     ];
@@ -152,16 +209,24 @@ mod tests {
 
     #[test]
     fn local_packages_wheels_and_lists_are_named_with_or_without_a_leading_dot() {
-        let list = |path: &str| Some(Named::List(path.into()));
-        let package = |path: &str| Some(Named::Package(path.into()));
+        let list = |path: &str| vec![Named::List(path.into())];
+        let package = |path: &str| vec![Named::Package(path.into())];
+        let editable = |path: &str| vec![Named::Editable(path.into())];
+        let links = |path: &str| vec![Named::Links(path.into())];
+        let none = Vec::new;
         for (line, expected) in [
             ("-r base.txt", list("base.txt")),
             ("-rbase.txt", list("base.txt")),
             ("--requirement=base.txt", list("base.txt")),
+            ("--requirem base.txt", list("base.txt")),
+            ("-r \"my list.txt\"\t# mine", list("my list.txt")),
+            ("--pre -r base.txt", list("base.txt")),
             ("--constraint lists/c.txt  # pins", list("lists/c.txt")),
-            ("-e .", package(".")),
-            ("-e mine[extra]", package("mine")),
-            ("--find-links w", package("w")),
+            ("-e .", editable(".")),
+            ("-e mine[extra]", editable("mine")),
+            ("-e file:///opt/mine#egg=mine", editable("/opt/mine")),
+            ("--editable=./mine --no-deps", editable("./mine")),
+            ("--find-links w", links("w")),
             ("./wheels/x.whl", package("./wheels/x.whl")),
             ("wheels/x.whl --hash=sha256:00", package("wheels/x.whl")),
             ("x-1.0-py3-none-any.whl", package("x-1.0-py3-none-any.whl")),
@@ -175,20 +240,31 @@ mod tests {
             ),
             ("x[y]@./x", package("./x")),
             ("../shared/lib", package("../shared/lib")),
-            ("httpx>=0.28.0", None),
-            ("httpx[http2]==0.28 ; sys_platform == 'linux'", None),
-            ("x @ https://host/x.whl", None),
-            ("https://host/x.whl", None),
-            ("-e git+ssh://git@host/x.git", None),
-            ("-f https://host/wheels/", None),
-            ("--index-url https://host/", None),
-            ("--extra-index-url https://host/", None),
-            ("--require-hashes", None),
-            ("# ./x", None),
+            ("httpx>=0.28.0", none()),
+            ("httpx[http2]==0.28 ; sys_platform == 'linux'", none()),
+            ("x @ https://host/x.whl", none()),
+            ("https://host/x.whl", none()),
+            ("-r https://host/base.txt", none()),
+            ("-e git+ssh://git@host/x.git", none()),
+            ("-f https://host/wheels/", none()),
+            ("--index-url https://host/", none()),
+            ("--extra-index-url https://host/", none()),
+            ("--require-hashes", none()),
+            ("# ./x", none()),
+            ("", none()),
         ] {
             assert_eq!(named_by(line), expected, "{line}");
         }
         assert!(requirements("httpx\n-r \\\n  base.txt\n").refers_to_files());
         assert!(!requirements("httpx>=0.28.0\n--index-url https://x/\n").refers_to_files());
+    }
+
+    #[test]
+    fn each_option_of_a_line_and_each_kind_of_line_end_counts() {
+        let list = |path: &str| Named::List(path.into());
+        assert_eq!(
+            named("-r a.txt -c b.txt\u{c}-r c.txt\r-r d\\\n.txt"),
+            [list("a.txt"), list("b.txt"), list("c.txt"), list("d.txt")]
+        );
     }
 }

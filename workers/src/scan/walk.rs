@@ -4,21 +4,22 @@
 //! and every file of the local packages and wheels that those lists name. Anything else is data. A tool may write data
 //! beside its files at any time, so data is neither read nor counted.
 
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 
-use super::requirements::{Named, named};
-use super::{REQUIREMENTS_BYTES_MAX, Requirements};
+use super::REQUIREMENTS_BYTES_MAX;
+use super::local::{LocalFiles, Use};
+use super::requirements::is_archive;
 use crate::manifest::MANIFEST_FILE;
 use crate::registry::Issue;
-use crate::tree_file::{self, Refused, resolve};
+use crate::regular_file;
+use crate::tree_file::{self, Refused};
 
 /// Changes of sources beyond this many in one namespace go unnoticed.
 const FILES_MAX: usize = 10_000;
@@ -28,8 +29,6 @@ const FOLDERS_MAX: usize = 10_000;
 const BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Folders deeper than this are not looked into.
 const DEPTH_MAX: usize = 64;
-/// Lists of requirements beyond this many in one namespace are not read.
-const LISTS_MAX: usize = 64;
 
 /// Which files of a folder count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +49,12 @@ pub(super) struct Walk<'a> {
     bytes: u64,
     pub(super) has_python: bool,
     pub(super) issues: Vec<Issue>,
+    /// The local package that is being looked at, as requirements name it.
+    place: Option<PathBuf>,
+    /// Hash over the sources of that package that need a compiler.
+    compiled: Sha256,
+    /// The first named pipe or device in a local package: an installer would wait for it.
+    refused: Option<String>,
 }
 
 impl<'a> Walk<'a> {
@@ -63,6 +68,9 @@ impl<'a> Walk<'a> {
             bytes: 0,
             has_python: false,
             issues: Vec::new(),
+            place: None,
+            compiled: Sha256::new(),
+            refused: None,
         }
     }
 
@@ -71,39 +79,100 @@ impl<'a> Walk<'a> {
         self.directory(folder, Path::new(""), 0, Counted::Sources)
     }
 
-    /// What requirements name on this machine. A folder outside of the tools directory is not looked into, and of a file
-    /// there only size and time count: nothing outside is read.
-    pub(super) fn packages(&mut self, folder: &Path, requirements: &Requirements) {
-        for path in referred(folder, self.tree, &requirements.text) {
-            let relative = path.strip_prefix(folder).unwrap_or(&path).to_owned();
-            self.field(relative.as_os_str().as_bytes());
-            match resolve(&path, self.tree) {
-                // The namespace's folder, or one around it: what is in it counts by its own name.
-                Ok(Some(real)) if folder.starts_with(&real) => {}
-                Ok(Some(real)) if real.is_dir() => {
-                    if let Err(error) = self.directory(&real, &relative, 1, Counted::All) {
-                        self.skipped("unreadable", &relative, format!("cannot be read: {error}"));
-                    }
-                }
-                Ok(Some(_)) => {
-                    self.file(&path, &relative, false, false);
-                }
-                Ok(None) => {
-                    if let Ok(metadata) = path.metadata()
-                        && metadata.is_file()
-                    {
-                        self.size_and_time(&metadata);
-                    }
-                }
-                // The installer says what is wrong with that.
-                Err(_) => self.field(b"missing"),
+    /// Takes in the lists and packages that requirements name on this machine, and gives
+    /// [`packages_hash`](super::NamespaceSource::packages_hash). A folder outside of the tools directory counts whole if it is
+    /// a package, and otherwise by its wheels and archives.
+    ///
+    /// # Errors
+    ///
+    /// Names the pipe or device that an installer would wait for.
+    pub(super) fn packages(
+        &mut self,
+        folder: &Path,
+        local: &LocalFiles,
+    ) -> Result<[u8; 32], String> {
+        let mut installed = Sha256::new();
+        // Files of the namespace's own folder count already, by their own names.
+        let own: [u8; 32] = self.hash.clone().finalize().into();
+        for (list, content) in &local.lists {
+            let relative = list.strip_prefix(folder).unwrap_or(list);
+            for part in [relative.as_os_str().as_bytes(), content.as_bytes()] {
+                self.field(part);
+                field(&mut installed, part);
             }
+        }
+        for (path, how) in &local.places {
+            let relative = path.strip_prefix(folder).unwrap_or(path).to_owned();
+            self.field(relative.as_os_str().as_bytes());
+            field(&mut installed, relative.as_os_str().as_bytes());
+            let Ok(real) = path.canonicalize() else {
+                // The installer says what is wrong with that.
+                self.field(b"missing");
+                field(&mut installed, b"missing");
+                continue;
+            };
+            let is_own = folder.starts_with(&real);
+            // Hashed on its own, since it is part of both hashes.
+            let before = std::mem::take(&mut self.hash);
+            self.compiled = Sha256::new();
+            if !is_own {
+                self.package(&real, &relative);
+            }
+            let content = std::mem::replace(&mut self.hash, before).finalize();
+            self.field(&content);
+            match how {
+                Use::Editable if real.is_dir() => {
+                    field(&mut installed, &described(&real));
+                    field(&mut installed, &self.compiled.clone().finalize());
+                }
+                _ if is_own => field(&mut installed, &own),
+                _ => field(&mut installed, &content),
+            }
+        }
+        match self.refused.take() {
+            Some(refused) => Err(refused),
+            None => Ok(installed.finalize().into()),
+        }
+    }
+
+    /// Takes in a package, an archive, or a folder of archives at a real path. Links to files are followed wherever they lead,
+    /// as an installer follows them.
+    fn package(&mut self, real: &Path, relative: &Path) {
+        let is_inside = real.starts_with(self.tree);
+        let tree = std::mem::replace(&mut self.tree, Path::new("/"));
+        self.place = Some(relative.to_owned());
+        if !real.is_dir() {
+            self.file(real, relative, false, false);
+        } else if is_inside || is_package(real) {
+            if let Err(error) = self.directory(real, relative, 1, Counted::All) {
+                self.skipped("unreadable", relative, format!("cannot be read: {error}"));
+            }
+        } else {
+            self.archives(real, relative);
+        }
+        self.place = None;
+        self.tree = tree;
+    }
+
+    /// The wheels and archives of a folder that is no package.
+    fn archives(&mut self, real: &Path, relative: &Path) {
+        let found = fs::read_dir(real).into_iter().flatten().flatten();
+        let names = found.map(|entry| entry.file_name());
+        let mut names: Vec<_> = names
+            .filter(|name| name.to_str().is_some_and(is_archive))
+            .collect();
+        names.sort();
+        for name in names {
+            if self.files == FILES_MAX {
+                return self.too_much("files");
+            }
+            self.files += 1;
+            self.file(&real.join(&name), &relative.join(&name), false, false);
         }
     }
 
     pub(super) fn field(&mut self, bytes: &[u8]) {
-        self.hash.update((bytes.len() as u64).to_le_bytes());
-        self.hash.update(bytes);
+        field(&mut self.hash, bytes);
     }
 
     /// Files first, so that a namespace's own tools count before anything below exhausts the limits.
@@ -116,15 +185,16 @@ impl<'a> Walk<'a> {
     ) -> io::Result<()> {
         let mut files = Vec::new();
         let mut folders = Vec::new();
-        let is_package = ["pyproject.toml", "setup.py"]
-            .iter()
-            .any(|file| directory.join(file).exists());
+        let is_package = is_package(directory);
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
             let name = entry.file_name();
             let kind = entry.file_type()?;
             if name.as_bytes().starts_with(b".")
                 || kind.is_dir() && is_left_by_installers(&name, is_package)
+                || kind.is_dir()
+                    && counted == Counted::All
+                    && directory.join(&name).join("pyvenv.cfg").exists()
             {
                 continue;
             }
@@ -180,6 +250,13 @@ impl<'a> Walk<'a> {
             // A symlinked folder inside the tree is somebody's own; following it could go in circles.
             Err(Refused::Directory) if is_symlink => return None,
             Err(refused) => {
+                if self.place.is_some() && would_be_waited_for(path) {
+                    let message = format!(
+                        "{}: a named pipe or a device, not a regular file",
+                        relative.display()
+                    );
+                    self.refused.get_or_insert(message);
+                }
                 let code = match refused {
                     Refused::Outside => "symlink_outside",
                     Refused::Directory | Refused::Special => "not_a_file",
@@ -189,42 +266,47 @@ impl<'a> Walk<'a> {
                 return None;
             }
         };
-        if let Err(error) = self.content(file, &metadata) {
-            self.skipped("unreadable", relative, format!("cannot be read: {error}"));
-            return None;
+        match self.content(file, &metadata) {
+            Ok(content) => {
+                if self.place.is_some() && is_compiled(relative) {
+                    field(&mut self.compiled, relative.as_os_str().as_bytes());
+                    field(&mut self.compiled, &content);
+                }
+                self.field(&content);
+            }
+            Err(error) => {
+                self.skipped("unreadable", relative, format!("cannot be read: {error}"));
+                return None;
+            }
         }
         self.has_python |= top && is_tool_file(relative);
         Some(metadata)
     }
 
-    fn content(&mut self, file: File, metadata: &Metadata) -> io::Result<()> {
-        if metadata.len() > BYTES_MAX - self.bytes {
-            self.too_much("content");
-            self.size_and_time(metadata);
-            return Ok(());
-        }
+    /// The hash over a file's content, or over its size and time where there is too much content.
+    fn content(&mut self, file: File, metadata: &Metadata) -> io::Result<[u8; 32]> {
         // Hashed on its own, so that a file growing while it is read cannot run into the next one's name.
         let mut hash = Sha256::new();
-        let mut rest = file.take(BYTES_MAX - self.bytes);
-        self.bytes += io::copy(&mut rest, &mut HashWriter(&mut hash))?;
-        self.field(&hash.finalize());
-        Ok(())
+        if metadata.len() > BYTES_MAX - self.bytes {
+            self.too_much("content");
+            for part in [
+                metadata.size() as i64,
+                metadata.mtime(),
+                metadata.mtime_nsec(),
+            ] {
+                hash.update(part.to_le_bytes());
+            }
+        } else {
+            let mut rest = file.take(BYTES_MAX - self.bytes);
+            self.bytes += io::copy(&mut rest, &mut HashWriter(&mut hash))?;
+        }
+        Ok(hash.finalize().into())
     }
 
     fn stamp(&mut self, metadata: &Metadata) {
         self.stamps.update(metadata.ino().to_le_bytes());
         for part in [metadata.ctime(), metadata.ctime_nsec()] {
             self.stamps.update(part.to_le_bytes());
-        }
-    }
-
-    fn size_and_time(&mut self, metadata: &Metadata) {
-        for part in [
-            metadata.size() as i64,
-            metadata.mtime(),
-            metadata.mtime_nsec(),
-        ] {
-            self.field(&part.to_le_bytes());
         }
     }
 
@@ -239,21 +321,36 @@ impl<'a> Walk<'a> {
     }
 
     fn too_much(&mut self, what: &str) {
-        if self
-            .issues
-            .iter()
-            .any(|issue| issue.code == "folder_too_large")
-        {
+        const CODE: &str = "folder_too_large";
+        let (subject, message) = match &self.place {
+            Some(place) => (
+                place.display().to_string(),
+                format!(
+                    "too much {what} in this local package to compare ({FILES_MAX} files and {} MiB are, with all sources of the \
+                     namespace); some changes will not be noticed on reload",
+                    BYTES_MAX / 1024 / 1024
+                ),
+            ),
+            None => (
+                ".".to_owned(),
+                format!("too much {what} to compare; some changes will not be noticed on reload"),
+            ),
+        };
+        let mut issues = self.issues.iter();
+        if issues.any(|issue| issue.code == CODE && issue.subject == subject) {
             return;
         }
         self.issues.push(Issue {
-            code: "folder_too_large",
-            subject: ".".into(),
-            message: format!(
-                "too much {what} to compare; some changes will not be noticed on reload"
-            ),
+            code: CODE,
+            subject,
+            message,
         });
     }
+}
+
+fn field(hash: &mut Sha256, bytes: &[u8]) {
+    hash.update((bytes.len() as u64).to_le_bytes());
+    hash.update(bytes);
 }
 
 struct HashWriter<'a>(&'a mut Sha256);
@@ -295,30 +392,52 @@ fn is_left_by_installers(name: &OsStr, in_package: bool) -> bool {
         || in_package && (name == "build" || name == "dist" || name == "target")
 }
 
-/// The paths that a list names, those that the lists named in it name included.
-fn referred(folder: &Path, tree: &Path, text: &str) -> BTreeSet<PathBuf> {
-    let mut paths = BTreeSet::new();
-    let mut lists = vec![(text.to_owned(), folder.to_owned())];
-    let mut read = 0;
-    while let Some((text, directory)) = lists.pop() {
-        for named in named(&text) {
-            let list = match named {
-                Named::Package(path) => {
-                    paths.insert(folder.join(path));
-                    continue;
-                }
-                Named::List(path) => directory.join(path),
-            };
-            if !paths.insert(list.clone()) || read == LISTS_MAX {
-                continue;
-            }
-            read += 1;
-            // A list outside of the tools directory is not read. Of a list that cannot be read, the installer complains.
-            if let Ok(Some(content)) = tree_file::read(&list, tree, REQUIREMENTS_BYTES_MAX) {
-                let directory = list.parent().unwrap_or(folder).to_owned();
-                lists.push((String::from_utf8_lossy(&content).into_owned(), directory));
-            }
+/// Files that say how a package is built.
+const DESCRIPTIONS: [&str; 4] = ["pyproject.toml", "setup.py", "setup.cfg", "MANIFEST.in"];
+
+/// Whether a folder is a package that can be installed.
+fn is_package(folder: &Path) -> bool {
+    let descriptions = ["pyproject.toml", "setup.py", "setup.cfg"];
+    descriptions.iter().any(|file| folder.join(file).exists())
+}
+
+/// Hash over the build files of a package that is used in place, and the names of its modules: the links to its code that
+/// an installer makes depend on them.
+fn described(folder: &Path) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for name in DESCRIPTIONS {
+        let content = regular_file::read_following(&folder.join(name), REQUIREMENTS_BYTES_MAX);
+        field(&mut hash, &content.unwrap_or_default());
+    }
+    for place in [folder.to_owned(), folder.join("src")] {
+        let found = fs::read_dir(place).into_iter().flatten().flatten();
+        let mut names: Vec<_> = found
+            .filter(|entry| {
+                let name = entry.file_name();
+                name.as_bytes().ends_with(b".py") || entry.path().join("__init__.py").is_file()
+            })
+            .map(|entry| entry.file_name())
+            .collect();
+        names.sort();
+        field(&mut hash, &(names.len() as u64).to_le_bytes());
+        for name in names {
+            field(&mut hash, name.as_bytes());
         }
     }
-    paths
+    hash.finalize().into()
+}
+
+/// Whether an edit of the file takes effect only once it is compiled.
+fn is_compiled(relative: &Path) -> bool {
+    const ENDINGS: [&str; 11] = [
+        "c", "cc", "cpp", "cxx", "f90", "h", "hpp", "pxd", "pyx", "rs", "go",
+    ];
+    let ending = relative.extension().and_then(OsStr::to_str);
+    ending.is_some_and(|ending| ENDINGS.contains(&ending))
+}
+
+/// Whether a reader of the file may wait for ever.
+fn would_be_waited_for(path: &Path) -> bool {
+    let found = fs::metadata(path).map(|metadata| metadata.file_type());
+    found.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device() || kind.is_block_device())
 }
