@@ -244,6 +244,69 @@ def package_version() -> str:
 }
 
 #[tokio::test]
+async fn files_and_folders_that_do_not_count_are_issues_of_a_gateway_that_is_ready() {
+    let gateway = Gateway::with_tools([("good", "hello.py", tools::HELLO)])
+        .start()
+        .await;
+    let server = "from fastmcp import FastMCP\n\nmcp = FastMCP('mine')\n\nmcp.run()\n";
+    for (namespace, file, text) in [
+        ("api", "openapi.json", "{}"),
+        ("Bad.Name", "hello.py", tools::HELLO),
+        ("needs", "hello.py", tools::HELLO),
+        (
+            "needs",
+            "tooldock.yaml",
+            "secrets: [ABSENT]\npython: '3.12'\n",
+        ),
+        ("server", "main.py", server),
+    ] {
+        gateway.drop_tool(namespace, file, text);
+    }
+    fs::write(gateway.tools_dir().join("stray.py"), tools::HELLO).unwrap();
+    let issues_of = |answer: &Value| -> Vec<(String, String)> {
+        let issues = answer["issues"].as_array().unwrap().iter();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        issues
+            .map(|it| (text(&it["namespace"]), text(&it["code"])))
+            .collect()
+    };
+    let report = gateway.reload().await;
+    assert_eq!(report["failed"], json!([]), "{report}");
+    let issues = issues_of(&report);
+    let expected = [
+        ("api", "empty_namespace"),
+        ("needs", "missing_secret"),
+        ("needs", "unknown_key"),
+        ("server", "server_file"),
+        ("Bad.Name", "invalid_name"),
+        ("stray.py", "loose_file"),
+    ];
+    for (namespace, code) in expected {
+        let issue = (namespace.to_owned(), code.to_owned());
+        assert!(issues.contains(&issue), "{issue:?}: {report}");
+    }
+
+    let ready = gateway.request("GET", "/ready").send().await.unwrap();
+    assert_eq!(ready.status(), 200);
+    let ready: Value = ready.json().await.unwrap();
+    let namespaces = ready["namespaces"].as_array().unwrap();
+    let needs = namespaces.iter().find(|it| it["name"] == "needs").unwrap();
+    assert_eq!(needs["state"], "ready");
+    let message = "tooldock secrets set --key ABSENT --scope needs";
+    assert!(needs["issues"].to_string().contains(message), "{ready}");
+
+    gateway.drop_tool("needs", "hello.py", &tools::HELLO.replace("Hello", "Hi"));
+    let report = gateway.reload().await;
+    assert_eq!(names(&report["workers_restarted"]), ["needs"]);
+    let issues = issues_of(&report);
+    assert_eq!(
+        issues[0].0, "needs",
+        "changed namespaces come first: {report}"
+    );
+    assert!(issues.iter().any(|(namespace, _)| namespace == "api"));
+}
+
+#[tokio::test]
 async fn two_reloads_at_once_are_one() {
     let gateway = Gateway::with_tools([("changes", "v.py", VERSIONED)])
         .start()

@@ -17,7 +17,7 @@ use crate::{tree_file, yaml};
 
 mod variables;
 
-pub(crate) use variables::{INVALID_VARIABLE, Variables};
+pub(crate) use variables::{INVALID_VARIABLE, MISSING_SECRET, Variables};
 
 /// The file's name inside a namespace folder.
 pub const MANIFEST_FILE: &str = "tooldock.yaml";
@@ -124,7 +124,7 @@ impl Manifest {
                 _ => manifest.issues.push(Issue {
                     code: "unknown_key",
                     subject: format!("{MANIFEST_FILE}: {key}"),
-                    message: format!("unknown key {key:?}; it has no effect"),
+                    message: format!("unknown key {key:?}; it has no effect{}", instead_of(&key)),
                 }),
             }
         }
@@ -245,6 +245,17 @@ pub(crate) fn effective_limits(
         limits.mask_errors |= alone.mask_errors;
     }
     (limits, tools, issues)
+}
+
+/// The place for settings that people look for in the manifest.
+fn instead_of(key: &str) -> &'static str {
+    match key {
+        "python" | "python_version" | "requires-python" => {
+            ": the operator's workers.python is the interpreter of all namespaces"
+        }
+        "dependencies" | "requirements" | "packages" => ": write packages into requirements.txt",
+        _ => "",
+    }
 }
 
 /// Whether a manifest may not set the variable: it would choose the interpreter, its libraries or our runtime.
@@ -394,6 +405,14 @@ mod tests {
         assert_eq!(manifest.version, "2");
         assert_eq!(manifest.issues[0].code, "unknown_key");
         assert!(manifest.issues[0].subject.contains("descripton"));
+        for (key, advice) in [
+            ("python", "workers.python is the interpreter"),
+            ("dependencies", "write packages into requirements.txt"),
+        ] {
+            let manifest = Manifest::parse(format!("{key}: '3.12'").as_bytes()).unwrap();
+            let message = &manifest.issues[0].message;
+            assert!(message.contains(advice), "{message}");
+        }
     }
 
     #[test]

@@ -286,6 +286,8 @@ pub struct Registry {
     problem: ArcSwapOption<Issue>,
     /// Issues of names under which nothing is served.
     unserved: ArcSwap<Vec<(NamespaceName, Issue)>>,
+    /// Issues of entries of the tools directory that are no namespace, by their names.
+    ignored: ArcSwap<Vec<(String, Issue)>>,
     /// The namespace of the management tools, where this process serves them. It stands in no snapshot: no list shows it,
     /// and no name that a client sends leads to it.
     system: OnceLock<Arc<Namespace>>,
@@ -376,6 +378,15 @@ impl Registry {
 
     pub(crate) fn set_unserved(&self, issues: Vec<(NamespaceName, Issue)>) {
         self.unserved.store(Arc::new(issues));
+    }
+
+    /// The issues of entries of the tools directory that are no namespace, by their names.
+    pub fn ignored(&self) -> Arc<Vec<(String, Issue)>> {
+        self.ignored.load_full()
+    }
+
+    pub(crate) fn set_ignored(&self, issues: Vec<(String, Issue)>) {
+        self.ignored.store(Arc::new(issues));
     }
 
     /// Sees the swaps from now on: always the newest snapshot, which may skip some in between. What changed is for the

@@ -3,6 +3,7 @@
 //! Reads files and nothing else: no tool code is parsed or run here. The same tree gives the same result in the same
 //! order. What cannot be used is skipped and reported, never fatal for its neighbours.
 
+pub(crate) mod ignored;
 mod local;
 mod requirements;
 mod walk;
@@ -139,7 +140,7 @@ fn folders(tree: &Path) -> io::Result<Vec<Found>> {
             continue;
         }
         let path = entry.path();
-        let Some((name, real)) = namespace_at(&path, tree) else {
+        let Ok((name, real)) = namespace_at(&path, tree) else {
             continue;
         };
         if folders.len() == NAMESPACES_MAX {
@@ -168,7 +169,8 @@ pub(crate) fn scan_one(
     if !path.try_exists().unwrap_or(true) {
         return Ok(None);
     }
-    Ok(namespace_at(&path, &tree).map(|(name, folder)| look_at(name, path, &folder, &tree)))
+    let found = namespace_at(&path, &tree).ok();
+    Ok(found.map(|(name, folder)| look_at(name, path, &folder, &tree)))
 }
 
 /// Looks at a folder that is the namespace of this name, wherever it is; `None` if there is no folder.
@@ -206,26 +208,31 @@ fn source_of(dir: &Path) -> Option<NamespaceSource> {
 }
 
 /// The namespace whose folder this is, and where that folder really is.
-fn namespace_at(path: &Path, tree: &Path) -> Option<(NamespaceName, PathBuf)> {
+///
+/// # Errors
+///
+/// The code and message of an issue about a folder that is not served; `None` for a file.
+fn namespace_at(
+    path: &Path,
+    tree: &Path,
+) -> Result<(NamespaceName, PathBuf), Option<(&'static str, String)>> {
     let folder = match resolve(path, tree) {
         Ok(Some(real)) if real.is_dir() => real,
-        Ok(Some(_)) => return None,
+        Ok(Some(_)) => return Err(None),
         Ok(None) => {
-            tracing::warn!(folder = %path.display(), "skipped: a symlink that leaves the tools directory");
-            return None;
+            let message = "is not served: a symlink that leaves the tools directory".to_owned();
+            return Err(Some(("symlink_outside", message)));
         }
         Err(error) => {
-            tracing::warn!(folder = %path.display(), %error, "skipped: cannot be read");
-            return None;
+            let message = format!("is not served: cannot be read: {error}");
+            return Err(Some(("unreadable", message)));
         }
     };
-    match path.file_name()?.to_string_lossy().parse() {
-        Ok(name) => Some((name, folder)),
-        Err(error) => {
-            tracing::warn!(folder = %path.display(), %error, "skipped: not a namespace name");
-            None
-        }
-    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.parse().map(|name| (name, folder)).map_err(|error| {
+        let message = format!("is not served: not a namespace name: {error}; rename the folder");
+        Some((ignored::INVALID_NAME, message))
+    })
 }
 
 fn look_at(name: NamespaceName, dir: PathBuf, folder: &Path, tree: &Path) -> NamespaceSource {
@@ -252,6 +259,10 @@ fn look_at(name: NamespaceName, dir: PathBuf, folder: &Path, tree: &Path) -> Nam
         || Ok(LocalFiles::default()),
         |requirements| LocalFiles::read(folder, &requirements.text),
     );
+    let ignored = match &local {
+        Ok(local) => ignored::files(folder, tree, requirements.as_ref(), local),
+        Err(_) => Vec::new(),
+    };
     let packages = local.and_then(|local| walk.packages(folder, &local));
     let packages_hash = packages.unwrap_or_else(|message| {
         failure.get_or_insert(SourceFailure {
@@ -268,6 +279,10 @@ fn look_at(name: NamespaceName, dir: PathBuf, folder: &Path, tree: &Path) -> Nam
     walk.field(text.unwrap_or_default());
     let mut issues = walk.issues;
     issues.extend(manifest.issues.iter().cloned());
+    issues.extend(ignored);
+    if !walk.has_python && failure.is_none() {
+        issues.push(ignored::empty(folder));
+    }
     let files_hash = walk.hash.finalize();
     let files_version = walk.stamps.chain_update(files_hash).finalize();
     NamespaceSource {

@@ -21,8 +21,8 @@ use crate::reply::Reply;
 use crate::upstream::health::ServerHealth;
 
 /// Issues whose text is our own: which limit was cut to what, which key of an external server is wrong, why a namespace
-/// reloaded itself.
-const OWN_TEXT: [&str; 7] = [
+/// reloaded itself, which files do not count.
+const OWN_TEXT: [&str; 14] = [
     "secret_of_another",
     "name_collision",
     "limit_clamped",
@@ -30,6 +30,13 @@ const OWN_TEXT: [&str; 7] = [
     "invalid_config",
     "files_changed",
     "functions_changed",
+    "missing_secret",
+    "empty_namespace",
+    "no_tools",
+    "dependencies_not_read",
+    "server_file",
+    "unknown_key",
+    "folder_too_large",
 ];
 
 #[derive(Serialize)]
@@ -167,12 +174,21 @@ pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
                     "message": issue.message,
                 })
             });
-            let unserved: Vec<_> = unserved.collect();
+            let all = matches!(told, Told::All);
+            let ignored = core.registry.ignored();
+            let ignored = ignored.iter().filter(|_| all).map(|(name, issue)| {
+                json!({
+                    "namespace": name,
+                    "code": issue.code,
+                    "subject": issue.subject,
+                    "message": issue.message,
+                })
+            });
+            let unserved: Vec<_> = unserved.chain(ignored).collect();
             if !unserved.is_empty() {
                 body["unserved"] = unserved.into();
             }
             if let Some(problem) = core.registry.problem() {
-                let all = matches!(told, Told::All);
                 body["problem"] = json!(Issue {
                     code: problem.code,
                     subject: &problem.subject,

@@ -1,5 +1,6 @@
 //! `POST /reload` (EX-80). Its three controls are the edge's; by the time a request is here it may reload.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -46,16 +47,27 @@ pub(crate) async fn reload(core: &Core) -> Reply {
     }
 }
 
-/// What was done, and what is wrong with the namespaces that are served all the same: skipped files, clamped limits.
+/// The report of a reload, with the issues of namespaces that are served all the same (skipped files, clamped limits) and of
+/// files and folders that are no namespace.
 fn body(core: &Core, report: &ReloadReport, snapshot: &Snapshot) -> serde_json::Value {
     let unserved = core.registry.unserved();
-    let unserved = unserved.iter().map(|(name, issue)| (name, issue));
-    let issues = snapshot.namespaces.values().flat_map(|namespace| {
+    let unserved = unserved.iter().map(|(name, issue)| (name.as_str(), issue));
+    let ignored = core.registry.ignored();
+    let ignored = ignored.iter().map(|(name, issue)| (name.as_str(), issue));
+    // Namespaces that changed come first: a reload after a change is about them.
+    let is_changed = |namespace: &&Arc<Namespace>| {
+        let mut changed = report.workers_restarted.iter().chain(&report.deps_synced);
+        changed.any(|name| *name == namespace.name)
+    };
+    let all = snapshot.namespaces.values();
+    let (changed, others): (Vec<_>, Vec<_>) = all.partition(is_changed);
+    let issues = changed.into_iter().chain(others).flat_map(|namespace| {
         let issues = namespace.issues.iter();
-        issues.map(|issue| (&namespace.name, issue))
+        issues.map(|issue| (namespace.name.as_str(), issue))
     });
     let issues: Vec<_> = issues
         .chain(unserved)
+        .chain(ignored)
         .map(|(namespace, issue)| {
             json!({
                 "namespace": namespace,

@@ -110,7 +110,9 @@ pub(super) fn hint(code: &str) -> &'static str {
             "Look at Requirements: correct the package that could not be installed, and install again."
         }
         "duplicate_tool" => "Two files declare the same tool: rename one of them or delete it.",
-        "missing_variable" => "Set the secret that the message names, under Secrets.",
+        "missing_variable" | "missing_secret" => {
+            "Set the secret that the message names, under Secrets."
+        }
         "limit_clamped" => {
             "The operator's configuration allows no more; ask the operator, or lower the limit."
         }

@@ -3,14 +3,18 @@
 use std::collections::BTreeMap;
 
 use super::{MANIFEST_FILE, Manifest};
+use crate::names::NamespaceName;
 use crate::registry::Issue;
-use crate::secrets::Secret;
+use crate::secrets::{NamespaceSecrets, Secret};
 use crate::template::{NoValue, Sources};
 
 /// The code of an [`Issue`] about a variable without a value.
 const MISSING: &str = "missing_variable";
 /// The code of an [`Issue`] about a variable whose value is wrong.
 pub(crate) const INVALID_VARIABLE: &str = "invalid_variable";
+
+/// The code of an [`Issue`] about a declared secret without a value.
+pub(crate) const MISSING_SECRET: &str = "missing_secret";
 
 /// What `env` comes to.
 #[derive(Debug, Default)]
@@ -53,6 +57,32 @@ impl Manifest {
             }
         }
         variables
+    }
+}
+
+impl Manifest {
+    /// The declared secrets without a value, each as an issue. The namespace serves without them.
+    pub(crate) fn missing_secrets(
+        &self,
+        namespace: &NamespaceName,
+        secrets: &NamespaceSecrets,
+        variables: &Variables,
+    ) -> Vec<Issue> {
+        let has_value =
+            |name: &str| secrets.values.contains_key(name) || variables.values.contains_key(name);
+        let missing = self.secrets.iter().filter(|name| !has_value(name));
+        let issues = missing.map(|name| {
+            let is_prepared = secrets.placeholders.contains(name);
+            let prepared = if is_prepared { "is prepared and " } else { "" };
+            Issue {
+                code: MISSING_SECRET,
+                subject: format!("{MANIFEST_FILE}: secrets.{name}"),
+                message: format!(
+                    "the secret {name} {prepared}has no value; set it with: tooldock secrets set --key {name} --scope {namespace}"
+                ),
+            }
+        });
+        issues.collect()
     }
 }
 

@@ -24,8 +24,8 @@ use crate::aggregate::Surroundings;
 use crate::environment::{EnvironmentError, Packages, Toolchain};
 use crate::error::CallError;
 use crate::names::NamespaceName;
-use crate::registry::{Issue, Namespace, Snapshot, UpstreamKind};
-use crate::scan::NamespaceSource;
+use crate::registry::{Issue, Namespace, Registry, Snapshot, UpstreamKind};
+use crate::scan::{NamespaceSource, ignored};
 use crate::secrets::Secrets;
 use crate::worker::Worker;
 
@@ -69,6 +69,15 @@ pub(super) async fn run(reloader: Arc<Reloader>, scope: Scope) -> Answer {
         }
     }
     answer
+}
+
+/// Publishes the issues of entries of the tools directory that are no namespace, and logs those that are new.
+fn note_ignored(registry: &Registry, issues: Vec<(String, Issue)>) {
+    let known = registry.ignored();
+    for (name, issue) in issues.iter().filter(|it| !known.contains(it)) {
+        tracing::warn!(code = issue.code, subject = %issue.subject, "{name} {}", issue.message);
+    }
+    registry.set_ignored(issues);
 }
 
 struct Run {
@@ -232,8 +241,12 @@ impl Run {
             source: Arc::new(source),
         };
         let (tools, scope) = (path.clone(), self.scope.clone());
+        let registry = Arc::clone(&self.reloader.registry);
         let folder = lock(&self.reloader.vault).clone();
         let scan = move || {
+            if scope == Scope::All {
+                note_ignored(&registry, ignored::entries(&tools));
+            }
             let mut sources = vault::scan_for(&tools, scope, folder.as_ref())?;
             if let Some(folder) = &folder {
                 vault::mark(&mut sources, folder);

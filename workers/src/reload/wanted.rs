@@ -10,18 +10,21 @@ use sha2::{Digest as _, Sha256};
 use crate::config::{Limits, LimitsPatch, NamespacesConfig, PROCESSES_MAX, ToolLimits};
 use crate::error::{CallError, CallErrorCode};
 use crate::gate::Gate;
-use crate::manifest::{CLAMPED, MANIFEST_FILE, Variables, effective_limits};
+use crate::manifest::{CLAMPED, MANIFEST_FILE, MISSING_SECRET, Variables, effective_limits};
 use crate::parking::Parking;
 use crate::policy::ToolPolicy;
 use crate::precedence::COLLISION;
 use crate::registry::{Attached, Issue, Namespace, SecretsStatus, UpstreamKind};
-use crate::scan::{NamespaceSource, SourceFailure};
+use crate::scan::{NamespaceSource, SourceFailure, ignored};
 use crate::secrets::{NamespaceSecrets, Secret};
 use crate::template::Sources;
 use crate::worker::Declared;
 
 /// The subject of an [`Issue`] that says why the last update of a namespace did not happen.
 pub(super) const UPDATE: &str = "reload";
+
+/// The code of an [`Issue`] about files that declare nothing.
+const NO_TOOLS: &str = "no_tools";
 
 /// What a frame holds besides the result: the envelope, content blocks' quoting.
 const FRAME_OVERHEAD: u64 = 64 * 1024;
@@ -80,15 +83,17 @@ impl Wanted {
         environment: &dyn Fn(&str) -> Option<String>,
         toolchain: Option<&str>,
     ) -> Self {
+        let mut variables = source.manifest.variables(&Sources {
+            secrets: &secrets.values,
+            environment,
+            allowed: Some(&config.env_allowed),
+        });
+        let manifest = &source.manifest;
+        let missing = manifest.missing_secrets(&source.name, &secrets, &variables);
         let NamespaceSecrets {
             values: secrets,
             placeholders,
         } = secrets;
-        let mut variables = source.manifest.variables(&Sources {
-            secrets: &secrets,
-            environment,
-            allowed: Some(&config.env_allowed),
-        });
         let (limits, tool_limits, clamped) = source.manifest.effective_limits(&source.name, config);
         let mut failure = source.failure.clone();
         let policy = ToolPolicy::new(&limits).unwrap_or_else(|error| {
@@ -101,6 +106,7 @@ impl Wanted {
         let mut issues = source.issues.clone();
         issues.extend(clamped);
         issues.append(&mut variables.issues);
+        issues.extend(missing);
         let content_hash = content_hash(&source.files_hash, &limits, &tool_limits, toolchain);
         Self {
             source,
@@ -130,9 +136,16 @@ impl Wanted {
     /// Whether `current` is what is wanted already, its worker being the right one.
     pub(super) fn is_same_as(&self, current: &Namespace) -> bool {
         // One that carries a failed update is what is wanted again once the change was taken back; the issue must go.
-        // A name that is taken is none of its content, and a reason to say so all the same.
-        let collisions = |issues: &[Issue]| -> Vec<Issue> {
-            let issues = issues.iter().filter(|it| it.code == COLLISION);
+        // Names, secrets and files that are no sources are outside of the content, and their issues are published all the same.
+        let told = [
+            COLLISION,
+            MISSING_SECRET,
+            ignored::EMPTY,
+            ignored::NOT_READ,
+            ignored::SERVER,
+        ];
+        let beside = |issues: &[Issue]| -> Vec<Issue> {
+            let issues = issues.iter().filter(|it| told.contains(&it.code));
             issues.cloned().collect()
         };
         let env = format!("{MANIFEST_FILE}: env.");
@@ -143,7 +156,7 @@ impl Wanted {
         current.content_hash == self.content_hash
             && current.secrets_status == self.secrets_status()
             && !current.issues.iter().any(|issue| issue.subject == UPDATE)
-            && collisions(&current.issues) == collisions(&self.issues)
+            && beside(&current.issues) == beside(&self.issues)
             && without_value(&current.issues) == without_value(&self.issues)
     }
 
@@ -156,6 +169,10 @@ impl Wanted {
         issues: &[Issue],
     ) -> Arc<Namespace> {
         let manifest = &self.source.manifest;
+        let mut issues = self.with(issues);
+        if matches!(upstream, UpstreamKind::Worker(_)) && issues.is_empty() {
+            issues.extend(nothing_declared(declared));
+        }
         Arc::new(Namespace {
             name: self.source.name.clone(),
             description: manifest.description.clone(),
@@ -172,7 +189,7 @@ impl Wanted {
             prompts: declared.prompts.clone(),
             completions: declared.completions,
             files: declared.files.clone(),
-            issues: self.with(issues),
+            issues,
             upstream,
             gate: gate(current, &self.limits),
             parked: parking(current, &self.limits),
@@ -182,13 +199,13 @@ impl Wanted {
         })
     }
 
-    /// The scan's issues and the worker's. A file that both refused is reported once.
+    /// The scan's issues and the worker's. A file that both refused is reported once. Dependencies that are not
+    /// read and server files are no refusals.
     fn with(&self, issues: &[Issue]) -> Vec<Issue> {
+        let refusals = |known: &&Issue| ![ignored::NOT_READ, ignored::SERVER].contains(&known.code);
         let new = issues.iter().filter(|issue| {
-            !self
-                .issues
-                .iter()
-                .any(|known| known.subject == issue.subject)
+            let mut known = self.issues.iter().filter(refusals);
+            !known.any(|known| known.subject == issue.subject)
         });
         self.issues.iter().chain(new).cloned().collect()
     }
@@ -280,6 +297,21 @@ impl Wanted {
             SecretsStatus::Missing
         }
     }
+}
+
+/// Says of a namespace whose files declare nothing why its lists are empty.
+fn nothing_declared(declared: &Declared) -> Option<Issue> {
+    let is_empty = declared.tools.is_empty()
+        && declared.resources.is_empty()
+        && declared.resource_templates.is_empty()
+        && declared.prompts.is_empty();
+    is_empty.then(|| Issue {
+        code: NO_TOOLS,
+        subject: ".".to_owned(),
+        message: "no file of the namespace declares anything: put `from fastmcp.tools import tool` into a file and @tool on the \
+                  functions that clients should call"
+            .to_owned(),
+    })
 }
 
 /// What serves already, under the configuration of today; `None` if that changes nothing about it.
@@ -550,6 +582,64 @@ mod tests {
             wanted("secrets: [A, B]", &["?A"]).secrets_status(),
             SecretsStatus::Missing
         );
+    }
+
+    #[test]
+    fn a_secret_without_a_value_is_an_issue_by_its_name_that_goes_once_it_has_one() {
+        let told = |wanted: &Wanted| -> Vec<_> {
+            let issues = wanted.issues.iter();
+            issues.map(|it| (it.code, it.subject.clone())).collect()
+        };
+        let missing = wanted("secrets: [A, B, C]", &["A", "?B"]);
+        let subject = |name: &str| format!("tooldock.yaml: secrets.{name}");
+        assert_eq!(
+            told(&missing),
+            [
+                (MISSING_SECRET, subject("B")),
+                (MISSING_SECRET, subject("C"))
+            ]
+        );
+        let message = |at: usize| &missing.issues[at].message;
+        assert!(message(0).contains("is prepared and has no value"));
+        assert!(message(1).ends_with("tooldock secrets set --key C --scope ns"));
+        let served = missing.namespace(None, UpstreamKind::Empty, &Declared::default(), &[]);
+        assert!(missing.is_same_as(&served));
+        let other = wanted("secrets: [A, B, C]", &["A", "?C"]);
+        assert!(!other.is_same_as(&served), "of the same status");
+        assert_eq!(told(&wanted("secrets: [A]", &["A"])), []);
+        assert_eq!(told(&wanted("secrets: [A]\nenv: {A: x}", &[])), []);
+    }
+
+    #[test]
+    fn an_error_of_a_file_is_told_beside_its_dependencies_that_are_not_read() {
+        let issue = |code| Issue {
+            code,
+            subject: "a.py".into(),
+            message: String::new(),
+        };
+        let mut source = source("");
+        source.issues = vec![issue(ignored::NOT_READ)];
+        let none = |_: &str| None;
+        let config = NamespacesConfig::default();
+        let wanted = Wanted::new(source, &config, NamespaceSecrets::default(), &none, None);
+        let failed = [issue("import_error")];
+        assert_eq!(wanted.with(&failed).len(), 2);
+        let served = wanted.namespace(None, UpstreamKind::Empty, &Declared::default(), &failed);
+        assert!(wanted.is_same_as(&served));
+    }
+
+    #[test]
+    fn a_namespace_whose_files_declare_nothing_says_so() {
+        assert_eq!(
+            nothing_declared(&Declared::default()).unwrap().code,
+            NO_TOOLS
+        );
+        let prompt = r#"{"definition":{"name":"p"}}"#;
+        let declared = Declared {
+            prompts: vec![serde_json::from_str(prompt).unwrap()],
+            ..Declared::default()
+        };
+        assert_eq!(nothing_declared(&declared), None);
     }
 
     #[test]

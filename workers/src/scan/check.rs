@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{NamespaceSource, PythonCheck, look_at, scan};
+use super::{NamespaceSource, PythonCheck, ignored, look_at, scan};
 use crate::config::NamespacesConfig;
 use crate::external::Finding;
 use crate::manifest::INVALID_VARIABLE;
@@ -18,7 +18,13 @@ pub fn check(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets)
             let found = sources
                 .iter()
                 .flat_map(|source| findings(source, namespaces, secrets, None));
-            found.collect()
+            let ignored = ignored::entries(tools_dir).into_iter();
+            let ignored = ignored.map(|(name, issue)| Finding {
+                place: tools_dir.join(name).display().to_string(),
+                message: issue.message,
+                is_error: false,
+            });
+            found.chain(ignored).collect()
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         Err(error) => vec![error_at(tools_dir, error.to_string())],
@@ -54,19 +60,26 @@ fn findings(
     let (.., clamped) = source.manifest.effective_limits(&source.name, namespaces);
     let failure = source.failure.iter();
     let failure = failure.map(|failure| error_at(&source.dir, failure.message.clone()));
+    let secrets = secrets.for_namespace(&source.name);
     let variables = source.manifest.variables(&Sources {
-        secrets: &secrets.for_namespace(&source.name).values,
+        secrets: &secrets.values,
         environment: &|name| std::env::var(name).ok(),
         allowed: Some(&namespaces.env_allowed),
     });
+    let missing = source
+        .manifest
+        .missing_secrets(&source.name, &secrets, &variables);
     let issues = source.issues.iter().chain(&clamped);
-    let issues = issues.chain(&variables.issues).map(|issue| Finding {
-        place: source.dir.join(&issue.subject).display().to_string(),
-        message: issue.message.clone(),
-        // What is missing here may be there where the gateway runs; what is wrong is wrong everywhere.
-        is_error: issue.code == INVALID_VARIABLE,
-    });
-    let python = python.map(|python| python.findings(source, &variables, secrets));
+    let issues = issues
+        .chain(&variables.issues)
+        .chain(&missing)
+        .map(|issue| Finding {
+            place: source.dir.join(&issue.subject).display().to_string(),
+            message: issue.message.clone(),
+            // What is missing here may be there where the gateway runs; what is wrong is wrong everywhere.
+            is_error: issue.code == INVALID_VARIABLE,
+        });
+    let python = python.map(|python| python.findings(source, &variables, &secrets.values));
     let python = python.into_iter().flatten();
     failure.chain(issues).chain(python).collect()
 }
@@ -94,6 +107,7 @@ mod tests {
             ("wrong", "timeout: soon"),
             ("slow", "timeout: 2days\nstrange: 1"),
             ("good", "timeout: 10s\nenv: { A: 'x', B: '${KEY}' }"),
+            ("needs", "secrets: [KEY, ABSENT]"),
             (
                 "gaps",
                 "env: { A: '${BEARER_TOKEN}', B: '${KEY}', C: '${NOT_SET_ANYWHERE}' }",
@@ -102,11 +116,12 @@ mod tests {
             let folder = data.path().join(name);
             fs::create_dir(&folder).unwrap();
             fs::write(folder.join("tooldock.yaml"), manifest).unwrap();
+            fs::write(folder.join("tool.py"), "").unwrap();
         }
         let config = NamespacesConfig::default();
         let secrets = Secrets::global([("KEY", Secret::new("value"))]);
         let all = check(data.path(), &config, &secrets);
-        assert_eq!(all.len(), 5, "{all:?}");
+        assert_eq!(all.len(), 6, "{all:?}");
         let workers = WorkersConfig::default();
         let python = PythonCheck {
             workers: &workers,
@@ -132,6 +147,22 @@ mod tests {
         };
         assert!(own.ends_with("tooldock.yaml: env.A"), "{own}");
         assert!(missing.ends_with("tooldock.yaml: env.C"), "{missing}");
+        let missing = of("needs");
+        let [missing] = &missing[..] else {
+            panic!("{missing:?}")
+        };
+        assert!(
+            !missing.is_error && missing.message.contains("--key ABSENT"),
+            "{missing:?}"
+        );
+        fs::write(data.path().join("stray.py"), "").unwrap();
+        fs::create_dir(data.path().join("Bad.Name")).unwrap();
+        fs::create_dir(data.path().join("empty")).unwrap();
+        let all = check(data.path(), &config, &secrets);
+        for place in ["stray.py", "Bad.Name", "empty/."] {
+            let found = all.iter().find(|it| it.place.ends_with(place));
+            assert!(found.is_some_and(|it| !it.is_error), "{place}: {all:?}");
+        }
         assert!(check(&data.path().join("none"), &config, &secrets).is_empty());
         assert!(of("none")[0].is_error);
     }

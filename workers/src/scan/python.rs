@@ -1,5 +1,6 @@
 //! The Python of a folder as `tooldock check` sees it: what a reload would not serve of it, by file and line.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::external::Finding;
 use crate::manifest::Variables;
 use crate::process::output::Redactor;
 use crate::regular_file;
-use crate::secrets::Secrets;
+use crate::secrets::Secret;
 
 /// The largest file that is parsed, in bytes: as for the files that a worker loads.
 const SOURCE_MAX: u64 = 10 * 1024 * 1024;
@@ -34,7 +35,7 @@ impl PythonCheck<'_> {
         &self,
         source: &NamespaceSource,
         variables: &Variables,
-        secrets: &Secrets,
+        secrets: &BTreeMap<String, Secret>,
     ) -> Vec<Finding> {
         if source.failure.is_some() || !source.has_python {
             return Vec::new();
@@ -72,15 +73,14 @@ impl PythonCheck<'_> {
         source: &NamespaceSource,
         environment: &Path,
         variables: &Variables,
-        secrets: &Secrets,
+        secrets: &BTreeMap<String, Secret>,
     ) -> Vec<Finding> {
-        let secrets = secrets.for_namespace(&source.name).values;
         let redactor = Redactor::new(secrets.values().chain(&variables.hidden));
         let shown = |text: String| {
             let hidden = redactor.hide(text.into_bytes(), false);
             String::from_utf8_lossy(&hidden).into_owned()
         };
-        let (all, _) = worker_variables(environment, &variables.values, secrets);
+        let (all, _) = worker_variables(environment, &variables.values, secrets.clone());
         let limit = self.workers.ready_timeout.max(Duration::from_secs(1));
         let imported = trial::import(source, environment, all, limit);
         match imported.and_then(trial::Imported::issues) {
