@@ -6,7 +6,9 @@ use std::process::Command;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::support::{Gateway, eventually};
+use crate::support::manager::{Manager, with_manager};
+use crate::support::ports::free_address;
+use crate::support::{Gateway, eventually, tools};
 
 const RAISES: &str = r#"
 import os
@@ -267,4 +269,129 @@ async fn check_imports_the_files_of_a_served_folder_with_its_variables_and_hides
     );
     assert!(text.contains("secret.py:3: KeyError: 'API_KEY'"), "{text}");
     assert!(!text.contains("raises.py"), "{text}");
+}
+
+const DOES_NOT_LOAD: &str = r#"
+from fastmcp.tools import tool
+raise ValueError("no table")
+
+@tool
+def repeat(text: str) -> str:
+    """Say it twice."""
+    return text * 2
+"#;
+
+const NOT_LOADED: &str = "repeat.py was not loaded: ValueError: no table (repeat.py line 3)";
+
+fn tool_call(tool: &str) -> serde_json::Value {
+    json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool, "arguments": {}}})
+}
+
+#[tokio::test]
+async fn an_unknown_tool_names_the_file_that_was_not_loaded_to_callers_of_every_tool() {
+    let files = [
+        ("author", "repeat.py", DOES_NOT_LOAD),
+        ("author", "hello.py", tools::HELLO),
+        ("author", "tooldock.yaml", "tools_deny: ['secret_*']\n"),
+    ];
+    let (builder, address) = with_manager(Gateway::with_tools(files));
+    let gateway = builder.start().await;
+    let told = format!("Unknown tool: repeat; {NOT_LOADED}");
+    let (status, refused) = gateway.call("author", "repeat", json!({})).await;
+    assert_eq!((status, &refused["detail"]), (404, &json!(told)));
+    assert_eq!(refused["error"]["code"], "tool_not_found");
+    let (_, answer) = gateway.mcp("author", tool_call("repeat")).await;
+    let text = &answer["result"]["content"][0]["text"];
+    assert_eq!(*text, format!("tool_not_found: {told}"), "{answer}");
+    let schema = gateway.request("GET", "/tools/repeat/schema");
+    let schema = schema.header("X-Namespace", "author").send().await.unwrap();
+    assert_eq!(schema.status(), 404);
+    assert!(schema.text().await.unwrap().contains(NOT_LOADED));
+
+    let manager = Manager::open(address).await;
+    let trial = json!({"namespace": "author", "tool_name": "repeat", "input": {}});
+    let tried = manager.call("test_tool", trial).await.value();
+    let error = tried["error"].as_str().unwrap();
+    assert!(error.contains(NOT_LOADED), "{error}");
+
+    // A name that the policy hides, and a key of certain tools, lead to no file.
+    let (_, hidden) = gateway.call("author", "secret_repeat", json!({})).await;
+    assert_eq!(hidden["detail"], "Unknown tool: secret_repeat");
+    let wanted = json!({"name": "ci", "scopes": ["write"], "namespaces": ["author"]});
+    let made = manager.call("token_create", wanted).await.value();
+    for tool in ["repeat", "project_repeat"] {
+        let request = gateway.client.post(gateway.url(&format!("/tools/{tool}")));
+        let request = request.bearer_auth(made["token"].as_str().unwrap());
+        let request = request.header("X-Namespace", "author").json(&json!({}));
+        let refused = request.send().await.unwrap();
+        assert!([403, 404].contains(&refused.status().as_u16()));
+        let text = refused.text().await.unwrap();
+        assert!(!text.contains("repeat.py"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_tool_names_the_file_whose_port_the_process_before_still_holds() {
+    let port = free_address().port();
+    let source = |greeting: &str| {
+        format!(
+            r#"
+import socket
+from fastmcp.tools import tool
+held = socket.create_server(("127.0.0.1", {port}))
+
+@tool
+def port() -> str:
+    """Hold a port."""
+    return "{greeting}"
+"#
+        )
+    };
+    let gateway = Gateway::with_tools([
+        ("author", "hello.py", tools::HELLO),
+        ("author", "holds.py", &source("one")),
+    ])
+    .start()
+    .await;
+    assert_eq!(
+        gateway.call("author", "port", json!({})).await,
+        (200, json!("one"))
+    );
+    gateway.drop_tool("author", "holds.py", &source("two"));
+    let report = gateway.reload().await;
+    assert_eq!(report["issues"][0]["subject"], "holds.py", "{report}");
+    let (status, refused) = gateway.call("author", "port", json!({})).await;
+    let detail = refused["detail"].as_str().unwrap();
+    assert_eq!(status, 404, "{detail}");
+    assert!(
+        detail.starts_with("Unknown tool: port; holds.py was not loaded: OSError: "),
+        "{detail}"
+    );
+}
+
+#[tokio::test]
+async fn an_unknown_namespace_whose_folder_was_not_loaded_says_how_to_load_it() {
+    let (builder, address) = with_manager(Gateway::empty());
+    let gateway = builder.start().await;
+    let told = "Its folder exists in the tools directory and is not loaded: call reload_core or POST /reload.";
+    let refusal = async |namespace: &str| {
+        let (status, refused) = gateway.call(namespace, "say_hello", json!({})).await;
+        assert_eq!(status, 404);
+        refused["detail"].as_str().unwrap().to_owned()
+    };
+    assert!(!refusal("author").await.contains("folder"));
+    gateway.drop_tool("author", "hello.py", tools::HELLO);
+    let detail = refusal("author").await;
+    assert!(detail.contains(told), "{detail}");
+    let (status, answer) = gateway.mcp("author", tool_call("say_hello")).await;
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(status == 404 && message.contains(told), "{answer}");
+
+    let manager = Manager::open(address).await;
+    let trial = json!({"namespace": "author", "tool_name": "say_hello", "input": {}});
+    let refused = manager.call("test_tool", trial.clone()).await;
+    assert!(refused.error().contains("call reload_core"), "{refused:?}");
+    gateway.reload().await;
+    let tried = manager.call("test_tool", trial).await.value();
+    assert_eq!(tried["success"], true, "{tried}");
 }

@@ -359,6 +359,10 @@ mod tests {
     struct OneSession;
 
     impl Directory for OneSession {
+        fn has_folder(&self, _name: &NamespaceName) -> bool {
+            false
+        }
+
         fn namespace(&self, _name: &str, _principal: &str) -> Access {
             Access::Unknown
         }

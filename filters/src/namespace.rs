@@ -37,6 +37,10 @@ pub trait Directory {
     /// Whether there is a namespace of that name, and whether its own policy admits the principal.
     fn namespace(&self, name: &str, principal: &str) -> Access;
 
+    /// Whether the tools directory has a folder of this name. Asked only about names that [`Directory::namespace`] does not
+    /// know, and for principals whose token opens them.
+    fn has_folder(&self, name: &NamespaceName) -> bool;
+
     /// The protocol version a session was negotiated with, as `MCP-Protocol-Version` spells it.
     fn session_version(&self, session_id: &str) -> Option<&'static str>;
 
@@ -96,9 +100,18 @@ pub(crate) fn admitted(
                 Some(list) => format!("{list}; {ways}"),
                 None => format!("To name another one, {ways}"),
             };
+            let is_in_tools = name.parse().is_ok_and(|it: NamespaceName| {
+                principal.namespaces.contains(it.as_str()) && directory.has_folder(&it)
+            });
+            let unloaded = match is_in_tools {
+                true => {
+                    " Its folder exists in the tools directory and is not loaded: call reload_core or POST /reload."
+                }
+                false => "",
+            };
             Err(Rejection::new(
                 Reason::NamespaceNotFound,
-                format!("Unknown namespace: {}. {ways}.", quoted(&name)),
+                format!("Unknown namespace: {}.{unloaded} {ways}.", quoted(&name)),
             ))
         }
     }
@@ -238,7 +251,7 @@ mod tests {
     use super::*;
     use crate::route::ALL;
 
-    /// Serves `github` and `shared` to everyone and `vault` to nobody.
+    /// Serves `github` and `shared` to everyone and `vault` to nobody. There is a folder `git-new`, which is not loaded.
     struct Served;
 
     impl Directory for Served {
@@ -248,6 +261,10 @@ mod tests {
                 "vault" => Access::Forbidden,
                 _ => Access::Unknown,
             }
+        }
+
+        fn has_folder(&self, name: &NamespaceName) -> bool {
+            name.as_str() == "git-new"
         }
 
         fn session_version(&self, _session_id: &str) -> Option<&'static str> {
@@ -269,6 +286,15 @@ mod tests {
         headers: &[&[u8]],
         scope: &[&str],
     ) -> Result<String, Reason> {
+        judged(rule, uri, headers, scope).map_err(|rejection| rejection.reason)
+    }
+
+    fn judged(
+        rule: &NamespaceRule,
+        uri: &str,
+        headers: &[&[u8]],
+        scope: &[&str],
+    ) -> Result<String, Rejection> {
         let mut request = http::Request::get(uri);
         for value in headers {
             request = request.header("x-namespace", *value);
@@ -287,7 +313,6 @@ mod tests {
             &Served,
         )
         .map(|name| name.to_string())
-        .map_err(|rejection| rejection.reason)
     }
 
     #[test]
@@ -456,6 +481,30 @@ mod tests {
             outcome("/mcp/_system", &[], &["*"]),
             Err(Reason::NamespaceNotFound)
         );
+    }
+
+    #[test]
+    fn a_folder_that_is_not_loaded_is_told_to_tokens_that_open_its_name() {
+        let message = |name: &[u8], scope: &[&str]| {
+            let refused = judged(&NamespaceRule::Header, "/tools", &[name], scope).unwrap_err();
+            assert_eq!(refused.reason, Reason::NamespaceNotFound);
+            refused.message.into_owned()
+        };
+        let told = message(b"git-new", &["git*"]);
+        assert!(
+            told.starts_with(
+                "Unknown namespace: \"git-new\". Its folder exists in the tools directory and is not loaded: call reload_core or POST /reload. "
+            ),
+            "{told}"
+        );
+        for (name, scope) in [
+            (&b"git-new"[..], "shared"),
+            (b"git-other", "git*"),
+            (b"../git-new", "*"),
+        ] {
+            let told = message(name, &[scope]);
+            assert!(!told.contains("folder"), "{told}");
+        }
     }
 
     #[test]

@@ -39,6 +39,7 @@ use crate::session::CancelNotice;
 
 mod detached;
 mod interactive;
+mod missing;
 mod passed;
 mod peer;
 mod record;
@@ -46,6 +47,7 @@ mod secrecy;
 
 pub(crate) use detached::{Detached, go_on};
 use interactive::InteractiveCall;
+pub(crate) use missing::{explained, missing_tool};
 pub(crate) use passed::PassedCall;
 pub(crate) use peer::Peer;
 use record::CallRecord;
@@ -473,7 +475,7 @@ pub(crate) fn insufficient_scope(name: &str) -> CallError {
 pub(crate) fn not_shown(caller: &Caller, namespace: &Namespace, name: &str) -> CallError {
     let opens = |grant: &Arc<Grant>| namespace.policy.check_scope(&grant.tools, name).is_ok();
     match caller.grant.as_ref().is_none_or(opens) {
-        true => unknown_tool(name),
+        true => missing_tool(caller, namespace, name),
         false => insufficient_scope(name),
     }
 }

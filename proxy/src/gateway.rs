@@ -13,6 +13,7 @@ mod in_flight;
 mod lasting;
 mod resource;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -91,6 +92,8 @@ pub(crate) struct Rules {
 pub(crate) struct Gateway {
     pub(crate) rules: Arc<ArcSwap<Rules>>,
     pub(crate) registry: Arc<Registry>,
+    /// The folders of the namespaces.
+    pub(crate) tools_dir: Arc<Path>,
     pub(crate) service: Service,
     /// The bound on the memory of all answers.
     pub(crate) answers: Arc<AnswerBudget>,

@@ -3,6 +3,7 @@
 //! Everything that can fail for an ordinary reason (a taken address, a bad certificate, a data directory in use) is tried
 //! here, before a thread is started, and ends the start with one line.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -190,6 +191,7 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
 /// The parts of the gateway that know nothing of Pingora.
 struct Parts {
     registry: Arc<Registry>,
+    tools_dir: Arc<Path>,
     runtimes: Arc<Runtimes>,
     reloader: Arc<Reloader>,
     service: Service,
@@ -219,6 +221,7 @@ impl Parts {
         let upstream_metrics = Arc::new(UpstreamMetrics::new(&exported)?);
         end_what_was_left_behind(&data);
         let data = Arc::new(data);
+        let tools_dir = data.tools_dir().into();
         if effective.dev {
             dev::place_examples(&data)?;
         }
@@ -372,6 +375,7 @@ impl Parts {
         }
         Ok(Self {
             registry,
+            tools_dir,
             runtimes,
             reloader,
             service,
@@ -507,6 +511,7 @@ impl Assembly<'_> {
         let gateway = Gateway {
             rules: Arc::clone(self.rules),
             registry: Arc::clone(&self.parts.registry),
+            tools_dir: Arc::clone(&self.parts.tools_dir),
             service: self.parts.service.clone(),
             answers: Arc::clone(&self.parts.answers),
             metrics: Arc::clone(&self.parts.metrics),

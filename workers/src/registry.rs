@@ -137,6 +137,38 @@ pub struct Issue {
     pub message: String,
 }
 
+/// The subject of an [`Issue`] that says why the last update of a namespace did not happen.
+pub(crate) const UPDATE: &str = "reload";
+
+impl Issue {
+    /// Whether it keeps a tool of this name from being served, as far as that can be told: a Python file was not loaded,
+    /// whatever is in it, the tool itself was refused, or the last change of the namespace is not served.
+    pub fn may_hide(&self, tool: &str) -> bool {
+        if self.is_about_update() {
+            return true;
+        }
+        // Files in folders below, and those that define no tools, are reported by the files that import them.
+        let is_tool_file = !self.subject.starts_with('_') && !self.subject.contains('/');
+        let Some(module) = self.subject.strip_suffix(".py").filter(|_| is_tool_file) else {
+            return false;
+        };
+        match self.code {
+            "invalid_tool" => {
+                let told = self.message.strip_prefix(tool);
+                module == tool || told.is_some_and(|rest| rest.starts_with(": "))
+            }
+            "dependency_error" | "exit_at_import" | "import_error" | "import_timeout"
+            | "not_a_file" | "symlink_outside" | "unreadable" => true,
+            _ => false,
+        }
+    }
+
+    /// Whether it is about the last update of the namespace, and not about a file or key.
+    pub fn is_about_update(&self) -> bool {
+        self.subject == UPDATE
+    }
+}
+
 /// Whether the secrets a namespace declares are set (MGR-03).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SecretsStatus {
@@ -409,6 +441,45 @@ mod tests {
         assert_eq!(*attached.get::<String>().unwrap(), "first");
         assert!(attached.get::<u8>().is_none());
         assert!(attached.clone().get::<String>().is_none());
+    }
+
+    #[test]
+    fn a_tool_may_be_hidden_by_a_file_that_was_not_loaded_by_its_own_refusal_and_by_a_failed_update()
+     {
+        let issue = |code, subject: &str, message: &str| Issue {
+            code,
+            subject: subject.into(),
+            message: message.into(),
+        };
+        for hiding in [
+            issue("import_error", "repeat.py", "SyntaxError: invalid syntax"),
+            issue("dependency_error", "other.py", "No module named 'x'"),
+            issue("unreadable", "other.py", "cannot be read"),
+            issue(
+                "invalid_tool",
+                "tools.py",
+                "repeat: *args cannot be given by name",
+            ),
+            issue("invalid_tool", "repeat.py", "a needs an annotation"),
+            issue(
+                "worker_unavailable",
+                UPDATE,
+                "the last change is not served: no",
+            ),
+        ] {
+            assert!(hiding.may_hide("repeat"), "{hiding:?}");
+        }
+        for other in [
+            issue("invalid_tool", "tools.py", "repeated: no"),
+            issue("invalid_tool", "tools.py", "repeat"),
+            issue("duplicate_tool", "tools.py", "repeat: no"),
+            issue("import_error", "requirements.txt", "no"),
+            issue("unreadable", "_helper.py", "no"),
+            issue("unreadable", "data/helper.py", "no"),
+            issue("limit_clamped", "tooldock.yaml: timeout", "no"),
+        ] {
+            assert!(!other.may_hide("repeat"), "{other:?}");
+        }
     }
 
     #[tokio::test]

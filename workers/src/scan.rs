@@ -173,6 +173,15 @@ pub(crate) fn scan_one(
     Ok(found.map(|(name, folder)| look_at(name, path, &folder, &tree)))
 }
 
+/// Whether the tools directory has a folder of this name. Asks the file system, and reads no file.
+pub fn has_folder(tools_dir: &Path, name: &NamespaceName) -> bool {
+    let Ok(tree) = tools_dir.canonicalize() else {
+        return false;
+    };
+    let folder = resolve(&tree.join(name.as_str()), &tree);
+    matches!(folder, Ok(Some(folder)) if folder.is_dir())
+}
+
 /// Looks at a folder that is the namespace of this name, wherever it is; `None` if there is no folder.
 ///
 /// # Errors
@@ -352,6 +361,19 @@ mod tests {
 
     fn names(sources: &[NamespaceSource]) -> Vec<&str> {
         sources.iter().map(|source| source.name.as_str()).collect()
+    }
+
+    #[test]
+    fn a_folder_of_a_name_is_found_in_the_tools_directory_and_nowhere_else() {
+        let tree = Tree::new(&[("there/a.py", ""), ("file", ""), ("../outside/a.py", "")]);
+        symlink(tree.path("../outside"), tree.path("leaving")).unwrap();
+        let found = |name: &str| has_folder(&tree.path(""), &name.parse().unwrap());
+        assert!(found("there"));
+        for other in ["absent", "file", "leaving"] {
+            assert!(!found(other), "{other}");
+        }
+        let absent = Path::new("/no/such/tools");
+        assert!(!has_folder(absent, &"there".parse().unwrap()));
     }
 
     #[test]

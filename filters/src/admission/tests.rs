@@ -33,6 +33,10 @@ impl Directory for Live {
         }
     }
 
+    fn has_folder(&self, _name: &NamespaceName) -> bool {
+        false
+    }
+
     fn session_version(&self, session_id: &str) -> Option<&'static str> {
         (session_id == "live").then_some("2025-11-25")
     }

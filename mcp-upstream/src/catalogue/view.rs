@@ -100,6 +100,12 @@ impl<'a> View<'a> {
         opened && self.namespace.policy.allows_every_tool()
     }
 
+    /// Whether the caller may be told why there is no tool of this name: which file was not loaded, and its error. That is for
+    /// callers to whom scopes open every tool, and not for names that the policy hides.
+    pub(crate) fn may_explain_missing(self, name: &str) -> bool {
+        self.tools.is_none_or(ToolScope::is_admin) && self.namespace.policy.allows_tool(name)
+    }
+
     /// The tools of a list that may be shown.
     pub(crate) fn tools(self, list: &ToolList) -> impl Iterator<Item = &ToolEntry> {
         let all = list.entries().iter();

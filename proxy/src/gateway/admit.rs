@@ -12,6 +12,7 @@ use tooldock_filters::{
 };
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
+use tooldock_workers::scan;
 
 use super::lasting::Lasting;
 use super::{Gateway, Listener, Passage};
@@ -58,6 +59,10 @@ impl Directory for Live<'_> {
             }
             Some(_) => Access::Forbidden,
         }
+    }
+
+    fn has_folder(&self, name: &NamespaceName) -> bool {
+        scan::has_folder(&self.gateway.tools_dir, name)
     }
 
     fn session_version(&self, session_id: &str) -> Option<&'static str> {

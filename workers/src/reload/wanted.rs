@@ -14,14 +14,12 @@ use crate::manifest::{CLAMPED, MANIFEST_FILE, MISSING_SECRET, Variables, effecti
 use crate::parking::Parking;
 use crate::policy::ToolPolicy;
 use crate::precedence::COLLISION;
+pub(super) use crate::registry::UPDATE;
 use crate::registry::{Attached, Issue, Namespace, SecretsStatus, UpstreamKind};
 use crate::scan::{NamespaceSource, SourceFailure, ignored};
 use crate::secrets::{NamespaceSecrets, Secret};
 use crate::template::Sources;
 use crate::worker::Declared;
-
-/// The subject of an [`Issue`] that says why the last update of a namespace did not happen.
-pub(super) const UPDATE: &str = "reload";
 
 /// The code of an [`Issue`] about files that declare nothing.
 const NO_TOOLS: &str = "no_tools";

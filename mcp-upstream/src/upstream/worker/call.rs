@@ -16,7 +16,7 @@ use tooldock_workers::worker::{CallSink, Operation, ToolReply, Worker, WorkerCal
 
 use super::{WorkerUpstream, facts, fault, string_member};
 use crate::caller::Caller;
-use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, UpstreamReply, Work};
+use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, UpstreamReply, Work, explained};
 use crate::jsonrpc::{self, Key, Members, RequestError};
 use crate::protocol::Method;
 use crate::session::CancelNotice;
@@ -297,7 +297,12 @@ impl UpstreamCall for FunctionCall {
     }
 
     fn shown(&self, caller: &Caller, error: CallError) -> CallError {
-        fault::shown(error, caller, &self.facts.namespace, &self.facts.subject)
+        let (namespace, subject) = (&self.facts.namespace, &self.facts.subject);
+        let error = match self.kind {
+            Kind::Tool => explained(error, caller, namespace, subject),
+            _ => error,
+        };
+        fault::shown(error, caller, namespace, subject)
     }
 }
 

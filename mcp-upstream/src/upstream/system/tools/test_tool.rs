@@ -74,7 +74,7 @@ impl ManagementTool for TestTool {
             ));
         }
         let request = CoreRequest::Call {
-            namespace,
+            namespace: namespace.clone(),
             tool: tool_name,
             input: Value::Object(input).to_string().into(),
         };
@@ -88,9 +88,14 @@ impl ManagementTool for TestTool {
             });
         }
         if body["error"]["code"] == "namespace_not_found" {
-            return Err(refused(
-                "The core serves no such namespace; list_namespaces shows those there are, and reload_core serves a new one",
-            ));
+            return Err(match management.workspace.exists(&namespace).await {
+                Ok(()) => refused(format!(
+                    "The folder of {namespace} exists in the tools directory, but the core has not loaded it: call reload_core"
+                )),
+                Err(_) => refused(
+                    "The core serves no such namespace; list_namespaces shows those there are",
+                ),
+            });
         }
         Ok(failed(&body))
     }
@@ -105,7 +110,7 @@ fn failed(body: &Value) -> Tried {
         .unwrap_or("the core gave no reason");
     let hint = match code {
         "tool_not_found" => {
-            ". Call list_tools to see the names, and reload_core if the tool is new"
+            ". Call list_tools to see the names, and reload_core if the tool or its file is new or was mended"
         }
         _ => "",
     };
