@@ -395,3 +395,71 @@ async fn an_unknown_namespace_whose_folder_was_not_loaded_says_how_to_load_it() 
     let tried = manager.call("test_tool", trial).await.value();
     assert_eq!(tried["success"], true, "{tried}");
 }
+
+const WRONG_TYPES: &str = r#"
+from fastmcp.tools import tool
+
+@tool
+def number() -> int:
+    """Return a text."""
+    return "secret five"
+
+@tool
+def numbers() -> list[int]:
+    """Return a text among numbers."""
+    return [1, "two"]
+
+@tool
+def converted() -> int:
+    """Return a number as text."""
+    return "5"
+
+@tool
+def path() -> str:
+    """Return what is a text once it is written."""
+    from pathlib import Path
+    return Path("/a")
+"#;
+
+#[tokio::test]
+async fn a_result_that_does_not_fit_its_annotation_is_an_error_for_every_client() {
+    let gateway = Gateway::with_tools([("author", "wrong.py", WRONG_TYPES)])
+        .start()
+        .await;
+    for (tool, told) in [
+        (
+            "number",
+            "the result does not fit the return annotation int: the result: Input should be a valid integer",
+        ),
+        (
+            "numbers",
+            "the result does not fit the return annotation list[int]: 1: Input should be a valid integer",
+        ),
+    ] {
+        let (status, failed) = gateway.call("author", tool, json!({})).await;
+        assert_eq!(status, 500, "{failed}");
+        assert_eq!(failed["error"]["code"], "output_type");
+        assert!(
+            failed["detail"].as_str().unwrap().starts_with(told),
+            "{failed}"
+        );
+        let (_, answer) = gateway.mcp("author", tool_call(tool)).await;
+        let result = &answer["result"];
+        assert_eq!(result["isError"], true, "{answer}");
+        assert_eq!(result["_meta"]["tooldock/error"]["code"], "output_type");
+        let text = result["content"][0]["text"].as_str().unwrap();
+        assert!(
+            text.starts_with(&format!("output_type: {told}")),
+            "{answer}"
+        );
+        assert!(!answer.to_string().contains("secret"), "{answer}");
+    }
+    assert_eq!(
+        gateway.call("author", "converted", json!({})).await,
+        (200, json!(5))
+    );
+    assert_eq!(
+        gateway.call("author", "path", json!({})).await,
+        (200, json!("/a"))
+    );
+}

@@ -30,6 +30,7 @@ pub(crate) fn rest_status(code: CallErrorCode) -> StatusCode {
         CallErrorCode::MissingCredential => StatusCode::FORBIDDEN,
         CallErrorCode::DependencyError
         | CallErrorCode::InternalError
+        | CallErrorCode::OutputType
         | CallErrorCode::ToolError
         | CallErrorCode::ResultTooLarge
         | CallErrorCode::Cancelled

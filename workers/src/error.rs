@@ -24,6 +24,8 @@ pub enum CallErrorCode {
     ExecutionTimeout,
     /// The tool raised, or its worker answered something that makes no sense.
     InternalError,
+    /// The tool returned what does not fit its output schema.
+    OutputType,
     /// The tool raised `ToolError`: its author wrote the message for the model.
     ToolError,
     /// The worker process is down: the call failed with it, or it did not come back in time.
@@ -59,6 +61,7 @@ impl CallErrorCode {
             Self::DependencyError => "dependency_error",
             Self::ExecutionTimeout => "execution_timeout",
             Self::InternalError => "internal_error",
+            Self::OutputType => "output_type",
             Self::ToolError => "tool_error",
             Self::WorkerUnavailable => "worker_unavailable",
             Self::Overloaded => "overloaded",
@@ -81,6 +84,7 @@ impl CallErrorCode {
             "invalid_arguments" => Self::InvalidArguments,
             "dependency_error" => Self::DependencyError,
             "execution_timeout" => Self::ExecutionTimeout,
+            "output_type" => Self::OutputType,
             "tool_error" => Self::ToolError,
             "result_too_large" => Self::ResultTooLarge,
             "cancelled" => Self::Cancelled,

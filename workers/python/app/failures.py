@@ -2,7 +2,7 @@
 
 The code is one of the contract's; which one says who has to act: the caller (`invalid_arguments`), the caller's client
 (`missing_capability`, `ask_failed`), whoever installs packages (`dependency_error`), or the tool's author
-(`internal_error`). `tool_error` is what the tool itself has to say: its text is for the model.
+(`internal_error`, `output_type`). `tool_error` is what the tool itself has to say: its text is for the model.
 
 `details.traceback` is for the gateway's log; callers see the traceback only where the gateway trusts them with it.
 """
@@ -19,7 +19,7 @@ from .blocks import ErrorResult
 from .exceptions import plain_texts
 from .questions import AskFailed, MissingCapability
 from .raw_schema import Mismatch
-from .results import Unserialisable
+from .results import Unserialisable, WrongType
 
 MAX_MESSAGE = 4 * 1024
 MAX_TRACEBACK = 16 * 1024
@@ -37,6 +37,8 @@ def of_tool(error: BaseException) -> Failure:
         return "tool_error", _cut(str(error)), {}
     if isinstance(error, Unserialisable):
         return "internal_error", _cut(str(error)), {}
+    if isinstance(error, WrongType):
+        return "output_type", _cut(str(error)), {}
     texts, whole = plain_texts(error)
     if texts:
         return "tool_error", _cut("\n".join(texts)), {} if whole else {"traceback": trace(error)}

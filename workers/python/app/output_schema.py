@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from . import plain_types, results, whole_pydantic
+from . import fitting, plain_types, results, whole_pydantic
 from .decorator import UNSET
 from .results import Encode
 from .schema import Invalid
@@ -33,9 +33,20 @@ def output_schema_of(hints: dict[str, Any], given: Any = UNSET) -> dict[str, Any
     return given
 
 
-def encoder_of(hints: dict[str, Any]) -> Encode:
-    """What writes the results of a function: with a model as its return annotation, only what the model has."""
+def encoder_of(hints: dict[str, Any], output: dict[str, Any] | None, given: Any = UNSET) -> Encode:
+    """What writes the results of a function whose output schema is this one, and refuses those that do not fit it. With a
+    model as the return annotation, only what the model has is written."""
     hint = hints.get("return", _MISSING)
+    encode = _written_by(hint)
+    if output is None:
+        return encode
+    if given is not UNSET:
+        return fitting.checked_by_schema(encode, output)
+    # What a model wrote fits the schema of the model.
+    return fitting.checked_by_type(hint, output) if encode is results.encode else encode
+
+
+def _written_by(hint: Any) -> Encode:
     if hint is _MISSING or hint is None or plain_types.schemas_of(hint) is not None or _names_no_class(hint):
         return results.encode
     whole_pydantic.bring_in()

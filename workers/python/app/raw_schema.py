@@ -75,6 +75,8 @@ def arguments_by_schema(function: Callable[..., Any], hints: dict[str, Any], giv
 class RawSchema:
     """A JSON Schema of type object."""
 
+    max_steps = _MAX_STEPS
+
     def __init__(self, given: Any, what: str) -> None:
         if not isinstance(given, dict) or given.get("type") != "object":
             raise Invalid(f"{what} must be a JSON Schema of type object")
@@ -105,7 +107,7 @@ class RawSchema:
         if not isinstance(schema, dict):
             return
         self._steps += 1
-        if depth > _MAX_DEPTH or self._steps > _MAX_STEPS:
+        if depth > _MAX_DEPTH or self._steps > self.max_steps:
             raise Mismatch([_complaint(path, "nested too deeply to be checked", "recursion")])
         if isinstance(reference := schema.get("$ref"), str):
             yield from self._complaints(value, self._resolve(reference), path, depth + 1)

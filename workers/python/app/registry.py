@@ -143,7 +143,7 @@ def make_contract_tool(definition: ToolDefinition, filename: str) -> Tool:
         is_async=asynchronous,
         validate=validate,
         context_parameter=None,
-        encode=encoder_of(hints),
+        encode=encoder_of(hints, output),
         timeout=None,
         public=public,
     )

@@ -33,6 +33,10 @@ class Unserialisable(Exception):
     """The value has no JSON form; the message says which part of it."""
 
 
+class WrongType(Exception):
+    """The value does not fit the tool's output schema; the message says where, and what was expected."""
+
+
 _MISSING_OF_PANDAS = ("NaTType", "NAType")
 """The classes of `pandas.NaT`, which is also a `datetime`, and `pandas.NA`."""
 

@@ -22,6 +22,7 @@ from pydantic_core import PydanticSerializationError
 
 from . import blocks, jsontext, pydantic_version, results
 from .definitions import inlined, without_class_title
+from .fitting import name_of, wrong_type
 from .modelled import NoFieldTitles
 from .results import Encode
 from .schema import one_line
@@ -120,19 +121,14 @@ def _dumped(adapter: TypeAdapter[Any], hint: Any, value: Any) -> Any:
         # A dict for a model, say, has to become one to know what of it may be sent. Models stay as they are.
         value = adapter.validate_python(value, from_attributes=True, **_BY_NAME_TOO)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, found["loc"])) or "the result"
-        raise results.Unserialisable(
-            f"the result does not fit the return annotation {_name(hint)}: {where}: {found['msg']}; "
-            "return what the annotation says, or change it"
-        ) from None
+        raise wrong_type(error, hint) from None
     try:
         return adapter.dump_python(value, mode="json", by_alias=True)
     except (PydanticSerializationError, UnicodeDecodeError) as error:
         if type(value) is hint and dataclasses.is_dataclass(hint):
             return value  # bytes in it that are no text: sent as base64, and it has no more fields than its class
         raise results.Unserialisable(
-            f"the result cannot be written as the return annotation {_name(hint)} says: {one_line(error)}"
+            f"the result cannot be written as the return annotation {name_of(hint)} says: {one_line(error)}"
         ) from None
 
 
@@ -155,10 +151,6 @@ def _decides(hint: Any, depth: int) -> bool:
 def _is_typed_dict(kind: type) -> bool:
     extensions = sys.modules.get("typing_extensions")
     return typing.is_typeddict(kind) or extensions is not None and extensions.is_typeddict(kind)
-
-
-def _name(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
 
 
 def _without(schema: dict[str, Any], *keys: str) -> dict[str, Any]:

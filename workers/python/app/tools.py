@@ -76,7 +76,7 @@ def make_tool(function: Any, options: dict[str, Any], filename: str) -> Tool:
         is_async=asynchronous,
         validate=arguments.validate,
         context_parameter=arguments.context_parameter,
-        encode=encoder_of(hints),
+        encode=encoder_of(hints, output, options.get("output_schema", UNSET)),
         timeout=timeout,
         public=public,
     )

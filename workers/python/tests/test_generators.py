@@ -35,7 +35,7 @@ TOOLS = """
         return steps(started, ended)
 
     @tool
-    async def region() -> str:
+    async def region() -> list[str]:
         REGION.set("eu")
         return (REGION.get() for _ in range(2))
 

@@ -99,7 +99,7 @@ CALLING = {
     "a result that is not what the annotation says": (
         "unfit",
         {},
-        "internal_error",
+        "output_type",
         ["does not fit the return annotation Person: name: Field required", "return what the annotation says, or change it"],
     ),
     "asking from a sync function": ("asks", {}, "internal_error", ["needs an async function: write `async def` and `await`"]),

@@ -187,7 +187,7 @@ def test_results_fit_the_schema_they_were_announced_with(wrong, hint, values, da
     if schema is None:
         return  # one that depends on the value
     assert set(_formats(schema)) <= set(FORMATS)
-    result, content = output_schema.encoder_of({"return": hint})(data.draw(values))
+    result, content = output_schema.encoder_of({"return": hint}, schema)(data.draw(values))
     value = json.loads(result)
     assert content is None
     sent = value if isinstance(value, dict) else {"result": value}  # as the gateway does
@@ -305,7 +305,7 @@ def test_a_model_as_return_annotation_decides_what_is_sent(served, tool, sent):
 @pytest.mark.parametrize("tool", ["unfit", "nothing"])
 def test_a_result_that_is_not_the_annotated_model_is_not_sent(served, tool):
     error = served.error(tool)
-    assert error["code"] == "internal_error"
+    assert error["code"] == "output_type"
     assert error["message"].startswith("the result does not fit the return annotation Public: ")
     assert "hunter2" not in json.dumps(error)
 

@@ -179,6 +179,7 @@ mod tests {
             CallErrorCode::DependencyError,
             CallErrorCode::ExecutionTimeout,
             CallErrorCode::InternalError,
+            CallErrorCode::OutputType,
             CallErrorCode::ToolError,
             CallErrorCode::WorkerUnavailable,
             CallErrorCode::Overloaded,

@@ -125,6 +125,7 @@ fn failure(id: &str, failed: &CallError) -> Vec<u8> {
         CallErrorCode::ToolError
         | CallErrorCode::InvalidArguments
         | CallErrorCode::InternalError
+        | CallErrorCode::OutputType
         | CallErrorCode::ExecutionTimeout
         | CallErrorCode::ResultTooLarge
         | CallErrorCode::MissingCapability

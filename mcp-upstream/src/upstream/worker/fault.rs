@@ -24,9 +24,7 @@ pub(super) fn shown(
     if let Some(traceback) = &traceback {
         report(caller, namespace, subject, traceback);
     }
-    let is_masked = namespace.limits.mask_errors
-        && error.code == CallErrorCode::InternalError
-        && !caller.manager;
+    let is_masked = namespace.limits.mask_errors && is_of_the_code(error.code) && !caller.manager;
     if !is_masked {
         return error;
     }
@@ -38,6 +36,15 @@ pub(super) fn shown(
         caller.request_id
     );
     CallError::new(error.code, message)
+}
+
+/// Whether the message of such a failure comes from the code of the tool, its packages or its types, and was written for
+/// the code's author.
+fn is_of_the_code(code: CallErrorCode) -> bool {
+    matches!(
+        code,
+        CallErrorCode::InternalError | CallErrorCode::OutputType
+    )
 }
 
 /// Logs what a function raised, as far as its namespace may fill the log. The address stands before the text, which may
@@ -108,6 +115,14 @@ mod tests {
             masked.message
         );
         assert!(masked.details.is_none());
+    }
+
+    #[test]
+    fn a_result_of_a_wrong_type_is_masked_as_exceptions_are() {
+        let error = failed(CallErrorCode::OutputType, "{}");
+        let masked = shown(error, &testing::caller(), &masking(), "t");
+        assert_eq!(masked.code, CallErrorCode::OutputType);
+        assert!(!masked.message.contains("TOKEN"), "{}", masked.message);
     }
 
     #[test]

@@ -7,7 +7,9 @@ import json
 import re
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+import jsonschema
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 
 from .rewrites import meant, returned, returns
 from .seen import Seen
@@ -111,10 +113,10 @@ def nothing_is_text(seen: Seen) -> Outcome:
 
 
 def numbers_as_returned(seen: Seen) -> Outcome:
-    if returns(seen) not in ("int", "float", "bool", "list[float]"):
+    if returns(seen) not in ("float", "list[float]"):
         return seen.theirs
     value = _value(seen)
-    if isinstance(value, str) or seen.theirs.get("structuredContent") != {"result": value}:
+    if isinstance(value, (str, bool)) or seen.theirs.get("structuredContent") != {"result": value}:
         return seen.theirs
     return {**seen.theirs, "content": _text(as_json(value)), "structuredContent": {"result": value}}
 
@@ -131,21 +133,29 @@ def written_by_alias(seen: Seen) -> Outcome:
 _MODELS = ("Point", "User", "Aliased", "Open", "Tree", "Measured", "Named", "Either", "Pair", "Options")
 
 
+def _names_a_model(hint: str) -> bool:
+    return any(re.search(rf"\b{model}\b", hint) for model in _MODELS)
+
+
+def _unfit(seen: Seen, error: ValidationError) -> Outcome:
+    found = error.errors(include_url=False)[0]
+    where = ".".join(map(str, found["loc"])) or "the result"
+    text = (
+        f"output_type: the result does not fit the return annotation {returns(seen)}: {where}: {found['msg']}; "
+        "return what the annotation says, or change it"
+    )
+    return {"isError": True, "content": _text(text), "told": seen.theirs["told"]}
+
+
 def results_fit_their_model(seen: Seen) -> Outcome:
     hint, told = returns(seen), seen.theirs["told"]
-    if not any(re.search(rf"\b{model}\b", hint) for model in _MODELS):
+    if not _names_a_model(hint):
         return seen.theirs
     adapter: TypeAdapter[Any] = TypeAdapter(meant(hint))
     try:
         value = adapter.validate_python(_value(seen), from_attributes=True, by_alias=True, by_name=True)
     except ValidationError as error:
-        found = error.errors(include_url=False)[0]
-        where = ".".join(map(str, found["loc"])) or "the result"
-        text = (
-            f"internal_error: the result does not fit the return annotation {hint}: {where}: {found['msg']}; "
-            "return what the annotation says, or change it"
-        )
-        return {"isError": True, "content": _text(text), "told": told}
+        return _unfit(seen, error)
     written = adapter.dump_python(value, mode="json", by_alias=True)
     structured = written if isinstance(written, dict) else {"result": written}
     return {"isError": False, "content": _shown(written), "structuredContent": structured, "told": told}
@@ -199,12 +209,28 @@ def sequences_are_lists(seen: Seen) -> Outcome:
     return {**result, "told": seen.theirs["told"]}
 
 
-def plain_results_are_sent(seen: Seen) -> Outcome:
-    refused = "structured_content must be a dict or None." in (_error(seen.theirs) or "")
-    if not refused or returns(seen) != "dict" or not isinstance(value := _value(seen), list):
+def results_fit_their_type(seen: Seen) -> Outcome:
+    hint, value = returns(seen), _value(seen)
+    if seen.case.family != "result" or not hint or _names_a_model(hint):
         return seen.theirs
-    result = {"isError": False, "content": _text(as_json(value)), "structuredContent": {"result": value}}
-    return {**result, "told": seen.theirs["told"]}
+    if hint in ("None", "list") or "Serializer" in hint:
+        return seen.theirs  # no schema to fit, or one of the author's
+    if "float" in hint and (value is None or value != value):
+        return seen.theirs  # a number may be null
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(meant(hint))
+        sent = to_jsonable_python(value)
+    except (NameError, PydanticUserError, ValueError):
+        return seen.theirs  # no schema to fit, or no JSON
+    if jsonschema.Draft202012Validator(adapter.json_schema(mode="serialization")).is_valid(sent):
+        return seen.theirs
+    try:
+        sent = to_jsonable_python(adapter.validate_python(value))
+    except ValidationError as error:
+        return _unfit(seen, error)
+    structured = sent if isinstance(sent, dict) else {"result": sent}
+    shown = {"content": _text(as_json(sent)), "structuredContent": structured}
+    return {"isError": False, **shown, "told": seen.theirs["told"]}
 
 
 def no_repr(seen: Seen) -> Outcome:
