@@ -149,7 +149,7 @@ fn first_line(
     // The threads end with the process.
     let _writer = stdin.map(|mut stdin| thread::spawn(move || stdin.write_all(&input)));
     let last_words = stderr.map(|stderr| thread::spawn(move || last_line(stderr)));
-    let (found, line) = mpsc::channel();
+    let (found, line) = mpsc::sync_channel(1);
     let _reader = stdout.map(|stdout| thread::spawn(move || found.send(line_of(stdout, begins))));
     match line.recv_timeout(limit) {
         Ok(Some(line)) => Ok(line),

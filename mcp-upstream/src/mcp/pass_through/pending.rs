@@ -261,7 +261,6 @@ impl Pending {
     }
 
     /// Nothing was passed on to the client yet: the failure is its answer.
-    #[expect(clippy::boxed_local, reason = "whoever has one has it boxed")]
     pub(super) fn fail(mut self: Box<Self>, failure: &Failure) -> Reply {
         self.finish(Err(failure.code()));
         failure.reply(&self.namespace.name, self.era, self.id.as_deref())
