@@ -201,6 +201,115 @@ async fn a_blocking_tool_does_not_stop_others_and_four_abandoned_threads_recycle
     .await;
 }
 
+/// A namespace `busy` of a function that computes on the event loop until a file is there.
+const BUSY: &str = r#"
+import os
+from fastmcp.tools import tool
+
+
+def crunch(until):
+    while not os.path.exists(until):
+        pass
+
+
+@tool
+async def compute(until: str) -> str:
+    """Computes without awaiting."""
+    crunch(until)
+    return "done"
+
+
+@tool
+async def pid() -> int:
+    """The worker's process id."""
+    return os.getpid()
+"#;
+
+async fn state_of(gateway: &Gateway, namespace: &str) -> Option<String> {
+    let ready = gateway.request("GET", "/ready").send().await.ok()?;
+    let ready: Value = ready.json().await.ok()?;
+    let all = ready["namespaces"].as_array()?;
+    let found = all.iter().find(|it| it["name"] == namespace)?;
+    found["state"].as_str().map(str::to_owned)
+}
+
+async fn reaches(gateway: &Gateway, namespace: &str, state: &str) {
+    eventually("the state", || async {
+        (state_of(gateway, namespace).await? == state).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_tool_that_blocks_the_event_loop_is_named_and_its_namespace_degraded_while_it_lasts() {
+    let gateway = Gateway::with_tools([("busy", "busy.py", BUSY)])
+        .config(json!({"namespaces": {"overrides": {"busy": {"timeout": "5m"}}}}))
+        .start()
+        .await;
+    let before = worker_pid(&gateway, "busy").await;
+    let go = gateway.data.path().join("go");
+    let call = gateway.call("busy", "compute", json!({"until": go}));
+    let watch = async {
+        reaches(&gateway, "busy", "degraded").await;
+        fs::write(&go, "").unwrap();
+    };
+    let (answer, ()) = tokio::join!(call, watch);
+    assert_eq!(answer, (200, json!("done")));
+    reaches(&gateway, "busy", "ready").await;
+    assert_eq!(worker_pid(&gateway, "busy").await, before);
+    let log = gateway.log();
+    let mut named = log
+        .lines()
+        .filter(|line| line.contains("computes on the event loop"));
+    let line = named.next().expect("a line");
+    for part in ["WARN", "compute", "request_id", "busy.py:", "in crunch"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    assert_eq!(named.next(), None, "one line");
+}
+
+#[tokio::test]
+async fn a_process_that_a_tool_blocks_past_its_time_limit_is_replaced_at_once() {
+    let gateway = Gateway::with_tools([("busy", "busy.py", BUSY)])
+        .config(
+            // One failure would be a crash loop, and the next process a minute away.
+            json!({"workers": {"backoff": {"initial": "1m", "max": "1m"},
+            "crash_loop": {"failures": 1, "window": "1m"}}}),
+        )
+        .start_with(|data| {
+            let limits = "tools:\n  compute:\n    timeout: 1s\n";
+            fs::write(data.join("tools/busy/tooldock.yaml"), limits).unwrap();
+        })
+        .await;
+    let before = worker_pid(&gateway, "busy").await;
+    let never = gateway.data.path().join("never");
+    let call = gateway.call("busy", "compute", json!({"until": never}));
+    let behind = async {
+        gateway.in_flight("busy", 1).await;
+        gateway.call("busy", "pid", json!({})).await
+    };
+    let (blocked, behind) = tokio::join!(call, behind);
+    assert_eq!(
+        (blocked.0, &blocked.1["error"]["code"]),
+        (504, &json!("execution_timeout"))
+    );
+    assert_eq!(
+        (behind.0, &behind.1["error"]["code"]),
+        (503, &json!("worker_unavailable"))
+    );
+    assert_ne!(worker_pid(&gateway, "busy").await, before);
+    assert!(
+        gateway
+            .metrics_text()
+            .await
+            .contains(r#"tooldock_worker_restarts_total{namespace="busy"} 1"#)
+    );
+    eventually("the old process is gone", || async {
+        (!alive(before)).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn printing_tools_corrupt_nothing_and_their_output_is_logged() {
     let gateway = faulty().await;

@@ -21,6 +21,7 @@
 //!
 //! Dropping the last `Arc` of a worker ends its supervisor, its processes and their descendants.
 
+mod blocked;
 mod boot;
 mod call;
 mod event;
@@ -194,6 +195,9 @@ pub enum WorkerState {
     Starting,
     /// It takes calls.
     Ready,
+    /// Its process takes calls and runs none of them, since a function keeps the event loop from turning; of several
+    /// processes, one does so.
+    Degraded,
     /// Its process failed; the next one starts after a delay.
     Backoff {
         /// It failed so often that it is retried at the longest delay.
@@ -209,9 +213,10 @@ pub enum WorkerState {
 
 impl WorkerState {
     /// Every value of [`WorkerState::as_str`].
-    pub(crate) const NAMES: [&'static str; 7] = [
+    pub(crate) const NAMES: [&'static str; 8] = [
         "starting",
         "ready",
+        "degraded",
         "backoff",
         "crash_loop",
         "stopping",
@@ -224,6 +229,7 @@ impl WorkerState {
         match self {
             Self::Starting => "starting",
             Self::Ready => "ready",
+            Self::Degraded => "degraded",
             Self::Backoff { crash_loop: false } => "backoff",
             Self::Backoff { crash_loop: true } => "crash_loop",
             Self::Stopping => "stopping",
@@ -235,7 +241,7 @@ impl WorkerState {
     /// Whether a process that takes calls may follow.
     fn may_come(self) -> bool {
         match self {
-            Self::Starting | Self::Ready | Self::Backoff { .. } => true,
+            Self::Starting | Self::Ready | Self::Degraded | Self::Backoff { .. } => true,
             Self::Stopping | Self::Stopped | Self::Failed => false,
         }
     }
@@ -245,12 +251,13 @@ impl WorkerState {
     fn distance(self) -> u8 {
         match self {
             Self::Ready => 0,
-            Self::Starting => 1,
-            Self::Backoff { crash_loop: false } => 2,
-            Self::Backoff { crash_loop: true } => 3,
-            Self::Failed => 4,
-            Self::Stopping => 5,
-            Self::Stopped => 6,
+            Self::Degraded => 1,
+            Self::Starting => 2,
+            Self::Backoff { crash_loop: false } => 3,
+            Self::Backoff { crash_loop: true } => 4,
+            Self::Failed => 5,
+            Self::Stopping => 6,
+            Self::Stopped => 7,
         }
     }
 }
@@ -390,9 +397,14 @@ impl Worker {
         output::loggable(&self.spec().namespace, text, &self.output)
     }
 
-    /// Where the worker is: where the best of its processes is.
+    /// Where the worker is: where the best of its processes is. With one of them degraded, the worker is.
     pub fn state(&self) -> WorkerState {
-        self.best().state()
+        match self.best().state() {
+            WorkerState::Ready if self.states().any(|it| it == WorkerState::Degraded) => {
+                WorkerState::Degraded
+            }
+            state => state,
+        }
     }
 
     /// Where each of its processes is.
@@ -528,6 +540,7 @@ mod tests {
         for state in [
             WorkerState::Starting,
             WorkerState::Ready,
+            WorkerState::Degraded,
             WorkerState::Backoff { crash_loop: false },
             WorkerState::Backoff { crash_loop: true },
             WorkerState::Stopping,

@@ -33,9 +33,12 @@ use tooldock_workers::secrets::{Secret, SecretSource, Secrets, SecretsError};
 use tooldock_workers::worker::WorkerHost;
 use tooldock_workers::yaml;
 
+#[path = "support/logged.rs"]
+mod logged;
 #[path = "support/programs.rs"]
 mod programs;
 
+use logged::Logged;
 use programs::{DEADLINE, guard, python, within};
 
 /// Says who it is, then sends every line back, and ends with its input. By its arguments it also starts a grandchild
@@ -166,45 +169,6 @@ impl Running {
     fn grandchild(&self) -> u32 {
         u32::try_from(self.about["grandchild"].as_u64().unwrap()).unwrap()
     }
-}
-
-/// Every message that is logged in this thread.
-#[derive(Clone, Default)]
-struct Logged(Arc<Mutex<String>>);
-
-impl Logged {
-    fn text(&self) -> String {
-        self.0.lock().unwrap().clone()
-    }
-}
-
-impl tracing::Subscriber for Logged {
-    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        struct Write<'a>(&'a mut String);
-        impl tracing::field::Visit for Write<'_> {
-            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-                use std::fmt::Write as _;
-                let _ = writeln!(self.0, "{}={value:?}", field.name());
-            }
-        }
-        event.record(&mut Write(&mut self.0.lock().unwrap()));
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
 }
 
 fn metric(exported: &prometheus::Registry, name: &str) -> f64 {

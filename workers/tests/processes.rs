@@ -28,9 +28,12 @@ use tooldock_workers::worker::{
     WorkerState,
 };
 
+#[path = "support/logged.rs"]
+mod logged;
 #[path = "support/programs.rs"]
 mod programs;
 
+use logged::Logged;
 use programs::{DEADLINE, guard, python, within};
 
 const MAX_FRAME: u64 = 256 * 1024;
@@ -180,6 +183,7 @@ fn asking_for(operation: Operation) -> WorkerCall {
         key: None,
         request: "".into(),
         max_result: 10_000,
+        time_limit: None,
         answers: None,
     }
 }
@@ -215,8 +219,11 @@ type Pending = tokio::task::JoinHandle<Result<ToolReply, CallError>>;
 
 /// A call that runs in the worker when this returns.
 async fn begun(worker: &Arc<Worker>, tool: &str, arguments: Value) -> Pending {
+    begun_call(worker, tool_call(tool, &arguments)).await
+}
+
+async fn begun_call(worker: &Arc<Worker>, call: WorkerCall) -> Pending {
     let (worker, sink) = (Arc::clone(worker), Arc::new(Begun::default()));
-    let call = tool_call(tool, &arguments);
     let pending = tokio::spawn({
         let sink = Arc::clone(&sink);
         async move { worker.call(call, Some(sink)).await }
@@ -748,6 +755,89 @@ async fn a_worker_that_stops_answering_is_replaced() {
     let reply = call(&worker, "echo").await.unwrap();
     assert_ne!(reply["pid"], pid);
     gone(pid).await;
+}
+
+/// A call that its process reports as one that blocks the others, so long after it began.
+async fn blocking(worker: &Arc<Worker>, running_ms: u64, limit: Option<Duration>) -> Pending {
+    let call = WorkerCall {
+        request: "r-1".into(),
+        time_limit: limit,
+        ..tool_call("blocks", &serde_json::json!({ "running_ms": running_ms }))
+    };
+    let pending = begun_call(worker, call).await;
+    until("degraded", || worker.state() == WorkerState::Degraded).await;
+    pending
+}
+
+#[tokio::test]
+async fn a_process_that_a_call_blocks_past_its_time_limit_is_replaced_at_once_and_that_is_no_crash()
+{
+    let logged = Logged::default();
+    let _guard = tracing::subscriber::set_default(logged.clone());
+    let house = House::with(|config| {
+        // A failure would be a crash loop, and the next process a minute away.
+        config.crash_loop.failures = 1;
+        config.backoff.initial = Duration::from_secs(60);
+        config.backoff.max = Duration::from_secs(60);
+    });
+    let worker = house.ready("ok").await;
+    let pid = worker.pid().unwrap();
+    let other = begun(&worker, "never", Value::Null).await;
+    let blocking = blocking(&worker, 3_000, Some(Duration::from_secs(3))).await;
+    let text = logged.text();
+    for field in [
+        r#"tool="blocks""#,
+        r#"request_id="r-1""#,
+        r#"place="a.py:3 in blocks""#,
+        r#"namespace="demo""#,
+    ] {
+        assert!(text.contains(field), "{field}: {text}");
+    }
+    assert_eq!(text.matches("computes on the event loop").count(), 1);
+    // The caller's time is up.
+    blocking.abort();
+    let error = within(other).await.unwrap().unwrap_err();
+    assert_eq!(error.code, CallErrorCode::WorkerUnavailable);
+    let reply = call(&worker, "echo").await.unwrap();
+    assert_ne!(reply["pid"], pid);
+    assert_eq!((worker.restarts(), worker.state()), (1, WorkerState::Ready));
+    gone(pid).await;
+}
+
+#[tokio::test]
+async fn a_call_that_blocks_its_process_and_is_waited_for_does_not_end_it() {
+    let house = House::new();
+    let worker = house.ready("ok").await;
+    let pid = worker.pid().unwrap();
+    let waiting = blocking(&worker, 3_000, Some(Duration::from_secs(3))).await;
+    let turns = u64::from(pid);
+    assert_eq!(call(&worker, "turns").await.unwrap().as_u64(), Some(turns));
+    until("ready again", || worker.state() == WorkerState::Ready).await;
+    assert!(!waiting.is_finished());
+    waiting.abort();
+    // Neither does one that its client gives up before its time is over, or one without a limit.
+    for limit in [Some(Duration::from_secs(3600)), None] {
+        blocking(&worker, 3_000, limit).await.abort();
+        assert_eq!(call(&worker, "turns").await.unwrap().as_u64(), Some(turns));
+        until("ready again", || worker.state() == WorkerState::Ready).await;
+    }
+    assert_eq!((worker.restarts(), worker.pid()), (0, Some(pid)));
+}
+
+#[tokio::test]
+async fn a_worker_is_degraded_while_one_of_its_processes_is_blocked() {
+    let house = House::new();
+    let worker = house.start_several("ok", 2);
+    within(worker.ready()).await.unwrap();
+    until("both are ready", || {
+        worker.states().all(|state| state == WorkerState::Ready)
+    })
+    .await;
+    let _waiting = blocking(&worker, 3_000, None).await;
+    let states: BTreeSet<&str> = worker.states().map(WorkerState::as_str).collect();
+    assert_eq!(states, BTreeSet::from(["degraded", "ready"]));
+    // The other one serves on.
+    assert!(call(&worker, "echo").await.is_ok());
 }
 
 #[tokio::test]

@@ -227,6 +227,7 @@ async fn call(worker: &Worker, tool: &str, arguments: &str) -> Result<String, Ca
         key: None,
         request: "".into(),
         max_result: 1 << 20,
+        time_limit: None,
         answers: None,
     };
     let reply = worker.call(call, None).await?;
@@ -1020,6 +1021,7 @@ async fn value_of(worker: &Worker, operation: Operation) -> Result<serde_json::V
         key: None,
         request: "".into(),
         max_result: 1 << 20,
+        time_limit: None,
         answers: None,
     };
     let reply = worker.call(call, None).await?;
@@ -1085,6 +1087,39 @@ async fn resources_prompts_and_completion_are_served_as_tools_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_process_whose_event_loop_a_tool_blocks_past_its_time_limit_is_replaced() {
+    let house = House::new();
+    house.write(
+        "busy/a.py",
+        "@tool\nasync def spin() -> None:\n    while True:\n        pass\n\n\n@tool\nasync def pid() -> int:\n    return os.getpid()\n",
+    );
+    house.reload().await;
+    let worker = house.worker("busy");
+    let before = call(&worker, "pid", "{}").await.unwrap();
+    let limit = Duration::from_secs(1);
+    let spin = WorkerCall {
+        operation: Operation::CallTool {
+            tool: "spin".into(),
+            arguments: Bytes::new(),
+        },
+        caller: None,
+        key: None,
+        request: "r-1".into(),
+        max_result: 1 << 20,
+        time_limit: Some(limit),
+        answers: None,
+    };
+    let spun = tokio::time::timeout(limit, worker.call(spin, None)).await;
+    assert!(spun.is_err(), "its time is up");
+    // It waits behind the one that nobody waits for any more.
+    let error = call(&worker, "pid", "{}").await.unwrap_err();
+    assert_eq!(error.code, CallErrorCode::WorkerUnavailable);
+    assert_ne!(call(&worker, "pid", "{}").await.unwrap(), before);
+    assert_eq!(worker.restarts(), 1);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_tool_with_a_context_logs_asks_and_announces() {
     let house = House::new();
     house.write("talk/all.py", TALK);
@@ -1100,6 +1135,7 @@ async fn a_tool_with_a_context_logs_asks_and_announces() {
         key: None,
         request: "".into(),
         max_result: 1 << 20,
+        time_limit: None,
         answers: None,
     };
     let ada = Arc::new(Ada::default());

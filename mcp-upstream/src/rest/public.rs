@@ -227,7 +227,7 @@ fn failure_of(core: &Core, namespace: &Namespace) -> Option<&'static str> {
     match &namespace.upstream {
         UpstreamKind::Failed(error) => Some(error.code.as_str()),
         UpstreamKind::Worker(worker) => match worker.state() {
-            WorkerState::Ready | WorkerState::Starting => None,
+            WorkerState::Ready | WorkerState::Degraded | WorkerState::Starting => None,
             _ => Some(CallErrorCode::WorkerUnavailable.as_str()),
         },
         UpstreamKind::External(_) | UpstreamKind::Remote(_) => core

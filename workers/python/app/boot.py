@@ -100,6 +100,8 @@ def _serve(options: command_line.Options, announcement: stdio.Announcement, star
         greeting=ready if options.greets else None,
         max_frame=options.max_frame,
         sync_concurrency=options.sync_concurrency,
+        tools=options.tools,
+        say=announcement.say,
     )
     try:
         sock = listener.listen(options.socket, options.generation)

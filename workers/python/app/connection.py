@@ -40,6 +40,7 @@ class Connection(asyncio.Protocol):
         self.server = server
         self._tools = server.loaded.tools
         self._loop = server.loop
+        self._watch = server.watch
         self._lines = LineBuffer(server.max_frame)
         self.max_frame = server.max_frame
         self._calls: dict[bytes, Call] = {}
@@ -129,6 +130,10 @@ class Connection(asyncio.Protocol):
         """Whether to drop what is not an answer: the client does not read."""
         return self._paused and (worthless or self._transport.get_write_buffer_size() > MAX_UNREAD)
 
+    def calls(self) -> list[Call]:
+        """The calls that run or wait. From any thread."""
+        return list(self._calls.values())
+
     def cancel_all(self) -> None:
         """Cancels every running call, each with its answer."""
         for call in list(self._calls.values()):
@@ -192,6 +197,8 @@ class Connection(asyncio.Protocol):
         self.send(frames.failure(request_id, "invalid_arguments", message))
 
     def _call(self, call_id: bytes, request: dict[str, Any]) -> None:
+        if self._watch.asleep:
+            self._watch.wake()
         name = request.get("tool")
         tool = self._tools.get(name) if type(name) is str else None
         if tool is None:
@@ -215,6 +222,8 @@ class Connection(asyncio.Protocol):
         timeout: float | None = None,
     ) -> None:
         """Runs a call, on the loop or in a thread."""
+        if self._watch.asleep:
+            self._watch.wake()
         if call_id in self._calls or len(self._calls) >= MAX_RUNNING:
             reason = "a running call has this id" if call_id in self._calls else "too many running calls"
             self.send(frames.failure(call_id, "internal_error", reason))

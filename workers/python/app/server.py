@@ -13,6 +13,7 @@ from .calls import Call
 from .connection import Connection
 from .loader import Loaded
 from .threads import RECYCLE_AFTER, SyncThreads
+from .watch import Watch
 
 CLEAN_UP = 0.5
 """Seconds that cancelled calls have for their `finally` blocks when the worker ends."""
@@ -31,11 +32,14 @@ class Server:
         greeting: bytes | None,
         max_frame: int,
         sync_concurrency: int,
+        tools: str,
+        say: Callable[[bytes], None],
     ) -> None:
         self.loop = loop
         self.loaded = loaded
         self.max_frame = max_frame
         self.threads = SyncThreads(loop, sync_concurrency)
+        self.watch = Watch(self, tools, say)
         self._greeting = greeting
         self._connections: set[Connection] = set()
         self._cancelled: set[asyncio.Task[None]] = set()
@@ -102,6 +106,10 @@ class Server:
         self._connections.discard(connection)
         if self._stopping and not self._connections and not self._all_gone.done():
             self._all_gone.set_result(None)
+
+    def connections(self) -> list[Connection]:
+        """The open connections. From any thread."""
+        return list(self._connections)
 
     def start(self, call: Call, arguments: dict[str, Any]) -> None:
         """Runs an async tool. Where Python can, its first step runs right here, which often is all of it."""

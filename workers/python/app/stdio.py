@@ -1,7 +1,7 @@
 """Who may write to which standard stream.
 
-The gateway reads one line from our standard output: ready, or why not. Everything else, be it `print` in a tool, C code
-or a subprocess, must not reach that pipe. So the pipe is moved to a private descriptor before any tool code runs, and
+The gateway reads lines of the runtime alone from our standard output: ready, or why not, and what the watch reports.
+Everything else, be it `print` in a tool, C code or a subprocess, must not reach that pipe. So the pipe is moved to a private descriptor before any tool code runs, and
 descriptor 1 becomes another name for standard error, which the gateway captures as the worker's log.
 """
 
@@ -14,7 +14,7 @@ from . import forks, output
 
 
 class Announcement:
-    """The original standard output, good for exactly one line."""
+    """The original standard output. One thread at a time writes to it: the loop's until the ready line, then the watch."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
@@ -22,7 +22,7 @@ class Announcement:
             forks.withhold(fd)
 
     def say(self, line: bytes) -> None:
-        """Writes the line and closes the pipe. A reader that is gone is no reason to fail: the sockets still serve."""
+        """Writes the line. A reader that is gone is no reason to fail: the sockets still serve."""
         if self._fd is None:
             return
         try:
@@ -30,10 +30,9 @@ class Announcement:
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
         except OSError:
-            pass
-        forks.release(self._fd)
-        os.close(self._fd)
-        self._fd = None
+            forks.release(self._fd)
+            os.close(self._fd)
+            self._fd = None
 
 
 def claim(addressed_log: bool) -> Announcement:

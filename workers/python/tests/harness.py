@@ -92,6 +92,11 @@ class Worker:
             line += piece
         return line
 
+    def has_said_more(self) -> bool:
+        """Whether there is another line on standard output by now."""
+        assert self.process is not None and self.process.stdout is not None
+        return bool(select.select([self.process.stdout.fileno()], [], [], 0)[0])
+
     def failure(self, *arguments: str) -> tuple[dict[str, Any], int]:
         """Starts a worker that cannot boot: what it says, and its exit status."""
         self.spawn(*arguments)

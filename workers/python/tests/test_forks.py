@@ -140,7 +140,9 @@ def test_fork_at_import_leaves_one_worker(worker):
     ).start()
     parent, reaped, child = worker.value("pids")
     assert (parent, reaped) == (worker.process.pid, child)
-    assert worker.stdout_line() == b""
+    assert not worker.has_said_more()
+    worker.process.terminate()
+    assert worker.stdout_line() == b"", "nobody else holds standard output"
 
 
 def test_child_that_fails_at_import_leaves_one_worker(worker):

@@ -1,12 +1,15 @@
-//! The first line of a worker: what it declares, or why it does not start.
+//! The lines of a worker that answer no call: first what it declares, or why it does not start; later what it reports.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Deserialize;
+use tokio::time::Instant;
 
+use super::blocked::{BlockedLoop, BlockingCall};
 use super::{Declared, WorkerSpec};
 use crate::error::{CallError, CallErrorCode};
-use crate::process::output::Redactor;
+use crate::process::output::{Redactor, printable_text};
 use crate::prompt::Prompt;
 use crate::registry::{Issue, SourceFile};
 use crate::resource::{Resource, ResourceTemplate};
@@ -28,6 +31,10 @@ pub(super) enum Announcement {
     Recycle {
         reason: String,
     },
+    /// Its event loop does not turn.
+    Blocked(BlockedLoop),
+    /// Its event loop turns again.
+    Unblocked,
 }
 
 #[derive(Deserialize)]
@@ -58,7 +65,20 @@ struct Line {
     message: String,
     #[serde(default)]
     reason: String,
+    #[serde(default)]
+    subject: String,
+    #[serde(default)]
+    request: String,
+    #[serde(default)]
+    place: String,
+    #[serde(default)]
+    id: Option<u64>,
+    #[serde(default, rename = "running_ms")]
+    running_ms: u64,
 }
+
+/// The longest subject, request and place of a report in the log, in characters.
+const REPORTED_MAX: usize = 200;
 
 #[derive(Deserialize)]
 struct IssueLine {
@@ -79,7 +99,8 @@ pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
         op: std::borrow::Cow<'a, str>,
     }
     let op = serde_json::from_slice::<Op<'_>>(line).ok()?.op;
-    if !matches!(&*op, "ready" | "failed" | "recycle") {
+    const KNOWN: [&str; 5] = ["ready", "failed", "recycle", "blocked", "unblocked"];
+    if !KNOWN.contains(&&*op) {
         return None;
     }
     let senseless = |what: &str| {
@@ -106,6 +127,24 @@ pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
         "recycle" => Announcement::Recycle {
             reason: hide(line.reason).chars().take(200).collect(),
         },
+        "blocked" => {
+            let shown = |text: String| {
+                let text: String = hide(text).chars().take(REPORTED_MAX).collect();
+                printable_text(&text)
+            };
+            let running = Duration::from_millis(line.running_ms);
+            let now = Instant::now();
+            Announcement::Blocked(BlockedLoop {
+                subject: shown(line.subject),
+                place: shown(line.place),
+                request: line.request,
+                call: line.id.map(|id| BlockingCall {
+                    id,
+                    began: now.checked_sub(running).unwrap_or(now),
+                }),
+            })
+        }
+        "unblocked" => Announcement::Unblocked,
         _ => {
             if line
                 .namespace
@@ -258,6 +297,38 @@ mod tests {
             panic!("not failed");
         };
         assert_eq!(error.message, "no [redacted]");
+    }
+
+    #[test]
+    fn a_blocked_loop_is_told_with_its_call_and_fit_for_a_log_line() {
+        let mut spec = super::super::tests::spec();
+        spec.hidden = vec![crate::secrets::Secret::new("hunter2")];
+        let read = |line: &str| read(line.as_bytes(), &spec);
+        let line = r#"{"op":"blocked","subject":"spin\n","request":"r-1","place":"hunter2.py:3 in spin","id":65536,
+            "running_ms":2100}"#;
+        let Some(Announcement::Blocked(blocked)) = read(line) else {
+            panic!("not blocked");
+        };
+        assert_eq!(
+            (&*blocked.subject, &*blocked.request, &*blocked.place),
+            ("spin\\n", "r-1", "[redacted].py:3 in spin")
+        );
+        let call = blocked.call.expect("a call");
+        assert_eq!(call.id, 65536);
+        assert!(call.began.elapsed() >= Duration::from_millis(2100));
+        let Some(Announcement::Blocked(blocked)) =
+            read(r#"{"op":"blocked","place":"a.py:1 in f"}"#)
+        else {
+            panic!("not blocked");
+        };
+        assert_eq!(
+            (blocked.call, &*blocked.named()),
+            (None, "work that a call left behind")
+        );
+        assert!(matches!(
+            read(r#"{"op":"unblocked"}"#),
+            Some(Announcement::Unblocked)
+        ));
     }
 
     #[test]

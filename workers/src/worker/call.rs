@@ -1,6 +1,7 @@
 //! What can be asked of a worker, and what a successful answer is.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -48,6 +49,9 @@ pub struct WorkerCall {
     pub request: Arc<str>,
     /// The largest result, in bytes of JSON.
     pub max_result: u64,
+    /// The time limit of the caller, who drops the call then. A call that blocks the others of its process for longer
+    /// ends the process. `None`: no limit.
+    pub time_limit: Option<Duration>,
     /// Counts the answer; None for calls that the gateway makes for itself.
     pub answers: Option<AnswerAccount>,
 }

@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::blocked::BlockedLoop;
 use super::boot::{self, Announcement, OP_PREFIX};
 use super::rpc::{Closed, Connections, Links};
 use super::{Declared, WorkerHost, WorkerSpec};
@@ -32,8 +33,8 @@ const TERMINATE_GRACE: Duration = Duration::from_secs(2);
 const CAUSE_WAIT: Duration = Duration::from_millis(200);
 /// How long the last output of a process that ended is read.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
-/// Announcements that may wait; a worker makes one or two in its life.
-const ANNOUNCEMENTS: usize = 4;
+/// Announcements that may wait; a worker makes one or two in its life, and a report now and then.
+const ANNOUNCEMENTS: usize = 16;
 
 /// What an instance tells the supervisor.
 #[derive(Debug)]
@@ -51,6 +52,12 @@ pub(super) enum Report {
     BootFailed { error: CallError, permanent: bool },
     /// It wants to be replaced.
     Recycle { reason: String },
+    /// Its event loop does not turn.
+    Blocked(BlockedLoop),
+    /// Its event loop turns again, so long after that was told.
+    Unblocked { after: Duration },
+    /// Its event loop does not turn since a call is past its time limit. Its pending calls have failed.
+    Hung { subject: String },
     /// It ended, or broke the protocol, unasked. Its pending calls have failed.
     Ended { cause: String },
 }
@@ -252,7 +259,7 @@ impl Instance {
                     error,
                 });
             }
-            Ok(Announcement::Recycle { .. }) => return Err(self.failure("gave up while starting")),
+            Ok(_) => return Err(self.failure("gave up while starting")),
         };
         if generation != self.spec.generation {
             return Err(self.failure("says that it is another generation"));
@@ -290,7 +297,8 @@ impl Instance {
 
     /// Lives with the process until it ended or is to finish; in the second case asks it to end. Wakes up for:
     /// - the process's end, and a connection's: whatever comes first is reported;
-    /// - an announcement: the wish to be replaced;
+    /// - an announcement: the wish to be replaced, a report;
+    /// - a call that blocks the process past its time limit;
     /// - the order to finish.
     async fn serve(
         &self,
@@ -300,6 +308,7 @@ impl Instance {
     ) {
         let links = connections.links();
         let mut finish = self.finish.clone();
+        let mut blocked: Option<(BlockedLoop, Instant)> = None;
         loop {
             tokio::select! {
                 exit = child.wait() => {
@@ -317,10 +326,26 @@ impl Instance {
                     self.report(Report::Ended { cause }).await;
                     return;
                 }
-                Some(announcement) = announced.recv() => {
-                    if let Announcement::Recycle { reason } = announcement {
+                Some(announcement) = announced.recv() => match announcement {
+                    Announcement::Recycle { reason } => {
                         self.report(Report::Recycle { reason }).await;
                     }
+                    Announcement::Blocked(found) => {
+                        blocked = Some((found.clone(), Instant::now()));
+                        self.report(Report::Blocked(found)).await;
+                    }
+                    Announcement::Unblocked => {
+                        if let Some((_, since)) = blocked.take() {
+                            self.report(Report::Unblocked { after: since.elapsed() }).await;
+                        }
+                    }
+                    Announcement::Ready { .. } | Announcement::Failed(_) => {}
+                },
+                () = BlockedLoop::past_limit(blocked.as_ref().map(|(it, _)| it), links) => {
+                    links.close(&Closed::Violation("a call keeps it busy past its time limit"));
+                    let subject = blocked.map(|(it, _)| it.named()).unwrap_or_default();
+                    self.report(Report::Hung { subject }).await;
+                    return;
                 }
                 () = asked_to_finish(&mut finish) => break,
             }

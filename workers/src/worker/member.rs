@@ -191,7 +191,7 @@ impl Member {
                     "the process of namespace {namespace} ended, and its files are no longer those that were loaded; the namespace is being reloaded"
                 )
             }
-            WorkerState::Starting | WorkerState::Ready => {
+            WorkerState::Starting | WorkerState::Ready | WorkerState::Degraded => {
                 format!("the worker of namespace {namespace} is still starting")
             }
             WorkerState::Backoff { crash_loop: false } => {

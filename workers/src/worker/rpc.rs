@@ -15,6 +15,7 @@ mod links;
 mod question;
 mod write;
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -38,6 +39,8 @@ pub(super) use links::{Connections, Links};
 const OUTBOX_MAX: usize = 16 * 1024 * 1024;
 /// A buffer that grew beyond this is not kept.
 const OUTBOX_KEPT: usize = 256 * 1024;
+/// Calls that were given up and are remembered.
+const ABANDONED_MAX: usize = 64;
 /// How long nothing may have been called before a connection counts as drained. Requests that wait for their turn hold
 /// no call yet, and between two of them there is a moment without any.
 const SETTLE: Duration = Duration::from_millis(200);
@@ -99,13 +102,24 @@ pub(super) struct Link {
 #[derive(Default)]
 struct Calls {
     pending: Pending<Entry>,
+    /// The calls that were given up last, oldest first: the process may still run them. At most [`ABANDONED_MAX`].
+    abandoned: VecDeque<AbandonedCall>,
     /// Set once, under the lock: after it no call can enter, so none can be forgotten.
     closed: bool,
+}
+
+/// A call that was given up before its answer.
+struct AbandonedCall {
+    id: u64,
+    request: Arc<str>,
+    time_limit: Option<Duration>,
 }
 
 /// One pending call, as the reader needs it.
 struct Entry {
     reply: oneshot::Sender<Result<ToolReply, CallError>>,
+    request: Arc<str>,
+    time_limit: Option<Duration>,
     sink: Option<Arc<dyn CallSink>>,
     max_result: u64,
     answers: Option<AnswerAccount>,
@@ -199,6 +213,8 @@ impl Link {
         let (sender, reply) = oneshot::channel();
         let entry = Entry {
             reply: sender,
+            request: Arc::clone(&call.request),
+            time_limit: call.time_limit,
             sink,
             max_result: call.max_result,
             answers: call.answers.clone(),
@@ -326,6 +342,32 @@ impl Link {
         });
     }
 
+    /// Takes a call out that nobody waits for any more. False: it was over already.
+    fn abandon(&self, id: u64) -> bool {
+        let Ok(entry) = self.take(id) else {
+            return false;
+        };
+        let mut calls = self.calls();
+        if calls.abandoned.len() >= ABANDONED_MAX {
+            calls.abandoned.pop_front();
+        }
+        calls.abandoned.push_back(AbandonedCall {
+            id,
+            request: entry.request,
+            time_limit: entry.time_limit,
+        });
+        true
+    }
+
+    /// The time limit of a call that was given up. `None`: somebody waits for it, it has no limit, or it is not one of
+    /// this connection.
+    fn limit_of_abandoned(&self, id: u64, request: &str) -> Option<Duration> {
+        let calls = self.calls();
+        let mut abandoned = calls.abandoned.iter();
+        let found = abandoned.find(|call| call.id == id && *call.request == *request)?;
+        found.time_limit
+    }
+
     /// Takes a pending call out.
     fn take(&self, id: u64) -> Result<Entry, super::pending::Unmatched> {
         let (entry, empty) = {
@@ -364,11 +406,9 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        if self.answered || self.link.take(self.id).is_err() {
-            return;
+        if !self.answered && self.link.abandon(self.id) {
+            self.link.send_cancel(self.id);
         }
-        // Nobody waits any more.
-        self.link.send_cancel(self.id);
     }
 }
 

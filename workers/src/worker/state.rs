@@ -16,6 +16,9 @@
 //! A process that is not started, since its files are not those that were loaded, leads from Starting to Backoff as well, at
 //! the longest delay. It is no failure: whoever owns the worker is told and brings up another one.
 //!
+//! A process whose event loop is held up past a time limit is replaced at once: from Ready to Starting, without a delay. That
+//! is no failure either: the process works, and its successor will.
+//!
 //! A failure is a boot that failed or a process that ended unasked. Delays double from `initial` to `max`, less up to
 //! half of it by jitter. So many failures in the window are a crash loop: retried at `max` until it once was ready for
 //! longer than the window. A process that was ready that long starts with a clean record.
@@ -41,6 +44,8 @@ pub(super) enum Event {
     Outdated,
     /// The current process, or the connection with it, ended unasked.
     Ended,
+    /// The current process works on nothing but a call that is past its time limit.
+    Hung,
     /// The current process asks to be replaced.
     RecycleAsked,
     /// The replacement is ready and connected.
@@ -172,11 +177,16 @@ impl State {
                     recycle: Recycle::Booting,
                     ..
                 },
-                Event::Ended,
+                Event::Ended | Event::Hung,
             ) => {
                 self.forgive(now, rules);
                 self.phase = Starting;
                 vec![Action::Promote]
+            }
+            (Ready { .. }, Event::Hung) => {
+                self.forgive(now, rules);
+                self.phase = Starting;
+                vec![Action::Spawn]
             }
             (Ready { .. }, Event::Ended) => {
                 self.forgive(now, rules);
@@ -345,7 +355,7 @@ mod tests {
     #[test]
     fn every_event_in_every_state_leads_where_the_diagram_says() {
         use Event::{
-            AllGone, BootFailed, Booted, Ended, Outdated, RecycleAsked, ReplacementBooted,
+            AllGone, BootFailed, Booted, Ended, Hung, Outdated, RecycleAsked, ReplacementBooted,
             ReplacementFailed, Retire, TimerElapsed,
         };
         let failed = BootFailed { permanent: false };
@@ -370,6 +380,13 @@ mod tests {
             (&[failed], Retire, "stopping", &[Action::FinishAll]),
             (&[failed, TimerElapsed], hopeless, "failed", &[]),
             (&[Booted], Ended, "backoff", &[half]),
+            (&[], Hung, "starting", &[]),
+            (&[Booted], Hung, "starting", &[Action::Spawn]),
+            (&[Booted, Hung], Booted, "ready", &[Action::Publish]),
+            (&[Booted, Hung], failed, "backoff", &[half]),
+            (&[Booted, Ended], Hung, "backoff", &[]),
+            (&[Booted, RecycleAsked], Hung, "starting", &[Action::Promote]),
+            (&[Retire], Hung, "stopping", &[]),
             (&[Booted], AllGone, "ready", &[]),
             (&[Booted], TimerElapsed, "ready", &[]),
             (&[Booted], ReplacementBooted, "ready", &[]),
@@ -440,6 +457,16 @@ mod tests {
             state = state.step(Event::Booted, now, &RULES, 0.0).0;
         }
         assert_eq!(delays, [0.5, 1.0, 1.0, 1.0, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn a_process_that_is_replaced_for_a_blocked_loop_is_no_crash_loop_and_makes_none_wait() {
+        let events = [Event::Booted, Event::Hung].repeat(3 * RULES.failures as usize);
+        let (state, now) = after(&events);
+        assert!(!state.crash_loop);
+        let state = state.step(Event::Booted, now, &RULES, 0.0).0;
+        let (_, actions) = state.step(Event::Ended, now, &RULES, 0.0);
+        assert_eq!(actions, [Action::Schedule(RULES.initial)]);
     }
 
     #[test]

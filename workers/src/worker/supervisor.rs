@@ -14,6 +14,7 @@ use super::rpc::Links;
 use super::state::{Action, Event, Phase, Rules, State};
 use super::{Declared, WorkerHost, WorkerState};
 use crate::error::{CallError, CallErrorCode};
+use crate::process::output::printable_text;
 
 /// Processes of one worker at once. More than two means that old ones do not end.
 const INSTANCES_MAX: usize = 4;
@@ -38,6 +39,7 @@ pub(super) async fn run(
         tasks: JoinSet::new(),
         instances: HashMap::new(),
         current: None,
+        blocked: None,
         replacement: None,
         timer: None,
         spawned: 0,
@@ -59,6 +61,8 @@ struct Supervisor {
     instances: HashMap<u64, Handle>,
     /// The instance that takes calls, or is to.
     current: Option<u64>,
+    /// The instance whose event loop does not turn, the last that said so.
+    blocked: Option<u64>,
     /// The instance that boots beside it.
     replacement: Option<u64>,
     timer: Option<Instant>,
@@ -178,6 +182,43 @@ impl Supervisor {
                 self.advance(Event::RecycleAsked);
             }
             Report::Recycle { .. } => {}
+            Report::Blocked(blocked) => {
+                tracing::warn!(
+                    namespace = namespace.as_str(),
+                    tool = blocked.subject,
+                    request_id = printable_text(&blocked.request),
+                    place = blocked.place,
+                    "{} keeps every other call of namespace {namespace} waiting: it computes on the event loop at {}; await \
+                     there, or make it a plain function, which runs in a thread",
+                    blocked.named(),
+                    blocked.place
+                );
+                self.blocked = Some(number);
+                self.publish();
+            }
+            Report::Unblocked { after } => {
+                tracing::info!(
+                    namespace = namespace.as_str(),
+                    seconds = after.as_secs_f32(),
+                    "the calls of namespace {namespace} go on"
+                );
+                self.blocked = self.blocked.filter(|blocked| *blocked != number);
+                self.publish();
+            }
+            Report::Hung { subject } => {
+                tracing::warn!(
+                    namespace = namespace.as_str(),
+                    tool = subject,
+                    "the worker of namespace {namespace} is replaced: {subject} is past its time limit and keeps every \
+                     other call waiting"
+                );
+                if is_current {
+                    self.forget_current();
+                    self.advance(Event::Hung);
+                } else {
+                    self.lost(number);
+                }
+            }
             Report::Ended { cause } => {
                 if is_current {
                     tracing::warn!(
@@ -297,6 +338,9 @@ impl Supervisor {
     fn publish(&self) {
         let (state, retry_at) = match self.state.phase {
             Phase::Starting => (WorkerState::Starting, None),
+            Phase::Ready { .. } if self.blocked.is_some() && self.blocked == self.current => {
+                (WorkerState::Degraded, None)
+            }
             Phase::Ready { .. } => (WorkerState::Ready, None),
             Phase::Backoff { until } => {
                 let crash_loop = self.state.crash_loop;

@@ -291,6 +291,7 @@ impl UpstreamCall for FunctionCall {
             key: self.key.clone(),
             request: Arc::clone(&self.request_id),
             max_result: self.facts.max_result(),
+            time_limit: Some(self.facts.timeout()),
             answers: peer.answers().cloned(),
         };
         port.call(call, peer.into_sink())

@@ -5,6 +5,7 @@
 //! is one all the same: what ends one of its connections ends all.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::{self, Handle};
 use tokio::sync::watch;
@@ -128,6 +129,13 @@ impl Links {
         for link in self.all() {
             link.close(reason.clone());
         }
+    }
+
+    /// The time limit of a call that was given up, by its id on its connection and its request. Two connections may
+    /// use the same id.
+    pub(in crate::worker) fn limit_of_abandoned(&self, id: u64, request: &str) -> Option<Duration> {
+        self.all()
+            .find_map(|link| link.limit_of_abandoned(id, request))
     }
 
     /// Waits until no call has been pending for a moment.

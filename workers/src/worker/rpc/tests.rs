@@ -15,6 +15,9 @@ use super::*;
 use crate::metrics::WorkerMetrics;
 use crate::worker::{Ask, CallEvent, LogLevel, Notice, OPEN_QUESTIONS_MAX, Operation, WorkerSpec};
 
+/// The time limit of every call.
+const LIMIT: Duration = Duration::from_secs(3);
+
 /// The other end of a connection.
 struct Peer {
     lines: Lines<BufReader<OwnedReadHalf>>,
@@ -130,8 +133,9 @@ impl House {
             },
             caller: None,
             key: None,
-            request: "".into(),
+            request: "r-1".into(),
             max_result: 1000,
+            time_limit: Some(LIMIT),
             answers: None,
         };
         let in_flight = self.connection.link.begin(&call, sink).expect("begun");
@@ -362,6 +366,35 @@ async fn an_answer_for_a_call_that_is_over_is_dropped() {
     house.end(last, id).await;
     drop(house);
     second.replier.answer("a", Ok(b"{}"));
+}
+
+#[tokio::test]
+async fn the_limit_of_a_call_is_told_once_nobody_waits_for_it() {
+    let mut house = House::new().await;
+    let (waiting, waiting_id) = house.begin(None).await;
+    let (dropped, id) = house.begin(None).await;
+    let limit_of = |house: &House, id, request| {
+        let link = &house.connection.link;
+        link.limit_of_abandoned(id, request)
+    };
+    assert_eq!(limit_of(&house, id, "r-1"), None);
+    drop(dropped);
+    assert_eq!(limit_of(&house, id, "r-1"), Some(LIMIT));
+    // The same id on another connection.
+    assert_eq!(limit_of(&house, id, "r-2"), None);
+    assert_eq!(limit_of(&house, waiting_id, "r-1"), None);
+    assert_eq!(
+        house.peer.line().await,
+        json!({"op": "cancel", "target": id})
+    );
+    house.end(waiting, waiting_id).await;
+    // Those that were given up long ago are forgotten.
+    for _ in 0..ABANDONED_MAX {
+        drop(house.begin(None).await);
+        assert_eq!(house.peer.line().await["op"], "cancel");
+    }
+    assert_eq!(limit_of(&house, id, "r-1"), None);
+    assert_eq!(house.connection.link.calls().abandoned.len(), ABANDONED_MAX);
 }
 
 #[tokio::test]

@@ -154,6 +154,7 @@ mod tests {
             key: None,
             request: "".into(),
             max_result: 100,
+            time_limit: None,
             answers: None,
         }
     }

@@ -168,6 +168,14 @@ class Connection:
         elif tool == "recycle":
             self.send({"op": "recycle", "reason": "4 threads were abandoned"})
             self.answer(id, os.getpid())
+        elif tool == "blocks":
+            # As a process whose loop does not turn: reports the call, and answers nothing more for it.
+            self.progress(id)
+            report = {"op": "blocked", "subject": tool, "request": request["request"], "place": "a.py:3 in blocks"}
+            print(json.dumps({**report, "id": id, "running_ms": arguments["running_ms"]}), flush=True)
+        elif tool == "turns":
+            print(json.dumps({"op": "unblocked"}), flush=True)
+            self.answer(id, os.getpid())
         elif tool == "about":
             self.answer(id, {"argv": sys.orig_argv, "environ": sorted(os.environ), "cwd": os.getcwd()})
 
