@@ -201,9 +201,9 @@ async fn a_blocking_tool_does_not_stop_others_and_four_abandoned_threads_recycle
     .await;
 }
 
-/// A namespace `busy` of a function that computes on the event loop until a file is there.
+/// A namespace `busy` of a function that computes on the event loop until a file is there, and plain ones.
 const BUSY: &str = r#"
-import os
+import os, time
 from fastmcp.tools import tool
 
 
@@ -216,6 +216,14 @@ def crunch(until):
 async def compute(until: str) -> str:
     """Computes without awaiting."""
     crunch(until)
+    return "done"
+
+
+@tool
+def wait(until: str) -> str:
+    """Blocks its thread."""
+    while not os.path.exists(until):
+        time.sleep(0.005)
     return "done"
 
 
@@ -308,6 +316,33 @@ async fn a_process_that_a_tool_blocks_past_its_time_limit_is_replaced_at_once() 
         (!alive(before)).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn calls_that_wait_behind_a_plain_function_are_counted_and_the_log_names_the_key_that_helps()
+{
+    let gateway = Gateway::with_tools([("busy", "busy.py", BUSY)])
+        .config(json!({"namespaces": {"overrides": {"busy": {"timeout": "5m"}}}}))
+        .start()
+        .await;
+    let go = gateway.data.path().join("go");
+    let calls = (0..3).map(|_| gateway.call("busy", "wait", json!({"until": go})));
+    let watch = async {
+        eventually("two wait for the thread", || async {
+            let text = gateway.metrics_text().await;
+            text.contains("tooldock_worker_sync_waits_total{namespace=\"busy\"} 2\n")
+                .then_some(())
+        })
+        .await;
+        fs::write(&go, "").unwrap();
+    };
+    let (answers, ()) = tokio::join!(futures_util::future::join_all(calls), watch);
+    assert!(answers.iter().all(|(status, _)| *status == 200));
+    let log = gateway.log();
+    assert_eq!(
+        log.matches("sync_concurrency raises that number").count(),
+        1
+    );
 }
 
 #[tokio::test]

@@ -35,6 +35,8 @@ metric_table! {
             "From the spawn of a worker process to its first possible call", START_SECONDS;
         protocol_errors: IntCounterVec["namespace", "kind"] = "tooldock_worker_protocol_errors_total",
             "Lines of a worker that fit no call";
+        sync_waits: IntCounterVec["namespace"] = "tooldock_worker_sync_waits_total",
+            "Calls that waited for more than a second for a thread of sync_concurrency";
         output_suppressed: IntCounterVec["namespace"] = "tooldock_worker_output_suppressed_total",
             "Lines of worker output beyond the rate limit, not logged";
     }
@@ -126,6 +128,7 @@ impl WorkerMetrics {
             restarts: self.restarts.with_label_values(label),
             in_flight: self.in_flight.with_label_values(label),
             output_suppressed: self.output_suppressed.with_label_values(label),
+            sync_waits: self.sync_waits.with_label_values(label),
             all: self.clone(),
             namespace: namespace.clone(),
         }
@@ -140,6 +143,7 @@ pub(crate) struct NamespaceMetrics {
     restarts: IntCounter,
     pub(crate) in_flight: IntGauge,
     pub(crate) output_suppressed: IntCounter,
+    pub(crate) sync_waits: IntCounter,
     all: WorkerMetrics,
     namespace: NamespaceName,
 }
@@ -211,6 +215,7 @@ impl Drop for NamespaceMetrics {
             &self.all.restarts,
             &self.all.protocol_errors,
             &self.all.output_suppressed,
+            &self.all.sync_waits,
         ] {
             forget(family, name);
         }

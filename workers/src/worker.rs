@@ -32,6 +32,7 @@ pub mod pending;
 mod rpc;
 mod state;
 mod supervisor;
+mod sync_waits;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -302,6 +303,7 @@ impl Worker {
             changed: Arc::new(Notify::new()),
             declared: Arc::default(),
             refused: Arc::new(refused),
+            sync_waits: Arc::default(),
         };
         let start = |socket| {
             let spec = WorkerSpec {

@@ -841,6 +841,22 @@ async fn a_worker_is_degraded_while_one_of_its_processes_is_blocked() {
 }
 
 #[tokio::test]
+async fn calls_that_waited_for_a_thread_are_counted_and_told_in_one_line_with_the_key_that_helps() {
+    let logged = Logged::default();
+    let _guard = tracing::subscriber::set_default(logged.clone());
+    let house = House::new();
+    let worker = house.ready("ok").await;
+    let times = serde_json::json!({ "times": 5 });
+    call_with(&worker, "waits", times).await.unwrap();
+    until("all are counted", || {
+        house.metric("tooldock_worker_sync_waits_total") == 10.0
+    })
+    .await;
+    let text = logged.text();
+    assert_eq!(text.matches("sync_concurrency raises").count(), 1, "{text}");
+}
+
+#[tokio::test]
 async fn a_worker_that_hangs_up_floods_with_garbage_or_sends_an_endless_line_is_restarted() {
     let house = House::new();
     let worker = house.ready("ok").await;

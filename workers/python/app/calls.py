@@ -31,8 +31,8 @@ class Call:
     """One running call. Whoever sets `done` answers, so that nobody does twice; it is set on the loop's thread only."""
 
     __slots__ = (
-        *("asking", "connection", "done", "dropped", "encode", "id", "request", "started", "target", "task", "thread"),
-        *("timeout", "timer", "told"),
+        *("asking", "connection", "done", "dropped", "encode", "id", "queued", "request", "started", "target", "task"),
+        *("thread", "timeout", "timer", "told"),
     )
 
     def __init__(self, connection: Connection, call_id: bytes, target: Target, encode: Encode) -> None:
@@ -42,6 +42,7 @@ class Call:
         self.target = target
         self.encode = encode
         self.started = _monotonic()
+        self.queued = 0.0  # when it began to wait for a thread; 0 before, and once a long wait is counted
         self.done = False
         self.task: asyncio.Task[None] | None = None
         self.thread: Any = None

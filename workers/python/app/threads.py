@@ -16,6 +16,7 @@ import asyncio
 import contextvars
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -28,6 +29,11 @@ RECYCLE_AFTER = 4
 
 MAX_STUCK = 32
 """With so many still running, no thread is started any more, and calls fail: the process has to be replaced."""
+
+LONG_WAIT = 1.0
+"""Seconds that a call waits for a thread before that is counted."""
+
+_monotonic = time.monotonic
 
 _Job = tuple[Call, Callable[[Any], Any], Any]
 """A call, and which part of it with what."""
@@ -53,8 +59,9 @@ class SyncThreads:
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._finished: deque[tuple[Call, Any]] = deque()
         self._waking = False
-        self._lock = threading.Lock()  # guards `call` and `abandoned` of every thread, and `_stuck`
+        self._lock = threading.Lock()  # guards `call` and `abandoned` of every thread, `queued` of every call, `_stuck`, `_waited`
         self._stuck = 0
+        self._waited = 0
         self._context = contextvars.copy_context()
         self._decimal = sys.modules.get("decimal")
         self._numpy_errors = _numpy_errors()
@@ -65,8 +72,25 @@ class SyncThreads:
         the worker."""
         if self._started < self._size and not self._start() and self._started == 0:
             return False
+        call.queued = _monotonic()
         self._jobs.put((call, work, argument))
         return True
+
+    def count_waits(self, calls: list[Call]) -> int:
+        """How many calls have waited for a thread for long since the last count, each counted once. `calls` are all
+        that run or wait. Called on the watch's thread."""
+        now = _monotonic()
+        with self._lock:
+            for call in calls:
+                if call.thread is None and not call.done:
+                    self._note_wait(call, now)
+            count, self._waited = self._waited, 0
+        return count
+
+    def _note_wait(self, call: Call, now: float) -> None:
+        if call.queued and now - call.queued > LONG_WAIT:
+            call.queued = 0.0
+            self._waited += 1
 
     def cancel(self, call: Call) -> None:
         """The call was cancelled (`done` is set): forget it if it is queued, abandon its thread if it runs."""
@@ -102,6 +126,7 @@ class SyncThreads:
             with self._lock:
                 if call.done:
                     continue
+                self._note_wait(call, _monotonic())
                 thread.call = call
                 call.thread = thread
             if call.timeout is not None:

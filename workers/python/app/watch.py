@@ -1,8 +1,9 @@
-"""A thread that watches the event loop.
+"""A thread that watches the event loop, and the calls that wait for a thread.
 
 An async function that computes without awaiting keeps the loop from turning: no other call of the process begins, goes
 on or is cancelled. The loop cannot tell of that, so this thread does. While calls run it asks the loop for a sign of
-life, and reports the function that keeps the loop from giving one.
+life, and reports the function that keeps the loop from giving one. It also counts the calls that wait for a thread of
+`--sync-concurrency`.
 
 Reports are lines on the pipe of the ready line. Sockets belong to the loop, which may be in the middle of a frame; on
 the pipe nobody else writes any more. In a process without calls the thread sleeps.
@@ -84,6 +85,7 @@ class Watch:
                 return
             if not self._waits(turned, BLOCKED_AFTER):
                 self._blocked(turned)
+            self._tell_of_waits()
             idle = 0 if self._busy() else idle + 1
             if idle < LINGER:
                 time.sleep(PERIOD)
@@ -135,6 +137,11 @@ class Watch:
             return find(sys._current_frames().get(self._loop_thread), self._folder)
         except Exception:
             return None  # frames of a running thread may change under our eyes: the next look tells
+
+    def _tell_of_waits(self) -> None:
+        calls = [call for connection in self._server.connections() for call in connection.calls()]
+        if count := self._server.threads.count_waits(calls):
+            self._say(frames.notice("waited", count=count))
 
 
 def find(frame: FrameType | None, folder: str) -> Blocked | None:

@@ -1,10 +1,12 @@
-"""What the watch tells on standard output: a function that keeps the loop from turning."""
+"""What the watch tells on standard output: a function that keeps the loop from turning, calls that wait for a thread."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+
+from harness import appears
 
 TOOLS = """
     import asyncio, os, time
@@ -42,6 +44,13 @@ TOOLS = """
 
     @tool
     def checks(until: Annotated[str, AfterValidator(slowly)]) -> str:
+        return "done"
+
+    @tool
+    def in_a_thread(begun: str, until: str) -> str:
+        Path(begun).touch()
+        while not os.path.exists(until):
+            time.sleep(0.005)
         return "done"
 
     @resource("file://{name}")
@@ -113,3 +122,23 @@ def test_work_that_a_call_left_on_the_loop_is_told_by_its_place(served, tmp_path
     assert told["place"].endswith("in spin")
     go.touch()
     assert said(served) == {"op": "unblocked"}
+
+
+def test_calls_that_wait_for_a_thread_are_counted_once(served, tmp_path):
+    client, begun, go = served.connect(), tmp_path / "begun", tmp_path / "go"
+    calls = [client.start("in_a_thread", begun=str(begun), until=str(go)) for _ in range(3)]
+    assert appears(begun)
+    counted = 0
+    while counted < 2:
+        told = said(served)
+        assert told["op"] == "waited", "a sync function does not block the loop"
+        counted += told["count"]
+    go.touch()
+    for call in calls:
+        assert client.answer(call)["result"] == "done"
+    assert counted == 2
+    # A blocked loop is told of next, so nothing was counted twice.
+    again = tmp_path / "again"
+    client.start("compute", until=str(again))
+    assert said(served)["op"] == "blocked"
+    again.touch()

@@ -35,6 +35,10 @@ pub(super) enum Announcement {
     Blocked(BlockedLoop),
     /// Its event loop turns again.
     Unblocked,
+    /// So many further calls have waited long for a thread.
+    Waited {
+        count: u64,
+    },
 }
 
 #[derive(Deserialize)]
@@ -75,6 +79,8 @@ struct Line {
     id: Option<u64>,
     #[serde(default, rename = "running_ms")]
     running_ms: u64,
+    #[serde(default)]
+    count: u64,
 }
 
 /// The longest subject, request and place of a report in the log, in characters.
@@ -99,7 +105,14 @@ pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
         op: std::borrow::Cow<'a, str>,
     }
     let op = serde_json::from_slice::<Op<'_>>(line).ok()?.op;
-    const KNOWN: [&str; 5] = ["ready", "failed", "recycle", "blocked", "unblocked"];
+    const KNOWN: [&str; 6] = [
+        "ready",
+        "failed",
+        "recycle",
+        "blocked",
+        "unblocked",
+        "waited",
+    ];
     if !KNOWN.contains(&&*op) {
         return None;
     }
@@ -145,6 +158,7 @@ pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
             })
         }
         "unblocked" => Announcement::Unblocked,
+        "waited" => Announcement::Waited { count: line.count },
         _ => {
             if line
                 .namespace
@@ -328,6 +342,10 @@ mod tests {
         assert!(matches!(
             read(r#"{"op":"unblocked"}"#),
             Some(Announcement::Unblocked)
+        ));
+        assert!(matches!(
+            read(r#"{"op":"waited","count":3}"#),
+            Some(Announcement::Waited { count: 3 })
         ));
     }
 

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::blocked::BlockedLoop;
 use super::boot::{self, Announcement, OP_PREFIX};
 use super::rpc::{Closed, Connections, Links};
+use super::sync_waits::SyncWaits;
 use super::{Declared, WorkerHost, WorkerSpec};
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
@@ -70,6 +71,7 @@ pub(super) struct Instance {
     pub(super) metrics: Arc<NamespaceMetrics>,
     /// One permit for each process that may boot now.
     pub(super) boots: Arc<Semaphore>,
+    pub(super) sync_waits: Arc<SyncWaits>,
     pub(super) reports: mpsc::Sender<(u64, Report)>,
     /// Until when it may drain, once it is to finish.
     pub(super) finish: watch::Receiver<Option<Instant>>,
@@ -339,6 +341,7 @@ impl Instance {
                             self.report(Report::Unblocked { after: since.elapsed() }).await;
                         }
                     }
+                    Announcement::Waited { count } => self.count_waits(count),
                     Announcement::Ready { .. } | Announcement::Failed(_) => {}
                 },
                 () = BlockedLoop::past_limit(blocked.as_ref().map(|(it, _)| it), links) => {
@@ -354,6 +357,22 @@ impl Instance {
         links.close(&Closed::Ended);
         connections.send_shutdown();
         let _ = timeout(SHUTDOWN_GRACE, child.wait()).await;
+    }
+
+    /// Counts calls that waited for a thread, and tells of them now and then.
+    fn count_waits(&self, count: u64) {
+        self.metrics.sync_waits.inc_by(count);
+        let Some(calls) = self.sync_waits.add(count, Instant::now()) else {
+            return;
+        };
+        let (namespace, threads) = (&self.spec.namespace, self.spec.sync_concurrency);
+        tracing::warn!(
+            namespace = namespace.as_str(),
+            calls,
+            sync_concurrency = threads,
+            "calls of namespace {namespace} waited for more than a second behind other plain (not async) functions, of \
+             which {threads} run at once in a process; sync_concurrency raises that number"
+        );
     }
 
     async fn report(&self, report: Report) {

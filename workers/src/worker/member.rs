@@ -10,6 +10,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::rpc::{Link, Links};
+use super::sync_waits::SyncWaits;
 use super::{Declared, WorkerHost, WorkerSpec, WorkerState, supervisor};
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
@@ -24,6 +25,8 @@ pub(super) struct Common {
     pub(super) declared: Arc<OnceLock<Arc<Declared>>>,
     /// See [`Shared::refused`].
     pub(super) refused: Arc<watch::Sender<()>>,
+    /// See [`Shared::sync_waits`].
+    pub(super) sync_waits: Arc<SyncWaits>,
 }
 
 /// The handle; dropping it ends the supervisor and its processes.
@@ -54,6 +57,8 @@ pub(super) struct Shared {
     pub(super) outdated: AtomicBool,
     /// Told of every refused start of any process of the worker.
     pub(super) refused: Arc<watch::Sender<()>>,
+    /// The calls of all processes of the worker that waited long for a thread.
+    pub(super) sync_waits: Arc<SyncWaits>,
     /// 0 while there is no process.
     pub(super) pid: AtomicU32,
     pub(super) restarts: AtomicU64,
@@ -86,6 +91,7 @@ impl Member {
             declared: Arc::clone(&common.declared),
             outdated: AtomicBool::new(false),
             refused: Arc::clone(&common.refused),
+            sync_waits: Arc::clone(&common.sync_waits),
             pid: AtomicU32::new(0),
             restarts: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),

@@ -407,6 +407,7 @@ impl Supervisor {
             host: Arc::clone(&self.host),
             metrics: Arc::clone(&self.shared.metrics),
             boots: Arc::clone(&self.shared.boots),
+            sync_waits: Arc::clone(&self.shared.sync_waits),
             reports: self.reports_sender.clone(),
             finish: finish_receiver,
         };

@@ -176,6 +176,10 @@ class Connection:
         elif tool == "turns":
             print(json.dumps({"op": "unblocked"}), flush=True)
             self.answer(id, os.getpid())
+        elif tool == "waits":
+            for _ in range(arguments["times"]):
+                print(json.dumps({"op": "waited", "count": 2}), flush=True)
+            self.answer(id, os.getpid())
         elif tool == "about":
             self.answer(id, {"argv": sys.orig_argv, "environ": sorted(os.environ), "cwd": os.getcwd()})
 

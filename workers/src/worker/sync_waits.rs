@@ -1,0 +1,52 @@
+//! Calls that waited for a thread because a process runs few plain functions at once: when the log tells of them.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Between two log lines about one namespace.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// The long waits in all processes of a namespace.
+#[derive(Debug, Default)]
+pub(super) struct SyncWaits {
+    /// A plain mutex: taken for a few instructions, nothing awaits under it.
+    told: Mutex<Told>,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    last: Option<Instant>,
+    since: u64,
+}
+
+impl SyncWaits {
+    /// Adds calls. The number of calls that a log line is due for, if one is.
+    pub(super) fn add(&self, count: u64, now: Instant) -> Option<u64> {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.since = told.since.saturating_add(count);
+        let paused = |last| now.saturating_duration_since(last) >= PAUSE;
+        if !told.last.is_none_or(paused) {
+            return None;
+        }
+        told.last = Some(now);
+        Some(std::mem::take(&mut told.since)).filter(|count| *count > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_wait_is_told_at_once_and_those_that_follow_together_after_a_pause() {
+        let (waits, start) = (SyncWaits::default(), Instant::now());
+        assert_eq!(waits.add(2, start), Some(2));
+        for second in 1..10 {
+            assert_eq!(waits.add(3, start + Duration::from_secs(second)), None);
+        }
+        assert_eq!(waits.add(1, start + PAUSE), Some(28));
+        assert_eq!(waits.add(1, start + PAUSE), None);
+    }
+}
