@@ -167,6 +167,44 @@ async fn a_server_that_never_stops_complaining_still_answers() {
 }
 
 #[tokio::test]
+async fn a_server_that_complains_at_length_about_an_unknown_question_costs_one_line() {
+    // As the Python SDK does: a page on standard error, then an error, then all is well.
+    let server = r#"
+import json, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    if "id" not in request:
+        continue
+    answer = {"jsonrpc": "2.0", "id": request["id"]}
+    if request["method"] == "initialize":
+        about = {"name": "pages", "version": "1"}
+        answer["result"] = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": about}
+    elif request["method"] == "tools/list":
+        answer["result"] = {"tools": []}
+    elif request["method"] == "ping":
+        answer["result"] = {}
+    else:
+        for number in range(71):
+            print("complaint", number, file=sys.stderr)
+        sys.stderr.flush()
+        answer["error"] = {"code": -32602, "message": "Invalid request parameters"}
+    print(json.dumps(answer), flush=True)
+"#;
+    let entry = json!({"command": "python3", "args": ["-c", server]});
+    let gateway = start(with_servers(json!({"pages": entry}))).await;
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    let (status, answer) = gateway.mcp("pages", list).await;
+    assert_eq!((status, &answer["result"]["tools"]), (200, &json!([])));
+    eventually("it is told", || async {
+        let log = gateway.log();
+        log.contains("71 lines of the server are left out")
+            .then_some(())
+    })
+    .await;
+    assert!(!gateway.log().contains("complaint"), "{}", gateway.log());
+}
+
+#[tokio::test]
 async fn lines_that_are_no_messages_are_counted_and_passed_over() {
     let gateway = start(beside(&[], json!({}))).await;
     let said = gateway.call("bad", "chatter", json!({"lines": 500})).await;

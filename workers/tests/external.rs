@@ -90,6 +90,8 @@ print(json.dumps(about), flush=True)
 if "crash" in how:
     os._exit(7)
 for line in sys.stdin:
+    if "complain" in how:
+        os.write(2, b"".join(b"complaint %d\n" % number for number in range(71)))
     sys.stdout.write(line)
     sys.stdout.flush()
 if "deaf" in how:
@@ -403,6 +405,38 @@ async fn a_secret_that_a_server_prints_is_not_logged() {
     })
     .await;
     assert!(!logged.text().contains("hunter2"), "{}", logged.text());
+}
+
+#[tokio::test]
+async fn a_page_about_a_refused_question_is_one_line_and_stays_with_the_last_lines() {
+    let logged = Logged::default();
+    let _guard = tracing::subscriber::set_default(logged.clone());
+    let house = House::new();
+    let kept = house.host.output.of(&"demo".parse().unwrap());
+    let left_out = "71 lines of the server are left out";
+    for refused in [false, true] {
+        let mut running = house.spawn(&["complain"]).await;
+        running.process.hold_output();
+        running.stdin.write_all(b"a question\n").await.unwrap();
+        assert_eq!(running.line().await, "a question\n");
+        running.process.release_output(refused);
+        let seen = if refused { 142 } else { 71 };
+        until("all is read", || kept.after(0).len() == seen).await;
+        until("the last one is logged", || {
+            logged.text().matches("complaint 70").count() == seen / 71
+        })
+        .await;
+        // This subscriber hears debug, too, where the lines stay.
+        let text = logged.text();
+        assert_eq!(
+            text.matches(left_out).count(),
+            usize::from(refused),
+            "{text}"
+        );
+        assert_eq!(text.matches("complaint ").count(), seen);
+        drop(running.stdin);
+        within(running.process.stop()).await;
+    }
 }
 
 #[tokio::test]

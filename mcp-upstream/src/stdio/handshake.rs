@@ -109,7 +109,8 @@ impl From<CallError> for NotOpened {
 }
 
 /// Finds out what a new process speaks, and leaves it open: modern where it can be, else by `initialize`. `probe` bounds
-/// the wait for the first question, `limit` all of it.
+/// the wait for the first question, `limit` all of it. `heard` learns when that wait is over, and whether the server
+/// refused the question.
 ///
 /// # Errors
 ///
@@ -119,6 +120,7 @@ pub(crate) async fn probe(
     identity: &ClientIdentity,
     probe: Duration,
     limit: Duration,
+    heard: &(dyn Fn(bool) + Send + Sync),
 ) -> Result<Probed, NotOpened> {
     let end = Instant::now() + limit;
     // A server that does not know the question need not learn that it was given up.
@@ -129,6 +131,7 @@ pub(crate) async fn probe(
         .quietly();
     let first = timeout_at(end.min(Instant::now() + probe), &mut question).await;
     let silent = first.is_err();
+    heard(matches!(&first, Ok(Ok(reply)) if discovered(reply).is_none()));
     match first.map(|reply| reply.map(|reply| discovered(&reply))) {
         Ok(Ok(Some(era))) => {
             return Ok(Probed {

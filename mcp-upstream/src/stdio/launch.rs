@@ -186,6 +186,12 @@ pub(crate) trait Instance: Send + Sync {
         None
     }
 
+    /// Holds back what it prints: it is asked something that it may not know.
+    fn hold_output(&self) {}
+
+    /// Lets go of what was held back. `refused`: it does not know the question, and what it printed says no more.
+    fn release_output(&self, _refused: bool) {}
+
     /// How its end reads, to follow its name. `exit` says how it ended, if that is known.
     fn how_ended(&self, exit: Option<Exit>) -> String;
 
@@ -427,6 +433,14 @@ impl Instance for ChildProcess {
 
     async fn last_words(&self) -> Option<String> {
         self.child.last_words().await
+    }
+
+    fn hold_output(&self) {
+        self.child.hold_output();
+    }
+
+    fn release_output(&self, refused: bool) {
+        self.child.release_output(refused);
     }
 
     fn how_ended(&self, exit: Option<Exit>) -> String {

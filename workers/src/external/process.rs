@@ -21,7 +21,9 @@ use super::check::not_startable;
 use super::spec::ExternalServer;
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::{ServerMetrics, WorkerMetrics};
-use crate::process::output::{LastLine, OutputLimit, Pump, RecentOutput, Redactor, Stream};
+use crate::process::output::{
+    LastLine, OutputHold, OutputLimit, Pump, RecentOutput, Redactor, Stream,
+};
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 use crate::runtimes::Runtimes;
 
@@ -73,6 +75,7 @@ pub struct ServerProcess {
     pipes: Mutex<Option<Pipes>>,
     exit: watch::Receiver<Option<Exit>>,
     said: Said,
+    hold: OutputHold,
     stop: CancellationToken,
     _stop_on_drop: DropGuard,
 }
@@ -96,9 +99,11 @@ impl ServerProcess {
         let stop = CancellationToken::new();
         let stop_on_drop = stop.clone().drop_guard();
         let (started, outcome) = oneshot::channel();
+        let hold = OutputHold::default();
         let owner = Owner {
             server: server.clone(),
             host: host.clone(),
+            hold: hold.clone(),
             stop: stop.clone(),
         };
         host.control.spawn(owner.run(started));
@@ -115,6 +120,7 @@ impl ServerProcess {
                 pipes: Mutex::new(Some(started.pipes)),
                 exit: started.exit,
                 said: started.said,
+                hold,
                 stop,
                 _stop_on_drop: stop_on_drop,
             }),
@@ -163,6 +169,17 @@ impl ServerProcess {
         self.said.last.line()
     }
 
+    /// Keeps what it writes to standard error out of the log until [`ServerProcess::release_output`], once in its life: it
+    /// is asked something that it may not know.
+    pub fn hold_output(&self) {
+        self.hold.begin();
+    }
+
+    /// Logs what was held. Where the server refused the question, more than a few lines become one.
+    pub fn release_output(&self, refused: bool) {
+        self.hold.end(refused);
+    }
+
     /// Runs the ladder to its end. Whoever took the pipes drops their `stdin` first: a server that waits for the end of
     /// its input otherwise only ends by the signal that follows. Dropping the future does not stop the ladder.
     pub async fn stop(&self) -> Exit {
@@ -183,6 +200,7 @@ struct Started {
 struct Owner {
     server: ExternalServer,
     host: ProcessHost,
+    hold: OutputHold,
     stop: CancellationToken,
 }
 
@@ -227,6 +245,7 @@ impl Owner {
                 limit: OutputLimit::new(suppressed)
                     .hiding(redactor)
                     .remembering(&last)
+                    .held_by(&self.hold)
                     .keeping(self.host.output.of(&self.server.name), Some(child.pid())),
                 addressed: false,
             };

@@ -2,9 +2,10 @@
 //!
 //! A child that floods its output is slowed by nothing and costs the log nothing: lines beyond the rate are dropped and
 //! their number is logged once per window. Secrets that whoever owns the child named are hidden. What it deliberately does not do: keep output but
-//! for its last line ([`LastLine`]) and, of servers, a bounded number of lines as they were logged ([`RecentLines`]), or look for meaning in it — except that a line may be diverted to whoever owns the child before it is logged ([`Pump::divert`]).
+//! while a server is asked what it may not know, for its last line ([`LastLine`]) and, of servers, a bounded number of lines as they were logged ([`RecentLines`]), or look for meaning in it — except that a line may be diverted to whoever owns the child before it is logged ([`Pump::divert`]).
 
 mod address;
+mod hold;
 mod last_line;
 mod lines;
 mod rate;
@@ -21,6 +22,9 @@ use tracing::Level;
 
 use crate::names::NamespaceName;
 
+use address::Addressed;
+pub(crate) use hold::OutputHold;
+use hold::{Held, Released};
 pub use last_line::LastLine;
 use lines::{Line, Lines};
 use rate::{Admission, Rate, WINDOW};
@@ -39,6 +43,7 @@ pub struct OutputLimit {
     redactor: Arc<Redactor>,
     last: Option<LastLine>,
     recent: Option<(Arc<RecentLines>, Option<u32>)>,
+    hold: Option<OutputHold>,
 }
 
 impl fmt::Debug for OutputLimit {
@@ -56,6 +61,7 @@ impl OutputLimit {
             redactor: Arc::default(),
             last: None,
             recent: None,
+            hold: None,
         }
     }
 
@@ -80,6 +86,14 @@ impl OutputLimit {
     pub(crate) fn keeping(self, lines: Arc<RecentLines>, pid: Option<u32>) -> Self {
         Self {
             recent: Some((lines, pid)),
+            ..self
+        }
+    }
+
+    /// With a hold that may keep lines back for a while.
+    pub(crate) fn held_by(self, hold: &OutputHold) -> Self {
+        Self {
+            hold: Some(hold.clone()),
             ..self
         }
     }
@@ -159,12 +173,29 @@ impl<R: AsyncRead + Unpin> Pump<R> {
     /// Logs every line that `divert` does not take. Ends with the stream.
     pub async fn divert<F: FnMut(&[u8]) -> bool>(self, mut divert: Divert<F>) {
         let mut lines = Lines::new(self.reader, divert.prefix, divert.line_max);
+        let log = Log {
+            namespace: &self.namespace,
+            stream: self.stream,
+            addressed: self.addressed,
+            limit: &self.limit,
+        };
+        let mut held = Held::new(self.limit.hold.as_ref());
         loop {
-            let read = if self.limit.has_suppressed() {
-                // A flood that stopped would otherwise never be reported.
-                timeout(WINDOW, lines.next()).await
-            } else {
-                Ok(lines.next().await)
+            let next = async {
+                if self.limit.has_suppressed() {
+                    // A flood that stopped would otherwise never be reported.
+                    timeout(WINDOW, lines.next()).await
+                } else {
+                    Ok(lines.next().await)
+                }
+            };
+            let read = tokio::select! {
+                biased;
+                read = next => read,
+                released = held.released() => {
+                    log.released(&released);
+                    continue;
+                }
             };
             if let Some(count) = self.limit.due(Instant::now()) {
                 report_suppressed(&self.namespace, count);
@@ -172,6 +203,7 @@ impl<R: AsyncRead + Unpin> Pump<R> {
             match read {
                 Err(_elapsed) => {}
                 Ok(None) => {
+                    log.released(&held.release());
                     if let Some(count) = self.limit.lock().rest() {
                         report_suppressed(&self.namespace, count);
                     }
@@ -182,20 +214,23 @@ impl<R: AsyncRead + Unpin> Pump<R> {
                     if offered && (divert.take)(&line.bytes) {
                         continue;
                     }
+                    if let Some(last) = &self.limit.last {
+                        last.keep(line.clone());
+                    }
                     match self.limit.admit(Instant::now()) {
+                        Admission::Log if held.holds() => {
+                            log.keep(&line);
+                            if let Some(released) = held.hold(line) {
+                                log.released(&released);
+                            }
+                        }
                         Admission::Log => {
-                            log_line(
-                                &self.namespace,
-                                self.stream,
-                                self.addressed,
-                                &line,
-                                &self.limit,
-                            );
+                            // What was held until now comes first.
+                            log.released(&held.release_if_over());
+                            log.keep(&line);
+                            log.line(&line, false);
                         }
                         Admission::Suppress => self.limit.suppressed.inc(),
-                    }
-                    if let Some(last) = &self.limit.last {
-                        last.keep(line);
                     }
                 }
             }
@@ -203,43 +238,83 @@ impl<R: AsyncRead + Unpin> Pump<R> {
     }
 }
 
-/// Logs a line. Where lines are `addressed`, they come from our own runtime and may say their level and request.
-fn log_line(
-    namespace: &NamespaceName,
+/// Where the lines of one stream are logged.
+struct Log<'a> {
+    namespace: &'a NamespaceName,
     stream: Stream,
+    /// Lines come from our own runtime and may say their level and request.
     addressed: bool,
-    line: &Line,
-    limit: &OutputLimit,
-) {
-    let found = if addressed {
-        address::read(&line.bytes)
-    } else {
-        address::plain(&line.bytes)
-    };
-    if found.text.is_empty() {
-        return;
+    limit: &'a OutputLimit,
+}
+
+impl Log<'_> {
+    fn read<'a>(&self, line: &'a Line) -> Addressed<'a> {
+        if self.addressed {
+            address::read(&line.bytes)
+        } else {
+            address::plain(&line.bytes)
+        }
     }
-    let text = printable(found.text, line.cut, &limit.redactor);
-    if let Some((recent, pid)) = &limit.recent {
-        recent.keep(*pid, stream, &text);
-    }
-    // The level of an event is part of its code.
-    macro_rules! log {
-        ($level:ident) => {
-            tracing::$level!(
-                target: "worker_output",
-                namespace = namespace.as_str(),
-                stream = stream.as_str(),
-                request_id = found.request,
-                "{text}"
-            )
+
+    /// Keeps a line for operators.
+    fn keep(&self, line: &Line) {
+        let Some((recent, pid)) = &self.limit.recent else {
+            return;
         };
+        let text = self.read(line).text;
+        if !text.is_empty() {
+            let text = printable(text, line.cut, &self.limit.redactor);
+            recent.keep(*pid, self.stream, &text);
+        }
     }
-    match found.level {
-        Level::ERROR => log!(error),
-        Level::WARN => log!(warn),
-        Level::INFO => log!(info),
-        _ => log!(debug),
+
+    /// Logs a line, if `quietly` for those who look for details.
+    fn line(&self, line: &Line, quietly: bool) {
+        let found = self.read(line);
+        if found.text.is_empty() {
+            return;
+        }
+        let text = printable(found.text, line.cut, &self.limit.redactor);
+        // The level of an event is part of its code.
+        macro_rules! log {
+            ($level:ident) => {
+                tracing::$level!(
+                    target: "worker_output",
+                    namespace = self.namespace.as_str(),
+                    stream = self.stream.as_str(),
+                    request_id = found.request,
+                    "{text}"
+                )
+            };
+        }
+        match found.level {
+            _ if quietly => log!(debug),
+            Level::ERROR => log!(error),
+            Level::WARN => log!(warn),
+            Level::INFO => log!(info),
+            _ => log!(debug),
+        }
+    }
+
+    /// Logs lines that were held.
+    fn released(&self, released: &Released) {
+        let (lines, summed) = match released {
+            Released::AsUsual(lines) => (lines, false),
+            Released::Summed(lines) => (lines, true),
+        };
+        if summed {
+            let count = lines.len();
+            tracing::info!(
+                target: "worker_output",
+                namespace = self.namespace.as_str(),
+                stream = self.stream.as_str(),
+                "{count} lines of the server are left out: it was asked for a protocol version that it does not know. The \
+                 log level debug shows them"
+            );
+        }
+        for line in lines {
+            self.line(line, summed);
+        }
     }
 }
 

@@ -24,7 +24,7 @@ async fn probed(
 ) -> Result<Probed, NotOpened> {
     let link = Arc::clone(&scene.link);
     let identity = ClientIdentity::gateway();
-    let probing = probe(&link, identity, PROBE, LIMIT);
+    let probing = probe(&link, identity, PROBE, LIMIT, &|_| ());
     let (probed, ()) = tokio::join!(probing, play(&mut scene.peer));
     probed
 }
@@ -67,6 +67,37 @@ async fn a_server_that_answers_the_first_question_is_modern_or_both() {
             ProbedEra::Dual { discover } if both => assert_eq!(discover, text),
             other => panic!("{other:?}"),
         }
+        scene.settle().await;
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_is_told_before_anything_else_is_asked_and_an_answer_is_none() {
+    for (member, value, refused) in [
+        ("result", DISCOVERED.to_owned(), false),
+        ("error", error(-32602), true),
+    ] {
+        let mut scene = Scene::new();
+        let link = Arc::clone(&scene.link);
+        let told = std::sync::Mutex::new(Vec::new());
+        let heard = |refused| told.lock().expect("unpoisoned").push(refused);
+        let identity = ClientIdentity::gateway();
+        let probing = probe(&link, identity, PROBE, LIMIT, &heard);
+        let play = async {
+            let question = scene.peer.json().await;
+            scene.peer.send(&answer(&question, member, &value)).await;
+            if refused {
+                let request = scene.peer.json().await;
+                assert_eq!(request["method"], "initialize");
+                assert_eq!(*told.lock().expect("unpoisoned"), [true]);
+                let answer = answer(&request, "result", INITIALIZED);
+                scene.peer.send(&answer).await;
+                scene.peer.json().await;
+            }
+        };
+        let (probed, ()) = tokio::join!(probing, play);
+        assert!(probed.is_ok());
+        assert_eq!(*told.lock().expect("unpoisoned"), [refused]);
         scene.settle().await;
     }
 }
@@ -168,7 +199,7 @@ async fn a_server_that_never_answers_fails_in_time_and_says_so() {
 async fn a_server_that_ends_on_the_probe_may_be_opened_without_it() {
     let Scene { link, mut peer, .. } = Scene::new();
     let identity = ClientIdentity::gateway();
-    let probing = probe(&link, identity, PROBE, LIMIT);
+    let probing = probe(&link, identity, PROBE, LIMIT, &|_| ());
     let ends = async move {
         peer.json().await;
     };
@@ -252,7 +283,7 @@ impl Fixture {
             capabilities: raw(r#"{"sampling":{},"elicitation":{}}"#).to_owned().into(),
             ..ClientIdentity::clone(ClientIdentity::gateway())
         };
-        within(probe(&self.link, &identity, LIMIT, LIMIT))
+        within(probe(&self.link, &identity, LIMIT, LIMIT, &|_| ()))
             .await
             .expect("open")
     }

@@ -148,8 +148,13 @@ impl Keeper {
             };
             let identity = &order.open.identity;
             let wanted = order.slot.era;
+            let child = &running.child;
+            if server.is_none() {
+                child.hold_output();
+            }
+            let heard = |refused| child.release_output(refused);
             let attempted = tokio::select! {
-                attempted = open::open(&running.link, identity, server, wanted, limits) => attempted,
+                attempted = open::open(&running.link, identity, server, wanted, limits, &heard) => attempted,
                 _ = stopped(&mut self.commands) => return Next::End(Some(running)),
             };
             let tried = server.is_some_and(|server| open::is_trial(server, wanted));

@@ -27,17 +27,18 @@ pub(super) struct Limits {
     pub(super) until: Instant,
 }
 
-/// Opens a process whose server speaks what is given, or finds that out.
+/// Opens a process whose server speaks what is given, or finds that out; `heard` is told of that as by [`handshake::probe`].
 pub(super) async fn open(
     link: &Link,
     identity: &ClientIdentity,
     server: Option<EraSupport>,
     wanted: Era,
     limits: Limits,
+    heard: &(dyn Fn(bool) + Send + Sync),
 ) -> Result<Outcome, CallError> {
     let left = limits.until.saturating_duration_since(Instant::now());
     let Some(server) = server else {
-        return match handshake::probe(link, identity, limits.probe, left).await {
+        return match handshake::probe(link, identity, limits.probe, left, heard).await {
             Ok(probed) => Ok(judge(probed, wanted)),
             Err(failed) if failed.ended_by_probe => Ok(Outcome::TryAnother {
                 server: EraSupport::Legacy,

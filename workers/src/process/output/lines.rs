@@ -6,7 +6,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use super::LINE_MAX;
 
 /// One line, without its newline.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) bytes: BytesMut,
     /// The line went on; the rest of it is dropped.

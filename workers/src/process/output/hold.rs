@@ -1,0 +1,208 @@
+//! Output that is held back while a server is asked a question that it may not know. Servers answer such a question with
+//! an error, and some print a page about it, though nothing is wrong: that page becomes one line. Whatever else happens,
+//! all lines are logged, a moment late.
+
+use std::future::pending;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::lines::Line;
+
+/// After a refusal: nothing printed for so long, and all that belongs to it has been read.
+const SETTLE: Duration = Duration::from_millis(50);
+/// As few lines as these are logged as they are.
+const FEW: usize = 3;
+/// Lines that are held, and their bytes. Beyond, all are logged, and no more are held.
+const LINES_MAX: usize = 500;
+const BYTES_MAX: usize = 256 * 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Before,
+    Held,
+    Refused,
+    Over,
+}
+
+/// Holds the output of one process back, once. Clones are the same hold.
+#[derive(Debug, Clone)]
+pub(crate) struct OutputHold(watch::Sender<Phase>);
+
+impl Default for OutputHold {
+    fn default() -> Self {
+        Self(watch::Sender::new(Phase::Before))
+    }
+}
+
+impl OutputHold {
+    /// The question is asked.
+    pub(crate) fn begin(&self) {
+        self.go_on(Phase::Before, Phase::Held);
+    }
+
+    /// The question is answered, or not waited for any more. `refused`: the server does not know it.
+    pub(crate) fn end(&self, refused: bool) {
+        let next = if refused { Phase::Refused } else { Phase::Over };
+        self.go_on(Phase::Held, next);
+    }
+
+    fn go_on(&self, from: Phase, to: Phase) {
+        self.0.send_if_modified(|phase| {
+            let goes_on = *phase == from;
+            if goes_on {
+                *phase = to;
+            }
+            goes_on
+        });
+    }
+}
+
+/// The lines of one stream that are held back.
+pub(super) struct Held {
+    /// `None`: no line is held any more.
+    phase: Option<watch::Receiver<Phase>>,
+    lines: Vec<Line>,
+    bytes: usize,
+}
+
+/// Lines that were held, and how to log them.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Released {
+    /// As if they had not been held.
+    AsUsual(Vec<Line>),
+    /// In one line.
+    Summed(Vec<Line>),
+}
+
+impl Held {
+    pub(super) fn new(hold: Option<&OutputHold>) -> Self {
+        Self {
+            phase: hold.map(|hold| hold.0.subscribe()),
+            lines: Vec::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Whether a line that is read now is held.
+    pub(super) fn holds(&self) -> bool {
+        let phase = self.phase.as_ref().map(|phase| *phase.borrow());
+        matches!(phase, Some(Phase::Held | Phase::Refused))
+    }
+
+    /// Holds a line. Gives all lines back where they become too many.
+    pub(super) fn hold(&mut self, line: Line) -> Option<Released> {
+        self.bytes += line.bytes.len();
+        self.lines.push(line);
+        let too_many = self.lines.len() > LINES_MAX || self.bytes > BYTES_MAX;
+        too_many.then(|| self.release())
+    }
+
+    /// Gives all lines back; none is held from now on.
+    pub(super) fn release(&mut self) -> Released {
+        self.phase = None;
+        Released::AsUsual(std::mem::take(&mut self.lines))
+    }
+
+    /// Gives the lines back that are held and need not be.
+    pub(super) fn release_if_over(&mut self) -> Released {
+        match self.lines.is_empty() {
+            true => Released::AsUsual(Vec::new()),
+            false => self.release(),
+        }
+    }
+
+    /// Waits until the lines need not be held any more. Cancel-safe: a line that is read meanwhile begins the wait anew.
+    pub(super) async fn released(&mut self) -> Released {
+        let Some(phase) = &mut self.phase else {
+            return pending().await;
+        };
+        loop {
+            let now = *phase.borrow_and_update();
+            match now {
+                Phase::Before | Phase::Held => {}
+                Phase::Over => return self.release(),
+                Phase::Refused => {
+                    sleep(SETTLE).await;
+                    self.phase = None;
+                    let lines = std::mem::take(&mut self.lines);
+                    return match lines.len() > FEW {
+                        true => Released::Summed(lines),
+                        false => Released::AsUsual(lines),
+                    };
+                }
+            }
+            if phase.changed().await.is_err() {
+                return self.release();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> Line {
+        Line {
+            bytes: text.into(),
+            cut: false,
+        }
+    }
+
+    fn held(hold: &OutputHold, lines: usize) -> Held {
+        let mut held = Held::new(Some(hold));
+        for number in 0..lines {
+            assert!(held.holds());
+            assert_eq!(held.hold(line(&number.to_string())), None);
+        }
+        held
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_lines_about_a_refused_question_are_summed_and_few_are_logged_as_they_are() {
+        for (count, summed) in [(FEW, false), (FEW + 1, true), (71, true)] {
+            let hold = OutputHold::default();
+            assert!(!Held::new(Some(&hold)).holds());
+            hold.begin();
+            let mut held = held(&hold, count);
+            hold.end(true);
+            // Still on its way when the answer was read.
+            assert!(held.holds());
+            match held.released().await {
+                Released::Summed(lines) => assert_eq!((lines.len(), true), (count, summed)),
+                Released::AsUsual(lines) => assert_eq!((lines.len(), false), (count, summed)),
+            }
+            assert!(!held.holds());
+        }
+    }
+
+    #[tokio::test]
+    async fn lines_of_a_question_that_was_not_refused_are_logged_as_usual() {
+        let hold = OutputHold::default();
+        hold.begin();
+        let mut answered = held(&hold, 70);
+        hold.end(false);
+        hold.end(true);
+        hold.begin();
+        assert!(!answered.holds());
+        assert!(matches!(answered.released().await, Released::AsUsual(lines) if lines.len() == 70));
+        // Of one that is not asked any more, since its process is gone.
+        let hold = OutputHold::default();
+        hold.begin();
+        let mut gone = held(&hold, 70);
+        drop(hold);
+        assert!(matches!(gone.released().await, Released::AsUsual(lines) if lines.len() == 70));
+    }
+
+    #[test]
+    fn a_flood_is_not_held() {
+        let hold = OutputHold::default();
+        hold.begin();
+        let mut flooded = held(&hold, LINES_MAX);
+        let all = flooded.hold(line("x"));
+        assert!(matches!(all, Some(Released::AsUsual(lines)) if lines.len() == LINES_MAX + 1));
+        assert!(!flooded.holds());
+    }
+}
