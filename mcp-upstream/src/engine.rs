@@ -315,7 +315,7 @@ impl Engine {
                 answers.room().await?;
                 let secrets = events.is_some().then(|| self.secrets_of(caller, facts));
                 let heard = events.zip(secrets);
-                self.in_turn(call, limit, heard, answers).await?
+                self.in_turn(caller, call, limit, heard, answers).await?
             }
         };
         let (size, allowed) = (reply.size(), facts.max_result());
@@ -368,6 +368,7 @@ impl Engine {
     /// A call that cannot ask anything before its answer: a place in the queue, the upstream, one clock over both.
     async fn in_turn(
         &self,
+        caller: &Caller,
         call: &Arc<dyn UpstreamCall>,
         limit: Duration,
         heard: Option<(EventSender, CallSecrets)>,
@@ -376,7 +377,10 @@ impl Engine {
         let entered = AtomicBool::new(false);
         let run = async {
             let gate = &call.facts().namespace.gate;
-            let _permit = gate.enter().await.map_err(|_| overloaded())?;
+            let _permit = gate
+                .enter(&caller.principal)
+                .await
+                .map_err(|_| overloaded())?;
             entered.store(true, Ordering::Relaxed);
             let heard = heard.map(|(events, secrets)| (events, Arc::new(secrets)));
             let peer = Peer::new(heard, None, &self.metrics.events_dropped, answers);

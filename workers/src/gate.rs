@@ -1,34 +1,58 @@
 //! How many calls of one namespace run at once, and how many may wait (WRK-14, Q-11).
+//!
+//! Principals take turns: of the calls of one principal that wait, one stands in the line for the next turn, and the others
+//! wait behind that one. So a principal with many slow calls delays the calls of others by no more than one turn each.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Lets a bounded number of calls through and a bounded number wait in order.
+/// A principal. Calls without one share a place in the line.
+pub type Principal = Option<Arc<str>>;
+
+/// Lets a bounded number of calls through and a bounded number wait.
 ///
 /// Waiting has no time limit of its own: the caller's clock covers it.
 #[derive(Debug)]
 pub struct Gate {
-    /// One permit per call that may run. Who waits gets the next one: nobody overtakes.
+    /// One permit per call that may run. The first in the line gets the next one: nobody overtakes.
     running: Arc<Semaphore>,
-    /// Calls that run or wait for their turn.
-    admitted: Arc<AtomicUsize>,
+    queues: Mutex<Queues>,
     max_concurrency: usize,
     queue: usize,
+    /// The most calls of one principal that may wait.
+    of_principal: usize,
+}
+
+/// The calls that wait.
+#[derive(Debug, Default)]
+struct Queues {
+    by_principal: HashMap<Principal, Queue>,
+    calls: usize,
+}
+
+/// The calls of one principal that wait.
+#[derive(Debug)]
+struct Queue {
+    /// Held by the call that stands in the line.
+    turn: Arc<Semaphore>,
+    calls: usize,
+}
+
+/// A call that waits, until this is dropped.
+struct WaitingCall<'a> {
+    gate: &'a Gate,
+    principal: &'a Principal,
+    turn: Arc<Semaphore>,
 }
 
 /// The right to run one call; dropping it lets the next one in.
 #[derive(Debug)]
 pub struct Permit {
-    // Given back first: whoever comes when the turn is free finds room, too.
-    _place: Option<Place>,
     _running: OwnedSemaphorePermit,
 }
-
-/// A place among those that run or wait.
-#[derive(Debug)]
-struct Place(Arc<AtomicUsize>);
 
 /// The namespace runs and queues as many calls as it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -40,9 +64,19 @@ impl Gate {
     pub fn new(max_concurrency: usize, queue: usize) -> Self {
         Self {
             running: Arc::new(Semaphore::new(max_concurrency)),
-            admitted: Arc::default(),
+            queues: Mutex::default(),
             max_concurrency,
             queue,
+            of_principal: queue,
+        }
+    }
+
+    /// The same, where at most so many calls of one principal wait.
+    #[must_use]
+    pub fn with_queue_of_principal(self, of_principal: usize) -> Self {
+        Self {
+            of_principal,
+            ..self
         }
     }
 
@@ -50,40 +84,68 @@ impl Gate {
     ///
     /// # Errors
     ///
-    /// [`QueueFull`] at once when as many calls wait already as may.
-    pub async fn enter(&self) -> Result<Permit, QueueFull> {
-        let place = self.place()?;
-        Ok(self.turn(Some(place)).await)
+    /// [`QueueFull`] at once when as many calls wait already as may. A principal of whose calls none waits is let in all the
+    /// same, until there are twice as many.
+    pub async fn enter(&self, principal: &Principal) -> Result<Permit, QueueFull> {
+        if let Ok(running) = Arc::clone(&self.running).try_acquire_owned() {
+            return Ok(Permit { _running: running });
+        }
+        let waiting = self.wait(principal, |queues, queue| {
+            let is_alone = queue.calls == 0 && queues < self.queue.saturating_mul(2);
+            queue.calls < self.of_principal && (queues < self.queue || is_alone)
+        });
+        Ok(self.turn(waiting.ok_or(QueueFull)?).await)
     }
 
     /// Waits for a turn of a call that had one and gave it back while it asked its client. It is never refused: what it
-    /// did is not lost to a full queue, and how many calls ask is bounded elsewhere. It counts in the queue where there
-    /// is room.
-    pub async fn resume(&self) -> Permit {
-        self.turn(self.place().ok()).await
+    /// did is not lost to a full queue, and how many calls ask is bounded elsewhere.
+    pub async fn resume(&self, principal: &Principal) -> Permit {
+        if let Ok(running) = Arc::clone(&self.running).try_acquire_owned() {
+            return Permit { _running: running };
+        }
+        let waiting = self.wait(principal, |_, _| true);
+        self.turn(waiting.expect("every call is let in")).await
     }
 
-    async fn turn(&self, place: Option<Place>) -> Permit {
-        let running = match Arc::clone(&self.running).try_acquire_owned() {
-            Ok(running) => running,
-            Err(_) => Arc::clone(&self.running)
-                .acquire_owned()
-                .await
-                .expect("nothing closes the semaphore"),
-        };
+    /// A place in the queue, if it may be had: `may` is told how many calls wait.
+    fn wait<'a>(
+        &'a self,
+        principal: &'a Principal,
+        may: impl FnOnce(usize, &Queue) -> bool,
+    ) -> Option<WaitingCall<'a>> {
+        let mut queues = self.queues();
+        let all = queues.calls;
+        let queue = queues.by_principal.entry(principal.clone());
+        let queue = queue.or_insert_with(|| Queue {
+            turn: Arc::new(Semaphore::new(1)),
+            calls: 0,
+        });
+        if !may(all, queue) {
+            if queue.calls == 0 {
+                queues.by_principal.remove(principal);
+            }
+            return None;
+        }
+        queue.calls += 1;
+        let turn = Arc::clone(&queue.turn);
+        queues.calls += 1;
+        Some(WaitingCall {
+            gate: self,
+            principal,
+            turn,
+        })
+    }
+
+    async fn turn(&self, waiting: WaitingCall<'_>) -> Permit {
+        let _turn = waiting.turn.acquire().await;
+        let running = Arc::clone(&self.running).acquire_owned().await;
         Permit {
-            _place: place,
-            _running: running,
+            _running: running.expect("nothing closes the semaphore"),
         }
     }
 
-    fn place(&self) -> Result<Place, QueueFull> {
-        let room = self.max_concurrency.saturating_add(self.queue);
-        let one_more = |admitted| (admitted < room).then_some(admitted + 1);
-        self.admitted
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
-            .map(|_| Place(Arc::clone(&self.admitted)))
-            .map_err(|_| QueueFull)
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Calls running now.
@@ -97,9 +159,16 @@ impl Gate {
     }
 }
 
-impl Drop for Place {
+impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let mut queues = self.gate.queues();
+        queues.calls -= 1;
+        if let Entry::Occupied(mut queue) = queues.by_principal.entry(self.principal.clone()) {
+            queue.get_mut().calls -= 1;
+            if queue.get().calls == 0 {
+                queue.remove();
+            }
+        }
     }
 }
 
@@ -112,14 +181,14 @@ mod tests {
     #[tokio::test]
     async fn runs_up_to_the_limit_queues_up_to_the_bound_and_refuses_the_rest() {
         let gate = Arc::new(Gate::new(1, 1));
-        let first = gate.enter().await.expect("the gate is empty");
+        let first = gate.enter(&None).await.expect("the gate is empty");
         let waiting = {
             let gate = Arc::clone(&gate);
-            tokio::spawn(async move { gate.enter().await })
+            tokio::spawn(async move { gate.enter(&None).await })
         };
         tokio::task::yield_now().await;
         assert_eq!(gate.in_flight(), 1);
-        assert_eq!(gate.enter().await.unwrap_err(), QueueFull);
+        assert_eq!(gate.enter(&None).await.unwrap_err(), QueueFull);
         drop(first);
         assert!(waiting.await.expect("not cancelled").is_ok());
         assert_eq!(gate.in_flight(), 0);
@@ -128,26 +197,73 @@ mod tests {
     #[tokio::test]
     async fn a_place_in_the_queue_is_free_again_when_its_call_leaves() {
         let gate = Gate::new(1, 1);
-        let _first = gate.enter().await.expect("the gate is empty");
+        let _first = gate.enter(&None).await.expect("the gate is empty");
         for _ in 0..3 {
-            let mut waiting = Box::pin(gate.enter());
+            let mut waiting = Box::pin(gate.enter(&None));
             let polled =
                 std::future::poll_fn(|context| Poll::Ready(waiting.as_mut().poll(context)));
             assert!(polled.await.is_pending());
-            assert_eq!(gate.enter().await.unwrap_err(), QueueFull);
+            assert_eq!(gate.enter(&None).await.unwrap_err(), QueueFull);
         }
     }
 
     #[tokio::test]
     async fn a_call_that_had_its_turn_waits_for_another_even_where_the_queue_is_full() {
         let gate = Gate::new(1, 0);
-        let first = gate.enter().await.expect("the gate is empty");
-        let mut resumed = Box::pin(gate.resume());
+        let first = gate.enter(&None).await.expect("the gate is empty");
+        let mut resumed = Box::pin(gate.resume(&None));
         let polled = std::future::poll_fn(|context| Poll::Ready(resumed.as_mut().poll(context)));
         assert!(polled.await.is_pending());
-        assert_eq!(gate.enter().await.unwrap_err(), QueueFull);
+        assert_eq!(gate.enter(&None).await.unwrap_err(), QueueFull);
         drop(first);
         drop(resumed.await);
-        assert!(gate.enter().await.is_ok());
+        assert!(gate.enter(&None).await.is_ok());
+    }
+
+    fn principal(name: &str) -> Principal {
+        Some(name.into())
+    }
+
+    async fn is_waiting(
+        waiting: &mut (impl Future<Output = Result<Permit, QueueFull>> + Unpin),
+    ) -> bool {
+        let polled = std::future::poll_fn(|context| {
+            Poll::Ready(std::pin::Pin::new(&mut *waiting).poll(context).is_pending())
+        });
+        polled.await
+    }
+
+    #[tokio::test]
+    async fn principals_take_turns_however_many_calls_one_of_them_makes() {
+        let (gate, ada, bob) = (Gate::new(1, 8), principal("ada"), principal("bob"));
+        let held = gate.enter(&ada).await.expect("the gate is empty");
+        let mut many: Vec<_> = (0..8).map(|_| Box::pin(gate.enter(&ada))).collect();
+        for waiting in &mut many {
+            assert!(is_waiting(waiting).await);
+        }
+        assert_eq!(gate.enter(&ada).await.unwrap_err(), QueueFull);
+        // The queue is full of the calls of another principal.
+        let mut other = Box::pin(gate.enter(&bob));
+        assert!(is_waiting(&mut other).await);
+        assert_eq!(gate.enter(&bob).await.unwrap_err(), QueueFull);
+        drop(held);
+        drop(many.remove(0).await.expect("the next of ada"));
+        drop(other.await.expect("then it is the turn of bob"));
+        for waiting in many {
+            drop(waiting.await.expect("the rest of ada"));
+        }
+        assert_eq!((gate.in_flight(), gate.queues().calls), (0, 0));
+        assert!(gate.queues().by_principal.is_empty());
+    }
+
+    #[tokio::test]
+    async fn one_principal_has_no_more_than_its_part_of_the_queue() {
+        let gate = Gate::new(1, 8).with_queue_of_principal(1);
+        let (ada, bob) = (principal("ada"), principal("bob"));
+        let _held = gate.enter(&ada).await.expect("the gate is empty");
+        let mut first = Box::pin(gate.enter(&ada));
+        assert!(is_waiting(&mut first).await);
+        assert_eq!(gate.enter(&ada).await.unwrap_err(), QueueFull);
+        assert!(is_waiting(&mut Box::pin(gate.enter(&bob))).await);
     }
 }

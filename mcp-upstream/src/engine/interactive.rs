@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tooldock_workers::answers::AnswerAccount;
-use tooldock_workers::gate::Permit;
+use tooldock_workers::gate::{Permit, Principal};
 
 use super::{
     CallFacts, CallOutcome, CallSecrets, Engine, EventSender, Peer, Work, overloaded, timed_out,
@@ -46,6 +46,7 @@ pub(super) struct InteractiveCall<'a> {
     left: Duration,
     questions: Arc<CallInteractions>,
     secrets: Arc<CallSecrets>,
+    principal: Principal,
     answers: AnswerAccount,
 }
 
@@ -76,7 +77,12 @@ impl<'a> InteractiveCall<'a> {
             engine,
             limit,
             left: limit,
-            questions: CallInteractions::new(Arc::clone(&facts.namespace), principal, events),
+            questions: CallInteractions::new(
+                Arc::clone(&facts.namespace),
+                principal.clone(),
+                events,
+            ),
+            principal,
             secrets: Arc::new(engine.secrets_of(caller, facts)),
             answers,
         }
@@ -86,7 +92,7 @@ impl<'a> InteractiveCall<'a> {
     pub(super) async fn run(mut self, start: impl FnOnce(Peer) -> Work + Send) -> CallOutcome {
         let began = Instant::now();
         let gate = &self.questions.namespace().gate;
-        let entered = timeout_at(after(began, self.left), gate.enter()).await;
+        let entered = timeout_at(after(began, self.left), gate.enter(&self.principal)).await;
         // It never ran: another try is safe, and the tool is not what is slow.
         let permit = entered
             .map_err(|_| overloaded())?
@@ -161,12 +167,13 @@ impl<'a> InteractiveCall<'a> {
         let began = Instant::now();
         let deadline = after(began, self.left);
         let gate = Arc::clone(&self.questions.namespace().gate);
+        let principal = self.principal.clone();
         // The answer; another question; a permit; the end of the time.
         let end = tokio::select! {
             biased;
             outcome = work => Resumed::Over(outcome),
             () = self.questions.opened() => Resumed::AskedAgain,
-            permit = gate.resume() => Resumed::Entered(permit),
+            permit = gate.resume(&principal) => Resumed::Entered(permit),
             () = sleep_until(deadline) => Resumed::Over(Err(timed_out(self.limit))),
         };
         self.stop_clock(began);

@@ -42,7 +42,7 @@ impl Engine {
         let entered = async {
             self.admit(caller, &facts, CountedBy::All, || Ok(()))?;
             self.account_of(caller).room().await?;
-            let turn = timeout_at(deadline, facts.namespace.gate.enter()).await;
+            let turn = timeout_at(deadline, facts.namespace.gate.enter(&caller.principal)).await;
             turn.ok().and_then(Result::ok).ok_or_else(overloaded)
         };
         match entered.await {

@@ -69,7 +69,7 @@ async fn a_call_whose_turn_never_came_says_overloaded() {
         namespace.gate = Arc::clone(&gate);
         namespace.limits.timeout = Duration::from_secs(3);
     });
-    let _taken = gate.enter().await.expect("the gate is empty");
+    let _taken = gate.enter(&None).await.expect("the gate is empty");
     let outcome = fixture.call("hang").await;
     assert_eq!(outcome.err(), Some(CallErrorCode::Overloaded));
 }
@@ -239,7 +239,7 @@ async fn what_is_no_tool_takes_the_same_path_and_is_counted_by_its_method() {
     };
     assert_eq!(call(long).await, Err(CallErrorCode::ResultTooLarge));
     {
-        let _taken = fixture.namespace.gate.enter().await.expect("free");
+        let _taken = fixture.namespace.gate.enter(&None).await.expect("free");
         let refused = call(read("test://static")).await;
         assert_eq!(refused, Err(CallErrorCode::Overloaded));
     }

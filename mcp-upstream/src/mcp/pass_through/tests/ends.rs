@@ -253,7 +253,7 @@ async fn a_call_that_is_cancelled_while_it_waits_for_its_turn_never_goes_up() {
     let registry = &house.harness.service.core().registry;
     let namespace = registry.namespace("search").expect("there");
     let mut taken = Vec::new();
-    while let Some(permit) = namespace.gate.enter().now_or_never() {
+    while let Some(permit) = namespace.gate.enter(&None).now_or_never() {
         taken.push(permit.expect("a place"));
     }
     let cancel = |id: &str| {
