@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::gateway::Builder;
-use crate::support::{Gateway, TOKEN, eventually, tools};
+use crate::support::{Gateway, TOKEN, eventually, sha256, tools};
 
 const PRINTS: &str = r#"
 import os
@@ -160,4 +160,70 @@ async fn a_second_file_changes_no_server_of_the_operator_but_to_take_away() {
         ready["unserved"].to_string().contains("\"mine\""),
         "{ready}"
     );
+}
+
+#[tokio::test]
+async fn a_second_file_that_is_damaged_holds_up_neither_a_start_nor_the_operators_changes() {
+    let ci = "ci-token-0123456789abcdef";
+    let admits = |tokens: Value| json!({"admission": {"tokens": tokens}});
+    let entry = json!({"name": "ci", "sha256": sha256(ci), "namespaces": ["*"]});
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .config(admits(json!([entry])))
+        .start_with(|data| {
+            let mode = rustix::fs::Mode::from_raw_mode(0o600);
+            let fifo = rustix::fs::FileType::Fifo;
+            let path = data.join("config.yaml");
+            rustix::fs::mknodat(rustix::fs::CWD, path, fifo, mode, 0).unwrap();
+        })
+        .await;
+    let problem = async || ready(&gateway).await["problem"].clone();
+    let told = problem().await;
+    assert_eq!(told["code"], "invalid_config");
+    let message = told["message"].as_str().unwrap();
+    assert!(
+        message.contains("a named pipe, not a regular file"),
+        "{message}"
+    );
+    let file = gateway.data_dir().join("config.yaml");
+    let statuses = async || {
+        let arguments = json!({"a": 1, "b": 2});
+        let (with_bearer, _) = gateway.call("calc", "add", arguments.clone()).await;
+        let url = gateway.url("/mcp/calc");
+        let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+        let asked = gateway.client.post(url).bearer_auth(ci).json(&list);
+        let asked = asked.header("Accept", "application/json, text/event-stream");
+        let with_ci = asked.send().await.unwrap().status().as_u16();
+        (with_bearer, with_ci == 401)
+    };
+    assert_eq!(statuses().await, (200, false));
+
+    fs::remove_file(&file).unwrap();
+    let closes = json!({"namespaces": {"overrides": {"calc": {"principals": []}}}});
+    fs::write(&file, closes.to_string()).unwrap();
+    gateway.signal(Signal::HUP);
+    eventually("the namespace is closed", || async {
+        (statuses().await.0 == 403 && problem().await.is_null()).then_some(())
+    })
+    .await;
+
+    fs::write(&file, "]{ no YAML").unwrap();
+    gateway.replace_configuration(|config| config["admission"]["tokens"] = json!([]));
+    gateway.signal(Signal::HUP);
+    eventually("the token counts no more", || async {
+        statuses().await.1.then_some(())
+    })
+    .await;
+    assert_eq!(
+        statuses().await.0,
+        403,
+        "what the file took away stays away"
+    );
+    assert!(
+        problem().await["message"]
+            .as_str()
+            .unwrap()
+            .contains("used last")
+    );
+    let metrics = gateway.metrics_text().await;
+    assert!(metrics.contains("tooldock_config_last_reload_successful 0"));
 }

@@ -1,7 +1,7 @@
 //! The configuration: every top-level key of `conf/tooldock.yaml`, and how the value in force is found.
 //!
 //! ```text
-//! default < file < $DATA/config.yaml < environment < command line      document, environment
+//! default < file < $DATA/config.yaml < environment < command line      document, data_file, environment
 //!                  (takes away only)
 //!                          │
 //!                       Settings ── unsupported ── validate ── tokens ──▶ Effective
@@ -15,6 +15,7 @@ mod access_log;
 mod address;
 mod bounds;
 mod core_url;
+mod data_file;
 mod document;
 mod environment;
 mod error;
@@ -46,7 +47,6 @@ use tooldock_workers::aggregate::AggregatesConfig;
 use tooldock_workers::builder::BuilderConfig;
 use tooldock_workers::config::{NamespacesConfig, WorkersConfig};
 use tooldock_workers::external::ServersConfig;
-use tooldock_workers::narrow::{narrow, narrow_aggregates};
 use tooldock_workers::scope::ScopeTable;
 use tooldock_workers::secrets::Secret;
 
@@ -55,8 +55,9 @@ use crate::remote::Material;
 pub(crate) use self::access_log::{AccessLogConfig, AccessLogFormat};
 pub(crate) use self::address::{ListenAddress, SocketMode};
 pub(crate) use self::core_url::CoreUrl;
+use self::data_file::{DataFile, Layers};
 pub(crate) use self::environment::Environment;
-use self::environment::{SaidBy, blame, port_variable_of};
+use self::environment::{SaidBy, port_variable_of};
 pub(crate) use self::error::ConfigError;
 pub(crate) use self::headers::{HeaderEditsConfig, HeadersConfig};
 pub(crate) use self::keys::KeysConfig;
@@ -174,6 +175,8 @@ pub(crate) enum Purpose {
     Serve,
     /// To look at: a missing token is a warning.
     Check,
+    /// For a command beside a gateway: a missing token is a warning, and so is a `$DATA/config.yaml` that cannot be used.
+    Command,
 }
 
 /// Where the configuration comes from.
@@ -226,6 +229,7 @@ pub(crate) struct Effective {
     pub(crate) data_dir: PathBuf,
     /// What the operator should know, a sentence each.
     pub(crate) warnings: Vec<String>,
+    data_file: DataFile,
     said_by: SaidBy,
     options: LoadOptions,
 }
@@ -237,12 +241,15 @@ impl Effective {
     ///
     /// As [`load`]. A file that was read before must still be there: falling back to the defaults would open what it closed.
     /// And the new rules must be safe on the sockets that stay open.
+    ///
+    /// A `$DATA/config.yaml` that cannot be used refuses nothing: its content that was used last counts.
     pub(crate) fn reload(&self) -> Result<Self, ConfigError> {
         let file = self.source.clone().or_else(|| self.options.file.clone());
-        let mut next = load(&LoadOptions {
+        let options = LoadOptions {
             file,
             ..self.options.clone()
-        })?;
+        };
+        let mut next = load_after(&options, Some(self))?;
         for key in live::keep_unreloadable(&self.config, &mut next.config) {
             tracing::warn!(
                 key,
@@ -257,11 +264,13 @@ impl Effective {
             );
             next.session_key.clone_from(&self.session_key);
         }
-        next.data_dir.clone_from(&self.data_dir);
         next.options = self.options.clone();
-        validate::check(&next.config, next.role, next.dev)
-            .map_err(|error| blame(error, &next.said_by))?;
         Ok(next)
+    }
+
+    /// Why `$DATA/config.yaml` is not in force as it is now.
+    pub(crate) fn data_file_problem(&self) -> Option<&str> {
+        self.data_file.problem.as_deref()
     }
 
     /// What it was loaded for.
@@ -418,7 +427,7 @@ pub(crate) fn load_for_command(
         file: file.map(Path::to_owned),
         role: Role::All,
         dev: false,
-        purpose: Purpose::Check,
+        purpose: Purpose::Command,
         environment: match data_dir {
             Some(data) => environment.with_data_dir(data),
             None => environment,
@@ -426,6 +435,9 @@ pub(crate) fn load_for_command(
         generated: GeneratedTokens::new().map_err(|error| error.to_string())?,
     };
     let mut effective = load(&options).map_err(|error| error.to_string())?;
+    if let Some(problem) = effective.data_file_problem() {
+        eprintln!("tooldock: {problem}");
+    }
     let found = effective.secrets.find_dev_key(&effective.data_dir);
     found.map_err(|error| error.to_string())?;
     Ok(effective)
@@ -449,6 +461,11 @@ pub(crate) fn check_text(text: &str) -> Result<(), ConfigError> {
 ///
 /// The first thing found wrong, naming its file, key or variable.
 pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
+    load_after(options, None)
+}
+
+/// Loads for a process that runs on the configuration `before`, if there is one.
+fn load_after(options: &LoadOptions, before: Option<&Effective>) -> Result<Effective, ConfigError> {
     let options = &LoadOptions {
         role: options.environment.role(options.role)?,
         ..options.clone()
@@ -457,7 +474,7 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
         Some(file) => Some(file.clone()),
         None => Some(PathBuf::from(DEFAULT_FILE)).filter(|file| file.exists()),
     };
-    let (mut config, tree) = document::read_file(source.as_deref())?;
+    let (config, tree) = document::read_file(source.as_deref())?;
     // The data directory decides which second file is read, so its own layers are looked at first.
     let configured = options
         .environment
@@ -466,26 +483,14 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
     let data_dir = std::path::absolute(&configured).map_err(|error| {
         ConfigError::key("data_dir", format!("{}: {error}", configured.display()))
     })?;
-    let mut in_vain = Vec::new();
-    if let Some(mut merged) = document::read_data_file(&data_dir, tree)? {
-        let ignored = narrow(
-            &mut merged.namespaces,
-            &mut merged.upstreams,
-            &config.namespaces,
-            (&config.upstreams, &config.toolman),
-        );
-        let kept = narrow_aggregates(&mut merged.toolman, &config.toolman);
-        let ignored: Vec<_> = ignored.into_iter().chain(kept).collect();
-        let file = document::data_file(&data_dir);
-        in_vain.extend(ignored.iter().map(|it| format!("{}: {it}", file.display())));
-        config = merged;
-    }
-    let mut settings = Settings::new(config, options.role);
-    settings.warnings = in_vain;
-    options.environment.apply(&mut settings)?;
-    unsupported::refuse(&settings.config)
-        .and_then(|()| validate::check(&settings.config, options.role, options.dev))
-        .map_err(|error| blame(error, &settings.said_by))?;
+    let data_dir = before.map_or(data_dir, |it| it.data_dir.clone());
+    let layers = Layers {
+        options,
+        operator: config,
+        tree,
+        before,
+    };
+    let (mut settings, data_file) = layers.settle(&data_dir)?;
     let mut warnings = std::mem::take(&mut settings.warnings);
     warnings.extend(validate::warnings(&settings.config, options.role));
     let tokens = tokens::settle(&settings, options, &data_dir, &mut warnings)?;
@@ -509,6 +514,7 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
         generated: tokens.generated,
         data_dir,
         warnings,
+        data_file,
         said_by: settings.said_by,
         options: options.clone(),
     })

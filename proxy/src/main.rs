@@ -180,7 +180,7 @@ fn load(options: impl FnOnce(GeneratedTokens) -> LoadOptions) -> Result<Effectiv
     )?;
     match effective.purpose() {
         Purpose::Serve => effective.check_certificates(tls::check_usable)?,
-        Purpose::Check => effective.check_certificates(tls::check_good)?,
+        Purpose::Check | Purpose::Command => effective.check_certificates(tls::check_good)?,
     }
     Ok(effective)
 }

@@ -69,13 +69,14 @@ impl Reconfigure {
         let retired = certificates.usable.iter().map(Prepared::retire_authorities);
         let other_authorities = retired.fold(false, |one, other| one | other);
         let configured = next.is_ok();
+        let whole = matches!(&next, Ok((next, _)) if next.data_file_problem().is_none());
         match next {
             Ok((next, admission)) => self.put_into_force(next, admission),
             Err(error) => {
                 tracing::error!(%error, "the new configuration is invalid; the old one stays in force");
             }
         }
-        let usable = certificates.unusable.is_empty();
+        let usable = certificates.unusable.is_empty() && (whole || !configured);
         self.put_certificates_into_force(certificates, other_authorities);
         self.metrics.reloaded(configured && usable);
         match (configured, usable) {
@@ -164,6 +165,11 @@ impl Reconfigure {
         for warning in &next.warnings {
             tracing::warn!("{warning}");
         }
+        if let Some(problem) = next.data_file_problem() {
+            tracing::error!("{problem}");
+        }
+        self.reloader
+            .set_data_file_problem(next.data_file_problem());
         let admission = admission.after(&self.rules.load().admission);
         self.rules.store(Arc::new(rules::rules(&next, admission)));
         let limits = rules::connection_limits(&next);

@@ -86,6 +86,9 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
     for warning in &effective.warnings {
         tracing::warn!("{warning}");
     }
+    if let Some(problem) = effective.data_file_problem() {
+        tracing::error!("{problem}");
+    }
     let connections = Connections::raised(effective.config.admission.limits.connections)?;
     tracing::info!("connections: {connections}");
     let certificates = open_certificates(&effective)?;
@@ -110,6 +113,9 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
     keys::start(&keys, &parts.registry, &control);
 
     let state = StateMetrics::start(&parts.exported)?;
+    if effective.data_file_problem().is_some() {
+        state.reloaded(false);
+    }
     for certificate in certificates.iter().flatten() {
         state.certificate(certificate.name(), certificate.not_after());
     }
@@ -263,6 +269,7 @@ impl Parts {
         );
         reloader.set_servers(config.upstreams.clone());
         reloader.set_aggregates(config.toolman.clone());
+        reloader.set_data_file_problem(effective.data_file_problem());
         let mut pages = None;
         if effective.serves_vault() {
             let folder = config.vault.folder(&data.tools_dir())?;

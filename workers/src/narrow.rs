@@ -14,6 +14,8 @@
 //! The lists cannot be cut to one list, since patterns have no common part that is a pattern. So the operator's are kept
 //! beside the merged ones ([`NamespacesConfig::operator`]), and [`crate::policy::ToolPolicy`] asks both.
 
+mod fit;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -24,6 +26,8 @@ use crate::external::{ServersConfig, StdioServerConfig};
 use crate::names::NamespaceName;
 use crate::policy::covers;
 use crate::precedence::Source;
+
+pub use fit::{fit, selects_tools};
 
 /// Cuts a configuration that was merged over the operator's back to what the operator allows. Answers with what was
 /// asked for in vain: a sentence each that begins with the key.

@@ -20,6 +20,9 @@ use crate::registry::Issue;
 /// The code of an [`Issue`] about a name that several places claim.
 pub const COLLISION: &str = "name_collision";
 
+/// `$DATA/config.yaml` as messages name it.
+pub(crate) const DATA_FILE: &str = "config.yaml of the data directory";
+
 /// Where a namespace is configured. The order is the precedence: the first wins.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -92,7 +95,7 @@ impl Source {
     fn described(self) -> &'static str {
         match self {
             Self::Operator => "the operator's configuration",
-            Self::DataFile => "config.yaml of the data directory",
+            Self::DataFile => DATA_FILE,
             Self::Folder => "the tools directory",
             Self::ExternalFile => EXTERNAL_FILE,
         }
@@ -166,7 +169,7 @@ impl Claim {
             name: name.clone(),
             origin,
             place: match origin.source {
-                Source::DataFile => format!("config.yaml of the data directory: {key}"),
+                Source::DataFile => format!("{DATA_FILE}: {key}"),
                 _ => key,
             },
             enabled,
@@ -301,7 +304,7 @@ impl Settled {
         });
         let refused = self.refused.iter().map(|message| Issue {
             code: COLLISION,
-            subject: "config.yaml of the data directory".to_owned(),
+            subject: DATA_FILE.to_owned(),
             message: message.clone(),
         });
         let notes = self.notes.iter().cloned();

@@ -314,8 +314,10 @@ pub struct Registry {
     current: ArcSwap<Snapshot>,
     /// The same for those who wait for the next one. Requests read `current`, which costs no lock.
     published: watch::Sender<Arc<Snapshot>>,
-    /// What is wrong and no single namespace's.
-    problem: ArcSwapOption<Issue>,
+    /// Why the secrets cannot be read.
+    secrets_problem: ArcSwapOption<Issue>,
+    /// Why a part of the configuration is not in force.
+    configuration_problem: ArcSwapOption<Issue>,
     /// Issues of names under which nothing is served.
     unserved: ArcSwap<Vec<(NamespaceName, Issue)>>,
     /// Issues of entries of the tools directory that are no namespace, by their names.
@@ -393,14 +395,28 @@ impl Registry {
         before.expect("the closure runs exactly once")
     }
 
-    /// What is wrong with all namespaces at once: secrets that cannot be read.
+    /// The problem of all namespaces at once: secrets that cannot be read, a part of the configuration that is not in force.
+    /// Two problems are told as one, under the code of the first.
     pub fn problem(&self) -> Option<Arc<Issue>> {
-        self.problem.load_full()
+        let secrets = self.secrets_problem.load_full();
+        let configuration = self.configuration_problem.load_full();
+        match (secrets, configuration) {
+            (Some(first), Some(second)) => Some(Arc::new(Issue {
+                message: format!("{}. {}: {}", first.message, second.subject, second.message),
+                ..(*first).clone()
+            })),
+            (first, second) => first.or(second),
+        }
     }
 
-    /// Says what is wrong, or that nothing is any more.
-    pub fn set_problem(&self, problem: Option<Issue>) {
-        self.problem.store(problem.map(Arc::new));
+    /// Sets why the secrets cannot be read; `None` when they can be read.
+    pub fn set_secrets_problem(&self, problem: Option<Issue>) {
+        self.secrets_problem.store(problem.map(Arc::new));
+    }
+
+    /// Sets why a part of the configuration is not in force; `None` when all of it is.
+    pub fn set_configuration_problem(&self, problem: Option<Issue>) {
+        self.configuration_problem.store(problem.map(Arc::new));
     }
 
     /// The issues of names that a namespace claims in vain while nothing is served under them.
@@ -480,6 +496,30 @@ mod tests {
         ] {
             assert!(!other.may_hide("repeat"), "{other:?}");
         }
+    }
+
+    #[test]
+    fn a_problem_of_the_configuration_and_one_of_the_secrets_are_told_and_end_each_by_itself() {
+        let registry = Registry::default();
+        let issue = |code, subject: &str| {
+            Some(Issue {
+                code,
+                subject: subject.to_owned(),
+                message: format!("{subject} is damaged"),
+            })
+        };
+        registry.set_configuration_problem(issue("invalid_config", "config"));
+        registry.set_secrets_problem(issue("secrets_unavailable", "secrets"));
+        let both = registry.problem().unwrap();
+        assert_eq!(both.code, "secrets_unavailable");
+        assert_eq!(
+            both.message,
+            "secrets is damaged. config: config is damaged"
+        );
+        registry.set_secrets_problem(None);
+        assert_eq!(registry.problem().unwrap().code, "invalid_config");
+        registry.set_configuration_problem(None);
+        assert_eq!(registry.problem(), None);
     }
 
     #[tokio::test]

@@ -43,8 +43,8 @@ use crate::data_dir::DataDir;
 use crate::environment::Environments;
 use crate::external::{ServersConfig, ServersFile};
 use crate::names::NamespaceName;
-use crate::precedence::Names;
-use crate::registry::Registry;
+use crate::precedence::{DATA_FILE, Names};
+use crate::registry::{Issue, Registry};
 use crate::secrets::{Owners, SecretSource, Secrets};
 use crate::worker::{Worker, WorkerHost, WorkerSpec};
 
@@ -258,6 +258,16 @@ impl Reloader {
     /// The aggregates of the configuration from the next reload on; there are none before.
     pub fn set_aggregates(&self, aggregates: AggregatesConfig) {
         *lock(&self.aggregates) = Arc::new(aggregates);
+    }
+
+    /// Tells in `/ready` that `$DATA/config.yaml` is not in force as it is now, and why; `None` when the file is in force.
+    pub fn set_data_file_problem(&self, message: Option<&str>) {
+        let problem = message.map(|message| Issue {
+            code: "invalid_config",
+            subject: DATA_FILE.to_owned(),
+            message: message.to_owned(),
+        });
+        self.registry.set_configuration_problem(problem);
     }
 
     /// The namespace of Tool Vault from the next reload on; there is none before.

@@ -59,8 +59,12 @@ pub(super) fn data_file(data_dir: &Path) -> PathBuf {
     data_dir.join("config.yaml")
 }
 
-/// Reads `$DATA/config.yaml`, if there is one, over the tree of the configuration file.
-pub(super) fn read_data_file(data_dir: &Path, below: Value) -> Result<Option<Config>, ConfigError> {
+/// What `$DATA/config.yaml` says, to be put over the configuration file.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct DataFileTree(Value);
+
+/// Reads `$DATA/config.yaml`, if there is one.
+pub(super) fn read_data_file(data_dir: &Path) -> Result<Option<DataFileTree>, ConfigError> {
     let file = data_file(data_dir);
     // A pipe put there by a tool would stop the start for good, a link could lead anywhere.
     let open = match regular_file::open(&file) {
@@ -69,11 +73,18 @@ pub(super) fn read_data_file(data_dir: &Path, below: Value) -> Result<Option<Con
         Err(error) => return Err(file_error(&file, error)),
     };
     let (_, over): (DataFile, Value) = parse(&file, &text_of(&file, open)?)?;
-    let mut tree = below;
-    merge(&mut tree, over);
-    from_tree(tree)
-        .map(Some)
-        .map_err(|error| ConfigError::in_file(&file, error))
+    Ok(Some(DataFileTree(over)))
+}
+
+/// Puts the content of `$DATA/config.yaml` over the tree of the configuration file.
+pub(super) fn merged(
+    file: &Path,
+    operator: &Value,
+    over: &DataFileTree,
+) -> Result<Config, ConfigError> {
+    let mut tree = operator.clone();
+    merge(&mut tree, over.0.clone());
+    from_tree(tree).map_err(|error| ConfigError::in_file(file, error))
 }
 
 fn is_absence(error: &std::io::Error) -> bool {
@@ -210,10 +221,6 @@ mod tests {
     #[test]
     fn a_tag_never_replaces_what_the_operator_says() {
         let dir = tempfile::tempdir().expect("directory");
-        let operator = yaml::from_str::<Value>(
-            "{ admission: { cidrs: { allow: [10.0.0.0/8] } }, namespaces: { overrides: { a: { timeout: 5s } } } }",
-        )
-        .expect("yaml");
         for over in [
             "!x\nnamespaces: {}\n",
             "!x { namespaces: {} }",
@@ -223,7 +230,7 @@ mod tests {
             "namespaces: { env_allowed: [!x A] }",
         ] {
             std::fs::write(data_file(dir.path()), over).expect("write");
-            let read = read_data_file(dir.path(), operator.clone());
+            let read = read_data_file(dir.path());
             let error = read.expect_err(over).to_string();
             assert!(
                 error.contains("the YAML tag !x has no meaning here"),

@@ -72,6 +72,22 @@ impl ConfigError {
         }
     }
 
+    /// A value of a file that does not pass the checks of the whole configuration.
+    pub(super) fn of_file(file: &Path, error: Self) -> Self {
+        match error {
+            Self::File { .. } | Self::FileKey { .. } => error,
+            Self::Key { key, reason } => Self::FileKey {
+                file: file.to_owned(),
+                key,
+                reason,
+            },
+            Self::Variable { .. } | Self::Randomness(_) => Self::File {
+                file: file.to_owned(),
+                reason: error.to_string(),
+            },
+        }
+    }
+
     /// What the YAML reader says about a file, as one line that begins with the key.
     pub(crate) fn in_file(file: &Path, error: serde_path_to_error::Error<yaml::Error>) -> Self {
         let key = error.path().to_string();

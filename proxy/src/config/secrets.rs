@@ -99,7 +99,7 @@ impl SecretsSettings {
         );
         match purpose {
             Purpose::Serve => Err(ConfigError::variable(KEY, message)),
-            Purpose::Check => {
+            Purpose::Check | Purpose::Command => {
                 warnings.push(format!("{KEY} {message}"));
                 Ok(())
             }

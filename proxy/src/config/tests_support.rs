@@ -23,6 +23,11 @@ pub(crate) fn checked(file: &Path, variables: &[(&str, &str)]) -> Result<Effecti
     load(&options(file, Purpose::Check, Role::All, false, variables))
 }
 
+/// As `tooldock secrets` and other commands beside a gateway load it.
+pub(crate) fn commanded(file: &Path) -> Result<Effective, ConfigError> {
+    load(&options(file, Purpose::Command, Role::All, false, &[]))
+}
+
 /// As `tooldock serve -c FILE --role ROLE` loads it.
 pub(crate) fn served(
     file: &Path,

@@ -74,7 +74,7 @@ pub(super) fn settle(
 ) -> Result<Tokens, ConfigError> {
     let mut missing = |name: &'static str, reason: &str| match options.purpose {
         Purpose::Serve => Err(ConfigError::variable(name, reason)),
-        Purpose::Check => {
+        Purpose::Check | Purpose::Command => {
             warnings.push(format!("{name}: {reason}"));
             Ok(())
         }

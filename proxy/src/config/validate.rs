@@ -9,6 +9,7 @@ use tooldock_filters::config::Introspection;
 use tooldock_filters::origin::OriginPattern;
 use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_workers::config::Limits;
+use tooldock_workers::narrow::selects_tools;
 use tooldock_workers::policy::ToolPolicy;
 use tooldock_workers::precedence::Source;
 use tooldock_workers::remote::Mode;
@@ -88,12 +89,7 @@ fn remote_servers(config: &Config) -> Result<(), ConfigError> {
             let message = "upstreams.stdio has a server of this name, too: rename one of them";
             return Err(ConfigError::key(key, message));
         }
-        let mut limits = config.namespaces.defaults.clone();
-        limits.apply(&server.limits);
-        if let Some(over) = config.namespaces.overrides.get(name) {
-            limits.apply(over);
-        }
-        let filtered = limits.tools_allow != ["*"] || !limits.tools_deny.is_empty();
+        let filtered = selects_tools(&config.namespaces, name, &server.limits);
         if server.mode == Mode::PassThrough && filtered {
             let message = "pass_through changes nothing of a list, and namespaces has tools_allow or tools_deny for this one: write client or auto";
             return Err(ConfigError::key(at("mode"), message));

@@ -23,13 +23,13 @@ impl Reloader {
             Ok(secrets) => {
                 self.registry.personal().install(&secrets);
                 *lock(&self.last_secrets) = Some(secrets.clone());
-                self.registry.set_problem(None);
+                self.registry.set_secrets_problem(None);
                 return Ok(secrets);
             }
             Err(message) => message,
         };
         tracing::error!(file = VALUES_FILE, "the secrets cannot be read: {message}");
-        self.registry.set_problem(Some(Issue {
+        self.registry.set_secrets_problem(Some(Issue {
             code: UNAVAILABLE,
             subject: VALUES_FILE.into(),
             message: message.clone(),
