@@ -130,6 +130,20 @@ async fn a_folder_that_gets_the_name_of_a_former_server_does_not_get_its_secrets
     assert_eq!(told, "nothing");
     let ready = ready(&gateway).await.to_string();
     assert!(ready.contains("secret_of_another"), "{ready}");
+
+    // Nor after a start on the values alone, with no other record of who had them.
+    let values = fs::read(gateway.data_dir().join("secrets.enc")).unwrap();
+    let again = Gateway::with_tools([("near", "planted.py", PRINTS)])
+        .env("SECRETS_KEY", "a key of some length, for tests")
+        .start_with(|data| {
+            use std::os::unix::fs::PermissionsExt as _;
+            fs::write(data.join("secrets.enc"), values).unwrap();
+            let mode = fs::Permissions::from_mode(0o600);
+            fs::set_permissions(data.join("secrets.enc"), mode).unwrap();
+        })
+        .await;
+    let told = again.call("near", "told", json!({})).await;
+    assert_eq!(told, (200, json!("nothing")));
 }
 
 #[tokio::test]

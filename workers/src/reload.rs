@@ -45,7 +45,7 @@ use crate::external::{ServersConfig, ServersFile};
 use crate::names::NamespaceName;
 use crate::precedence::{DATA_FILE, Names};
 use crate::registry::{Issue, Registry};
-use crate::secrets::{Owners, SecretSource, Secrets};
+use crate::secrets::{RecordedOwners, SecretSource, Secrets};
 use crate::worker::{Worker, WorkerHost, WorkerSpec};
 
 pub(crate) use external::{is_same as same_namespace, namespace as of_external};
@@ -73,7 +73,7 @@ pub struct Reloader {
     /// The names as the last run over everything settled them.
     names: Mutex<Arc<Names>>,
     /// The owners of credentials; `None` until they are read.
-    owners: Mutex<Option<Owners>>,
+    owners: Mutex<Option<RecordedOwners>>,
     secrets: SecretsOf,
     /// What the source gave when it could be read last.
     last_secrets: Mutex<Option<Secrets>>,

@@ -1,15 +1,15 @@
 //! Secret values: what holds one in memory, who gives a namespace its own, and the store they are kept in.
 //!
 //! ```text
-//! $DATA/secrets.enc         values, encrypted            secrets/envelope.rs (version 2), secrets/fernet.rs (version 1)
+//! $DATA/secrets.enc         values and owners, encrypted secrets/envelope.rs (version 2), secrets/fernet.rs (version 1)
 //!       secrets.meta.yaml   keys and statuses, readable  secrets/meta.rs
 //!       secrets.lock        held by the one writer       file_lock.rs
-//!       secrets.owners.enc  which namespace has a value  secrets/owners.rs
+//!       secrets.owners.enc  owners, while the gateway may not write secrets.enc   secrets/owners.rs
 //!       authorizations.enc  tokens for remote servers    secrets/authorizations.rs
 //! ```
 //!
-//! [`SecretStore`] reads and writes them. Readers take no lock and write nothing, so that the gateway runs with all three
-//! read-only. [`SecretNames`] is the store for management: it has no method that could give a value away.
+//! [`SecretStore`] reads and writes them. Readers take no lock. The gateway writes nothing but owners, and runs with all
+//! of the files read-only. [`SecretNames`] is the store for management: it has no method that could give a value away.
 
 mod authorizations;
 mod envelope;
@@ -38,7 +38,7 @@ pub use error::SecretsError;
 pub use key::{Protection, SecretsKey};
 pub use meta::Status;
 pub use names::{SecretEntry, SecretNames, SecretsCheck};
-pub use owners::{FOREIGN, OWNERS_FILE, Owners};
+pub use owners::{FOREIGN, OWNERS_FILE, Owners, RecordedOwners};
 pub use scope::{InvalidScope, Scope, check_key, check_new_key};
 pub use scratch::Scratch;
 pub use store::{META_FILE, SecretStore, VALUES_FILE};
@@ -80,7 +80,7 @@ struct All {
     values: Values,
     meta: Meta,
     /// Servers that get no personal values, since another one of their name had them.
-    not_personal: BTreeMap<NamespaceName, Origin>,
+    not_personal: BTreeMap<NamespaceName, Option<Origin>>,
 }
 
 /// What one namespace gets of them.
@@ -137,7 +137,7 @@ impl Secrets {
     fn without(
         &self,
         foreign: &BTreeSet<(String, String)>,
-        not_personal: BTreeMap<NamespaceName, Origin>,
+        not_personal: BTreeMap<NamespaceName, Option<Origin>>,
     ) -> Self {
         if foreign.is_empty() && not_personal.is_empty() {
             return self.clone();
@@ -155,8 +155,9 @@ impl Secrets {
         }))
     }
 
-    /// The namespace that had personal values under this name, where the server that has the name now gets none.
-    pub(crate) fn personal_owner(&self, name: &NamespaceName) -> Option<Origin> {
+    /// Why the server of this name gets no personal values: the namespace that had them under the name, or `None` within
+    /// where that is not known.
+    pub(crate) fn personal_owner(&self, name: &NamespaceName) -> Option<Option<Origin>> {
         self.0.not_personal.get(name).copied()
     }
 
@@ -194,17 +195,18 @@ pub trait SecretSource: Send + Sync + 'static {
     /// # Errors
     ///
     /// When there is a record that cannot be read.
-    fn owners(&self) -> Result<Owners, SecretsError> {
-        Ok(Owners::default())
+    fn owners(&self) -> Result<RecordedOwners, SecretsError> {
+        Ok(RecordedOwners::default())
     }
 
-    /// Records the owners of values. Blocking, too.
+    /// Records the owners of values, and answers whether they stand beside the values, where they cannot be removed alone.
+    /// Blocking, too.
     ///
     /// # Errors
     ///
     /// When they cannot be written.
-    fn record_owners(&self, owners: &Owners) -> Result<(), SecretsError> {
+    fn record_owners(&self, owners: &Owners) -> Result<bool, SecretsError> {
         let _ = owners;
-        Ok(())
+        Ok(true)
     }
 }

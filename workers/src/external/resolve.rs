@@ -20,7 +20,7 @@ use crate::personal::Personal;
 use crate::precedence::{Kind, Names, Origin, Source};
 use crate::registry::{Issue, SecretsStatus, UpstreamKind};
 use crate::remote::{self, RemoteServer, RemoteServerConfig, RemoteServersConfig};
-use crate::secrets::{FOREIGN, Secrets};
+use crate::secrets::{FOREIGN, OWNERS_FILE, Secrets};
 use crate::template::{NoValue, Sources, Template};
 
 /// The code of a failure over a variable that is not there.
@@ -283,9 +283,14 @@ fn spec(
 ) -> Result<StdioSpec, ExternalFailure> {
     let owner = secrets.personal_owner(name);
     if let Some(owner) = owner.filter(|_| !config.personal.is_empty()) {
-        let what = format!(
-            "{owner} of this name got the personal values of its callers, and this server gets none; give this server another name"
-        );
+        let what = match owner {
+            Some(owner) => format!(
+                "{owner} of this name got the personal values of its callers, and this server gets none; give this server another name"
+            ),
+            None => format!(
+                "it is not known which server of this name had personal values, since {OWNERS_FILE} cannot be read, and this server gets none; restore {OWNERS_FILE} and reload"
+            ),
+        };
         return Err(failure(name, FOREIGN, InvalidServer::new("personal", what)));
     }
     let secrets = secrets.for_namespace(&name.owner()).values;

@@ -8,7 +8,7 @@ use crate::names::NamespaceName;
 use crate::precedence::{Claim, Names, configured};
 use crate::registry::Snapshot;
 use crate::scan::NamespaceSource;
-use crate::secrets::{OWNERS_FILE, Owners, Secrets, SecretsError};
+use crate::secrets::{OWNERS_FILE, Owners, RecordedOwners, Secrets, SecretsError};
 
 impl Reloader {
     /// Gives every name to one of its claims: of the configuration, of `external/config.yaml` as it was read last, and of
@@ -39,7 +39,10 @@ impl Reloader {
         all: bool,
     ) -> Secrets {
         let known = lock(&self.owners).clone();
-        let known = match known {
+        let RecordedOwners {
+            owners: known,
+            beside_values,
+        } = match known {
             Some(known) => known,
             None => self.recorded_owners().await,
         };
@@ -52,34 +55,51 @@ impl Reloader {
         let personal = stdio.chain(remote).chain(file.personal());
         let bound = known.bind(secrets, names, &personal.cloned().collect());
         names.note(bound.issues);
-        if all {
-            if bound.owners != known {
-                self.record_owners(bound.owners.clone()).await;
-            }
-            *lock(&self.owners) = Some(bound.owners);
+        // Of a record that cannot be read nothing is remembered: the next run reads it again.
+        if all && !bound.owners.is_incomplete() {
+            let is_new = bound.owners != known;
+            let beside_values = match is_new || !beside_values {
+                true => self.record_owners(bound.owners.clone(), is_new).await,
+                false => true,
+            };
+            *lock(&self.owners) = Some(RecordedOwners {
+                owners: bound.owners,
+                beside_values,
+            });
         }
         bound.secrets
     }
 
-    async fn recorded_owners(&self) -> Owners {
+    async fn recorded_owners(&self) -> RecordedOwners {
         let source = self.secrets.clone();
         let read = tokio::task::spawn_blocking(move || source.0.owners());
         read.await.ok().and_then(|read| {
             let told = |error: &SecretsError| tracing::error!(file = OWNERS_FILE, "which namespaces have the values of the secrets store is not known: {error}");
             read.inspect_err(told).ok()
         })
-        .unwrap_or_default()
+        .unwrap_or_else(|| RecordedOwners {
+            owners: Owners::unknown(),
+            beside_values: false,
+        })
     }
 
-    async fn record_owners(&self, owners: Owners) {
+    /// Records the owners. Answers whether they stand beside the values; `tell` of it where they do not.
+    async fn record_owners(&self, owners: Owners, tell: bool) -> bool {
         let source = self.secrets.clone();
         let recorded = tokio::task::spawn_blocking(move || source.0.record_owners(&owners)).await;
-        if let Ok(Err(error)) = recorded {
-            tracing::warn!(
+        match recorded {
+            Ok(Ok(true)) => return true,
+            Ok(Ok(false)) if tell => tracing::warn!(
+                file = OWNERS_FILE,
+                "which namespaces have the values of the secrets store is recorded in {OWNERS_FILE}, which tools can remove: secrets.enc is not there, not encrypted in the present format, a link or a file of another user, or is being edited"
+            ),
+            Ok(Err(error)) if tell => tracing::warn!(
                 file = OWNERS_FILE,
                 "which namespaces have the values of the secrets store is known until the gateway ends, since it cannot be recorded: {error}"
-            );
+            ),
+            _ => {}
         }
+        false
     }
 
     /// Makes these names the ones in force, and tells of each issue that is new. Answers with the snapshot without the

@@ -2,23 +2,30 @@
 //! values of those who call it.
 //!
 //! ```text
-//! $DATA/secrets.owners.enc   by name and key: a digest of the value, and the origin that got it; encrypted as the values are
+//! $DATA/secrets.enc          beside the values, by name and key: a digest of the value, and the origin that got it
+//!       secrets.owners.enc   the same, while secrets.enc cannot be written; encrypted as the values are
 //! ```
 //!
 //! A value belongs to the name *and* the origin ([`Origin`]) that was served under the name when the value was first used.
 //! Another origin that has the name later does not get it: a folder that tool code makes is not the operator's server that
 //! had the name before. The operator's file alone may take over what it names. A new value has no owner yet.
 //!
-//! The gateway writes the file, and serves on where it cannot: the owners are then known until it ends.
+//! The gateway records owners. They stand beside the values, so that a tool, which runs as the gateway's user, cannot remove
+//! them and keep the values. Where the gateway may not write `secrets.enc` (a mount or a file of another user, a link, an
+//! older format, no encryption, a command that holds the lock), a file of its own holds them; the next command that writes `secrets.enc` takes them over.
+//! Where neither can be written, the owners are known until the gateway ends.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-use super::store::{self, Content, SecretStore};
-use super::{Secret, Secrets, SecretsError, files};
+use super::store::{self, Content, Loaded, SecretStore};
+use super::{Protection, Secret, Secrets, SecretsError, files};
 use crate::names::NamespaceName;
 use crate::precedence::{Names, Origin, Source};
 use crate::registry::Issue;
@@ -31,6 +38,9 @@ pub const FOREIGN: &str = "secret_of_another";
 const MODE: u32 = 0o600;
 const BYTES_MAX: u64 = 4 * 1024 * 1024;
 
+/// How long recording owners waits for a command that writes secrets. Owners that are not recorded now are at the next reload.
+const PATIENCE: Duration = Duration::from_millis(500);
+
 /// All owners.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,6 +51,18 @@ pub struct Owners {
     /// The servers that get personal values, by name.
     #[serde(default)]
     personal: BTreeMap<String, Origin>,
+    /// Whether there may be owners that are not in here.
+    #[serde(skip)]
+    incomplete: bool,
+}
+
+/// The owners that are recorded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecordedOwners {
+    /// All of them.
+    pub owners: Owners,
+    /// Whether all of them stand beside the values.
+    pub beside_values: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +83,40 @@ pub(crate) struct Bound {
 }
 
 impl Owners {
+    /// No owners, where there may be some: a value goes to namespaces of the operator's configuration alone.
+    pub(crate) fn unknown() -> Self {
+        Self {
+            incomplete: true,
+            ..Self::default()
+        }
+    }
+
+    /// Whether there may be owners that are not in here.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.incomplete
+    }
+
+    /// Adds owners of another record where this one has none, or one of an earlier value.
+    fn complete_with(&mut self, other: Self, secrets: &Secrets) {
+        let current: BTreeMap<_, _> = secrets
+            .of_scopes()
+            .map(|(scope, key, value)| ((scope, key), digest(value)))
+            .collect();
+        for (scope, values) in other.values {
+            for (key, value) in values {
+                let current = current.get(&(scope.as_str(), key.as_str()));
+                let own = self.values.get(&scope).and_then(|own| own.get(&key));
+                if own.is_none_or(|own| Some(&own.digest) != current) {
+                    let own = self.values.entry(scope.clone()).or_default();
+                    own.insert(key, value);
+                }
+            }
+        }
+        for (name, origin) in other.personal {
+            self.personal.entry(name).or_insert(origin);
+        }
+    }
+
     /// Gives each value to its owner alone, and one without an owner to the namespace that is served under its scope's name.
     /// `personal` are the servers that ask for personal values.
     pub(crate) fn bind(
@@ -72,6 +128,7 @@ impl Owners {
         let mut owners = Self {
             values: BTreeMap::new(),
             personal: self.personal.clone(),
+            incomplete: self.incomplete,
         };
         let (mut foreign, mut issues) = (BTreeSet::new(), Vec::new());
         for (scope, key, value) in secrets.of_scopes() {
@@ -85,6 +142,11 @@ impl Owners {
                     foreign.insert((scope.to_owned(), key.to_owned()));
                     issues.extend(name.map(|name| (name, not_given(key, scope, owner))));
                     Some(owner)
+                }
+                (None, Some(served)) if !self.may_take(served) => {
+                    foreign.insert((scope.to_owned(), key.to_owned()));
+                    issues.extend(name.map(|name| (name, not_known(key, scope))));
+                    None
                 }
                 (owner, served) => served.or(owner),
             };
@@ -101,7 +163,10 @@ impl Owners {
             let owner = self.personal.get(name.as_str()).copied();
             match owner.filter(|owner| !may_have(served, *owner)) {
                 Some(owner) => {
-                    refused.insert(name.clone(), owner);
+                    refused.insert(name.clone(), Some(owner));
+                }
+                None if owner.is_none() && !self.may_take(served) => {
+                    refused.insert(name.clone(), None);
                 }
                 None => {
                     owners.personal.insert(name.to_string(), served);
@@ -113,6 +178,11 @@ impl Owners {
             owners,
             issues,
         }
+    }
+
+    /// Whether a namespace gets credentials without a recorded owner.
+    fn may_take(&self, served: Origin) -> bool {
+        !self.incomplete || served.source == Source::Operator
     }
 }
 
@@ -136,34 +206,114 @@ fn not_given(key: &str, scope: &str, owner: Origin) -> Issue {
     }
 }
 
+fn not_known(key: &str, scope: &str) -> Issue {
+    Issue {
+        code: FOREIGN,
+        subject: key.to_owned(),
+        message: format!(
+            "it is not known which namespace the value of scope {scope} was given to, since {OWNERS_FILE} cannot be read, so \
+             this one does not get it; restore {OWNERS_FILE} and reload, or, if this namespace is to have the value, remove \
+             {OWNERS_FILE} and set a new value with `tooldock secrets set`"
+        ),
+    }
+}
+
 impl SecretStore {
-    /// The owners that are recorded; none where there is no file.
+    /// The owners beside the values, and those of the file where the former have none. An owner that stands beside a value
+    /// counts whatever the file says, so an older file takes nothing back.
+    ///
+    /// # Errors
+    ///
+    /// When there are none beside the values, and a file that cannot be read.
+    pub(super) fn recorded_owners(&self, loaded: &Loaded) -> Result<RecordedOwners, SecretsError> {
+        let mut owners = loaded.owners.clone().unwrap_or_default();
+        match (self.read_owners_file(), &loaded.owners) {
+            (Ok(Some(file)), _) => {
+                let secrets = Secrets::new(loaded.values.clone(), Default::default());
+                owners.complete_with(file, &secrets);
+            }
+            (Ok(None), _) => {}
+            (Err(error), Some(_)) => {
+                tracing::warn!(%error, "the owners of secrets that stand in secrets.enc count alone");
+            }
+            (Err(error), None) => return Err(error),
+        }
+        Ok(RecordedOwners {
+            beside_values: owners == loaded.owners.clone().unwrap_or_default(),
+            owners,
+        })
+    }
+
+    /// Records the owners beside the values. Answers whether that can be done: the file is the gateway's own, and written
+    /// in the present format.
+    ///
+    /// # Errors
+    ///
+    /// When the values cannot be read.
+    pub(super) fn store_owners(&self, owners: &Owners) -> Result<bool, SecretsError> {
+        if !matches!(*self.protection(), Protection::Key(_)) || !self.is_own_file() {
+            return Ok(false);
+        }
+        let Ok(_lock) = self.lock_within("the gateway records owners", PATIENCE) else {
+            return Ok(false);
+        };
+        let loaded = self.load()?;
+        // A file of an older format stays one until somebody sets a secret: it may have to be read by an older system.
+        let Some(salt) = loaded.salt else {
+            return Ok(false);
+        };
+        if loaded.owners.as_ref() != Some(owners) {
+            let written = self.write_own_values(&loaded.values, Some(owners), Some(salt));
+            if let Err(error) = written {
+                tracing::debug!(%error, "the owners of secrets cannot be recorded beside the values");
+                return Ok(false);
+            }
+        }
+        self.remove_owners_file();
+        Ok(true)
+    }
+
+    /// Whether the values' file is one that this process may replace: no link, and no file of another user. Write permission
+    /// is not asked for: every tool could take it away.
+    fn is_own_file(&self) -> bool {
+        fs::symlink_metadata(self.values_file()).is_ok_and(|found| {
+            found.is_file() && found.uid() == rustix::process::geteuid().as_raw()
+        })
+    }
+
+    /// The owners of the file; `None` where there is no file.
     ///
     /// # Errors
     ///
     /// When the file cannot be read.
-    pub(super) fn read_owners(&self) -> Result<Owners, SecretsError> {
+    pub(super) fn read_owners_file(&self) -> Result<Option<Owners>, SecretsError> {
         let path = self.directory().join(OWNERS_FILE);
         let Some(text) = files::read_up_to(&path, BYTES_MAX)? else {
-            return Ok(Owners::default());
+            return Ok(None);
         };
         let is_plain = |text: &[u8]| serde_json::from_slice::<Owners>(text).is_ok();
         let plain = match store::opened(&path, &text, &self.protection(), is_plain)? {
             Content::Encrypted(opened) => opened.plain,
             Content::Plain => text,
         };
-        serde_json::from_slice(&plain).map_err(|error| SecretsError::Damaged {
+        let owners = serde_json::from_slice(&plain);
+        owners.map(Some).map_err(|error| SecretsError::Damaged {
             path,
             reason: error.to_string(),
         })
     }
 
-    /// Records the owners.
+    /// Removes the file of owners. One that stays says nothing new.
+    pub(super) fn remove_owners_file(&self) {
+        let _ = fs::remove_file(self.directory().join(OWNERS_FILE));
+    }
+
+    /// Writes the file of owners.
     ///
     /// # Errors
     ///
     /// When the file cannot be written.
-    pub(super) fn write_owners(&self, owners: &Owners) -> Result<(), SecretsError> {
+    pub(super) fn write_owners_file(&self, owners: &Owners) -> Result<(), SecretsError> {
         let json = Zeroizing::new(serde_json::to_vec(owners).expect("texts are JSON"));
         // Under the salt of the values, whose key is known: deriving another one would take a while.
         let salt = self.load().ok().and_then(|loaded| loaded.salt);
@@ -178,7 +328,7 @@ impl SecretStore {
 mod tests {
     use super::*;
     use crate::precedence::{Claim, Kind};
-    use crate::secrets::{Protection, SecretsKey};
+    use crate::secrets::{Protection, SecretSource as _, SecretsKey};
 
     fn origin(source: Source, kind: Kind) -> Origin {
         Origin { source, kind }
@@ -246,19 +396,145 @@ mod tests {
         assert_eq!(again.secrets.personal_owner(&name), None);
     }
 
-    #[test]
-    fn owners_are_kept_encrypted_and_read_again_under_a_new_key() {
-        let folder = tempfile::tempdir().unwrap();
-        let key = |text: &str| Protection::Key(SecretsKey::quick(text));
-        let store = SecretStore::new(folder.path(), key("k"));
-        assert_eq!(store.read_owners().unwrap(), Owners::default());
+    fn key(text: &str) -> Protection {
+        Protection::Key(SecretsKey::quick(text))
+    }
+
+    /// A store with the value `v` of scope `a`, and the owners after a remote server of the operator has used it.
+    fn used(folder: &std::path::Path) -> (SecretStore, Owners) {
+        let store = SecretStore::new(folder, key("k"));
+        store
+            .set("KEY", &"a".parse().unwrap(), Secret::new("v"))
+            .unwrap();
         let remote = names(origin(Source::Operator, Kind::Remote));
-        let owners = Owners::default().bind(&secrets("v"), &remote, &BTreeSet::new());
-        store.write_owners(&owners.owners).unwrap();
-        let text = std::fs::read_to_string(folder.path().join(OWNERS_FILE)).unwrap();
+        let asks = BTreeSet::from(["a".parse().unwrap()]);
+        let bound = Owners::default().bind(&secrets("v"), &remote, &asks);
+        (store, bound.owners)
+    }
+
+    fn recorded(store: &SecretStore) -> RecordedOwners {
+        store.owners().unwrap()
+    }
+
+    #[test]
+    fn owners_cannot_be_removed_without_the_values_nor_replaced_by_older_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, owners) = used(folder.path());
+        let file = folder.path().join(OWNERS_FILE);
+        // As an earlier version left it.
+        store.write_owners_file(&owners).unwrap();
+        let known = recorded(&store);
+        assert_eq!((&known.owners, known.beside_values), (&owners, false));
+        assert!(store.record_owners(&owners).unwrap());
+        assert!(!file.exists());
+        let beside = RecordedOwners {
+            owners: owners.clone(),
+            beside_values: true,
+        };
+        assert_eq!(recorded(&store), beside);
+        let planted = names(origin(Source::ExternalFile, Kind::Stdio));
+        let asks = BTreeSet::from(["a".parse().unwrap()]);
+        let bound = recorded(&store).owners.bind(&secrets("v"), &planted, &asks);
+        assert!(!has(&bound));
+        assert!(
+            bound
+                .secrets
+                .personal_owner(&"a".parse().unwrap())
+                .is_some()
+        );
+        // Another record of the value, encrypted under the right key.
+        let other = Owners::default().bind(&secrets("v"), &planted, &asks);
+        store.write_owners_file(&other.owners).unwrap();
+        assert_eq!(recorded(&store).owners, owners);
+        fs::write(&file, "garbage").unwrap();
+        assert_eq!(recorded(&store).owners, owners);
+        // Commands keep the owners of the values that stay.
+        store
+            .set("OTHER", &"b".parse().unwrap(), Secret::new("w"))
+            .unwrap();
+        assert_eq!(recorded(&store).owners, owners);
+        let text = fs::read_to_string(store.values_file()).unwrap();
+        assert!(!text.contains("remote"), "{text}");
+    }
+
+    #[test]
+    fn owners_of_a_new_value_come_from_the_file_until_they_stand_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, owners) = used(folder.path());
+        assert!(store.record_owners(&owners).unwrap());
+        store
+            .set("KEY", &"a".parse().unwrap(), Secret::new("w"))
+            .unwrap();
+        let folder_names = names(origin(Source::Folder, Kind::Folder));
+        let newer = owners.bind(&secrets("w"), &folder_names, &BTreeSet::new());
+        store.write_owners_file(&newer.owners).unwrap();
+        let known = recorded(&store);
+        assert_eq!((&known.owners, known.beside_values), (&newer.owners, false));
+        // The next command takes them over.
+        store
+            .set("MORE", &"a".parse().unwrap(), Secret::new("x"))
+            .unwrap();
+        store.remove_owners_file();
+        assert_eq!(recorded(&store).owners, newer.owners);
+    }
+
+    #[test]
+    fn a_store_that_the_gateway_may_not_write_keeps_owners_in_a_file() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let (store, owners) = used(folder.path());
+        let values = store.values_file();
+        let before = fs::read(&values).unwrap();
+        let editing = store.lock("secrets edit").unwrap();
+        assert!(!store.record_owners(&owners).unwrap());
+        drop(editing);
+        assert_eq!(fs::read(&values).unwrap(), before);
+        assert_eq!(recorded(&store).owners, owners);
+        store.remove_owners_file();
+        let elsewhere = folder.path().join("elsewhere");
+        fs::rename(&values, &elsewhere).unwrap();
+        symlink(&elsewhere, &values).unwrap();
+        assert!(!store.record_owners(&owners).unwrap());
+        assert!(values.is_symlink());
+        assert_eq!(recorded(&store).owners, owners);
+    }
+
+    #[test]
+    fn while_a_file_of_owners_cannot_be_read_values_go_to_the_operators_namespaces_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, _) = used(folder.path());
+        assert_eq!(
+            recorded(&store),
+            RecordedOwners {
+                owners: Owners::default(),
+                beside_values: true,
+            }
+        );
+        fs::write(folder.path().join(OWNERS_FILE), "garbage").unwrap();
+        store.owners().unwrap_err();
+        let asks = BTreeSet::from(["a".parse().unwrap()]);
+        let planted = names(origin(Source::Folder, Kind::Folder));
+        let bound = Owners::unknown().bind(&secrets("v"), &planted, &asks);
+        assert!(!has(&bound));
+        let told = &bound.issues[0].1;
+        assert_eq!(told.code, FOREIGN);
+        assert!(told.message.contains("tooldock secrets set"), "{told:?}");
+        let name = "a".parse().unwrap();
+        assert_eq!(bound.secrets.personal_owner(&name), Some(None));
+        let remote = names(origin(Source::Operator, Kind::Remote));
+        let bound = Owners::unknown().bind(&secrets("v"), &remote, &asks);
+        assert!(has(&bound) && bound.secrets.personal_owner(&name).is_none());
+    }
+
+    #[test]
+    fn owners_are_read_again_under_a_new_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, owners) = used(folder.path());
+        store.write_owners_file(&owners).unwrap();
+        let text = fs::read_to_string(folder.path().join(OWNERS_FILE)).unwrap();
         assert!(!text.contains("remote"), "{text}");
         store.rekey(SecretsKey::quick("other")).unwrap();
         let other = SecretStore::new(folder.path(), key("other"));
-        assert_eq!(other.read_owners().unwrap(), owners.owners);
+        assert_eq!(recorded(&other).owners, owners);
     }
 }

@@ -14,7 +14,8 @@ use super::key::{Protection, SecretsKey};
 use super::meta::Meta;
 use super::values::{Document, Shown, Values};
 use super::{
-    Owners, Scope, Secret, SecretSource, Secrets, SecretsError, Transaction, check_new_key, files,
+    Owners, RecordedOwners, Scope, Secret, SecretSource, Secrets, SecretsError, Transaction,
+    check_new_key, files,
 };
 use crate::file_lock::FileLock;
 use crate::yaml;
@@ -51,6 +52,8 @@ pub(super) struct Loaded {
     pub(super) meta: Meta,
     /// Of the values' file, if the next write may use it.
     pub(super) salt: Option<Salt>,
+    /// The owners of the values, where the values' file has them.
+    pub(super) owners: Option<Owners>,
 }
 
 impl SecretStore {
@@ -125,13 +128,16 @@ impl SecretStore {
     /// When the store cannot be read under its present key, or not be written.
     pub fn rekey(&self, key: SecretsKey) -> Result<(), SecretsError> {
         let transaction = self.begin("secrets rekey")?;
-        let owners = self.read_owners()?;
         let protection = Protection::Key(key);
-        self.write_values(transaction.values(), &protection, None)?;
-        self.set_protection(protection);
-        if owners != Owners::default() {
-            self.write_owners(&owners)?;
+        let owners = transaction.owners();
+        if owners.is_none() {
+            // Owners that cannot be read are not given up.
+            self.read_owners_file()?;
         }
+        self.write_values(transaction.values(), owners, &protection, None)?;
+        self.set_protection(protection);
+        // It is encrypted under the old key, and the values' file has the owners now.
+        self.remove_owners_file();
         transaction.commit()
     }
 
@@ -156,7 +162,16 @@ impl SecretStore {
     /// When another writer holds the lock for too long, or the files cannot be read.
     pub fn begin(&self, purpose: &str) -> Result<Transaction<'_>, SecretsError> {
         let lock = self.lock(purpose)?;
-        Ok(Transaction::new(self, lock, self.load()?))
+        let mut loaded = self.load()?;
+        loaded.owners = match self.recorded_owners(&loaded) {
+            Ok(recorded) if recorded.owners != Owners::default() => Some(recorded.owners),
+            Ok(_) => loaded.owners,
+            Err(error) => {
+                tracing::warn!(%error, "the owners of secrets in this file are not known");
+                loaded.owners
+            }
+        };
+        Ok(Transaction::new(self, lock, loaded))
     }
 
     /// Refuses early what could not be written.
@@ -180,21 +195,31 @@ impl SecretStore {
     }
 
     pub(super) fn lock(&self, purpose: &str) -> Result<FileLock, SecretsError> {
-        let lock = FileLock::take(&self.directory.join(LOCK_FILE), purpose, self.patience)?;
+        self.lock_within(purpose, self.patience)
+    }
+
+    /// Takes the lock, waiting for up to `patience`.
+    pub(super) fn lock_within(
+        &self,
+        purpose: &str,
+        patience: Duration,
+    ) -> Result<FileLock, SecretsError> {
+        let lock = FileLock::take(&self.directory.join(LOCK_FILE), purpose, patience)?;
         files::remove_unfinished(&self.directory, files::UNFINISHED);
         Ok(lock)
     }
 
     pub(super) fn load(&self) -> Result<Loaded, SecretsError> {
         let path = self.values_file();
-        let (values, salt) = match files::read(&path)? {
-            None => (Values::default(), None),
+        let (values, owners, salt) = match files::read(&path)? {
+            None => Default::default(),
             Some(text) => decode(&path, &text, &self.protection())?,
         };
         Ok(Loaded {
             values,
             meta: self.load_meta()?,
             salt,
+            owners,
         })
     }
 
@@ -211,18 +236,20 @@ impl SecretStore {
     pub(super) fn write_own_values(
         &self,
         values: &Values,
+        owners: Option<&Owners>,
         salt: Option<Salt>,
     ) -> Result<(), SecretsError> {
-        self.write_values(values, &self.protection(), salt)
+        self.write_values(values, owners, &self.protection(), salt)
     }
 
     fn write_values(
         &self,
         values: &Values,
+        owners: Option<&Owners>,
         protection: &Protection,
         salt: Option<Salt>,
     ) -> Result<(), SecretsError> {
-        let text = encode(values, protection, salt)?;
+        let text = encode(values, owners, protection, salt)?;
         files::replace(
             &self.values_file(),
             text.as_bytes(),
@@ -261,12 +288,19 @@ impl SecretSource for SecretStore {
         Ok(Secrets::new(loaded.values, meta))
     }
 
-    fn owners(&self) -> Result<Owners, SecretsError> {
-        self.read_owners()
+    fn owners(&self) -> Result<RecordedOwners, SecretsError> {
+        self.recorded_owners(&self.load()?)
     }
 
-    fn record_owners(&self, owners: &Owners) -> Result<(), SecretsError> {
-        self.write_owners(owners)
+    fn record_owners(&self, owners: &Owners) -> Result<bool, SecretsError> {
+        if self.store_owners(owners)? {
+            return Ok(true);
+        }
+        let unchanged = self.read_owners_file().ok().flatten();
+        if unchanged.as_ref() != Some(owners) {
+            self.write_owners_file(owners)?;
+        }
+        Ok(false)
     }
 }
 
@@ -332,14 +366,15 @@ pub(super) fn opened(
 
 fn encode(
     values: &Values,
+    owners: Option<&Owners>,
     protection: &Protection,
     salt: Option<Salt>,
 ) -> Result<Zeroizing<String>, SecretsError> {
     // The bound of the size is the same without encryption.
-    if let Some(text) = sealed(&values.to_json()?, protection, salt)? {
+    if let Some(text) = sealed(&values.to_json_with(owners)?, protection, salt)? {
         return Ok(text);
     }
-    let text = yaml::to_string(&Shown(values))
+    let text = yaml::to_string(&Shown(values, None))
         .map_err(|error| SecretsError::InvalidDocument(error.to_string()))?;
     Ok(Zeroizing::new(format!("{INSECURE_HEAD}{text}")))
 }
@@ -348,7 +383,7 @@ fn decode(
     path: &Path,
     text: &[u8],
     protection: &Protection,
-) -> Result<(Values, Option<Salt>), SecretsError> {
+) -> Result<(Values, Option<Owners>, Option<Salt>), SecretsError> {
     let damaged = |reason: String| SecretsError::Damaged {
         path: path.to_owned(),
         reason,
@@ -356,16 +391,17 @@ fn decode(
     let is_plain = |text: &[u8]| Document::from_yaml(text).is_ok();
     match opened(path, text, protection, is_plain)? {
         Content::Encrypted(opened) => {
-            let document = Values::from_json(&opened.plain).map_err(|place| {
+            let mut document = Values::from_json(&opened.plain).map_err(|place| {
                 damaged(format!(
                     "what is encrypted is no document of secrets: {place}"
                 ))
             })?;
-            Ok((document.into_parts().0, opened.salt))
+            let owners = document.take_owners();
+            Ok((document.into_parts().0, owners, opened.salt))
         }
         Content::Plain => {
             let document = Document::from_yaml(text).map_err(damaged)?;
-            Ok((document.into_parts().0, None))
+            Ok((document.into_parts().0, None, None))
         }
     }
 }

@@ -14,7 +14,7 @@ use super::meta::{Meta, Status};
 use super::scoped::Owner;
 use super::store::{Loaded, SecretStore};
 use super::values::{Document, Values};
-use super::{Scope, Secret, SecretsError};
+use super::{Owners, Scope, Secret, SecretsError};
 use crate::file_lock::FileLock;
 use crate::manifest::DeclaredSecret;
 use crate::names::NamespaceName;
@@ -36,6 +36,7 @@ pub struct Transaction<'a> {
     before: Values,
     on_disk: Meta,
     salt: Option<Salt>,
+    owners: Option<Owners>,
     _lock: FileLock,
 }
 
@@ -48,12 +49,17 @@ impl<'a> Transaction<'a> {
             values: loaded.values,
             on_disk: loaded.meta,
             salt: loaded.salt,
+            owners: loaded.owners,
             _lock: lock,
         }
     }
 
     pub(super) fn values(&self) -> &Values {
         &self.values
+    }
+
+    pub(super) fn owners(&self) -> Option<&Owners> {
+        self.owners.as_ref()
     }
 
     pub(super) fn set(&mut self, key: &str, scope: &Scope, value: Secret) {
@@ -130,7 +136,9 @@ impl<'a> Transaction<'a> {
         }
         let stores = self.values != self.before;
         if stores {
-            self.store.write_own_values(&self.values, self.salt)?;
+            let owners = self.owners.as_ref();
+            self.store
+                .write_own_values(&self.values, owners, self.salt)?;
         }
         if self.meta == self.on_disk {
             return Ok(());

@@ -1,5 +1,5 @@
 //! The values themselves: `{global: {KEY: VALUE}, namespaces: {NAME: {KEY: VALUE}}, principals: {NAME: {KEY: VALUE}}}`, and
-//! that document as text.
+//! that document as text. The encrypted document has the owners of values, too: `{…, owners: {…}}`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
 use super::scoped::{Owner, Scoped};
-use super::{Scope, Secret, SecretsError, check_key};
+use super::{Owners, Scope, Secret, SecretsError, check_key};
 use crate::names::PrincipalName;
 use crate::yaml;
 
@@ -32,13 +32,37 @@ impl Values {
             .collect()
     }
 
-    /// As JSON: what is encrypted.
+    /// The values as JSON.
     pub(super) fn to_json(&self) -> Result<Zeroizing<Vec<u8>>, SecretsError> {
+        self.to_json_up_to(BYTES_MAX, None)
+    }
+
+    /// The document that is encrypted: the values and their owners, as JSON.
+    pub(super) fn to_json_with(
+        &self,
+        owners: Option<&Owners>,
+    ) -> Result<Zeroizing<Vec<u8>>, SecretsError> {
+        let values = self.to_json()?;
+        match owners {
+            // Owners take nothing from the space for values.
+            Some(_) => self.to_json_up_to(BYTES_MAX.saturating_mul(2), owners),
+            None => Ok(values),
+        }
+    }
+
+    fn to_json_up_to(
+        &self,
+        bytes_max: u64,
+        owners: Option<&Owners>,
+    ) -> Result<Zeroizing<Vec<u8>>, SecretsError> {
+        let too_large = |_| SecretsError::TooLarge(BYTES_MAX);
+        let recorded = owners.map_or(Ok(0), |it| serde_json::to_vec(it).map(|it| it.len()));
+        let recorded = recorded.map_err(too_large)?;
         // Room for everything, each byte escaped: a buffer that grows would leave copies behind.
-        let mut json = Zeroizing::new(Vec::with_capacity(self.bytes().saturating_mul(6) + 4096));
-        serde_json::to_writer(&mut *json, &Shown(self))
-            .map_err(|_| SecretsError::TooLarge(BYTES_MAX))?;
-        match json.len() as u64 > BYTES_MAX {
+        let room = self.bytes().saturating_mul(6) + recorded + 4096;
+        let mut json = Zeroizing::new(Vec::with_capacity(room));
+        serde_json::to_writer(&mut *json, &Shown(self, owners)).map_err(too_large)?;
+        match json.len() as u64 > bytes_max {
             true => Err(SecretsError::TooLarge(BYTES_MAX)),
             false => Ok(json),
         }
@@ -73,6 +97,9 @@ pub(super) struct Document {
     namespaces: Option<BTreeMap<String, Section>>,
     #[serde(default)]
     principals: Option<BTreeMap<String, Section>>,
+    /// In encrypted documents alone.
+    #[serde(default)]
+    owners: Option<Owners>,
 }
 
 /// The keys of one scope. YAML makes nothing of a line without anything behind it.
@@ -118,12 +145,20 @@ impl Document {
         // As a tree first: that reader notices a key that is written twice.
         yaml::from_slice::<Option<yaml::Mapping>>(text)
             .and_then(|_| yaml::from_slice::<Option<Self>>(text))
-            .map(Option::unwrap_or_default)
+            .map(|document| Self {
+                owners: None,
+                ..document.unwrap_or_default()
+            })
             .map_err(|error| {
                 let expected =
                     "expected `global:` and `namespaces:` with lines of the form KEY: VALUE";
                 format!("{}; {expected}", told(&error))
             })
+    }
+
+    /// The recorded owners of the values.
+    pub(super) fn take_owners(&mut self) -> Option<Owners> {
+        self.owners.take()
     }
 
     /// The values, and the keys that have none.
@@ -153,10 +188,15 @@ impl Document {
         (values, without)
     }
 
-    /// Refuses an edited text without its two sections: an editor that saved nothing must not take every secret away.
+    /// Refuses an edited text without its two sections: an editor that saved nothing must not take every secret away. And
+    /// one with owners, which nobody edits.
     pub(super) fn check_sections(&self, text: &[u8]) -> Result<(), SecretsError> {
         let sections = yaml::from_slice::<Option<yaml::Mapping>>(text);
         let sections = sections.ok().flatten().unwrap_or_default();
+        if sections.contains_key("owners") {
+            let message = "there is no section `owners:`; remove it".to_owned();
+            return Err(SecretsError::InvalidDocument(message));
+        }
         for section in ["global", "namespaces"] {
             if !sections.contains_key(section) {
                 let message = format!(
@@ -283,7 +323,7 @@ impl<'de> Deserialize<'de> for Value {
 }
 
 /// The document as it is written. Private to the store: nothing else may serialize a secret.
-pub(super) struct Shown<'a>(pub(super) &'a Values);
+pub(super) struct Shown<'a>(pub(super) &'a Values, pub(super) Option<&'a Owners>);
 
 struct Entries<'a>(&'a BTreeMap<String, Secret>);
 struct Named<'a>(&'a BTreeMap<String, BTreeMap<String, Secret>>);
@@ -292,11 +332,15 @@ impl Serialize for Shown<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         // Versions that know of no principals read the document, too, where it holds none.
         let principals = !self.0.principals.is_empty();
-        let mut map = serializer.serialize_map(Some(if principals { 3 } else { 2 }))?;
+        let sections = 2 + usize::from(principals) + usize::from(self.1.is_some());
+        let mut map = serializer.serialize_map(Some(sections))?;
         map.serialize_entry("global", &Entries(&self.0.global))?;
         map.serialize_entry("namespaces", &Named(&self.0.namespaces))?;
         if principals {
             map.serialize_entry("principals", &Named(&self.0.principals))?;
+        }
+        if let Some(owners) = self.1 {
+            map.serialize_entry("owners", owners)?;
         }
         map.end()
     }

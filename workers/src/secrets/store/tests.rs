@@ -272,7 +272,7 @@ fn values_that_cannot_be_a_variable_are_refused() {
         let large = Secret::new("x".repeat(90 * 1024));
         values.insert(&format!("K{at}"), &Scope::Global, large);
     }
-    let error = store.write_own_values(&values, None).unwrap_err();
+    let error = store.write_own_values(&values, None, None).unwrap_err();
     assert!(matches!(error, SecretsError::TooLarge(_)), "{error}");
     assert!(!store.has_values());
 }
