@@ -14,8 +14,13 @@ use humantime_serde::re::humantime::{format_duration, format_rfc3339_seconds};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
+use crate::regular_file::tighten;
+
 /// How often a taken lock is tried again.
 const TRY_EVERY: Duration = Duration::from_millis(25);
+
+/// Whoever may read the file may hold the lock.
+const MODE: u32 = 0o600;
 
 /// More than a holder writes.
 const HOLDER_MAX: u64 = 256;
@@ -110,7 +115,7 @@ fn open(path: &Path) -> io::Result<File> {
     options
         .read(true)
         .write(true)
-        .mode(0o600)
+        .mode(MODE)
         .custom_flags(flags.bits().cast_signed());
     match options.clone().create_new(true).open(path) {
         Ok(file) => {
@@ -125,7 +130,10 @@ fn open(path: &Path) -> io::Result<File> {
     let file = options.open(path)?;
     let metadata = file.metadata()?;
     match metadata.is_file() && metadata.nlink() <= 1 {
-        true => Ok(file),
+        true => {
+            tighten(&file, MODE);
+            Ok(file)
+        }
         false => Err(io::Error::other(
             "not a regular file of one name only; remove it",
         )),

@@ -6,7 +6,7 @@
 
 use std::fs::{self, File, FileType};
 use std::io::{self, Read as _};
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
@@ -64,13 +64,27 @@ pub fn open_log_of_the_operator(path: &Path, mode: u32) -> io::Result<File> {
     Ok(File::from(file))
 }
 
-/// Opens a regular file to read and write it, or makes it with this mode. A symbolic link in its place is refused.
+/// Opens a regular file to read and write it, or makes it with this mode. A file of this user that others may do more
+/// with is tightened to the mode. A symbolic link in its place is refused.
 ///
 /// # Errors
 ///
 /// As [`open`].
 pub(crate) fn open_or_make(path: &Path, mode: u32) -> io::Result<File> {
-    opened(path, OFlags::RDWR | OFlags::CREATE, mode, Links::Refused)
+    let file = opened(path, OFlags::RDWR | OFlags::CREATE, mode, Links::Refused)?;
+    tighten(&file, mode);
+    Ok(file)
+}
+
+/// Takes away the permissions of a file that are beyond a mode: whoever may read a lock may hold it, and a list of names tells
+/// names. A file of another user, and one that has further names, stays as it is.
+pub(crate) fn tighten(file: &File, mode: u32) {
+    let Ok(found) = file.metadata() else { return };
+    let beyond = found.mode() & 0o777 & !mode;
+    let own = found.uid() == rustix::process::geteuid().as_raw();
+    if beyond != 0 && own && found.nlink() == 1 {
+        let _ = file.set_permissions(fs::Permissions::from_mode(found.mode() & mode));
+    }
 }
 
 /// The content of a regular file of at most `max` bytes. A symbolic link in its place is refused.
@@ -190,6 +204,24 @@ mod tests {
         let follow: fn(&Path) -> io::Result<()> = |path| open_following(path).map(drop);
         assert!(follow(&at("link")).is_ok());
         assert!(told(follow, at("to-pipe")).contains("a named pipe"));
+    }
+
+    #[test]
+    fn a_file_that_others_may_do_too_much_with_is_tightened_unless_it_has_another_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("lock"), folder.path().join("other"));
+        let mode = || fs::metadata(&path).unwrap().mode() & 0o777;
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o664)).unwrap();
+        fs::hard_link(&path, &other).unwrap();
+        drop(open_or_make(&path, 0o600).unwrap());
+        assert_eq!(mode(), 0o664);
+        fs::remove_file(&other).unwrap();
+        drop(open_or_make(&path, 0o600).unwrap());
+        assert_eq!(mode(), 0o600);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
+        tighten(&open(&path).unwrap(), 0o600);
+        assert_eq!(mode(), 0o400, "nothing is added");
     }
 
     #[test]

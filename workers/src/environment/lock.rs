@@ -43,7 +43,7 @@ impl FileLock {
     /// Takes the lock if nobody holds it.
     pub(crate) fn try_take(path: &Path) -> Result<Option<Self>, EnvironmentError> {
         let failed = |error: std::io::Error| EnvironmentError::io("lock", path, &error);
-        let file = regular_file::open_or_make(path, 0o644).map_err(failed)?;
+        let file = regular_file::open_or_make(path, 0o600).map_err(failed)?;
         let held = file.metadata().map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             // Somebody may have removed the file between the two steps, and then another one is the lock.
@@ -96,6 +96,17 @@ impl Drop for LockOf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_other_user_can_hold_the_lock_nor_one_that_an_earlier_version_made() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("lock");
+        std::fs::write(&path, "").unwrap();
+        std::fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let _held = FileLock::try_take(&path).unwrap().unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn waits_for_the_holder_up_to_the_limit() {

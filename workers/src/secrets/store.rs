@@ -18,7 +18,7 @@ use super::{
     check_new_key, files,
 };
 use crate::file_lock::FileLock;
-use crate::yaml;
+use crate::{regular_file, yaml};
 
 /// The file of values.
 pub const VALUES_FILE: &str = "secrets.enc";
@@ -27,7 +27,7 @@ pub const META_FILE: &str = "secrets.meta.yaml";
 const LOCK_FILE: &str = "secrets.lock";
 
 const VALUES_MODE: u32 = 0o600;
-const META_MODE: u32 = 0o644;
+const META_MODE: u32 = 0o600;
 
 /// How long a writer waits for another one.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -225,6 +225,10 @@ impl SecretStore {
 
     pub(super) fn load_meta(&self) -> Result<Meta, SecretsError> {
         let path = self.meta_file();
+        // An earlier version made it readable to everybody.
+        if let Ok(file) = regular_file::open(&path) {
+            regular_file::tighten(&file, META_MODE);
+        }
         match files::read(&path)? {
             None => Ok(Meta::default()),
             Some(text) => {

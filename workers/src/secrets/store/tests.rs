@@ -67,7 +67,7 @@ fn no_value_stands_in_any_file_and_the_modes_are_tight() {
         .unwrap();
     for (name, mode) in [
         ("secrets.enc", 0o600),
-        ("secrets.meta.yaml", 0o644),
+        ("secrets.meta.yaml", 0o600),
         ("secrets.lock", 0o600),
     ] {
         let path = folder.path().join(name);
@@ -80,6 +80,16 @@ fn no_value_stands_in_any_file_and_the_modes_are_tight() {
         );
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+    // As earlier versions left them.
+    let files = ["secrets.meta.yaml", "secrets.lock"].map(|name| folder.path().join(name));
+    for file in &files {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    drop(store(folder.path()).begin("edit").unwrap());
+    for file in &files {
+        let mode = file.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", file.display());
+    }
 }
 
 #[test]
