@@ -599,6 +599,69 @@ async fn explain_and_rest_know_of_an_aggregate_what_its_members_say() {
     assert_eq!(refused_by(&system), [rule], "{system:#}");
 }
 
+#[tokio::test]
+async fn an_aggregate_refuses_a_closed_tool_and_a_missing_one_in_the_same_words() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        fs::write(&file, text).unwrap();
+        file
+    };
+    let aggregates = json!({
+        "both": {"config": file("both.toml", BOTH)},
+        "outer": {"config": file("outer.toml", OUTER)},
+    });
+    let house = [
+        ("work", "work.py", PROJECTS),
+        ("closed", "closed.py", PROJECTS),
+    ];
+    let limit = json!({
+        "key": ["principal", "tool"], "rate": 1, "burst": 1000, "unit": "tool_call", "namespace": "both",
+    });
+    let config = json!({"toolman": aggregates, "admission": {"rate_limits": [limit]}});
+    let gateway = Gateway::with_tools(house).config(config).start().await;
+    let (key, _) = create(&gateway, &["--scope", "write,read"]);
+    is_known(&gateway, &key).await;
+    for (aggregate, shown, closed, missing) in [
+        ("both", "work_project_list", "work_other", "work_nothing"),
+        (
+            "outer",
+            "in_work_project_list",
+            "in_work_other",
+            "in_work_nothing",
+        ),
+    ] {
+        eventually("the members are known", async || {
+            let names = listed_in(&gateway, &key, aggregate).await;
+            names.iter().any(|it| it == shown).then_some(())
+        })
+        .await;
+        let session = Session::start_as(&gateway, aggregate, "2025-11-25", &key, json!({})).await;
+        let over_mcp = async |tool: &str| {
+            let params = json!({"name": tool, "arguments": {}});
+            let answer = session.request(1, "tools/call", params).await.to_string();
+            assert!(answer.contains(&format!("the tool {tool}")), "{answer}");
+            answer.replace(tool, "TOOL")
+        };
+        assert_eq!(over_mcp(closed).await, over_mcp(missing).await);
+        let over_rest = async |tool: &str| {
+            let request = gateway.client.post(gateway.url(&format!("/tools/{tool}")));
+            let request = request.bearer_auth(&key).header("X-Namespace", aggregate);
+            let answer = request.json(&json!({})).send().await.unwrap();
+            let mut names: Vec<_> = answer.headers().keys().map(ToString::to_string).collect();
+            names.sort();
+            let head = (answer.status().as_u16(), names);
+            let body: Value = answer.json().await.unwrap();
+            let told = format!("{} {}", body["error"]["code"], body["error"]["message"]);
+            assert!(told.contains(&format!("the tool {tool}")), "{body}");
+            (head, told.replace(tool, "TOOL"))
+        };
+        let refused = over_rest(closed).await;
+        assert_eq!(refused.0.0, 403, "{refused:?}");
+        assert_eq!(refused, over_rest(missing).await);
+    }
+}
+
 #[test]
 fn keys_are_made_before_the_first_start_and_listed_as_a_table() {
     let folder = tempfile::TempDir::new().unwrap();

@@ -85,11 +85,6 @@ impl<'a> Asked<'a> {
         self.visible.shows(self, entry)
     }
 
-    /// Whether a tool is hidden by the scopes of the caller's credential alone.
-    pub(super) fn is_out_of_scope(&self, entry: &Entry) -> bool {
-        self.visible.is_out_of_scope(self, entry)
-    }
-
     /// Whether an entry can be used: turned on, in the outermost aggregate.
     pub(super) fn is_active(&self, entry: &Entry) -> bool {
         self.active.is_all || entry.is_active(&self.active.toolset)

@@ -21,13 +21,11 @@ use crate::protocol::code;
 use crate::upstream::{IncomingRequest, Prepared};
 
 impl Asked<'_> {
-    /// A tool by its published name, if it is there for this caller and active; also if the caller's scopes do not open
-    /// the tool, so that the engine refuses the member's call.
+    /// A tool by its published name, if it is there for this caller and active.
     pub(super) fn active_tool(&self, name: &str) -> Result<&Entry, Said> {
         let found = self.catalogue.tool(name);
-        let known = |entry: &&Entry| self.is_visible(entry) || self.is_out_of_scope(entry);
-        match found.filter(known) {
-            Some(entry) if self.is_active(entry) || !self.is_visible(entry) => Ok(entry),
+        match found.filter(|entry| self.is_visible(entry)) {
+            Some(entry) if self.is_active(entry) => Ok(entry),
             Some(_) => Err(Said::unknown(format!(
                 "{name} is not active: call {ACTIVATE} with tools_on: [\"{name}\"] first"
             ))),
@@ -109,9 +107,8 @@ impl Asked<'_> {
                 return self.to_member(request, entry, published, params).await;
             }
             Target::Closed(tool) => {
-                let facts = self.facts(request.method, &name, arguments);
-                let refused = insufficient_scope(&tool);
-                return Ok(Prepared::Call(OwnCall::refused(facts, refused)));
+                let call = self.closed(request.method, &tool, arguments);
+                return Ok(Prepared::Call(call));
             }
             Target::Nothing(said) => said,
         };
@@ -136,7 +133,7 @@ impl Asked<'_> {
                 self.count_call();
                 (entry, inner.tool, inner.arguments.get().to_owned().into())
             }
-            Target::Closed(tool) => return Err(insufficient_scope(&tool)),
+            Target::Closed(tool) => return Ok(self.closed("tools/call", &tool, arguments)),
             Target::Nothing(said) => {
                 let facts = self.facts("tools/call", tool, arguments);
                 return Ok(self.answered(facts, &said, code::INVALID_PARAMS));
@@ -192,6 +189,13 @@ impl Asked<'_> {
                 .catalogue
                 .tool(name)
                 .is_some_and(|entry| self.is_visible(entry))
+    }
+
+    /// The call of a tool that the caller's scopes do not open. The aggregate refuses the call itself, under the name that
+    /// the caller wrote: no member is asked, so that the answer is the same whether or not there is such a tool.
+    fn closed(&self, method: &str, tool: &str, arguments: Bytes) -> Arc<dyn UpstreamCall> {
+        let facts = self.facts(method, tool, arguments);
+        OwnCall::refused(facts, insufficient_scope(tool))
     }
 
     fn count_call(&self) {

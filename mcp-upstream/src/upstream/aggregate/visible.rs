@@ -44,25 +44,6 @@ impl Visible {
                 }))
     }
 
-    /// Whether a tool is hidden by the scopes of the caller's credential alone. The engine is to refuse its call, as it
-    /// does where no aggregate stands between.
-    pub(super) fn is_out_of_scope(&self, asked: &Asked<'_>, entry: &Entry) -> bool {
-        let caller = asked.cx.caller;
-        if caller.grant.is_none() || !asked.cx.view().allows_tool(&entry.published) {
-            return false;
-        }
-        let Some(namespace) = self.member(asked, entry.member) else {
-            return false;
-        };
-        if super::is_aggregate(namespace) {
-            return inside(asked, namespace, entry, |inner, entry| {
-                inner.is_out_of_scope(entry)
-            });
-        }
-        let opened = View::of(caller, namespace).opens_tool(&entry.own);
-        !opened && namespace.policy.allows_tool(&entry.own)
-    }
-
     /// A member that the caller may know of.
     fn member(&self, asked: &Asked<'_>, at: usize) -> Option<&Arc<Namespace>> {
         let known = self.0.get(at)?.get_or_init(|| {
