@@ -108,10 +108,16 @@ pub fn arguments<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Vec<String
         match now {
             Next::Masked => return value(argument),
             Next::Pair => return pair(argument),
-            Next::Shown | Next::Separator => {}
+            // After another option, the one before stood alone.
+            Next::Login if !argument.starts_with('-') => return login(argument),
+            Next::Password if !argument.starts_with('-') => return password(argument),
+            Next::Shown | Next::Separator | Next::Login | Next::Password => {}
         }
         if !argument.starts_with('-') {
             return text(argument);
+        }
+        if let Some(shown) = attached(argument) {
+            return shown;
         }
         let Some((name, said)) = argument.split_once('=') else {
             next = after_option(argument);
@@ -120,10 +126,137 @@ pub fn arguments<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Vec<String
         match after_option(name) {
             Next::Masked => format!("{name}={}", value(said)),
             Next::Pair => format!("{name}={}", pair(said)),
+            Next::Login => format!("{name}={}", login(said)),
+            Next::Password => format!("{name}={}", password(said)),
             Next::Shown | Next::Separator => text(argument),
         }
     });
     masked.collect()
+}
+
+/// An option of one letter with its value attached, masked: `-pPASSWORD`, `-uUSER:PASSWORD`, `-HName: value`, `-eNAME=value`.
+/// None for other arguments. `-p8080` is a port, and `-python` an option of its own.
+fn attached(argument: &str) -> Option<String> {
+    let mut letters = argument.strip_prefix('-')?.chars();
+    let letter = letters.next()?;
+    let said = letters.as_str();
+    if said.is_empty() || said.starts_with('=') {
+        return None;
+    }
+    let shown = match letter {
+        'p' if is_long_name(argument) || is_port(said) => return None,
+        'p' => value(said),
+        'u' | 'U' if said.contains([':', '%']) => login(said),
+        'H' if said.contains(':') => pair(said),
+        'e' if is_variable(said) => pair(said),
+        _ => return None,
+    };
+    Some(format!("-{letter}{shown}"))
+}
+
+/// Whether an argument with one dash that begins with `-p` is the name of an option of several letters.
+fn is_long_name(argument: &str) -> bool {
+    const NAMES: [&str; 44] = [
+        "package",
+        "packages",
+        "page",
+        "parallel",
+        "param",
+        "params",
+        "pass",
+        "passcode",
+        "passphrase",
+        "passwd",
+        "password",
+        "pat",
+        "path",
+        "paths",
+        "pattern",
+        "patterns",
+        "persist",
+        "pid",
+        "pidfile",
+        "pin",
+        "plaintext",
+        "platform",
+        "plugin",
+        "plugins",
+        "policy",
+        "poll",
+        "pool",
+        "port",
+        "ports",
+        "pprof",
+        "prefix",
+        "pretty",
+        "print",
+        "prod",
+        "production",
+        "profile",
+        "progress",
+        "project",
+        "protocol",
+        "proxy",
+        "public",
+        "pull",
+        "pwd",
+        "python",
+    ];
+    let name = argument.split_once('=').map_or(argument, |(name, _)| name);
+    NAMES.contains(&name.trim_start_matches('-'))
+}
+
+/// Whether a text begins as `NAME=` does.
+fn is_variable(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+    text.split_once('=')
+        .is_some_and(|(name, _)| !name.is_empty() && name.bytes().all(allowed))
+}
+
+/// Whether a text is a port, or a mapping of ports as containers have: `8080`, `8080:80/tcp`, `127.0.0.1:8080:80`.
+fn is_port(text: &str) -> bool {
+    /// A longer row of digits is no port.
+    const DIGITS_MAX: usize = 5;
+    let ports = match text.rsplit_once('/') {
+        Some((ports, "tcp" | "udp" | "sctp")) => ports,
+        _ => text,
+    };
+    let is_number =
+        |part: &str| part.len() <= DIGITS_MAX && part.bytes().all(|byte| byte.is_ascii_digit());
+    !ports.is_empty() && ports.split([':', '.', '-']).all(is_number)
+}
+
+/// The value of `-p` in an argument of its own: a password, unless it is a port, a path, a variable, or a word such as the name
+/// of a package.
+fn password(text: &str) -> String {
+    let is_word = text
+        .bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte == b'-' || byte == b'_');
+    let is_place = text.contains('/') || text.starts_with(['.', '~', '@', '$']);
+    let is_file = text.rsplit_once('.').is_some_and(|(_, end)| {
+        matches!(end, "json" | "js" | "py" | "toml" | "ts" | "yaml" | "yml")
+    });
+    match is_port(text) || is_word || is_place || is_file {
+        true => self::text(text),
+        false => value(text),
+    }
+}
+
+/// `USER:PASSWORD` or `USER%PASSWORD` with the password masked; a user alone is shown.
+fn login(text: &str) -> String {
+    if text.contains("://") {
+        return url(text);
+    }
+    let Some(at) = text.find([':', '%']) else {
+        return self::text(text);
+    };
+    let (user, said) = text.split_at(at + 1);
+    let is_id = |it: &str| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit());
+    // The user and the group of a container, as in `-u 1000:1000`.
+    match said.is_empty() || (is_id(&user[..at]) && is_id(said)) {
+        true => text.to_owned(),
+        false => format!("{user}{}", value(said)),
+    }
 }
 
 /// The keys of a server, as a file or the configuration has them.
@@ -190,11 +323,19 @@ enum Next {
     Pair,
     /// A credential, where a colon or an equals sign follows first.
     Separator,
+    /// A user, perhaps with a password behind a colon.
+    Login,
+    /// A password, unless it looks like a port, a path or a name.
+    Password,
 }
 
 fn after_option(name: &str) -> Next {
     match name {
         "-H" | "--header" | "--headers" | "-e" | "--env" => Next::Pair,
+        "-u" | "-U" | "--user" | "--username" | "--login" | "--proxy-user" | "--http-user" => {
+            Next::Login
+        }
+        "-p" => Next::Password,
         _ if is_secret(name) => Next::Masked,
         _ => Next::Shown,
     }
@@ -228,6 +369,9 @@ fn in_text(word: &str, next: &mut Next) -> String {
     if now == Next::Masked {
         return value(word);
     }
+    if let Some(shown) = of_option(word, now, next) {
+        return shown;
+    }
     if word.contains("://") {
         // `URL=https://…` has its name before the address.
         return url(word);
@@ -257,6 +401,33 @@ fn in_text(word: &str, next: &mut Next) -> String {
         (false, _) => Next::Shown,
     };
     word.to_owned()
+}
+
+/// A word of a text that is an option for a user or a password, or follows one. None for other words.
+fn of_option(word: &str, now: Next, next: &mut Next) -> Option<String> {
+    if !word.starts_with('-') {
+        return match now {
+            Next::Login => Some(login(word)),
+            Next::Password => Some(password(word)),
+            _ => None,
+        };
+    }
+    if let Some(shown) = attached(word) {
+        return Some(shown);
+    }
+    let (name, said) = match word.split_once('=') {
+        Some((name, said)) => (name, Some(said)),
+        None => (word, None),
+    };
+    match (after_option(name), said) {
+        (Next::Login, Some(said)) => Some(format!("{name}={}", login(said))),
+        (Next::Password, Some(said)) => Some(format!("{name}={}", password(said))),
+        (after @ (Next::Login | Next::Password), None) => {
+            *next = after;
+            Some(word.to_owned())
+        }
+        _ => None,
+    }
 }
 
 fn is_gap(c: char) -> bool {
@@ -406,6 +577,51 @@ mod tests {
             }
             assert!(!masked.contains("c4n4ry"), "{masked}");
         }
+    }
+
+    #[test]
+    fn passwords_of_short_options_and_of_users_are_masked_and_ports_and_names_are_shown() {
+        for (written, shown) in [
+            ("-pHUNT1", "-p***MASKED***"),
+            ("-phunter", "-p***MASKED***"),
+            ("-p=HUNT1", "-p=***MASKED***"),
+            ("-p HUNT1", "-p ***MASKED***"),
+            ("-p123456", "-p***MASKED***"),
+            ("-p${DB_PASSWORD}", "-p${DB_PASSWORD}"),
+            ("-u user:HUNT9", "-u user:***MASKED***"),
+            ("-uuser:HUNT9", "-uuser:***MASKED***"),
+            ("-U user%HUNT9", "-U user%***MASKED***"),
+            ("--user user:HUNT9", "--user user:***MASKED***"),
+            ("--user=user:HUNT9", "--user=user:***MASKED***"),
+            ("--proxy-user user:HUNT9", "--proxy-user user:***MASKED***"),
+            ("--proxy-user=user:HUNT9", "--proxy-user=user:***MASKED***"),
+            ("-user=user:HUNT9", "-user=user:***MASKED***"),
+            ("-u user:${PASSWORD}", "-u user:${PASSWORD}"),
+            ("-HX-Any:HUNT9", "-HX-Any:***MASKED***"),
+            ("-eANY=HUNT9", "-eANY=***MASKED***"),
+            ("-p8080", "-p8080"),
+            ("-p8080:80/tcp", "-p8080:80/tcp"),
+            ("-p 127.0.0.1:8080:80", "-p 127.0.0.1:8080:80"),
+            ("-python", "-python"),
+            ("-port=8080", "-port=8080"),
+            ("-path /srv/data", "-path /srv/data"),
+            ("-y -p @scope/pkg@1.2.3 run", "-y -p @scope/pkg@1.2.3 run"),
+            ("-p tsconfig.json", "-p tsconfig.json"),
+            ("-p -v", "-p -v"),
+            ("-u server.py", "-u server.py"),
+            ("-u root -v", "-u root -v"),
+            ("-u 1000:1000", "-u 1000:1000"),
+        ] {
+            let apart = arguments(written.split(' ')).join(" ");
+            assert_eq!(apart, shown, "as arguments");
+            assert_eq!(text(&format!("run {written}")), format!("run {shown}"));
+        }
+        assert_eq!(
+            text("mysql -u root -pHUNT1 && curl -u 'me:HUNT9' http://h/"),
+            "mysql -u root -p***MASKED*** && curl -u 'me:***MASKED***' http://h/"
+        );
+        let shown = server(&json!({"command": "mysql", "args": ["-uroot", "-pHUNT1"]}));
+        assert_eq!(shown["args"], json!(["-uroot", "-p***MASKED***"]));
     }
 
     #[test]
