@@ -246,8 +246,8 @@ fn check_names_file_and_line_of_mistakes_in_a_folder_that_no_gateway_serves() {
 
 #[tokio::test]
 async fn check_imports_the_files_of_a_served_folder_with_its_variables_and_hides_secrets() {
-    let imports = "import os\n\nimport not_there\n";
-    let raises = "import os\nassert os.environ['REGION'] == 'eu'\nraise ValueError('no ' + os.environ['API_KEY'])\n";
+    let imports = "from fastmcp.tools import tool\n\nimport not_there\n\n@tool\ndef one() -> int:\n    return not_there.one\n";
+    let raises = "import os\nfrom fastmcp.tools import tool\nassert os.environ['REGION'] == 'eu'\nraise ValueError('no ' + os.environ['API_KEY'])\n\n@tool\ndef two() -> int:\n    return 2\n";
     let gateway = Gateway::with_tools([
         ("author", "raises.py", RAISES),
         ("author", "imports.py", imports),
@@ -267,7 +267,7 @@ async fn check_imports_the_files_of_a_served_folder_with_its_variables_and_hides
         text.contains("imports.py:3: No module named 'not_there'"),
         "{text}"
     );
-    assert!(text.contains("secret.py:3: KeyError: 'API_KEY'"), "{text}");
+    assert!(text.contains("secret.py:4: KeyError: 'API_KEY'"), "{text}");
     assert!(!text.contains("raises.py"), "{text}");
 }
 

@@ -662,6 +662,77 @@ async fn an_aggregate_refuses_a_closed_tool_and_a_missing_one_in_the_same_words(
     }
 }
 
+#[tokio::test]
+async fn keys_of_a_configured_token_open_no_more_than_its_entry_and_end_with_it() {
+    let static_token = "a-static-token";
+    let tokens = |token: &str, namespaces: &[&str]| json!([{"name": "ops", "sha256": sha256(token), "namespaces": namespaces}]);
+    let own = &["_system", "work"][..];
+    let (builder, address) = with_manager(Gateway::with_tools([
+        ("work", "work.py", PROJECTS),
+        ("calc", "math.py", tools::MATH),
+    ]));
+    let config = json!({"admission": {"tokens": tokens(static_token, own)}});
+    let gateway = builder.config(config).start().await;
+    let manager = Manager::open_as(address, static_token).await;
+    for (namespaces, name) in [(json!(["*", "_system"]), "ci"), (json!(["calc"]), "ci")] {
+        let wide = json!({"name": name, "scopes": ["admin"], "namespaces": namespaces});
+        let refused = manager.call("token_create", wide).await;
+        assert!(
+            refused.error().contains("_system, work alone"),
+            "{refused:?}"
+        );
+    }
+    let made = manager.call("token_create", json!({"name": "ci", "scopes": ["admin"]}));
+    let made = made.await.value();
+    assert_eq!(made["principal"], "key:token:ops/ci");
+    assert_eq!(made["made_by"], "ops");
+    assert_eq!(made["namespaces"], json!(own));
+    let key = made["token"].as_str().unwrap().to_owned();
+    let child = Manager::open_as(address, &key).await;
+    let child = child.call(
+        "token_create",
+        json!({"name": "deeper", "scopes": ["read"], "namespaces": ["work"]}),
+    );
+    let child = child.await.value();
+    assert_eq!(child["principal"], "key:token:ops/ci/deeper");
+    let child = child["token"].as_str().unwrap().to_owned();
+    // The operator's token makes keys as before.
+    let operator = Manager::open(address).await;
+    let free = json!({"name": "ci", "scopes": ["read"], "namespaces": ["*"]});
+    let free = operator.call("token_create", free).await.value();
+    assert_eq!(
+        (&free["principal"], &free["made_by"]),
+        (&json!("key:ci"), &Value::Null)
+    );
+    let free = free["token"].as_str().unwrap().to_owned();
+    assert_eq!(call(&gateway, &key, "project_list").await.0, 200);
+
+    for (entries, counts) in [
+        // Another token under the name, fewer namespaces, none at all, and the entry again.
+        (tokens("another-token", own), false),
+        (tokens(static_token, own), true),
+        (tokens(static_token, &["work"]), false),
+        (tokens(static_token, &["*", "_system"]), true),
+        (json!([]), false),
+    ] {
+        gateway.reconfigure(json!({"admission": {"tokens": entries}}));
+        gateway.signal(Signal::HUP);
+        eventually("the keys follow the entry", async || {
+            let status = call(&gateway, &key, "project_list").await.0;
+            (status == if counts { 200 } else { 401 }).then_some(())
+        })
+        .await;
+        let status = call(&gateway, &child, "project_list").await.0;
+        assert_eq!(status == 200, counts, "{entries}");
+        assert_eq!(call(&gateway, &free, "project_list").await.0, 200);
+    }
+    let operator = Manager::open(address).await;
+    let listed = operator.call("token_list", json!({})).await.value();
+    let listed = listed["tokens"].as_array().unwrap();
+    let of = |id: &Value| listed.iter().find(|it| it["id"] == *id).unwrap();
+    assert_eq!(of(&made["id"])["state"], "revoked");
+}
+
 #[test]
 fn keys_are_made_before_the_first_start_and_listed_as_a_table() {
     let folder = tempfile::TempDir::new().unwrap();

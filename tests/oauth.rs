@@ -6,6 +6,7 @@ use ring::hmac;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::support::manager::{Manager, with_manager};
 use crate::support::{DEADLINE, Gateway, TOKEN, eventually, eventually_within, tools};
 
 mod issuer;
@@ -88,6 +89,59 @@ fn challenge(response: &reqwest::Response) -> String {
 
 async fn status(gateway: &Gateway, token: &str) -> u16 {
     call(gateway, "add", token).await.0
+}
+
+#[tokio::test]
+async fn keys_of_an_access_token_open_no_more_than_the_token_and_end_with_it() {
+    let issuer = Issuer::start("one").await;
+    let mut config = config(&[&issuer]);
+    config["admission"]["oauth"][0]["namespaces"] = json!({"claim": "spaces"});
+    let (builder, address) = with_manager(Gateway::with_tools([
+        ("calc", "math_tools.py", tools::MATH),
+        ("shared", "math_tools.py", tools::MATH),
+    ]));
+    let gateway = builder.env("IDP_SECRET", "hunter2").config(config.clone());
+    let gateway = gateway.start().await;
+    has_keys(&gateway, &[&issuer]).await;
+    let ends = seconds() + 25;
+    // The leeway of 60 seconds belongs to the token.
+    let token = issuer.token(json!({"spaces": ["_system", "calc"], "exp": ends - 60}));
+    let manager = Manager::open_as(address, &token).await;
+    for wide in [json!(["*", "_system"]), json!(["shared"])] {
+        let asked = json!({"name": "ci", "scopes": ["admin"], "namespaces": wide});
+        let refused = manager.call("token_create", asked).await;
+        assert!(
+            refused.error().contains("_system, calc alone"),
+            "{refused:?}"
+        );
+    }
+    let asked = json!({"name": "ci", "scopes": ["admin"], "expires": "90d"});
+    let made = manager.call("token_create", asked).await.value();
+    let ada = format!("oauth:{}#ada", issuer.url);
+    assert_eq!(made["principal"], format!("key:{ada}/ci"));
+    assert_eq!(
+        (&made["made_by"], &made["namespaces"]),
+        (&json!(ada), &json!(["_system", "calc"]))
+    );
+    let key = made["token"].as_str().unwrap().to_owned();
+    assert_eq!(status(&gateway, &key).await, 200);
+    // Another audience: the entry stands behind the key no more.
+    let mut changed = config.clone();
+    changed["admission"]["oauth"][0]["audience"] = json!("https://other.example");
+    for (config, expected) in [(changed, 401), (config, 200)] {
+        gateway.reconfigure(config);
+        gateway.signal(Signal::HUP);
+        eventually("the key follows the entry", async || {
+            (status(&gateway, &key).await == expected).then_some(())
+        })
+        .await;
+    }
+    eventually_within(
+        Duration::from_secs(60),
+        "the key ends with the token",
+        async || (status(&gateway, &key).await == 401).then_some(()),
+    )
+    .await;
 }
 
 #[tokio::test]

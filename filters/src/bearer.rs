@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use tooldock_workers::grant::Grant;
-use tooldock_workers::keys::{self, KeyLimit, KeyRefusal, KeyTables};
+use tooldock_workers::keys::{self, KeyLimit, KeyMaker, KeyRefusal, KeyTables};
 pub use tooldock_workers::names::ANONYMOUS;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::namespace_scope::NamespaceScope;
@@ -23,6 +23,7 @@ use crate::basic;
 use crate::config::TokenConfig;
 use crate::fields::{Field, Fields};
 use crate::fingerprint::Fingerprints;
+use crate::makers;
 use crate::oauth::{Oauth, Pending, TokenVerdict};
 use crate::rejection::Rejection;
 use crate::token::{SecretToken, TokenDigest};
@@ -46,6 +47,8 @@ pub struct Principal {
     pub(crate) ends: Option<SystemTime>,
     /// The limits of the API key, which come on top of those of the configuration.
     pub(crate) limits: Arc<[KeyLimit]>,
+    /// The maker of API keys that the principal asks for.
+    pub(crate) maker: KeyMaker,
 }
 
 impl Principal {
@@ -57,7 +60,13 @@ impl Principal {
             grant: None,
             ends: None,
             limits: Arc::default(),
+            maker: KeyMaker::default(),
         }
+    }
+
+    /// The same as a maker of API keys.
+    pub(crate) fn making(self, maker: KeyMaker) -> Self {
+        Self { maker, ..self }
     }
 
     /// Whom an access token stands for.
@@ -77,6 +86,11 @@ impl Principal {
     /// When the credential ends: nobody may stay longer by it. None where it does not end by itself.
     pub fn ends(&self) -> Option<SystemTime> {
         self.ends
+    }
+
+    /// The maker of API keys that the principal asks for.
+    pub fn maker(&self) -> &KeyMaker {
+        &self.maker
     }
 
     /// The limits of an API key; none for other credentials.
@@ -197,11 +211,13 @@ impl Tokens {
         for token in tokens {
             let namespaces = NamespaceScope::new(&token.namespaces)?;
             let principal = Principal::unlimited(&token.name, namespaces);
+            let principal = principal.making(makers::of_token(token));
             by_digest.insert(token.sha256, Arc::new(principal));
         }
         // Last, so that the unrestricted token stays that even where it is listed too.
         if let Some(bearer) = bearer {
             let unrestricted = Principal::unlimited(BEARER, NamespaceScope::UNRESTRICTED);
+            let unrestricted = unrestricted.making(KeyMaker::Operator);
             by_digest.insert(bearer.digest(), Arc::new(unrestricted));
         }
         Ok(Self {
@@ -307,6 +323,7 @@ impl Tokens {
             grant: Some(Arc::clone(key.grant())),
             ends: key.record().expires,
             limits: Arc::clone(key.limits()),
+            maker: KeyMaker::Key(key.record().id),
         }))
     }
 }

@@ -11,6 +11,7 @@ use tooldock_workers::namespace_scope::NamespaceScope;
 
 use crate::bearer::Principal;
 use crate::config::CertificateConfig;
+use crate::makers;
 
 /// A name that a certificate gives its owner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -137,6 +138,7 @@ impl Certificates {
                 .map_err(|(key, message)| format!("[{place}].{key}: {message}"))?;
             let namespaces = NamespaceScope::new(&certificate.namespaces)?;
             let principal = Principal::unlimited(&certificate.name, namespaces);
+            let principal = principal.making(makers::of_certificate(certificate));
             by_name.entry(name).or_default().push(Entry {
                 place,
                 listeners: certificate.listeners.clone(),

@@ -43,6 +43,7 @@ mod flood;
 pub mod head;
 pub mod host;
 mod limits;
+mod makers;
 mod manager;
 pub mod media;
 pub mod namespace;

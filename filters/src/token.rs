@@ -33,6 +33,11 @@ impl TokenDigest {
         Self(std::array::from_fn(|at| u64::from_ne_bytes(words[at])))
     }
 
+    /// The digest itself.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.0.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
     /// Whether both are equal, in time that does not depend on where they differ.
     pub(crate) fn matches(&self, other: &Self) -> bool {
         self.0.as_slice().ct_eq(&other.0).into()

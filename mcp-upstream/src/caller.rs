@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use tooldock_workers::budget::{Budget, BudgetNote};
 use tooldock_workers::grant::Grant;
-use tooldock_workers::keys::KeyLimit;
+use tooldock_workers::keys::{KeyLimit, KeyMaker};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Namespace;
 
@@ -35,6 +35,8 @@ pub struct Caller {
     pub visibility: Visibility,
     /// What the credential's scopes allow; None where the credential has none and so opens every tool.
     pub grant: Option<Arc<Grant>>,
+    /// The maker of API keys that the caller asks for.
+    pub maker: KeyMaker,
     /// The process at the other end, where the caller came by the relay's socket.
     pub relay: Option<Arc<RelayPeer>>,
     /// The handle of a toolset that the address of the request names.

@@ -22,6 +22,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::gate::Gate;
 use tooldock_workers::grant::{Grant, GrantSource};
+use tooldock_workers::keys::KeyMaker;
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::parking::Parking;
@@ -66,6 +67,7 @@ pub(crate) fn caller() -> Caller {
         headers: None,
         visibility: Visibility::All,
         grant: None,
+        maker: KeyMaker::default(),
         relay: None,
         toolset: None,
         note: None,

@@ -37,6 +37,7 @@ fn load(arguments: &KeysArgs) -> Result<Effective, String> {
 
 fn command(arguments: KeysArgs, effective: &Effective) -> Result<String, KeysError> {
     let store = KeyStore::open(effective.keys_file(), effective.scopes())?;
+    store.set_makers(effective.config.admission.key_makers());
     match arguments.command {
         KeysCommand::Create(new) => {
             let made = store.create(wanted(new))?;

@@ -176,6 +176,7 @@ impl Reconfigure {
         self.connection_limits.store(Arc::new(limits));
         self.answers.set_total(rules::answers_total(&next));
         self.keys.set_scopes(next.scopes());
+        self.keys.set_makers(next.config.admission.key_makers());
         self.reloader.set_namespaces(next.config.namespaces.clone());
         self.reloader.set_servers(next.config.upstreams.clone());
         self.reloader.set_aggregates(next.config.toolman.clone());

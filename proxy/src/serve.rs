@@ -107,6 +107,7 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
     }
     let control = control_runtime()?;
     let keys = Arc::new(KeyStore::open(effective.keys_file(), effective.scopes())?);
+    keys.set_makers(effective.config.admission.key_makers());
     let admission = rules::admission(&effective, keys.tables()).map_err(|error| anyhow!(error))?;
     let rules = Arc::new(ArcSwap::from_pointee(rules::rules(&effective, admission)));
     let parts = Parts::build(&effective, data, &control, &rules, &keys)?;

@@ -29,6 +29,7 @@ use tooldock_workers::answers::AnswerBudget;
 use tooldock_workers::budget::Budget;
 use tooldock_workers::config::NamespacesConfig;
 use tooldock_workers::external::ProcessHost;
+use tooldock_workers::keys::KeyMaker;
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Registry, Snapshot};
@@ -163,6 +164,7 @@ fn caller(namespace: NamespaceName) -> Caller {
         headers: None,
         visibility: Visibility::All,
         grant: None,
+        maker: KeyMaker::default(),
         note: None,
         key_limits: None,
         budget: None,

@@ -14,6 +14,7 @@ pub struct Manager {
     pub address: SocketAddr,
     client: reqwest::Client,
     session: String,
+    token: String,
     /// The output schema of each tool that the listener publishes.
     output_schemas: HashMap<String, Validator>,
 }
@@ -66,10 +67,16 @@ pub fn with_manager(builder: Builder) -> (Builder, SocketAddr) {
 impl Manager {
     /// Opens a session.
     pub async fn open(address: SocketAddr) -> Self {
+        Self::open_as(address, TOKEN).await
+    }
+
+    /// Opens a session with another token.
+    pub async fn open_as(address: SocketAddr, token: &str) -> Self {
         let mut manager = Self {
             address,
             client: reqwest::Client::new(),
             session: String::new(),
+            token: token.to_owned(),
             output_schemas: HashMap::new(),
         };
         let message = json!({"jsonrpc": "2.0", "id": "init-1", "method": "initialize", "params": {
@@ -93,7 +100,7 @@ impl Manager {
         let mut request = self
             .client
             .post(format!("http://{}/mcp", self.address))
-            .bearer_auth(TOKEN)
+            .bearer_auth(&self.token)
             .header("Accept", "application/json, text/event-stream");
         if !self.session.is_empty() {
             request = request
@@ -107,7 +114,7 @@ impl Manager {
     pub async fn post_bytes(&self, body: Vec<u8>) -> reqwest::Response {
         self.client
             .post(format!("http://{}/mcp", self.address))
-            .bearer_auth(TOKEN)
+            .bearer_auth(&self.token)
             .header("Accept", "application/json, text/event-stream")
             .header("Content-Type", "application/json")
             .header("Mcp-Session-Id", &self.session)

@@ -9,6 +9,7 @@
 //!            KeyStore: create, revoke, another process's changes                 keys/store.rs, keys/follow.rs
 //!
 //!   a key's maker, where that is a key ── ends it, and bounds it                 keys/lineage.rs
+//!   … where that is another credential than the operator's: the same             keys/credential.rs
 //! ```
 //!
 //! Whoever judges requests holds [`KeyTables`] and sees each change with the next request. A table is immutable: it is
@@ -16,6 +17,7 @@
 //!
 //! This module knows no HTTP: where a key is looked for, and what a caller is told, is decided above.
 
+mod credential;
 mod error;
 mod file;
 mod follow;
@@ -25,6 +27,9 @@ mod store;
 mod table;
 mod text;
 
+pub use credential::{
+    CredentialRecord, EntryHash, EntryName, KeyMaker, KeyMakers, MakerCredential,
+};
 pub use error::KeysError;
 pub use record::{KeyLimit, KeyLimitUnit, KeyRecord, KeyState, NewKey};
 pub use store::{KeyStore, MadeKey};

@@ -180,7 +180,7 @@ fn asking_for(operation: Operation) -> WorkerCall {
     WorkerCall {
         operation,
         caller: None,
-        key: None,
+        maker: Default::default(),
         request: "".into(),
         max_result: 10_000,
         time_limit: None,

@@ -204,3 +204,23 @@ fn an_api_key_stands_for_a_principal_of_its_own_with_its_rights() {
     }
     assert_eq!(causes.len(), 1, "all of them are told the same");
 }
+
+#[test]
+fn only_the_unrestricted_token_makes_keys_without_a_maker() {
+    let tokens = tokens();
+    let maker = |value: &str| {
+        let headers = headers(&[value.as_bytes()]);
+        let principal = tokens.authenticate(&Fields::of(&headers), HERE).unwrap();
+        principal.maker().clone()
+    };
+    assert!(matches!(maker("Bearer change_me"), KeyMaker::Operator));
+    assert!(matches!(tokens.anonymous().maker(), KeyMaker::Barred(_)));
+    let (KeyMaker::Credential(old), KeyMaker::Credential(new)) =
+        (maker("Bearer ci-old"), maker("Bearer ci-new"))
+    else {
+        panic!("entries make keys of their own");
+    };
+    assert_eq!((&*old.principal, old.ends), ("ci", None));
+    assert_eq!(*old.namespaces, ["github".to_owned(), "dev-*".to_owned()]);
+    assert_ne!(old.fingerprint, new.fingerprint, "of another token");
+}

@@ -1,24 +1,31 @@
 //! From the claims of a token to a principal: for whom the token is, how long it counts, who it stands for, and what it
 //! opens. The same for the claims of a JWT and for the answer of an introspection endpoint.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use tooldock_workers::grant::{Grant, GrantSource, OfferedScope, TokenScopes};
+use tooldock_workers::keys::{EntryHash, KeyMaker};
+use tooldock_workers::names::NamespaceName;
 use tooldock_workers::namespace_scope::NamespaceScope;
 use tooldock_workers::scope::ScopeTable;
 
 use super::jwt::Claims;
 use crate::bearer::Principal;
 use crate::config::{OauthConfig, TokenNamespaces};
+use crate::makers;
 
 /// The longest name of a subject, in bytes.
 const SUBJECT_MAX: usize = 255;
 
 /// Namespaces that a claim may list.
 const NAMESPACES_MAX: usize = 256;
+
+/// Refusal of tokens whose claim lists no namespaces.
+const NO_NAMESPACES: Refused = "the claim of admission.oauth[].namespaces is no list of namespaces";
 
 /// By what the claims of one issuer's tokens are judged, compiled once.
 #[derive(Debug)]
@@ -27,6 +34,8 @@ pub(super) struct ClaimRules {
     table: ScopeTable,
     /// The scopes of tokens that stand for something.
     pub(super) offered: Arc<[OfferedScope]>,
+    /// The hash over the issuer's entry, by which API keys find it again.
+    entry: EntryHash,
 }
 
 /// Why claims make nobody a principal. For the log.
@@ -44,6 +53,7 @@ impl ClaimRules {
         });
         Ok(Self {
             offered: offered.collect::<Result<Vec<_>, String>>()?.into(),
+            entry: makers::hash_of_issuer(config),
             config: config.clone(),
             table: table.clone(),
         })
@@ -107,12 +117,21 @@ impl ClaimRules {
         if time(claims, "nbf")?.is_some_and(|at| at > now + self.config.leeway) {
             return Err("the token does not count yet (nbf)");
         }
-        Ok(Arc::new(Principal::of_access_token(
-            &self.name(claims)?,
-            self.namespaces(claims)?,
-            self.grant(claims)?,
-            expires_at,
-        )))
+        let name = self.name(claims)?;
+        let patterns = self.patterns(claims)?;
+        let namespaces = NamespaceScope::new(&patterns).map_err(|_| NO_NAMESPACES)?;
+        let grant = self.grant(claims)?;
+        let makes_keys = grant.tools.is_admin() && namespaces.opens(&NamespaceName::system());
+        let maker = match makes_keys {
+            true => {
+                let issuer = &self.config.issuer;
+                let own = patterns.as_ref().into();
+                makers::of_access_token(issuer, self.entry, &name, own, expires_at)
+            }
+            false => KeyMaker::default(),
+        };
+        let principal = Principal::of_access_token(&name, namespaces, grant, expires_at);
+        Ok(Arc::new(principal.making(maker)))
     }
 
     /// `oauth:ISSUER#SUBJECT`. No issuer has a `#` in it and no configured principal a `:`, so that two subjects never share
@@ -127,20 +146,16 @@ impl ClaimRules {
         }
     }
 
-    fn namespaces(&self, claims: &Claims) -> Result<NamespaceScope, Refused> {
-        const NONE: Refused = "the claim of admission.oauth[].namespaces is no list of namespaces";
-        let claimed;
+    /// The names and patterns of the namespaces that a token opens.
+    fn patterns(&self, claims: &Claims) -> Result<Cow<'_, [String]>, Refused> {
         let patterns = match &self.config.namespaces {
-            TokenNamespaces::Listed(patterns) => patterns,
-            TokenNamespaces::Claimed(it) => {
-                claimed = texts(claims.get(&it.claim));
-                &claimed
-            }
+            TokenNamespaces::Listed(patterns) => Cow::Borrowed(patterns.as_slice()),
+            TokenNamespaces::Claimed(it) => Cow::Owned(texts(claims.get(&it.claim))),
         };
-        if patterns.len() > NAMESPACES_MAX {
-            return Err(NONE);
+        match patterns.len() > NAMESPACES_MAX {
+            true => Err(NO_NAMESPACES),
+            false => Ok(patterns),
         }
-        NamespaceScope::new(patterns).map_err(|_| NONE)
     }
 
     /// What the scopes of the token stand for. Scopes that are not in the mapping stand for nothing.

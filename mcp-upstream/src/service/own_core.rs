@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use async_trait::async_trait;
 use http::StatusCode;
+use tooldock_workers::keys::KeyMaker;
 use tooldock_workers::names::NamespaceName;
 
 use super::Service;
@@ -41,6 +42,7 @@ fn caller(namespace: Option<NamespaceName>) -> Caller {
         headers: None,
         visibility: Visibility::All,
         grant: None,
+        maker: KeyMaker::default(),
         relay: None,
         toolset: None,
         note: None,

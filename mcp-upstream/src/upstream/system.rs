@@ -28,7 +28,7 @@ use tooldock_workers::effect::Effect;
 use tooldock_workers::effect::ToolEffects;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::gate::Gate;
-use tooldock_workers::keys::{KeyId, KeyStore};
+use tooldock_workers::keys::KeyStore;
 use tooldock_workers::manage::Workspace;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::parking::Parking;
@@ -227,10 +227,8 @@ impl WorkerPort for SystemPort {
             let found = entries.find(|entry| entry.declaration.name == tool);
             let entry = found.ok_or_else(|| unknown_tool(&tool))?;
             let management = Arc::clone(&self.management);
-            // A key whose id cannot be read must not make keys as if it were no key.
-            let key = call.key.map(|id| id.parse::<KeyId>()).transpose();
-            let key = key.map_err(|_| interrupted())?;
-            let run = (entry.run)(management, arguments, Progress::new(sink, key));
+            let progress = Progress::new(sink, call.maker);
+            let run = (entry.run)(management, arguments, progress);
             // A set of one: dropping the call ends the task.
             let mut task = JoinSet::new();
             task.spawn_on(run, &self.management.control);

@@ -117,6 +117,11 @@ impl Gateway {
                 .principal
                 .as_ref()
                 .and_then(|it| it.grant().map(Arc::clone)),
+            maker: admitted
+                .principal
+                .as_ref()
+                .map(|it| it.maker().clone())
+                .unwrap_or_default(),
             relay: None,
             toolset: toolset(route.is_mcp(), session.req_header().uri.query()),
             note: passage.logged.as_mut().and_then(Logged::call_note),

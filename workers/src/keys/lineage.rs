@@ -120,16 +120,23 @@ fn makers_of(key: &KeyRecord, records: &[KeyRecord]) -> usize {
 impl KeyRecord {
     /// Whether the key opens all that a list of namespaces opens. `*` stands for each name and pattern but `_system`.
     pub fn opens_all_of(&self, namespaces: &[String]) -> bool {
-        let everywhere = self.namespaces.iter().any(|it| it == "*");
-        namespaces
-            .iter()
-            .all(|wanted| self.namespaces.contains(wanted) || (everywhere && wanted != SYSTEM))
+        opens_all(&self.namespaces, namespaces)
     }
 
-    /// The key's maker as lists show it: its id; of a key from before ids were kept, its principal; None for a key that a
-    /// person made.
+    /// The key's maker as lists show it: its id; of a maker that is no key, and of a key from before ids were kept, its
+    /// principal; None for a key that the operator made.
     pub fn shown_maker(&self) -> Option<String> {
         let id = self.maker.map(|id| id.to_string());
-        id.or_else(|| self.made_by.as_ref().map(|names| format!("key:{names}")))
+        let credential = || self.credential.as_ref().map(|it| it.principal.clone());
+        id.or_else(credential)
+            .or_else(|| self.made_by.as_ref().map(|names| format!("key:{names}")))
     }
+}
+
+/// Whether a list of namespaces opens all that another one opens. `*` stands for each name and pattern but `_system`.
+pub(super) fn opens_all(own: &[String], wanted: &[String]) -> bool {
+    let everywhere = own.iter().any(|it| it == "*");
+    wanted
+        .iter()
+        .all(|wanted| own.contains(wanted) || (everywhere && wanted != SYSTEM))
 }

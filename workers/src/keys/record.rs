@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
+use super::credential::{CredentialRecord, KeyMaker};
 use super::text::{KeyId, KeyKind};
 use crate::namespace_scope::NamespaceScope;
 use crate::network::Cidr;
@@ -21,6 +22,8 @@ const LIST_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 64;
 /// The longest names of makers.
 const MAKERS_BYTES_MAX: usize = 128;
+/// The same behind a credential that is no key: principals of access tokens are long.
+const CREDENTIAL_BYTES_MAX: usize = 1024;
 /// The longest pattern or scope's name.
 const PATTERN_BYTES_MAX: usize = 128;
 /// Ten years. Who wants more wants a key without an end.
@@ -45,6 +48,9 @@ pub struct KeyRecord {
     /// The id of that key, with which this one ends. Keys from before ids were kept have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maker: Option<KeyId>,
+    /// The maker, where that was another credential than a key. The key ends with the maker's entry in the configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credential: Option<CredentialRecord>,
     /// The scopes, whose tools together are what the key may call.
     pub scopes: Vec<String>,
     /// Which namespaces it opens: names and globs.
@@ -135,8 +141,12 @@ impl NewKey {
     /// What is wrong, and where.
     pub fn check(&self) -> Result<(), String> {
         check_name(&self.name)?;
-        let makers = self.made_by.as_ref().map_or(0, String::len);
-        if makers > MAKERS_BYTES_MAX {
+        let makers = self.made_by.as_deref().unwrap_or_default();
+        let most = match makers.contains(':') {
+            true => CREDENTIAL_BYTES_MAX,
+            false => MAKERS_BYTES_MAX,
+        };
+        if makers.len() > most {
             return Err("name: keys that keys have made make no further ones so deep".into());
         }
         if self.scopes.is_empty() {
@@ -190,17 +200,23 @@ impl KeyRecord {
     pub(super) fn new(
         id: KeyId,
         wanted: NewKey,
-        maker: Option<KeyId>,
+        maker: &KeyMaker,
         text: &[u8],
         salt: [u8; 16],
         now: SystemTime,
     ) -> Self {
         let now = whole_seconds(now);
+        let (maker, credential) = match maker {
+            KeyMaker::Key(id) => (Some(*id), None),
+            KeyMaker::Credential(it) => (None, Some(CredentialRecord::of(it, &salt))),
+            KeyMaker::Operator | KeyMaker::Barred(_) => (None, None),
+        };
         Self {
             id,
             name: wanted.name,
             made_by: wanted.made_by,
             maker,
+            credential,
             scopes: wanted.scopes,
             namespaces: wanted.namespaces,
             networks: wanted.networks,
@@ -455,6 +471,7 @@ mod tests {
             name: name.into(),
             made_by,
             maker: None,
+            credential: None,
             id: "000000000000".parse().expect("an id"),
             scopes: Vec::new(),
             namespaces: Vec::new(),

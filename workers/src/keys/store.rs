@@ -5,12 +5,14 @@
 //!
 //! All of it blocks. Call it where blocking is allowed.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
+use super::credential::{self, KeyMaker, KeyMakers};
 use super::error::KeysError;
 use super::file::{self, Stamp};
 use super::lineage;
@@ -48,10 +50,26 @@ pub struct KeyStore {
 #[derive(Debug)]
 struct State {
     scopes: Arc<ScopeTable>,
+    /// None where the configuration is unknown: no key of one of its entries counts then.
+    makers: Option<KeyMakers>,
     /// Of the file that was read last, whether or not it could be used.
     seen: Option<Stamp>,
     /// Whether the last uses could not be written, so that the log says it once.
     uses_unwritten: bool,
+}
+
+impl State {
+    /// Ends the keys, and all that these made, whose makers' entries do not stand behind them. Never in the file: an entry may
+    /// come back.
+    fn end_keys(&self, records: &mut [KeyRecord]) {
+        let ended = match &self.makers {
+            Some(makers) => makers.end_keys(records),
+            None => KeyMakers::default().end_keys(records),
+        };
+        if ended {
+            lineage::settle(records);
+        }
+    }
 }
 
 /// A key that was just made: the only moment its text is known.
@@ -75,6 +93,7 @@ impl KeyStore {
             tables: KeyTables::default(),
             state: Mutex::new(State {
                 scopes: Arc::new(scopes),
+                makers: None,
                 seen: None,
                 uses_unwritten: false,
             }),
@@ -118,7 +137,7 @@ impl KeyStore {
     /// What is wrong with what is wanted, an unknown scope above all; or the file cannot be read or written. Nothing is
     /// changed then.
     pub fn create(&self, wanted: NewKey) -> Result<MadeKey, KeysError> {
-        self.make(wanted, None)
+        self.create_for(&KeyMaker::Operator, wanted)
     }
 
     /// Makes a key at the wish of another key, which the new one ends with. The new key opens no more than its maker and
@@ -128,10 +147,16 @@ impl KeyStore {
     ///
     /// As [`KeyStore::create`]; when the maker counts no more, or the new key would be for more than its maker.
     pub fn create_by(&self, maker: KeyId, wanted: NewKey) -> Result<MadeKey, KeysError> {
-        self.make(wanted, Some(maker))
+        self.create_for(&KeyMaker::Key(maker), wanted)
     }
 
-    fn make(&self, mut wanted: NewKey, maker: Option<KeyId>) -> Result<MadeKey, KeysError> {
+    /// Makes a key at the wish of a caller. The new key opens no more than its maker, ends no later, and has a name below the
+    /// maker's; of the operator it is as it was asked for.
+    ///
+    /// # Errors
+    ///
+    /// As [`KeyStore::create_by`]; when the caller makes no keys.
+    pub fn create_for(&self, maker: &KeyMaker, mut wanted: NewKey) -> Result<MadeKey, KeysError> {
         wanted.check().map_err(KeysError::Invalid)?;
         let mut state = self.state();
         let known = state.scopes.compile(&wanted.scopes);
@@ -139,12 +164,21 @@ impl KeyStore {
         let _lock = self.lock("keys create")?;
         let (mut records, _) = file::read(&self.path)?;
         let now = SystemTime::now();
-        if let Some(id) = maker {
-            let found = records.iter().find(|record| record.id == id);
-            let found = found.ok_or(KeysError::NoSuchKey(id))?;
-            wanted = lineage::within(wanted, found, &records, now).map_err(KeysError::Invalid)?;
-            wanted.check().map_err(KeysError::Invalid)?;
-        }
+        wanted = match maker {
+            KeyMaker::Operator => wanted,
+            KeyMaker::Key(id) => {
+                let mut records = records.clone();
+                state.end_keys(&mut records);
+                let found = records.iter().find(|record| record.id == *id);
+                let found = found.ok_or(KeysError::NoSuchKey(*id))?;
+                lineage::within(wanted, found, &records, now).map_err(KeysError::Invalid)?
+            }
+            KeyMaker::Credential(it) => {
+                credential::within(wanted, it, now).map_err(KeysError::Invalid)?
+            }
+            KeyMaker::Barred(reason) => return Err(KeysError::Invalid((*reason).to_owned())),
+        };
+        wanted.check().map_err(KeysError::Invalid)?;
         records.retain(|record| !record.is_history(now, HISTORY));
         if records.len() >= KEYS_MAX {
             return Err(KeysError::TooMany(KEYS_MAX));
@@ -191,6 +225,7 @@ impl KeyStore {
     /// When the file cannot be read.
     pub fn list(&self) -> Result<Vec<KeyRecord>, KeysError> {
         let (mut records, _) = file::read(&self.path)?;
+        self.state().end_keys(&mut records);
         let table = self.tables.load();
         for record in &mut records {
             let known = table.get(record.id).and_then(|key| key.last_used());
@@ -247,6 +282,30 @@ impl KeyStore {
                 self.publish(&mut state, table, seen);
             }
             Err(error) => tracing::error!(%error, "the API keys of before stay in force"),
+        }
+    }
+
+    /// Keys that entries of the configuration made count from now on only while these entries stand behind them.
+    pub fn set_makers(&self, makers: KeyMakers) {
+        let mut state = self.state();
+        if state.makers.as_ref() == Some(&makers) {
+            return;
+        }
+        state.makers = Some(makers);
+        // From the file: the table does not tell a key whose entry was gone from a revoked one.
+        let read = file::read(&self.path).or_else(|error| {
+            tracing::error!(%error, "the API keys of before stay in force");
+            let table = self.tables.snapshot();
+            let records = table.iter().map(|key| key.record().clone()).collect();
+            Ok::<_, KeysError>((records, state.seen))
+        });
+        let published = read.and_then(|(records, stamp)| {
+            let table = self.compiled(&state, &records)?;
+            self.publish(&mut state, table, stamp);
+            Ok(())
+        });
+        if let Err(error) = published {
+            tracing::error!(%error, "the API keys of before stay in force");
         }
     }
 
@@ -320,7 +379,11 @@ impl KeyStore {
     }
 
     fn compiled(&self, state: &State, records: &[KeyRecord]) -> Result<KeyTable, KeysError> {
-        let table = KeyTable::compile(records, &state.scopes, &self.tables.load());
+        let mut records = Cow::Borrowed(records);
+        if records.iter().any(|record| record.credential.is_some()) {
+            state.end_keys(records.to_mut());
+        }
+        let table = KeyTable::compile(&records, &state.scopes, &self.tables.load());
         table.map_err(|reason| KeysError::Damaged {
             path: self.path.clone(),
             reason,

@@ -345,6 +345,7 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::time::Instant;
 
+    use super::super::credential::KeyMaker;
     use super::super::record::NewKey;
     use super::super::text::{self, KeyKind};
     use super::*;
@@ -369,7 +370,8 @@ mod tests {
                 let id = KeyId::new().unwrap();
                 let text = text::generate(KeyKind::Gateway, id).unwrap();
                 let sent = text.expose().as_bytes();
-                let record = KeyRecord::new(id, wanted.clone(), None, sent, [7; 16], now);
+                let record =
+                    KeyRecord::new(id, wanted.clone(), &KeyMaker::Operator, sent, [7; 16], now);
                 (record, text)
             })
             .unzip()

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::answers::AnswerAccount;
+use crate::keys::KeyMaker;
 
 /// What a call asks the worker to do. JSON goes to it verbatim.
 #[derive(Debug, Clone)]
@@ -43,8 +44,8 @@ pub struct WorkerCall {
     pub operation: Operation,
     /// Who asks and what can be asked back, as a JSON object; only functions that take a context need it.
     pub caller: Option<Bytes>,
-    /// The id of the caller's API key. Workers are not told; management tools make keys in its name.
-    pub key: Option<Arc<str>>,
+    /// The maker of API keys that the caller asks for. Workers are not told.
+    pub maker: KeyMaker,
     /// The id of the request, by which what the function prints is known in the log.
     pub request: Arc<str>,
     /// The largest result, in bytes of JSON.

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::keys::{ApiKey, KeyRefusal};
+use tooldock_workers::keys::{ApiKey, KeyMaker, KeyRefusal};
 use tooldock_workers::network::UNIX;
 use tooldock_workers::poll_watch::{self, PollSubject};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
@@ -260,6 +260,7 @@ impl Conversation {
             headers: None,
             visibility: Visibility::Only(Arc::new(move |name| namespaces.opens(name))),
             grant: Some(Arc::clone(key.grant())),
+            maker: KeyMaker::Key(key.record().id),
             key_limits: (!key.limits().is_empty()).then(|| Arc::clone(key.limits())),
             budget: None,
             relay: Some(self.peer()),

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 use tooldock_workers::error::CallError;
+use tooldock_workers::keys::KeyMaker;
 use tooldock_workers::registry::Namespace;
 
 use super::offer::{Listed, NAME_MAX, Offer, Room, TEMPLATE_MAX, URI_MAX};
@@ -100,6 +101,7 @@ fn gateway() -> Caller {
         headers: None,
         visibility: Visibility::All,
         grant: None,
+        maker: KeyMaker::default(),
         relay: None,
         toolset: None,
         note: None,

@@ -19,7 +19,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tooldock_workers::effect::Effect;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::keys::KeyId;
+use tooldock_workers::keys::KeyMaker;
 use tooldock_workers::tool::Tool;
 use tooldock_workers::worker::{CallEvent, CallSink};
 
@@ -117,21 +117,21 @@ impl Time {
     }
 }
 
-/// Tells the client how far a tool is, and the tool whose API key called.
+/// Tells the client how far a tool is, and the tool which caller asks for API keys.
 pub(super) struct Progress {
     sink: Option<Arc<dyn CallSink>>,
-    key: Option<KeyId>,
+    maker: KeyMaker,
 }
 
 impl Progress {
-    /// The progress of a call that came with this key, if with any.
-    pub(super) fn new(sink: Option<Arc<dyn CallSink>>, key: Option<KeyId>) -> Self {
-        Self { sink, key }
+    /// The progress of a call. API keys that it makes are this maker's.
+    pub(super) fn new(sink: Option<Arc<dyn CallSink>>, maker: KeyMaker) -> Self {
+        Self { sink, maker }
     }
 
-    /// The API key of the caller; None for other credentials.
-    pub(super) fn key(&self) -> Option<KeyId> {
-        self.key
+    /// The maker of API keys that the caller asks for.
+    pub(super) fn maker(&self) -> &KeyMaker {
+        &self.maker
     }
 
     /// `step` of `steps` begins.

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::keys::KeyMaker;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 use tooldock_workers::worker::{CallSink, Operation, ToolReply, Worker, WorkerCall};
 
@@ -169,8 +170,8 @@ pub(crate) struct FunctionCall {
     kind: Kind,
     /// Who asks and what can be asked back, as the worker's `caller` object; only for functions that take a context.
     caller_facts: Option<Bytes>,
-    /// The id of the caller's API key.
-    key: Option<Arc<str>>,
+    /// The maker of API keys that the caller asks for.
+    maker: KeyMaker,
     request_id: Arc<str>,
     ports: Arc<dyn WorkerPorts>,
 }
@@ -217,7 +218,7 @@ impl FunctionCall {
             },
             kind,
             caller_facts,
-            key: cx.caller.token_id(),
+            maker: cx.caller.maker.clone(),
             request_id: Arc::clone(&cx.caller.request_id),
             ports: Arc::clone(ports),
         }
@@ -288,7 +289,7 @@ impl UpstreamCall for FunctionCall {
         let call = WorkerCall {
             operation: self.operation(),
             caller: self.caller_facts.clone(),
-            key: self.key.clone(),
+            maker: self.maker.clone(),
             request: Arc::clone(&self.request_id),
             max_result: self.facts.max_result(),
             time_limit: Some(self.facts.timeout()),

@@ -3,7 +3,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
-use crate::keys::{KeyKind, KeyRefusal, KeyState};
+use crate::keys::{EntryHash, EntryName, KeyKind, KeyRefusal, KeyState, MakerCredential};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -484,4 +484,123 @@ fn a_file_from_before_makers_were_kept_loads() {
     assert_eq!(verify(&store, &key).unwrap(), "key:droid/boss");
     let listed = store.list().unwrap();
     assert_eq!(listed[0].shown_maker().as_deref(), Some("key:droid"));
+}
+
+/// The entry `ops` of the configuration, by one of its tokens.
+fn entry(token: &str, namespaces: &[&str]) -> (MakerCredential, KeyMakers) {
+    let fingerprint = EntryHash::of([token.as_bytes()]);
+    let namespaces: Arc<[String]> = namespaces.iter().map(|&it| it.to_owned()).collect();
+    let mut makers = KeyMakers::default();
+    makers.add(
+        EntryName::token("ops"),
+        fingerprint,
+        Some(Arc::clone(&namespaces)),
+    );
+    let credential = MakerCredential {
+        entry: EntryName::token("ops"),
+        principal: "ops".into(),
+        fingerprint,
+        namespaces,
+        ends: None,
+    };
+    (credential, makers)
+}
+
+fn by(credential: MakerCredential) -> KeyMaker {
+    KeyMaker::Credential(Arc::new(credential))
+}
+
+#[test]
+fn keys_of_an_entry_of_the_configuration_end_with_the_entry_and_open_no_more() {
+    let place = Place::new();
+    let store = place.open();
+    let own = &["_system", "dev-*"][..];
+    let (ops, makers) = entry("one", own);
+    let ops = by(ops);
+    store.set_makers(makers);
+    for wide in [&["*"][..], &["dev-*", "prod"], &["*", "_system"]] {
+        let asked = NewKey {
+            namespaces: wide.iter().map(|&it| it.to_owned()).collect(),
+            ..wanted("ci")
+        };
+        let refused = store.create_for(&ops, asked).unwrap_err().to_string();
+        assert!(refused.contains("_system, dev-* alone"), "{refused}");
+    }
+    let key = store.create_for(&ops, maker("ci")).unwrap();
+    assert_eq!(verify(&store, &key).unwrap(), "key:token:ops/ci");
+    assert_eq!(key.record.shown_maker().as_deref(), Some("ops"));
+    let child = store.create_by(key.record.id, wanted("leaf")).unwrap();
+    assert_eq!(verify(&store, &child).unwrap(), "key:token:ops/ci/leaf");
+    let stranger = store.create(maker("ci")).unwrap();
+    assert_eq!(verify(&store, &stranger).unwrap(), "key:ci");
+
+    let losses = store.losses();
+    for (makers, counts) in [
+        (entry("two", own).1, false),
+        (entry("one", own).1, true),
+        (entry("one", &["_system"]).1, false),
+        (entry("one", &["*"]).1, true),
+        (KeyMakers::default(), false),
+    ] {
+        store.set_makers(makers);
+        store.set_scopes(ScopeTable::default());
+        for key in [&key, &child] {
+            assert_eq!(verify(&store, key).is_ok(), counts);
+        }
+        assert!(verify(&store, &stranger).is_ok());
+    }
+    assert!(losses.has_changed().unwrap());
+    let listed = store.list().unwrap();
+    let states = listed.iter().map(|it| it.state(SystemTime::now()));
+    assert_eq!(states.filter(|it| *it == KeyState::Revoked).count(), 2);
+    assert!(store.create_by(key.record.id, wanted("late")).is_err());
+    // A process that knows no configuration lets none of them in, and keeps them all.
+    let other = place.open();
+    assert_eq!(verify(&other, &key), Err(KeyRefusal::Revoked));
+    other.create(wanted("next")).unwrap();
+    store.refresh();
+    store.set_makers(entry("one", own).1);
+    assert!(verify(&store, &key).is_ok() && verify(&store, &child).is_ok());
+}
+
+#[test]
+fn a_key_of_an_access_token_ends_with_the_token_and_no_subject_names_anothers_key() {
+    let place = Place::new();
+    let store = place.open();
+    let now = whole_seconds(SystemTime::now());
+    let hour = Duration::from_secs(3600);
+    let token = |subject: &str| {
+        by(MakerCredential {
+            entry: EntryName::issuer("https://idp/a"),
+            principal: format!("oauth:https://idp/a#{subject}").into(),
+            ends: Some(now + hour + Duration::from_millis(500)),
+            ..entry("one", &["dev-*"]).0
+        })
+    };
+    for lifetime in [None, Some(2 * hour)] {
+        let asked = NewKey {
+            lifetime,
+            ..wanted("ci")
+        };
+        let key = store.create_for(&token("ada"), asked).unwrap().record;
+        let expires = key.expires.unwrap();
+        assert!(expires <= now + hour && expires > now, "{expires:?}");
+        assert_eq!(key.principal(), "key:oauth:https://idp/a#ada/ci");
+        assert_eq!(
+            key.shown_maker().as_deref(),
+            Some("oauth:https://idp/a#ada")
+        );
+    }
+    let slash = store.create_for(&token("ada/ci"), wanted("x")).unwrap();
+    assert_eq!(
+        slash.record.principal(),
+        "key:oauth:https://idp/a#ada%2Fci/x"
+    );
+    let barred = store.create_for(&KeyMaker::default(), wanted("ci"));
+    assert!(
+        barred
+            .unwrap_err()
+            .to_string()
+            .contains("makes no API keys")
+    );
 }

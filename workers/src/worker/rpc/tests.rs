@@ -132,7 +132,7 @@ impl House {
                 arguments: Bytes::new(),
             },
             caller: None,
-            key: None,
+            maker: Default::default(),
             request: "r-1".into(),
             max_result: 1000,
             time_limit: Some(LIMIT),

@@ -151,7 +151,7 @@ mod tests {
         WorkerCall {
             operation,
             caller: caller.map(|caller| Bytes::from_static(caller.as_bytes())),
-            key: None,
+            maker: Default::default(),
             request: "".into(),
             max_result: 100,
             time_limit: None,

@@ -1,7 +1,8 @@
 //! API keys for models and for the relay: `token_create`, `token_list`, `token_revoke`.
 //!
 //! What the three do stands in [`KeyTools`], which needs no management server: the relay offers the same tools on its
-//! socket. Whoever may call `token_create` can make a key for anything, so no built-in scope but `admin` has these tools.
+//! socket. `token_create` makes keys with all scopes of its caller, so no built-in scope but `admin` has these tools. The store keeps
+//! each key within its maker ([`KeyMaker`]).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use tooldock_workers::effect::Effect;
 use tooldock_workers::error::CallError;
 use tooldock_workers::keys::{
-    KeyId, KeyKind, KeyLimit, KeyRecord, KeyState, KeyStore, KeysError, NewKey,
+    KeyId, KeyKind, KeyLimit, KeyMaker, KeyRecord, KeyState, KeyStore, KeysError, NewKey,
 };
 use tooldock_workers::network::Cidr;
 use tooldock_workers::tool::Tool;
@@ -71,7 +72,7 @@ impl KeyTools {
         Some(match tool {
             TokenCreate::NAME => match read(arguments) {
                 Ok(wanted) => {
-                    let made = self.create(wanted, Some(caller.id)).await;
+                    let made = self.create(wanted, &KeyMaker::Key(caller.id)).await;
                     made.and_then(|it| written(&it))
                 }
                 Err(error) => Err(error),
@@ -88,22 +89,25 @@ impl KeyTools {
         })
     }
 
-    /// Makes a key; at the wish of a key, within what that one opens.
+    /// Makes a key within what its maker opens; without namespaces, for those of the maker.
     async fn create(
         &self,
         mut wanted: WantedToken,
-        maker: Option<KeyId>,
+        maker: &KeyMaker,
     ) -> Result<MadeToken, CallError> {
-        if let Some(id) = maker.filter(|_| wanted.namespaces.is_none()) {
-            let table = self.store.tables().snapshot();
-            let maker = table.get(id);
-            wanted.namespaces = maker.map(|maker| maker.record().namespaces.clone());
+        if wanted.namespaces.is_none() {
+            wanted.namespaces = match maker {
+                KeyMaker::Key(id) => {
+                    let table = self.store.tables().snapshot();
+                    table.get(*id).map(|key| key.record().namespaces.clone())
+                }
+                KeyMaker::Credential(credential) => Some(credential.namespaces.to_vec()),
+                KeyMaker::Operator | KeyMaker::Barred(_) => None,
+            };
         }
         let wanted = wanted.key(self.kind)?;
-        let made = self.with_store(move |store| match maker {
-            Some(maker) => store.create_by(maker, wanted),
-            None => store.create(wanted),
-        });
+        let maker = maker.clone();
+        let made = self.with_store(move |store| store.create_for(&maker, wanted));
         let made = made.await?;
         Ok(MadeToken {
             token: made.text.expose().to_owned(),
@@ -154,9 +158,9 @@ pub(in super::super) struct WantedToken {
     name: String,
     /// Scopes whose tools the key may list and call: admin (every tool), write, read, or names that the operator configured.
     scopes: Vec<String>,
-    /// Namespaces that the key opens: names and patterns as dev-*. Leave it out for all, or for those of the API key that you
-    /// call with, which makes keys for its own namespaces alone. Only the name _system opens the
-    /// management tools.
+    /// Namespaces that the key opens: names and patterns as dev-*. Leave it out for those of the credential that you call
+    /// with, which makes keys for its own namespaces alone, or for all with the operator's token. Only the name _system opens
+    /// the management tools.
     #[serde(default)]
     namespaces: Option<Vec<String>>,
     /// Networks that the key counts from, as 10.0.0.0/8. Leave it out for all.
@@ -205,7 +209,7 @@ pub(in super::super) struct Token {
     name: String,
     /// Whom logs, limits and the lists of namespaces call the key's owner.
     principal: String,
-    /// The key that made this one, which ends with it: its id, or its principal where the id was not kept.
+    /// The credential that made this key, which the key ends with: the id of a key, or a principal.
     made_by: Option<String>,
     state: KeyState,
     scopes: Vec<String>,
@@ -299,8 +303,8 @@ impl ManagementTool for TokenCreate {
     const NAME: &'static str = "token_create";
     const DESCRIPTION: &'static str = "Make an API key that opens only the tools of its scopes, in its namespaces. `token` in \
         the result is the key: it is shown this once and kept nowhere, so give it to the user at once and do not repeat it. \
-        Ask for as little as the user needs: a scope, the namespaces, an end. Called with an API key, the new key opens no more \
-        than that one and ends with it. After calling: token_list shows the key by \
+        Ask for as little as the user needs: a scope, the namespaces, an end. Unless the operator's token calls, the new key opens no more \
+        than the credential that calls, and ends with it. After calling: token_list shows the key by \
         its id, token_revoke takes it back.";
     const HINTS: Hints = Hints::ADDS.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::HandlesKeys];
@@ -312,7 +316,8 @@ impl ManagementTool for TokenCreate {
         wanted: WantedToken,
         progress: Progress,
     ) -> Result<MadeToken, CallError> {
-        management.key_tools().create(wanted, progress.key()).await
+        let maker = progress.maker();
+        management.key_tools().create(wanted, maker).await
     }
 }
 

@@ -1,0 +1,142 @@
+//! Credentials as makers of API keys: the entry of the configuration that each counts by.
+//!
+//! What a key of such a maker may open, and when it ends, is decided in [`tooldock_workers::keys`]. Here entries get the names
+//! and hashes by which a key's record finds its maker's entry again, also after a reload.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tooldock_workers::keys::{EntryHash, EntryName, KeyMaker, KeyMakers, MakerCredential};
+
+use crate::config::{
+    AdmissionConfig, CertificateConfig, OauthConfig, TokenConfig, TokenNamespaces,
+};
+
+/// Reason of certificates that count at some listeners: keys count at all of them.
+const SOME_LISTENERS: &str = "a certificate that counts at some listeners alone makes no API keys, since these would count at all of them; ask the operator";
+/// Reason of access tokens without an end.
+const ENDLESS: &str = "an access token without an end makes no API keys, since these would outlast it; ask the operator";
+
+/// The maker that an entry of `admission.tokens` is.
+pub(crate) fn of_token(token: &TokenConfig) -> KeyMaker {
+    credential(
+        EntryName::token(&token.name),
+        &token.name,
+        hash_of_token(token),
+        token.namespaces.as_slice().into(),
+        None,
+    )
+}
+
+/// The maker that an entry of `admission.certificates` is.
+pub(crate) fn of_certificate(certificate: &CertificateConfig) -> KeyMaker {
+    if !certificate.listeners.is_empty() {
+        return KeyMaker::Barred(SOME_LISTENERS);
+    }
+    credential(
+        EntryName::certificate(&certificate.name),
+        &certificate.name,
+        hash_of_certificate(certificate),
+        certificate.namespaces.as_slice().into(),
+        None,
+    )
+}
+
+/// The maker that an access token is: keys end with the token.
+pub(crate) fn of_access_token(
+    issuer: &str,
+    entry: EntryHash,
+    principal: &str,
+    namespaces: Arc<[String]>,
+    ends: Option<SystemTime>,
+) -> KeyMaker {
+    match ends {
+        Some(_) => credential(
+            EntryName::issuer(issuer),
+            principal,
+            entry,
+            namespaces,
+            ends,
+        ),
+        None => KeyMaker::Barred(ENDLESS),
+    }
+}
+
+fn credential(
+    entry: EntryName,
+    principal: &str,
+    fingerprint: EntryHash,
+    namespaces: Arc<[String]>,
+    ends: Option<SystemTime>,
+) -> KeyMaker {
+    KeyMaker::Credential(Arc::new(MakerCredential {
+        entry,
+        principal: principal.into(),
+        fingerprint,
+        namespaces,
+        ends,
+    }))
+}
+
+fn hash_of_token(token: &TokenConfig) -> EntryHash {
+    let digest = token.sha256.bytes();
+    EntryHash::of([&b"token"[..], token.name.as_bytes(), &digest[..]])
+}
+
+fn hash_of_certificate(certificate: &CertificateConfig) -> EntryHash {
+    let text = |part: &Option<String>| part.clone().unwrap_or_default();
+    let (san, subject) = (text(&certificate.san), text(&certificate.subject));
+    EntryHash::of([
+        &b"certificate"[..],
+        certificate.name.as_bytes(),
+        san.as_bytes(),
+        subject.as_bytes(),
+    ])
+}
+
+/// The hash over all of an issuer's entry that says whose its tokens are and what they open. Namespaces in a list are not part
+/// of it: they are compared with those of each key.
+pub(crate) fn hash_of_issuer(issuer: &OauthConfig) -> EntryHash {
+    let claim = match &issuer.namespaces {
+        TokenNamespaces::Listed(_) => None,
+        TokenNamespaces::Claimed(it) => Some(&it.claim),
+    };
+    let (audience, jwks, algorithms) = (&issuer.audience, &issuer.jwks, &issuer.algorithms);
+    let judged = (
+        audience,
+        jwks,
+        algorithms,
+        &issuer.principal,
+        &issuer.scopes,
+        claim,
+    );
+    let judged = serde_json::to_vec(&judged).expect("plain data with string keys serializes");
+    EntryHash::of([&b"oauth"[..], issuer.issuer.as_bytes(), &judged[..]])
+}
+
+impl AdmissionConfig {
+    /// The entries whose credentials make API keys.
+    pub fn key_makers(&self) -> KeyMakers {
+        let mut makers = KeyMakers::default();
+        for token in &self.tokens {
+            let namespaces = token.namespaces.as_slice().into();
+            let name = EntryName::token(&token.name);
+            makers.add(name, hash_of_token(token), Some(namespaces));
+        }
+        let everywhere = |it: &&CertificateConfig| it.listeners.is_empty();
+        for certificate in self.certificates.iter().filter(everywhere) {
+            let namespaces = certificate.namespaces.as_slice().into();
+            let name = EntryName::certificate(&certificate.name);
+            makers.add(name, hash_of_certificate(certificate), Some(namespaces));
+        }
+        for issuer in &self.oauth {
+            let namespaces = match &issuer.namespaces {
+                TokenNamespaces::Listed(listed) => Some(listed.as_slice().into()),
+                TokenNamespaces::Claimed(_) => None,
+            };
+            let name = EntryName::issuer(&issuer.issuer);
+            makers.add(name, hash_of_issuer(issuer), namespaces);
+        }
+        makers
+    }
+}
