@@ -1103,7 +1103,7 @@ async fn a_process_whose_event_loop_a_tool_blocks_past_its_time_limit_is_replace
             arguments: Bytes::new(),
         },
         caller: None,
-        key: None,
+        maker: Default::default(),
         request: "r-1".into(),
         max_result: 1 << 20,
         time_limit: Some(limit),
