@@ -190,7 +190,13 @@ async fn a_second_file_that_is_damaged_holds_up_neither_a_start_nor_the_operator
             rustix::fs::mknodat(rustix::fs::CWD, path, fifo, mode, 0).unwrap();
         })
         .await;
-    let problem = async || ready(&gateway).await["problem"].clone();
+    // The listener of the metrics tells the whole message.
+    let problem = async || {
+        let url = format!("http://{}/ready", gateway.metrics);
+        let answer = gateway.client.get(url).send().await.unwrap();
+        let ready: Value = answer.json().await.unwrap();
+        ready["problem"].clone()
+    };
     let told = problem().await;
     assert_eq!(told["code"], "invalid_config");
     let message = told["message"].as_str().unwrap();

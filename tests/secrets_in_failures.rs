@@ -91,12 +91,18 @@ async fn values_of_secrets_are_in_nothing_that_tells_of_a_failure() {
     per_session["isolation"] = json!("session");
     let gateway = Gateway::with_tools([
         ("functions", "tools.py", FUNCTIONS),
-        ("functions", "tooldock.yaml", "secrets: [API_TOKEN]"),
+        (
+            "functions",
+            "tooldock.yaml",
+            "env: { API_TOKEN: '${API_TOKEN}' }",
+        ),
     ])
-    .config(json!({"upstreams": {
-        "stdio": {"stdio": stdio, "own": per_session},
-        "remote": {"passed": remote("pass_through"), "client": remote("client")},
-    }}))
+    .config(
+        json!({"namespaces": {"env_allowed": ["API_TOKEN"]}, "upstreams": {
+            "stdio": {"stdio": stdio, "own": per_session},
+            "remote": {"passed": remote("pass_through"), "client": remote("client")},
+        }}),
+    )
     .env("API_TOKEN", CANARY)
     .start()
     .await;
