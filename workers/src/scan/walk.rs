@@ -111,6 +111,10 @@ impl<'a> Walk<'a> {
                 field(&mut installed, b"missing");
                 continue;
             };
+            // A folder of packages for others, too: another package in it is no change of this one.
+            if *how == Use::Links && !real.starts_with(self.tree) {
+                continue;
+            }
             let is_own = folder.starts_with(&real);
             // Hashed on its own, since it is part of both hashes.
             let before = std::mem::take(&mut self.hash);
