@@ -64,7 +64,7 @@ impl Principal {
         }
     }
 
-    /// The same as a maker of API keys.
+    /// The entry as a maker of API keys.
     pub(crate) fn making(self, maker: KeyMaker) -> Self {
         Self { maker, ..self }
     }

@@ -1,6 +1,6 @@
 //! Credentials as makers of API keys: the entry of the configuration that each counts by.
 //!
-//! What a key of such a maker may open, and when it ends, is decided in [`tooldock_workers::keys`]. Here entries get the names
+//! Rights and ends of a maker's keys are decided in [`tooldock_workers::keys`]. Here entries get the names
 //! and hashes by which a key's record finds its maker's entry again, also after a reload.
 
 use std::sync::Arc;

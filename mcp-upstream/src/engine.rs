@@ -413,7 +413,7 @@ impl CallFacts {
         }
     }
 
-    /// Whether an outcome may tell of a failure: of the call, or of a task.
+    /// True for outcomes that may hold the text of a failure: failed calls, and the states of tasks.
     fn may_tell_of_failure(&self, status: Result<&str, CallErrorCode>) -> bool {
         status != Ok("ok") || self.method.starts_with("tasks/")
     }

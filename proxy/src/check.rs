@@ -138,7 +138,7 @@ pub(crate) fn part(effective: &Effective, target: &Target) -> Checked {
     }
 }
 
-/// What is said of the folder of a namespace, or of one Python file in it.
+/// Findings about the folder of a namespace, or about a single Python file of the folder.
 fn folder_part(effective: &Effective, folder: &Path, file: Option<&str>) -> Checked {
     // `DATA/tools/NAME` is of that data directory, whatever the configuration says.
     let tools = folder

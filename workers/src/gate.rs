@@ -17,7 +17,7 @@ pub type Principal = Option<Arc<str>>;
 /// Waiting has no time limit of its own: the caller's clock covers it.
 #[derive(Debug)]
 pub struct Gate {
-    /// One permit per call that may run. The first in the line gets the next one: nobody overtakes.
+    /// Permits of running calls. Waiting calls get permits in the order of their arrival in the line.
     running: Arc<Semaphore>,
     queues: Mutex<Queues>,
     max_concurrency: usize,
@@ -71,7 +71,7 @@ impl Gate {
         }
     }
 
-    /// The same, where at most so many calls of one principal wait.
+    /// A gate at which at most `of_principal` calls of each principal wait.
     #[must_use]
     pub fn with_queue_of_principal(self, of_principal: usize) -> Self {
         Self {

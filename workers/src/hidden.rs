@@ -158,7 +158,7 @@ impl HiddenValues {
     }
 
     /// JSON without them: in texts, names of members, and numbers that are written like one. `None` where none is in it.
-    /// What a message of the protocol is made of stays as it is.
+    /// Members of [`PROTOCOL_VALUES`] and names of [`PROTOCOL_NAMES`] stay unchanged.
     pub fn hide_in_json(&self, json: &[u8]) -> Option<Vec<u8>> {
         if !self.0.may_be_in_json(json) {
             return None;

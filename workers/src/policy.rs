@@ -52,7 +52,7 @@ impl Patterns {
 
     /// Whether one of the patterns matches the name.
     pub(crate) fn is_match(&self, name: &str) -> bool {
-        // An empty set would take the name apart before it says that nothing matches.
+        // `GlobSet` splits the name into its parts before it checks whether it has patterns: an empty set is asked nothing.
         self.everything || (!self.globs.is_empty() && self.globs.is_match(name))
     }
 

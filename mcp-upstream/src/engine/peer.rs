@@ -26,15 +26,15 @@ pub(crate) struct Peer {
 #[derive(Clone)]
 struct Listener {
     events: EventSender,
-    /// Counts what nobody reads in time.
+    /// Counts messages that are dropped because the client reads too slowly.
     dropped: IntCounter,
     /// Hidden in what is said.
     secrets: Arc<CallSecrets>,
 }
 
 impl Peer {
-    /// A client that hears what is said where there are events, without the secrets beside them, and can be asked where there is an inbox. What nobody
-    /// reads in time is counted in `dropped`; a client that hears nothing costs no count.
+    /// The client of a call. With `heard`, progress and log messages go to the client, without the secrets; a client that
+    /// reads too slowly loses messages, which are counted in `dropped`. With an inbox, the client can be asked.
     pub(super) fn new(
         heard: Option<(EventSender, Arc<CallSecrets>)>,
         inbox: Option<Arc<CallInbox>>,

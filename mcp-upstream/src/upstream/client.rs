@@ -250,7 +250,7 @@ impl ExternalServers {
     }
 
     fn new_handler(&self, namespace: &Namespace, scope: ProcessOwner) -> Arc<InboundHandler> {
-        // What is said in a call goes by way of the call, which hides its secrets itself.
+        // Messages within a call pass through `Peer`, which hides the secrets of the call.
         let hidden = match &scope {
             ProcessOwner::Session(session) => session.upgrade().map(|session| {
                 let principal = session.binding().principal.as_deref();

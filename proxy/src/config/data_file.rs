@@ -35,7 +35,7 @@ pub(super) struct DataFile {
 enum Entries {
     /// All of them.
     All,
-    /// Those that can be used with the operator's file.
+    /// The entries that can be used together with the operator's file.
     Fitting,
 }
 
@@ -150,7 +150,7 @@ impl Layers<'_> {
         unsupported::refuse(&settings.config)
             .and_then(|()| check(&settings.config))
             .and_then(|()| match self.before {
-                // What cannot change in a running process keeps its value: the rest must be safe beside that.
+                // Keys that are read only at a start keep their values: the new values of other keys must be valid with these.
                 Some(before) => {
                     let mut running = settings.config.clone();
                     live::keep_unreloadable(&before.config, &mut running);

@@ -59,7 +59,7 @@ pub(super) fn data_file(data_dir: &Path) -> PathBuf {
     data_dir.join("config.yaml")
 }
 
-/// What `$DATA/config.yaml` says, to be put over the configuration file.
+/// The content of `$DATA/config.yaml`, which is merged over the configuration file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct DataFileTree(Value);
 

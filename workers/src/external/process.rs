@@ -175,7 +175,7 @@ impl ServerProcess {
         self.hold.begin();
     }
 
-    /// Logs what was held. Where the server refused the question, more than a few lines become one.
+    /// Logs the lines that were held. If the server refused the question, four or more lines are logged as a single line.
     pub fn release_output(&self, refused: bool) {
         self.hold.end(refused);
     }

@@ -18,7 +18,7 @@ use super::text::KeyId;
 /// Reason of callers that the edge gave no maker.
 const NO_MAKER: &str = "this caller makes no API keys";
 
-/// The maker of a new key, as the edge knows the caller of `token_create`.
+/// The maker of a new API key: the credential that called `token_create`, as the edge admitted the credential.
 #[derive(Debug, Clone)]
 pub enum KeyMaker {
     /// The holder of the gateway's own bearer token: keys of any kind, which have no maker.
@@ -27,7 +27,7 @@ pub enum KeyMaker {
     Key(KeyId),
     /// An entry of the configuration, or an access token.
     Credential(Arc<MakerCredential>),
-    /// A caller that makes no keys, and the reason.
+    /// A credential that may not make keys, with the reason for the error message.
     Barred(&'static str),
 }
 

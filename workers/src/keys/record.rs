@@ -22,7 +22,7 @@ const LIST_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 64;
 /// The longest names of makers.
 const MAKERS_BYTES_MAX: usize = 128;
-/// The same behind a credential that is no key: principals of access tokens are long.
+/// Longest `made_by` of a key made by a configured entry or an access token, in bytes: principals of access tokens are long.
 const CREDENTIAL_BYTES_MAX: usize = 1024;
 /// The longest pattern or scope's name.
 const PATTERN_BYTES_MAX: usize = 128;

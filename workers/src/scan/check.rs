@@ -76,7 +76,7 @@ fn findings(
         .map(|issue| Finding {
             place: source.dir.join(&issue.subject).display().to_string(),
             message: issue.message.clone(),
-            // What is missing here may be there where the gateway runs; what is wrong is wrong everywhere.
+            // A missing variable may exist where the gateway runs; an invalid variable is invalid everywhere.
             is_error: issue.code == INVALID_VARIABLE,
         });
     let python = python.map(|python| python.findings(source, &variables, &secrets.values));

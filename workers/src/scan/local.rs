@@ -42,7 +42,7 @@ impl LocalFiles {
     /// Names a list that is no regular file of bounded size, or no text.
     pub(crate) fn read(folder: &Path, text: &str) -> Result<Self, String> {
         let mut found = Self::default();
-        // The same list may be spelled in many ways, and name itself in each of them.
+        // A list may include itself under another spelling of the path.
         let mut seen = BTreeSet::new();
         let mut lists = vec![(text.to_owned(), folder.to_owned())];
         while let Some((text, directory)) = lists.pop() {

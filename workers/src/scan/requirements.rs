@@ -62,7 +62,7 @@ fn named_by(line: &str) -> Vec<Named> {
     }
 }
 
-/// The line up to a `#` that begins a comment: at its start or behind white space.
+/// The line without the comment. A comment begins with a `#` at the start of the line, or with a `#` after white space.
 fn without_comment(line: &str) -> &str {
     let begins = |at: &usize| {
         line[..*at]

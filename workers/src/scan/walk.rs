@@ -440,7 +440,7 @@ fn is_compiled(relative: &Path) -> bool {
     ending.is_some_and(|ending| ENDINGS.contains(&ending))
 }
 
-/// Whether a reader of the file may wait for ever.
+/// True for pipes, sockets and devices: reading from these may block without end.
 fn would_be_waited_for(path: &Path) -> bool {
     let found = fs::metadata(path).map(|metadata| metadata.file_type());
     found.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device() || kind.is_block_device())

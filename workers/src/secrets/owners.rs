@@ -61,7 +61,7 @@ pub struct Owners {
 pub struct RecordedOwners {
     /// All of them.
     pub owners: Owners,
-    /// Whether all of them stand beside the values.
+    /// True if every owner is recorded in `secrets.enc`, beside the values.
     pub beside_values: bool,
 }
 

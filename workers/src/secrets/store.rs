@@ -225,7 +225,7 @@ impl SecretStore {
 
     pub(super) fn load_meta(&self) -> Result<Meta, SecretsError> {
         let path = self.meta_file();
-        // An earlier version made it readable to everybody.
+        // Earlier versions made `secrets.meta.yaml` readable to all users.
         if let Ok(file) = regular_file::open(&path) {
             regular_file::tighten(&file, META_MODE);
         }

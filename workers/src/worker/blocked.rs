@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::rpc::Links;
 
-/// How often a blocked process is looked at.
+/// Interval at which a blocked process is checked.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A function that keeps the event loop of its process from turning.

@@ -35,7 +35,7 @@ pub(super) enum Announcement {
     Blocked(BlockedLoop),
     /// Its event loop turns again.
     Unblocked,
-    /// So many further calls have waited long for a thread.
+    /// Number of calls, since the last report, that waited long for a thread.
     Waited {
         count: u64,
     },

@@ -57,7 +57,7 @@ pub(super) struct Shared {
     pub(super) outdated: AtomicBool,
     /// Told of every refused start of any process of the worker.
     pub(super) refused: Arc<watch::Sender<()>>,
-    /// The calls of all processes of the worker that waited long for a thread.
+    /// Counts calls that waited long for a thread, over all processes of the worker.
     pub(super) sync_waits: Arc<SyncWaits>,
     /// 0 while there is no process.
     pub(super) pid: AtomicU32,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Between two log lines about one namespace.
+/// Shortest time between two log lines about a namespace.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// The long waits in all processes of a namespace.

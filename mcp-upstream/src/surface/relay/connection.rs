@@ -112,7 +112,7 @@ fn read(input: WholeLines<impl AsyncRead + Send + Unpin + 'static>, frame_max: u
     let mut read = Lines::new(input, fits, endless);
     let task = tokio::spawn(async move {
         while let Ok(line) = read.next().await {
-            // What follows of a line that has lost its memory is not read: it would take the memory of others again.
+            // A line that has lost its memory is read no further: the rest would take memory from other clients again.
             let is_last = memory.is_lost();
             if sender.send((line, memory.take())).await.is_err() || is_last {
                 return;

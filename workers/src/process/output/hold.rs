@@ -85,7 +85,7 @@ impl Held {
         }
     }
 
-    /// Whether a line that is read now is held.
+    /// True while lines that are read are held back.
     pub(super) fn holds(&self) -> bool {
         let phase = self.phase.as_ref().map(|phase| *phase.borrow());
         matches!(phase, Some(Phase::Held | Phase::Refused))
