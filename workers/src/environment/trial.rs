@@ -24,8 +24,13 @@ use crate::secrets::Secret;
 
 /// The longest line that is read, in bytes.
 const LINE_MAX: u64 = 16 * 1024 * 1024;
-/// How long the interpreter may take to parse the files.
+/// Time limit for parsing the files.
 const PARSE_LIMIT: Duration = Duration::from_secs(30);
+
+/// Time limit for the end of a process's standard error, after the process has ended.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// The most bytes of a line of standard error that are kept.
+const LAST_LINE_MAX: u64 = 4096;
 
 /// The first line of a worker.
 #[derive(Debug, Deserialize)]
@@ -43,7 +48,7 @@ pub(crate) struct Imported {
 pub(crate) struct ImportIssue {
     /// The file.
     pub(crate) subject: String,
-    /// What is wrong, with its line where there is one.
+    /// The error, with the line of the file if the error has a line.
     pub(crate) message: String,
 }
 
@@ -148,7 +153,8 @@ fn first_line(
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     // The threads end with the process.
     let _writer = stdin.map(|mut stdin| thread::spawn(move || stdin.write_all(&input)));
-    let last_words = stderr.map(|stderr| thread::spawn(move || last_line(stderr)));
+    let (told, last_words) = mpsc::sync_channel(1);
+    let _errors = stderr.map(|stderr| thread::spawn(move || told.send(last_line(stderr))));
     let (found, line) = mpsc::sync_channel(1);
     let _reader = stdout.map(|stdout| thread::spawn(move || found.send(line_of(stdout, begins))));
     match line.recv_timeout(limit) {
@@ -156,7 +162,8 @@ fn first_line(
         Err(RecvTimeoutError::Timeout) => Err(format!("no answer after {} s", limit.as_secs())),
         Ok(None) | Err(RecvTimeoutError::Disconnected) => {
             drop(process);
-            let last = last_words.and_then(|words| words.join().ok());
+            // A process that left the group may hold the stream open.
+            let last = last_words.recv_timeout(LAST_WORDS).ok();
             let last = last.filter(|last| !last.is_empty());
             Err(last.unwrap_or_else(|| "it ended without an answer".to_owned()))
         }
@@ -176,19 +183,22 @@ fn line_of(output: impl Read, begins: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
+/// The last line that is not empty. Longer lines are read in parts.
 fn last_line(output: impl Read) -> String {
     let mut last = String::new();
     let mut lines = BufReader::new(output);
-    let mut line = Vec::new();
-    while lines
-        .read_until(b'\n', &mut line)
-        .is_ok_and(|read| read > 0)
-    {
-        let text = String::from_utf8_lossy(line.trim_ascii());
+    let mut part = Vec::new();
+    loop {
+        part.clear();
+        let read = (&mut lines)
+            .take(LAST_LINE_MAX)
+            .read_until(b'\n', &mut part);
+        if !read.is_ok_and(|read| read > 0) {
+            return last;
+        }
+        let text = String::from_utf8_lossy(part.trim_ascii());
         if !text.is_empty() {
             last = text.into_owned();
         }
-        line.clear();
     }
-    last
 }

@@ -28,6 +28,8 @@ const LOOSE_FILE: &str = "loose_file";
 const FILES_MAX: usize = 500;
 /// Larger files are not looked at.
 const BYTES_MAX: u64 = 256 * 1024;
+/// Entries of a folder beyond this many are not looked at.
+const READ_MAX: usize = 10_000;
 /// Issues about entries of the tools directory beyond this many are left out.
 const ENTRIES_MAX: usize = 100;
 
@@ -40,6 +42,7 @@ pub(crate) fn entries(tools: &Path) -> Vec<(String, Issue)> {
         return Vec::new();
     };
     let found = fs::read_dir(&tree).into_iter().flatten().flatten();
+    let found = found.take(READ_MAX);
     let mut names: Vec<_> = found.map(|entry| entry.file_name()).collect();
     names.sort();
     let names = names.iter().filter_map(|name| {
@@ -119,7 +122,8 @@ pub(super) fn empty(folder: &Path) -> Issue {
     });
     let has_python = |name: &String| {
         let path = folder.join(name);
-        let mut inside = fs::read_dir(path).into_iter().flatten().flatten();
+        let inside = fs::read_dir(path).into_iter().flatten().flatten();
+        let mut inside = inside.take(FILES_MAX);
         name.ends_with(".py")
             || inside.any(|entry| entry.path().extension().is_some_and(|it| it == "py"))
     };
@@ -197,7 +201,7 @@ pub(super) fn files(
     issues
 }
 
-/// How a file that makes a server and declares no tool can be used.
+/// Advice for a file that makes a server and declares no tool.
 fn server(text: &str) -> Option<String> {
     let made = text.lines().find_map(server_object)?;
     if text.lines().any(declares) {

@@ -16,11 +16,13 @@ use crate::secrets::Secret;
 
 /// The largest file that is parsed, in bytes: as for the files that a worker loads.
 const SOURCE_MAX: u64 = 10 * 1024 * 1024;
+/// Bytes of all files that are parsed together.
+const SOURCES_MAX: usize = 64 * 1024 * 1024;
 
 /// The way Python is read.
 #[derive(Debug)]
 pub struct PythonCheck<'a> {
-    /// Which interpreter parses, and how long a worker may take to import.
+    /// `python`: the interpreter that parses. `ready_timeout`: time limit for importing.
     pub workers: &'a WorkersConfig,
     /// The data directory whose gateway may have made an environment for the namespace.
     pub data_dir: &'a Path,
@@ -29,7 +31,7 @@ pub struct PythonCheck<'a> {
 }
 
 impl PythonCheck<'_> {
-    /// What is wrong with the Python files of a folder: found by importing them where the namespace has an environment, as a
+    /// Errors in the Python files of a folder, found by importing them where the namespace has an environment, as a
     /// reload does, and else by their syntax.
     pub(super) fn findings(
         &self,
@@ -106,9 +108,19 @@ impl PythonCheck<'_> {
 fn parsed(source: &NamespaceSource, python: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut files = Vec::new();
+    let mut bytes = 0;
     for name in names(&source.dir) {
+        if bytes > SOURCES_MAX {
+            let message =
+                format!("is not read: the files before it have more than {SOURCES_MAX} bytes");
+            findings.push(error_at(&source.dir, &name, None, message));
+            break;
+        }
         match regular_file::read(&source.dir.join(&name), SOURCE_MAX).map(String::from_utf8) {
-            Ok(Ok(text)) => files.push((name, text)),
+            Ok(Ok(text)) => {
+                bytes += text.len();
+                files.push((name, text));
+            }
             Ok(Err(_)) => findings.push(error_at(
                 &source.dir,
                 &name,
