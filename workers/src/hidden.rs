@@ -158,7 +158,7 @@ impl HiddenValues {
     }
 
     /// JSON without them: in texts, names of members, and numbers that are written like one. `None` where none is in it.
-    /// Members of [`PROTOCOL_VALUES`] and names of [`PROTOCOL_NAMES`] stay unchanged.
+    /// Ids, types and further members that the protocol gives stay unchanged.
     pub fn hide_in_json(&self, json: &[u8]) -> Option<Vec<u8>> {
         if !self.0.may_be_in_json(json) {
             return None;
@@ -170,6 +170,16 @@ impl HiddenValues {
         };
         self.hide_in(&mut value)
             .then(|| value.to_string().into_bytes())
+    }
+
+    /// JSON without the values as they are, and as texts of JSON usually escape them. The JSON is searched and not parsed: for
+    /// messages that are too large to be parsed on a thread that carries messages.
+    pub fn hide_in_large_json(&self, json: &[u8]) -> Option<Vec<u8>> {
+        if !self.0.may_be_in_json(json) {
+            return None;
+        }
+        let hidden = self.0.with_escaped().hide(json.to_vec(), false);
+        (hidden != json).then_some(hidden)
     }
 
     /// Hides them in a value, and says whether there were any.
@@ -243,6 +253,15 @@ mod tests {
         assert_eq!(hidden.message, "no [redacted]");
         let details = hidden.details.expect("details");
         assert_eq!(details.get(), r#"{"traceback":"x = \"[redacted]\"\n"}"#);
+    }
+
+    #[test]
+    fn a_value_is_hidden_in_large_json_without_parsing_it() {
+        let values = HiddenValues(Redactor::new(&["hunter2", "a\"b\\c"].map(Secret::new)));
+        let hidden = values.hide_in_large_json(br#"{"data":"x hunter2 a\"b\\c"}"#);
+        let hidden = String::from_utf8(hidden.expect("found")).expect("was text");
+        assert_eq!(hidden, r#"{"data":"x [redacted] [redacted]"}"#);
+        assert_eq!(values.hide_in_large_json(br#"{"data":"\n"}"#), None);
     }
 
     #[test]

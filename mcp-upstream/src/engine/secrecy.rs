@@ -10,7 +10,8 @@ use tooldock_workers::registry::{Namespace, Registry};
 use super::{CallOutcome, UpstreamReply};
 use crate::heavy_work;
 
-/// A reply of more bytes than this is read on a thread that carries no messages.
+/// A reply of more bytes than this is parsed on a thread that carries no messages; a longer message of a call is searched and
+/// not parsed.
 const LARGE: usize = 64 * 1024;
 
 /// The secrets that a call can know: of its namespace, and of its caller. Looked up when there is something to hide them in.
@@ -52,7 +53,11 @@ impl CallSecrets {
 
     /// A message about a call, as JSON, without secrets.
     pub(crate) fn hide_in(&self, message: Bytes) -> Bytes {
-        match self.values().hide_in_json(&message) {
+        let hidden = match message.len() > LARGE {
+            true => self.values().hide_in_large_json(&message),
+            false => self.values().hide_in_json(&message),
+        };
+        match hidden {
             Some(hidden) => hidden.into(),
             None => message,
         }
