@@ -476,6 +476,7 @@ async fn explain_names_the_rule_that_refuses_and_is_right_about_every_tool() {
         told.contains("belongs to \"nobody\"") && told.lines().count() == 1,
         "{told}"
     );
+    assert!(told.contains("key:ci") && told.contains("ops"), "{told}");
 
     // The management tool says the same, also of a key that counts no more.
     revoke(&gateway, &id);

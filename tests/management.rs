@@ -23,7 +23,7 @@ async fn the_manager_listener_serves_the_management_tools_and_no_other_listener_
 
     let (listed, _) = manager.request("tools/list", json!({})).await;
     let tools = listed["result"]["tools"].as_array().unwrap();
-    assert_eq!(tools.len(), 29, "{listed}");
+    assert_eq!(tools.len(), 33, "{listed}");
     let create = tools
         .iter()
         .find(|it| it["name"] == "create_namespace")
@@ -351,10 +351,12 @@ fn wrong_texts(key: &str) -> Vec<String> {
             texts.extend(
                 [
                     "x.txt",
-                    "_x.py",
+                    "_.py",
+                    "__init__.py",
                     "../../etc/passwd.py",
                     "/etc/x.py",
-                    ".history/a.py.1",
+                    ".history/a.py.1/",
+                    ".history/../a.py",
                     "a.py/",
                     "x.PY",
                 ]
@@ -445,6 +447,8 @@ async fn wrong_arguments_are_refused_with_a_reason_and_change_nothing() {
         "limits" => json!(["5/10"]),
         "expires" => json!("90d"),
         "id" => json!("000000000000"),
+        "lines" => json!(10),
+        "config" => json!({"command": "true"}),
         other => panic!("a new parameter: {other}"),
     };
     let (listed, _) = manager.request("tools/list", json!({})).await;
@@ -475,8 +479,9 @@ async fn wrong_arguments_are_refused_with_a_reason_and_change_nothing() {
                     .as_array()
                     .is_none_or(|required| !required.contains(&json!(key)));
                 // An object is what this one takes, and null is what may be absent.
-                let may_be =
-                    right(key).is_object() && value.is_object() || is_optional && value.is_null();
+                let may_be = right(key).is_object() && value.is_object()
+                    || right(key).is_number() && value.is_number()
+                    || is_optional && value.is_null();
                 if !may_be {
                     wrong.push(with(key, value));
                 }
@@ -491,7 +496,8 @@ async fn wrong_arguments_are_refused_with_a_reason_and_change_nothing() {
             }
             match key.as_str() {
                 // Any text is a question about a tool, and nearly any one a pattern.
-                "code" | "input" | "tool" | "namespaces" => {}
+                "code" | "input" | "tool" | "namespaces" | "config" => {}
+                "lines" => wrong.extend([0, 501].map(|lines| with(key, json!(lines)))),
                 "scopes" | "networks" | "limits" => {
                     let texts = wrong_texts(key).into_iter();
                     wrong.extend(texts.map(|text| with(key, json!([text]))));

@@ -82,6 +82,18 @@ fn story(repository: &str) -> Vec<Row> {
             "ok",
             "\"written\":false",
         ),
+        (
+            "write_tool",
+            file("_shared.py", "FACTOR = 2\n"),
+            "ok",
+            "\"written\":true",
+        ),
+        (
+            "write_tool",
+            file("_shared.py", "FACTOR ="),
+            "ok",
+            "\"written\":false",
+        ),
         ("list_tools", here(), "ok", "add"),
         ("list_tools", nowhere(), "refused", "nowhere"),
         (
@@ -94,7 +106,13 @@ fn story(repository: &str) -> Vec<Row> {
             "get_tool_source",
             json!({"namespace": "story", "filename": "none.py"}),
             "refused",
-            "none.py",
+            "_shared.py",
+        ),
+        (
+            "get_tool_source",
+            json!({"namespace": "story", "filename": ".history/sums.py.7"}),
+            "refused",
+            "no earlier version of sums.py",
         ),
         (
             "add_requirement",
@@ -157,6 +175,41 @@ fn story(repository: &str) -> Vec<Row> {
             "tool_not_found",
         ),
         ("test_tool", here(), "refused", "tool_name"),
+        ("read_output", here(), "ok", "lines"),
+        ("read_output", nowhere(), "refused", "nowhere"),
+        (
+            "read_output",
+            json!({"namespace": "story", "lines": 501}),
+            "refused",
+            "1..500",
+        ),
+        (
+            "add_server",
+            json!({"name": "others", "config": {"command": "true", "env": {"TOKEN": "${TOKEN}"}}}),
+            "ok",
+            "\"added\":true",
+        ),
+        (
+            "add_server",
+            json!({"name": "others", "config": {"command": "true"}}),
+            "refused",
+            "others",
+        ),
+        (
+            "add_server",
+            json!({"name": "more", "config": {"comand": "true"}}),
+            "refused",
+            "comand",
+        ),
+        ("list_servers", json!({}), "ok", "others"),
+        ("list_servers", json!({"surplus": 1}), "refused", "surplus"),
+        ("remove_server", json!({"name": "others"}), "ok", "removed"),
+        (
+            "remove_server",
+            json!({"name": "others"}),
+            "refused",
+            "others",
+        ),
         (
             "prepare_secret",
             json!({"key": "STORY_KEY", "namespace": "story"}),
@@ -254,6 +307,13 @@ fn story(repository: &str) -> Vec<Row> {
             "ok",
             "story",
         ),
+        ("explain", json!({}), "ok", "key:reader"),
+        (
+            "explain",
+            json!({"as": "stranger", "namespace": "story"}),
+            "refused",
+            "key:reader",
+        ),
         ("token_revoke", json!({"id": "$id"}), "ok", "revoked"),
         (
             "token_revoke",
@@ -294,8 +354,9 @@ fn story(repository: &str) -> Vec<Row> {
     ]
 }
 
-/// Runs a client with the calls of `rows` and compares how each of them ends.
-async fn tell(mut client: Command, url: String, rows: &[Row]) {
+/// Runs a client with the calls of `rows`, compares how each of them ends, and gives what the client saw.
+async fn tell(mut client: Command, url: &str, rows: &[Row]) -> Value {
+    let url = url.to_owned();
     let calls: Vec<_> = rows
         .iter()
         .map(|(tool, arguments, ..)| json!([tool, arguments]))
@@ -325,10 +386,7 @@ async fn tell(mut client: Command, url: String, rows: &[Row]) {
         .collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert_eq!(results.len(), rows.len());
-    let called: BTreeSet<_> = rows.iter().map(|(tool, ..)| *tool).collect();
-    let listed = seen["listed"].as_array().unwrap().iter();
-    let listed: BTreeSet<_> = listed.map(|name| name.as_str().unwrap()).collect();
-    assert_eq!(called, listed, "every management tool has its rows");
+    seen
 }
 
 async fn every_tool_is_called_by(client: Command) {
@@ -352,20 +410,221 @@ async fn every_tool_is_called_by(client: Command) {
         .env("UV_FIND_LINKS", wheels.path().to_str().unwrap())
         .start()
         .await;
-    tell(client, format!("http://{address}/mcp"), &story(&repository)).await;
+    let rows = story(&repository);
+    let seen = tell(client, &format!("http://{address}/mcp"), &rows).await;
+    let called: BTreeSet<_> = rows.iter().map(|(tool, ..)| *tool).collect();
+    let listed = seen["listed"].as_object().unwrap().keys();
+    let listed: BTreeSet<_> = listed.map(String::as_str).collect();
+    assert_eq!(called, listed, "every management tool has its rows");
+}
+
+const HELPER: &str = "RATE = 3\n";
+
+/// A tool with a helper module, a package, a secret and a line of output.
+const FARE: &str = r#"import os
+
+import local_package
+from _rates import RATE
+from fastmcp.tools import tool
+
+
+@tool
+def fare(km: int) -> int:
+    """Tell the fare of a trip."""
+    print("a fare is asked for")
+    assert local_package.__name__ and len(os.environ["FARES_KEY"]) == 8
+    return RATE * km // 1
+"#;
+
+/// The first part of an agent's work: until a person has to set the secret.
+fn before_the_secret() -> Vec<Row> {
+    let file = |filename: &str, code: &str| json!({"namespace": "trips", "filename": filename, "code": code});
+    vec![
+        (
+            "create_namespace",
+            json!({"name": "trips"}),
+            "ok",
+            "created",
+        ),
+        (
+            "write_tool",
+            file("_rates.py", HELPER),
+            "ok",
+            "\"written\":true",
+        ),
+        // A mistake that the check finds, and its repair.
+        (
+            "write_tool",
+            file("fares.py", &FARE.replace("km: int", "km")),
+            "ok",
+            "Missing type hints",
+        ),
+        (
+            "write_tool",
+            file("fares.py", FARE),
+            "ok",
+            "\"tools_found\":[\"fare\"]",
+        ),
+        (
+            "add_requirement",
+            json!({"namespace": "trips", "package": "local_package"}),
+            "ok",
+            "\"added\":true",
+        ),
+        (
+            "check_secrets",
+            json!({"namespace": "trips"}),
+            "ok",
+            "\"missing\":[]",
+        ),
+        (
+            "prepare_secret",
+            json!({"key": "FARES_KEY", "namespace": "trips"}),
+            "ok",
+            "--scope trips",
+        ),
+    ]
+}
+
+/// The second part, with the secret: to the end of the namespace.
+fn after_the_secret() -> Vec<Row> {
+    let file = |code: &str| json!({"namespace": "trips", "filename": "fares.py", "code": code});
+    let trial = || json!({"namespace": "trips", "tool_name": "fare", "input": {"km": 4}});
+    let here = || json!({"namespace": "trips"});
+    let reload = || ("reload_core", json!({}), "ok", "\"reloaded\":true");
+    vec![
+        (
+            "check_secrets",
+            here(),
+            "ok",
+            "\"satisfied\":[\"FARES_KEY\"]",
+        ),
+        reload(),
+        ("test_tool", trial(), "ok", "\"result\":12"),
+        ("read_output", here(), "ok", "a fare is asked for"),
+        // A mistake that only a call shows, …
+        (
+            "write_tool",
+            file(&FARE.replace("// 1", "// 0")),
+            "ok",
+            "previous_version",
+        ),
+        reload(),
+        ("test_tool", trial(), "ok", "ZeroDivisionError"),
+        ("read_output", here(), "ok", "ZeroDivisionError"),
+        // … is taken back by the path that the answer named.
+        (
+            "get_tool_source",
+            json!({"namespace": "trips", "filename": "$previous_version"}),
+            "ok",
+            "// 1",
+        ),
+        ("write_tool", file("$source"), "ok", "\"written\":true"),
+        reload(),
+        ("test_tool", trial(), "ok", "\"result\":12"),
+        (
+            "token_create",
+            json!({"name": "trips", "scopes": ["all"], "namespaces": ["trips"]}),
+            "ok",
+            "token",
+        ),
+        (
+            "explain",
+            json!({"as": "$id", "namespace": "trips"}),
+            "ok",
+            "\"allowed\":true",
+        ),
+        ("token_revoke", json!({"id": "$id"}), "ok", "revoked"),
+        (
+            "delete_tool",
+            json!({"namespace": "trips", "filename": "fares.py"}),
+            "ok",
+            "\"deleted\":true",
+        ),
+        (
+            "delete_namespace",
+            json!({"name": "trips"}),
+            "ok",
+            "\"deleted\":true",
+        ),
+        reload(),
+    ]
+}
+
+/// Each step is named by the server's instructions, by the description of a tool that was called before, or by an answer:
+/// the agent has read nothing else.
+fn every_step_is_named_before_it(read: &mut String, seen: &Value, rows: &[Row]) {
+    *read += seen["instructions"].as_str().unwrap();
+    for ((tool, ..), result) in rows.iter().zip(seen["results"].as_array().unwrap()) {
+        assert!(read.contains(tool), "nothing named {tool} before its call");
+        *read += seen["listed"][tool].as_str().unwrap();
+        *read += result[1].as_str().unwrap();
+    }
+}
+
+async fn an_agents_work_is_done_by(client: impl Fn() -> Command) {
+    let wheels = tempfile::tempdir().unwrap();
+    write_wheel(wheels.path(), "local_package", "1.2.3");
+    let (builder, address) = with_manager(Gateway::empty());
+    let gateway = builder
+        .arguments(&["--dev"])
+        .env("PIP_NO_INDEX", "1")
+        .env("PIP_FIND_LINKS", wheels.path().to_str().unwrap())
+        .env("UV_NO_INDEX", "1")
+        .env("UV_FIND_LINKS", wheels.path().to_str().unwrap())
+        .config(json!({"relay": {"scopes": {"all": ["*"]}}}))
+        .start()
+        .await;
+    let url = format!("http://{address}/mcp");
+    let rows = before_the_secret();
+    let seen = tell(client(), &url, &rows).await;
+    let mut read = String::new();
+    every_step_is_named_before_it(&mut read, &seen, &rows);
+    // The person runs the command that the agent passes on.
+    let prepared = seen["results"].as_array().unwrap().last().unwrap();
+    let prepared: Value = serde_json::from_str(prepared[1].as_str().unwrap()).unwrap();
+    let mut words = prepared["command"].as_str().unwrap().split(' ');
+    assert_eq!(words.next(), Some("tooldock"));
+    let mut set = Command::new(env!("CARGO_BIN_EXE_tooldock"));
+    let set = set.args(words).env_clear().stdin(Stdio::piped());
+    let mut set = set.env("DATA_DIR", gateway.data_dir()).spawn().unwrap();
+    set.stdin.take().unwrap().write_all(b"12345678\n").unwrap();
+    assert!(set.wait().unwrap().success());
+    let rows = after_the_secret();
+    let seen = tell(client(), &url, &rows).await;
+    every_step_is_named_before_it(&mut read, &seen, &rows);
+    assert!(!gateway.log().contains("12345678"));
+}
+
+fn python_sdk() -> Command {
+    let mut client = python("clients-mcp1");
+    client.arg(root().join("tests/clients/rows_mcp1.py"));
+    client
+}
+
+fn typescript_sdk() -> Command {
+    let (mut client, packages) = node();
+    client.args(["--preserve-symlinks", "--preserve-symlinks-main"]);
+    client.arg(packages.join("clients/rows_typescript1.mjs"));
+    client
+}
+
+#[tokio::test]
+async fn an_agent_makes_repairs_takes_back_and_ends_a_namespace_through_the_python_sdk() {
+    an_agents_work_is_done_by(python_sdk).await;
+}
+
+#[tokio::test]
+async fn an_agent_makes_repairs_takes_back_and_ends_a_namespace_through_the_typescript_sdk() {
+    an_agents_work_is_done_by(typescript_sdk).await;
 }
 
 #[tokio::test]
 async fn every_answer_of_a_management_tool_is_taken_by_the_python_sdk() {
-    let mut client = python("clients-mcp1");
-    client.arg(root().join("tests/clients/rows_mcp1.py"));
-    every_tool_is_called_by(client).await;
+    every_tool_is_called_by(python_sdk()).await;
 }
 
 #[tokio::test]
 async fn every_answer_of_a_management_tool_is_taken_by_the_typescript_sdk() {
-    let (mut client, packages) = node();
-    client.args(["--preserve-symlinks", "--preserve-symlinks-main"]);
-    client.arg(packages.join("clients/rows_typescript1.mjs"));
-    every_tool_is_called_by(client).await;
+    every_tool_is_called_by(typescript_sdk()).await;
 }

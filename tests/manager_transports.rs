@@ -14,7 +14,7 @@ const ORIGIN: &str = "https://ok.example";
 const MODERN: &str = "2026-07-28";
 
 /// The names of MGR-21.
-const TOOLS: [&str; 29] = [
+const TOOLS: [&str; 33] = [
     "list_namespaces",
     "create_namespace",
     "delete_namespace",
@@ -42,6 +42,10 @@ const TOOLS: [&str; 29] = [
     "token_list",
     "token_revoke",
     "explain",
+    "read_output",
+    "list_servers",
+    "add_server",
+    "remove_server",
     "health",
     "server_config",
 ];

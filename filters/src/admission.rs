@@ -18,7 +18,7 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::namespace_scope::NamespaceScope;
 use tooldock_workers::scope::ScopeTable;
 
-use crate::bearer::{ANONYMOUS, Principal, Tokens, Unknown};
+use crate::bearer::{ANONYMOUS, BEARER, Principal, Tokens, Unknown};
 use crate::certificate::{Certificates, Shown};
 use crate::concurrency::{Concurrency, Permit};
 use crate::config::{AdmissionConfig, ConfigError};
@@ -543,6 +543,18 @@ impl<C: Clock + Clone> Admission<C> {
         let namespaces = NamespaceScope::new(&listed.namespaces).ok()?;
         let principal = Arc::new(Principal::unlimited(name, namespaces));
         Some((principal, listed.namespaces.clone()))
+    }
+
+    /// The names of the principals of tokens and certificates, and of requests without a credential, each with the kind of
+    /// its credential.
+    pub fn principals(&self) -> impl Iterator<Item = (&str, &'static str)> {
+        let bearer = self.tokens.named(BEARER).map(|_| (BEARER, "BEARER_TOKEN"));
+        let tokens = self.config.tokens.iter();
+        let tokens = tokens.map(|token| (&*token.name, "token"));
+        let certificates = self.config.certificates.iter();
+        let certificates = certificates.map(|it| (&*it.name, "certificate"));
+        let all = bearer.into_iter().chain(tokens).chain(certificates);
+        all.chain([(ANONYMOUS, "none")])
     }
 
     /// Takes a place among the requests that run at once.

@@ -85,6 +85,7 @@ static ROUTES: &[RouteSpec] = table! {
     Rest      | Namespaces | GET     | "/namespaces"                            | Principal | None      | None          | "/namespaces"
     Reload    | Reload     | POST    | "/reload"                                | Manager   | None      | None          | "/reload"
     Reload    | Explain    | POST    | "/explain"                               | Manager   | None      | Json          | "/explain"
+    Reload    | Output     | POST    | "/output"                                | Manager   | None      | Json          | "/output"
     Probes    | Health     | GET_HEAD | "/health"                               | Probe     | None      | None          | "/health"
     Probes    | Ready      | GET_HEAD | "/ready"                                | Probe     | None      | None          | "/ready"
     Discovery | WellKnown  | GET_HEAD | "/.well-known/{rest}"                   | Public    | None      | None          | "/.well-known"

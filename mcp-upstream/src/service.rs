@@ -401,6 +401,7 @@ impl Service {
             RouteId::Namespaces => at_once(rest::namespaces::list(core, &caller)),
             RouteId::Reload => Box::pin(rest::reload::reload(core)),
             RouteId::Explain => Box::pin(rest::explain::explain(core, body)),
+            RouteId::Output => Box::pin(rest::output::output(core, body)),
             RouteId::Health => at_once(rest::public::health(core, &caller)),
             RouteId::Ready => at_once(rest::public::ready(core, &caller)),
             RouteId::Api => match request.web {

@@ -259,7 +259,7 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         ))
     }
 
-    /// What the processes of the server of a namespace printed lately; `None` where there are none of its own.
+    /// The last lines that the processes of a namespace printed; `None` where it has no processes of its own.
     fn output(&self, _namespace: &Namespace) -> Option<Arc<RecentLines>> {
         None
     }

@@ -22,7 +22,6 @@ mod diff;
 mod folders;
 mod namespaces;
 mod overview;
-mod registry;
 mod request;
 mod secrets;
 mod server_process;

@@ -197,16 +197,15 @@ pub(crate) struct AuthorizeArgs {
 
 /// `tooldock explain`. It shows BEARER_TOKEN, where that is set, and MANAGER_INTERNAL_TOKEN to the gateway.
 #[derive(Debug, clap::Args)]
-#[command(arg_required_else_help = true)]
 pub(crate) struct ExplainArgs {
-    /// The id of a key, or the name of a principal, as logs show it
-    #[arg(long = "as", value_name = "KEY_ID|PRINCIPAL")]
-    pub(crate) who: String,
+    /// The id of a key, or the name of a principal, as logs show it [default: list the principals]
+    #[arg(long = "as", value_name = "KEY_ID|PRINCIPAL", requires = "namespace")]
+    pub(crate) principal: Option<String>,
     /// The namespace; _system for the management tools
-    #[arg(long, value_name = "NAME", value_parser = NamespaceName::parse_served)]
-    pub(crate) namespace: NamespaceName,
+    #[arg(long, value_name = "NAME", value_parser = NamespaceName::parse_served, requires = "principal")]
+    pub(crate) namespace: Option<NamespaceName>,
     /// One tool of the namespace [default: all of them]
-    #[arg(long, value_name = "TOOL")]
+    #[arg(long, value_name = "TOOL", requires = "principal")]
     pub(crate) tool: Option<String>,
     /// Address of the core [default: CORE_URL, or the configuration's first listener of the profile core]
     #[arg(long, value_name = "URL")]

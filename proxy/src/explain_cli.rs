@@ -1,12 +1,15 @@
-//! `tooldock explain`: what somebody may do in a namespace, and why, asked of the running gateway.
+//! `tooldock explain`: rights of a principal in a namespace and the rules behind them, or the list of principals, asked of
+//! the running gateway.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 
-use serde_json::Value;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 use tooldock_upstream::management::core::{CoreLink as _, CoreRequest};
-use tooldock_workers::explain::{Explanation, Question};
+use tooldock_workers::explain::{Explanation, Principals, Question};
 
 use crate::cli::ExplainArgs;
 use crate::config::{self, CoreUrl, Effective, ListenAddress, ProfileName};
@@ -19,21 +22,36 @@ pub(crate) fn run(arguments: ExplainArgs) -> ExitCode {
         Ok(prepared) => prepared,
         Err(reason) => return refuse(reason),
     };
-    let question = Question {
-        who: arguments.who,
-        namespace: arguments.namespace,
-        tool: arguments.tool,
-    };
-    match asked(&effective, url, &question) {
-        Ok(explanation) if arguments.json => {
-            // A structure of texts is always JSON.
-            print(&(serde_json::to_string_pretty(&explanation).unwrap_or_default() + "\n"))
+    let answer = match (arguments.principal, arguments.namespace) {
+        (Some(who), Some(namespace)) => {
+            let question = Question {
+                who,
+                namespace,
+                tool: arguments.tool,
+            };
+            let asked = asked::<Explanation>(&effective, url, &question);
+            asked.map(|answer| shown(&answer, told, arguments.json))
         }
-        Ok(explanation) => print(&told(&explanation)),
+        // clap wants both or neither.
+        _ => {
+            let asked = asked::<Principals>(&effective, url, &json!({}));
+            asked.map(|answer| shown(&answer, listed, arguments.json))
+        }
+    };
+    match answer {
+        Ok(text) => print(&text),
         Err(reason) => {
             eprintln!("tooldock: {reason}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn shown<T: Serialize>(answer: &T, for_people: impl Fn(&T) -> String, as_json: bool) -> String {
+    match as_json {
+        // A structure of texts is always JSON.
+        true => serde_json::to_string_pretty(answer).unwrap_or_default() + "\n",
+        false => for_people(answer),
     }
 }
 
@@ -89,7 +107,11 @@ fn reachable(address: SocketAddr) -> CoreUrl {
     CoreUrl { host, port }
 }
 
-fn asked(effective: &Effective, url: CoreUrl, question: &Question) -> Result<Explanation, String> {
+fn asked<T: DeserializeOwned>(
+    effective: &Effective,
+    url: CoreUrl,
+    question: &impl Serialize,
+) -> Result<T, String> {
     let question = serde_json::to_vec(question).map_err(|error| error.to_string())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -110,6 +132,29 @@ fn asked(effective: &Effective, url: CoreUrl, question: &Question) -> Result<Exp
     serde_json::from_slice(&answer.body).map_err(|error| {
         format!("the gateway's answer is not understood ({error}): it is of another version")
     })
+}
+
+/// The principals for people, one in each line.
+fn listed(answer: &Principals) -> String {
+    let mut text = String::new();
+    for principal in &answer.principals {
+        let id = principal.key_id.as_deref();
+        let id = id.map(|id| format!(" {id}")).unwrap_or_default();
+        let state = match &*principal.state {
+            "active" => String::new(),
+            state => format!(", {state}"),
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{}  ({}{id}{state})",
+            principal.name, principal.credential
+        );
+    }
+    if answer.left_out > 0 {
+        let _ = writeln!(text, "and {} more", answer.left_out);
+    }
+    text
 }
 
 /// The answer for people.

@@ -30,6 +30,7 @@ use tooldock_workers::external::ProcessHost;
 use tooldock_workers::keys::KeyStore;
 use tooldock_workers::manage::Workspace;
 use tooldock_workers::metrics::WorkerMetrics;
+use tooldock_workers::process::output::RecentOutput;
 use tooldock_workers::process::{self, GatewayProcess};
 use tooldock_workers::registry::Registry;
 use tooldock_workers::reload::{ReloadMetrics, Reloader, VaultFolder};
@@ -251,9 +252,10 @@ impl Parts {
             control: control.handle().clone(),
             runtimes: Arc::clone(&runtimes),
             metrics: Arc::clone(&worker_metrics),
-            output: Default::default(),
+            output: RecentOutput::default(),
         });
         let host = Arc::new(WorkerHost {
+            output: RecentOutput::default(),
             guard: std::env::current_exe().context("finding this program's own file")?,
             config: config.workers.clone(),
             runtimes: Arc::clone(&runtimes),

@@ -1,8 +1,8 @@
 """Calls tools through the official Python SDK, 1.x, which checks each result against the tool's output schema.
 
 Arguments: URL of the MCP endpoint, token. Reads from standard input a JSON list of calls, each `[tool, arguments]`. Prints
-one JSON object: `listed`, the names of all tools, and `results`, for each call `[how it ended, text]`, where a call ends as
-`ok`, `refused` (a result with isError) or `raised` (the SDK refused the answer). An argument `$MEMBER` stands for that
+one JSON object: `instructions` of the server, `listed`, the description of each tool by its name, and `results`, for each
+call `[how it ended, text]`, where a call ends as `ok`, `refused` (a result with isError) or `raised` (the SDK refused the answer). An argument `$MEMBER` stands for that
 member of the last result that had one.
 """
 
@@ -31,11 +31,11 @@ async def main() -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with streamablehttp_client(URL, headers=headers) as (read, write, _):
         async with ClientSession(read, write) as session:
-            await session.initialize()
-            listed = sorted(tool.name for tool in (await session.list_tools()).tools)
+            instructions = (await session.initialize()).instructions
+            listed = {tool.name: tool.description for tool in (await session.list_tools()).tools}
             members = {}
             results = [await ended(session, members, *call) for call in calls]
-    print(json.dumps({"listed": listed, "results": results}))
+    print(json.dumps({"instructions": instructions, "listed": listed, "results": results}))
 
 
 asyncio.run(main())

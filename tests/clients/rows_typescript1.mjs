@@ -1,8 +1,8 @@
 // Calls tools through the official TypeScript SDK, 1.x, which checks each result against the tool's output schema.
 //
 // Arguments: URL of the MCP endpoint, token. Reads from standard input a JSON list of calls, each `[tool, arguments]`. Prints
-// one JSON object: `listed`, the names of all tools, and `results`, for each call `[how it ended, text]`, where a call ends
-// as `ok`, `refused` (a result with isError) or `raised` (the SDK refused the answer). An argument `$MEMBER` stands for that
+// one JSON object: `instructions` of the server, `listed`, the description of each tool by its name, and `results`, for each
+// call `[how it ended, text]`, where a call ends as `ok`, `refused` (a result with isError) or `raised` (the SDK refused the answer). An argument `$MEMBER` stands for that
 // member of the last result that had one.
 
 import { readFileSync } from 'node:fs';
@@ -15,7 +15,8 @@ const calls = JSON.parse(readFileSync(0, 'utf8'));
 const client = new Client({ name: 'tests', version: '1' });
 const headers = { Authorization: `Bearer ${token}` };
 await client.connect(new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers } }));
-const listed = (await client.listTools()).tools.map((tool) => tool.name).sort();
+const tools = (await client.listTools()).tools;
+const listed = Object.fromEntries(tools.map((tool) => [tool.name, tool.description]));
 const results = [];
 const members = {};
 for (const [tool, given] of calls) {
@@ -29,5 +30,5 @@ for (const [tool, given] of calls) {
   }
 }
 await client.close();
-console.log(JSON.stringify({ listed, results }));
+console.log(JSON.stringify({ instructions: client.getInstructions(), listed, results }));
 process.exit(0);

@@ -60,6 +60,61 @@ pub struct Credential {
     pub notes: Vec<String>,
 }
 
+/// A principal that can be asked about, without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KnownPrincipal {
+    /// The principal's name, as logs show it.
+    pub name: String,
+    /// Its credential: token, certificate, API key, or none.
+    pub credential: String,
+    /// The id of the API key, which tells apart keys with one name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<String>,
+    /// active, or the reason why the credential does not count: expired or revoked.
+    pub state: String,
+}
+
+/// The principals that the configuration and the API keys name. Subjects of access tokens are not among them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Principals {
+    /// The principals, by name.
+    pub principals: Vec<KnownPrincipal>,
+    /// The number of further principals, which the list leaves out.
+    #[serde(default)]
+    pub left_out: usize,
+}
+
+impl Principals {
+    /// The most principals that a list has.
+    const LISTED_MAX: usize = 1000;
+
+    /// A list of these, ordered and bounded.
+    pub fn new(mut principals: Vec<KnownPrincipal>) -> Self {
+        let key = |it: &KnownPrincipal| (it.name.clone(), it.key_id.clone());
+        principals.sort_by_key(key);
+        let left_out = principals.len().saturating_sub(Self::LISTED_MAX);
+        principals.truncate(Self::LISTED_MAX);
+        Self {
+            principals,
+            left_out,
+        }
+    }
+
+    /// The names, without repetitions, for a message: at most 20.
+    pub fn in_words(&self) -> String {
+        const NAMED_MAX: usize = 20;
+        let mut names: Vec<_> = self.principals.iter().map(|it| &*it.name).collect();
+        names.dedup();
+        let more = (names.len() + self.left_out).saturating_sub(NAMED_MAX);
+        names.truncate(NAMED_MAX);
+        let names = names.join(", ");
+        match more {
+            0 => names,
+            more => format!("{names} and {more} more"),
+        }
+    }
+}
+
 /// One rule and what it says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Rule {

@@ -33,7 +33,7 @@ use crate::metrics::WorkerMetrics;
 use crate::names::NamespaceName;
 use crate::precedence::{self, Names};
 
-pub use file_name::{InvalidToolFileName, ToolFileName};
+pub use file_name::{InvalidToolFileName, InvalidToolFileVersion, ToolFileName, ToolFileVersion};
 pub use folder::NamespaceFolder;
 pub use history::{KeptVersion, ListedFile, ToolFiles};
 pub(crate) use inspect::INSPECT_SCRIPT;

@@ -34,6 +34,8 @@ pub enum RouteId {
     Reload,
     /// What somebody may do in a namespace, and why.
     Explain,
+    /// The last lines that the tools of a namespace printed.
+    Output,
     /// Whether the process is up.
     Health,
     /// Whether the process takes traffic.
@@ -69,6 +71,7 @@ impl RouteId {
             Self::OpenApi => "/openapi.json",
             Self::Reload => "/reload",
             Self::Explain => "/explain",
+            Self::Output => "/output",
             Self::Health => "/health",
             Self::Ready => "/ready",
             Self::WellKnown => "/.well-known",

@@ -50,7 +50,7 @@ use crate::config::{PROCESSES_MAX, WorkersConfig};
 use crate::error::CallError;
 use crate::metrics::WorkerMetrics;
 use crate::names::NamespaceName;
-use crate::process::output::{self, OutputLimit, Redactor};
+use crate::process::output::{self, OutputLimit, RecentLines, RecentOutput, Redactor};
 use crate::prompt::Prompt;
 use crate::registry::{Issue, SourceFile};
 use crate::resource::{Resource, ResourceTemplate};
@@ -117,6 +117,8 @@ pub struct WorkerHost {
     pub runtimes: Arc<Runtimes>,
     /// Where they are counted.
     pub metrics: Arc<WorkerMetrics>,
+    /// The last lines that workers printed.
+    pub output: RecentOutput,
 }
 
 /// What a worker declared when it became ready.
@@ -185,8 +187,10 @@ pub struct Worker {
     /// Where the next search for the least busy member begins, so that equally busy ones take turns.
     turn: AtomicUsize,
     retired: AtomicBool,
-    /// What may be logged of what its functions raise.
+    /// The rate and the redactor of logged tracebacks.
     output: OutputLimit,
+    /// The last lines that its processes printed, and the tracebacks of its functions.
+    recent: Arc<RecentLines>,
 }
 
 /// Where a worker is, for metrics and `/ready`.
@@ -305,6 +309,7 @@ impl Worker {
             refused: Arc::new(refused),
             sync_waits: Arc::default(),
         };
+        let recent = host.output.of(&spec.namespace);
         let start = |socket| {
             let spec = WorkerSpec {
                 socket,
@@ -320,7 +325,10 @@ impl Worker {
             .output_suppressed
             .clone();
         Arc::new(Self {
-            output: OutputLimit::new(suppressed).hiding(Redactor::new(&spec.hidden)),
+            output: OutputLimit::new(suppressed)
+                .hiding(Redactor::new(&spec.hidden))
+                .keeping(Arc::clone(&recent), None),
+            recent,
             members,
             changed: common.changed,
             declared: common.declared,
@@ -397,6 +405,12 @@ impl Worker {
     /// to the rate of what it prints. `None` where too much was logged already; that is counted and told.
     pub fn loggable(&self, text: &str) -> Option<String> {
         output::loggable(&self.spec().namespace, text, &self.output)
+    }
+
+    /// The last lines that its processes printed, with the tracebacks of its functions, as they were logged. A later
+    /// generation of the namespace goes on with them.
+    pub fn recent_output(&self) -> Arc<RecentLines> {
+        Arc::clone(&self.recent)
     }
 
     /// Where the worker is: where the best of its processes is. With one of them degraded, the worker is.

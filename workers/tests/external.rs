@@ -601,6 +601,7 @@ impl Dock {
         let exported = prometheus::Registry::new();
         let config = WorkersConfig::default();
         let host = Arc::new(WorkerHost {
+            output: Default::default(),
             guard: guard(),
             config: config.clone(),
             runtimes: Arc::new(Runtimes::new()),

@@ -87,6 +87,7 @@ impl House {
         let runtimes = Runtimes::new();
         runtimes.provide(handles);
         let host = WorkerHost {
+            output: Default::default(),
             guard: guard(),
             config,
             runtimes: Arc::new(runtimes),
@@ -1189,6 +1190,7 @@ fn connections_live_on_the_given_runtime_and_their_end_is_survived() {
         let runtimes = Runtimes::new();
         runtimes.provide(vec![first.handle().clone(), second.handle().clone()]);
         let host = WorkerHost {
+            output: Default::default(),
             guard: guard(),
             config: house.host.config.clone(),
             runtimes: Arc::new(runtimes),

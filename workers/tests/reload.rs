@@ -82,6 +82,7 @@ impl House {
         let runtimes = Arc::new(Runtimes::new());
         runtimes.provide(vec![tokio::runtime::Handle::current()]);
         let host = Arc::new(WorkerHost {
+            output: Default::default(),
             guard: env!("CARGO_BIN_EXE_tooldock-test-guard").into(),
             config: config.clone(),
             runtimes,

@@ -1,9 +1,11 @@
-//! `POST /explain`: what a caller may do in a namespace, and which rule says so. Its controls are those of `/reload`.
+//! `POST /explain`: what a caller may do in a namespace, and which rule says so; for `{}`, the principals there are. Its
+//! controls are those of `/reload`.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
+use serde_json::{Map, Value};
 use tooldock_workers::aggregate;
 use tooldock_workers::explain::{self, Credential, Explanation, Question, Rule, ToolAccess};
 use tooldock_workers::registry::Namespace;
@@ -20,12 +22,9 @@ const TOOLS_MAX: usize = 1000;
 /// Answers a question about somebody's rights.
 pub(crate) async fn explain(core: &Core, body: Bytes) -> Reply {
     let refused = |status, code, message: &str| error::rest_plain(status, code, message);
-    let question: Question = match serde_json::from_slice(&body) {
-        Ok(question) => question,
-        Err(error) => {
-            let message = format!("The question is not understood: {error}");
-            return refused(StatusCode::BAD_REQUEST, "bad_request", &message);
-        }
+    let not_understood = |error: serde_json::Error| {
+        let message = format!("The question is not understood: {error}");
+        refused(StatusCode::BAD_REQUEST, "bad_request", &message)
     };
     let Some(credentials) = &core.credentials else {
         let message = "This process admits nobody and cannot explain anybody's rights";
@@ -34,6 +33,15 @@ pub(crate) async fn explain(core: &Core, body: Bytes) -> Reply {
             "explain_unavailable",
             message,
         );
+    };
+    let asks_nothing =
+        serde_json::from_slice(&body).is_ok_and(|it: Map<String, Value>| it.is_empty());
+    if asks_nothing {
+        return json(&credentials.principals());
+    }
+    let question: Question = match serde_json::from_slice(&body) {
+        Ok(question) => question,
+        Err(error) => return not_understood(error),
     };
     let credential = match credentials.find(&question.who) {
         Ok(credential) => credential,

@@ -62,6 +62,7 @@ impl CoreLink for OwnCore {
             CoreRequest::Namespaces => rest::namespaces::list(&core, &caller(None)),
             CoreRequest::Reload => rest::reload::reload(&core).await,
             CoreRequest::Explain { question } => rest::explain::explain(&core, question).await,
+            CoreRequest::Output { wanted } => rest::output::output(&core, wanted).await,
             CoreRequest::Call {
                 namespace,
                 tool,

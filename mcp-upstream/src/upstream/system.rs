@@ -42,9 +42,11 @@ use crate::engine::{UpstreamReply, Work, unknown_tool};
 
 pub mod core;
 mod parameters;
+mod registry_package;
 mod tool;
 mod tools;
 
+pub(crate) use registry_package::with_package;
 pub(crate) use tools::CALL_AGAIN;
 pub use tools::{KeyTools, ServerFacts};
 
@@ -54,7 +56,8 @@ use tool::{Entry, Progress, Time};
 /// What the management server says about itself at the beginning of a conversation.
 const INSTRUCTIONS: &str = "Management of this ToolDock server: namespaces, tool files, Python packages, secrets. \
     To make a tool: create_namespace, write_tool, add_requirement for each package the code imports, check_secrets, \
-    reload_core, test_tool. Secret values never pass through these tools.";
+    reload_core, test_tool; read_output shows what it printed. To run a server that others wrote: add_server, reload_core. \
+    An API key for a client of some namespaces: token_create; explain says what a key may do. Secret values never pass through these tools.";
 
 /// What the management tools work on.
 pub struct Management {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::worker::Operation;
 
@@ -115,6 +116,13 @@ impl Upstream for WorkerUpstream {
             })),
             Ok(Method::Answered(answered)) => Soon::Now(Self::answered(cx, answered, id, members)),
             Ok(Method::Called(called)) => Soon::Now(self.called(cx, called, members)),
+        }
+    }
+
+    fn output(&self, namespace: &Namespace) -> Option<Arc<RecentLines>> {
+        match &namespace.upstream {
+            UpstreamKind::Worker(worker) => Some(worker.recent_output()),
+            _ => None,
         }
     }
 

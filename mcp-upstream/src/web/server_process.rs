@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
+use serde_json::json;
 use tokio::time::sleep;
-use tooldock_workers::process::output::{RecentLine, RecentLines};
+use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::answer::{Answer, Failure, capitalised, json_of};
@@ -17,6 +15,7 @@ use super::tools::management;
 use super::{streams, trail};
 use crate::caller::Caller;
 use crate::mcp::Core;
+use crate::rest::output::line;
 
 /// Lines that an answer has when the request does not say.
 const LINES: usize = 100;
@@ -66,17 +65,6 @@ fn number(request: &Request, name: &str) -> Result<Option<u64>, Failure> {
     number.map_err(|_| Failure::invalid(name, format!("{name} must be the number of a line")))
 }
 
-fn shown(line: &RecentLine) -> Value {
-    let at = OffsetDateTime::from(line.at).format(&Rfc3339);
-    json!({
-        "number": line.number,
-        "ts": at.unwrap_or_default(),
-        "pid": line.pid,
-        "stream": line.stream.as_str(),
-        "text": &*line.text,
-    })
-}
-
 /// The last lines, oldest first.
 pub(super) async fn stderr(core: &Arc<Core>, request: &Request, id: &str) -> Answer {
     let limit = match request.parameter("limit") {
@@ -87,7 +75,7 @@ pub(super) async fn stderr(core: &Arc<Core>, request: &Request, id: &str) -> Ans
     let last = &lines[lines.len().saturating_sub(limit)..];
     json_of(&json!({
         "server_id": id,
-        "lines": last.iter().map(shown).collect::<Vec<_>>(),
+        "lines": last.iter().map(line).collect::<Vec<_>>(),
         "total": lines.len(),
     }))
 }
@@ -106,9 +94,9 @@ pub(super) async fn events(
         let mut told = after;
         loop {
             newest.mark_unchanged();
-            for line in lines.after(told) {
-                told = line.number;
-                if !stream.event("line", &shown(&line)) {
+            for kept in lines.after(told) {
+                told = kept.number;
+                if !stream.event("line", &line(&kept)) {
                     return;
                 }
             }

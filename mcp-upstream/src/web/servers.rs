@@ -14,10 +14,11 @@ use super::answer::{Answer, Failure, capitalised, json_of, with_status};
 use super::namespaces::hint;
 use super::request::Request;
 use super::tools::{call, management, reload_soon};
-use super::{registry, trail};
+use super::trail;
 use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::rest;
+use crate::upstream::system::with_package;
 
 pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
     let wanted = request.wanted();
@@ -136,15 +137,16 @@ pub(super) async fn add(core: &Arc<Core>, caller: &Caller, request: &Request) ->
             "config must be an object of keys",
         ));
     }
-    let workspace = &management(core)?.workspace;
+    let management = management(core)?;
+    let workspace = &management.workspace;
     if core.registry.namespace(name.as_str()).is_some() || workspace.exists(&name).await.is_ok() {
         return Err(Failure::exists(format!(
             "There is a namespace {name} already; choose another name"
         )));
     }
-    let added = match registry::settled(core, caller, config).await {
+    let added = match with_package(management, config).await {
         Ok(config) => workspace.add_server(&name, config).await.map_err(refused),
-        Err(failure) => Err(failure),
+        Err(message) => Err(Failure::invalid("config.name", message)),
     };
     trail::note(core, caller, "add_server", &added);
     added?;

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use tooldock_workers::manage::{Inspected, TOOL_FILE_BYTES_MAX, ToolFileName};
+use tooldock_workers::manage::{Inspected, TOOL_FILE_BYTES_MAX, ToolFileName, ToolFileVersion};
 use tooldock_workers::names::NamespaceName;
 
 use super::answer::{Answer, Failure, json_of, with_status};
@@ -181,7 +181,13 @@ async fn source(
     exists(core, name).await?;
     Ok(management(core)?
         .workspace
-        .source_of(name, file, version)
+        .source_of(
+            name,
+            &ToolFileVersion {
+                file: file.clone(),
+                version,
+            },
+        )
         .await?)
 }
 

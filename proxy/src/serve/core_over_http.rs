@@ -52,6 +52,7 @@ impl CoreOverHttp {
             CoreRequest::Namespaces => ("GET", "/namespaces".to_owned()),
             CoreRequest::Reload => ("POST", "/reload".to_owned()),
             CoreRequest::Explain { .. } => ("POST", "/explain".to_owned()),
+            CoreRequest::Output { .. } => ("POST", "/output".to_owned()),
             // The tool's name has no character that a path would need to encode.
             CoreRequest::Call { tool, .. } => ("POST", format!("/tools/{tool}")),
         };
@@ -72,9 +73,9 @@ impl CoreOverHttp {
                 text += &format!("X-Namespace: {namespace}\r\nContent-Type: application/json\r\n");
                 &input[..]
             }
-            CoreRequest::Explain { question } => {
+            CoreRequest::Explain { question: body } | CoreRequest::Output { wanted: body } => {
                 text += "Content-Type: application/json\r\n";
-                &question[..]
+                &body[..]
             }
             _ => &[],
         };
@@ -104,11 +105,12 @@ impl CoreLink for CoreOverHttp {
         let unreachable = |why: String| Unreachable(format!("{} (CORE_URL): {why}", self.url));
         let exchange = self.exchange(&request);
         let answer = match request {
-            CoreRequest::Health | CoreRequest::Namespaces | CoreRequest::Explain { .. } => {
-                timeout(QUICK, exchange)
-                    .await
-                    .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-            }
+            CoreRequest::Health
+            | CoreRequest::Namespaces
+            | CoreRequest::Explain { .. }
+            | CoreRequest::Output { .. } => timeout(QUICK, exchange)
+                .await
+                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
             // The tool that asks has a time limit of its own.
             CoreRequest::Reload | CoreRequest::Call { .. } => exchange.await,
         };

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use tooldock_upstream::Credentials;
-use tooldock_workers::explain::Credential;
+use tooldock_workers::explain::{Credential, KnownPrincipal, Principals};
 use tooldock_workers::keys::{self, ApiKey, KeyId, KeyState, KeyTables};
 
 use crate::gateway::Rules;
@@ -56,7 +56,8 @@ impl Credentials for Known {
         let rules = self.rules.load();
         let (principal, patterns) = rules.admission.named(who).ok_or_else(|| {
             let shown: String = who.chars().take(64).collect();
-            format!("No token, certificate or API key belongs to {shown:?}.")
+            let known = self.principals().in_words();
+            format!("No token, certificate or API key belongs to {shown:?}. The principals there are: {known}.")
         })?;
         Ok(Credential {
             principal: Arc::clone(principal.name()),
@@ -67,6 +68,26 @@ impl Credentials for Known {
             grant: principal.grant().cloned(),
             notes: Vec::new(),
         })
+    }
+
+    fn principals(&self) -> Principals {
+        let rules = self.rules.load();
+        let configured = rules.admission.principals();
+        let configured = configured.map(|(name, credential)| KnownPrincipal {
+            name: name.to_owned(),
+            credential: credential.to_owned(),
+            key_id: None,
+            state: KeyState::Active.as_str().to_owned(),
+        });
+        let table = self.keys.load();
+        let now = SystemTime::now();
+        let keys = table.iter().map(|key| KnownPrincipal {
+            name: key.principal().to_string(),
+            credential: "API key".to_owned(),
+            key_id: Some(key.record().id.to_string()),
+            state: key.record().state(now).as_str().to_owned(),
+        });
+        Principals::new(configured.chain(keys).collect())
     }
 }
 

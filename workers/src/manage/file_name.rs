@@ -1,34 +1,96 @@
-//! Names of tool files.
+//! Names of Python files in a namespace's folder: tool files, helper modules, and their earlier versions.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// The name of a tool file in its namespace's folder: an ASCII identifier and `.py`.
+use super::history::{version_name, version_of};
+use super::tool_file::HISTORY;
+
+/// The name of a Python file in its namespace's folder: an ASCII identifier and `.py`.
 ///
-/// Such a name is one path segment, is loaded (files that begin with `_` or `.` are not), and can be imported by the other
-/// files of its namespace.
+/// Such a name is one path segment, and can be imported by the other files of its namespace. A file whose name begins with
+/// `_` is a helper module: reloads load it only where another file imports it, so it declares no tools.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ToolFileName(String);
 
-/// Why a text is no name of a tool file.
+/// The reason why a text is no name of a tool file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "invalid filename: use 1 to 64 ASCII letters, digits or '_', beginning with a letter, and end with .py, as in issues.py"
+    "invalid filename: use 1 to 64 ASCII letters, digits or '_', beginning with a letter, and end with .py, as in issues.py; \
+     a module of helpers without tools has one '_' before that, as in _helpers.py"
 )]
 pub struct InvalidToolFileName;
 
-impl ToolFileName {
-    /// What names look like, as a regular expression.
-    pub const PATTERN: &str = "^[A-Za-z][A-Za-z0-9_]{0,63}\\.py$";
+/// A tool file as it is now, or an earlier version of it by its path in the namespace's folder: `.history/issues.py.3`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolFileVersion {
+    /// The file.
+    pub file: ToolFileName,
+    /// The number of the version; `None` for the file as it is now.
+    pub version: Option<u64>,
+}
 
-    /// The longest name without its ending.
+/// The reason why a text names neither a tool file nor a version of one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "neither the name of a file, as issues.py, nor the path of an earlier version as previous_version shows it, as .history/issues.py.3"
+)]
+pub struct InvalidToolFileVersion;
+
+impl ToolFileName {
+    /// The regular expression that all names match.
+    pub const PATTERN: &str = "^_?[A-Za-z][A-Za-z0-9_]{0,63}\\.py$";
+
+    /// The longest name without its ending, and without the `_` of a helper module.
     const STEM_MAX: usize = 64;
 
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Whether the file is a helper module, which declares no tools.
+    pub fn is_helper(&self) -> bool {
+        self.0.starts_with('_')
+    }
+}
+
+impl ToolFileVersion {
+    /// The regular expression that all texts of versions match.
+    pub const PATTERN: &str = "^(_?[A-Za-z][A-Za-z0-9_]{0,63}\\.py|\\.history/_?[A-Za-z][A-Za-z0-9_]{0,63}\\.py\\.[0-9]{1,19})$";
+}
+
+impl FromStr for ToolFileVersion {
+    type Err = InvalidToolFileVersion;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let read = match text
+            .strip_prefix(HISTORY)
+            .and_then(|it| it.strip_prefix('/'))
+        {
+            None => text.parse().ok().map(|file| (file, None)),
+            Some(entry) => version_of(entry).map(|(file, number)| (file, Some(number))),
+        };
+        let (file, version) = read.ok_or(InvalidToolFileVersion)?;
+        Ok(Self { file, version })
+    }
+}
+
+impl fmt::Display for ToolFileVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.version {
+            None => self.file.fmt(f),
+            Some(number) => write!(f, "{HISTORY}/{}", version_name(&self.file, number)),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ToolFileVersion {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -37,6 +99,7 @@ impl FromStr for ToolFileName {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let stem = text.strip_suffix(".py").ok_or(InvalidToolFileName)?;
+        let stem = stem.strip_prefix('_').unwrap_or(stem);
         let bytes = stem.as_bytes();
         let valid = bytes.len() <= Self::STEM_MAX
             && bytes.first().is_some_and(u8::is_ascii_alphabetic)
@@ -73,6 +136,7 @@ mod tests {
             "a.py",
             "math_tools.py",
             "V2.py",
+            "_helpers.py",
             &format!("{}.py", "x".repeat(64)),
         ] {
             assert!(name.parse::<ToolFileName>().is_ok(), "{name}");
@@ -86,7 +150,10 @@ mod tests {
             ".py",
             "x.txt",
             "x",
-            "_x.py",
+            "_.py",
+            "__init__.py",
+            "__x.py",
+            "_1.py",
             ".x.py",
             "../x.py",
             "../../etc/passwd.py",
@@ -104,6 +171,34 @@ mod tests {
             &format!("{}.py", "x".repeat(65)),
         ] {
             assert!(name.parse::<ToolFileName>().is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_version_is_named_by_its_path_in_the_folder_and_nothing_else() {
+        let now: ToolFileVersion = "_helpers.py".parse().expect("a file");
+        assert_eq!((now.file.is_helper(), now.version), (true, None));
+        for text in [
+            "issues.py",
+            ".history/issues.py.3",
+            ".history/_helpers.py.12",
+        ] {
+            let read: ToolFileVersion = text.parse().expect("valid");
+            assert_eq!(read.to_string(), text);
+        }
+        for text in [
+            ".history/",
+            ".history/issues.py",
+            ".history/issues.py.",
+            ".history/issues.py.03",
+            ".history/issues.py.-1",
+            ".history/../issues.py.1",
+            ".history//issues.py.1",
+            "issues.py.3",
+            "history/issues.py.3",
+            "/data/tools/x/.history/issues.py.3",
+        ] {
+            assert!(text.parse::<ToolFileVersion>().is_err(), "{text:?}");
         }
     }
 }

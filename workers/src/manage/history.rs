@@ -5,8 +5,8 @@ use std::fs;
 use std::time::SystemTime;
 
 use super::folder::Folder;
-use super::tool_file::{FILES_MAX, HISTORY, KEPT_BYTES_MAX, bytes, version_name};
-use super::{NotDone, ToolFileName, Workspace, blocking};
+use super::tool_file::{FILES_MAX, HISTORY, KEPT_BYTES_MAX, bytes, no_file};
+use super::{NotDone, ToolFileName, ToolFileVersion, Workspace, blocking};
 use crate::names::NamespaceName;
 
 /// The files of a namespace.
@@ -91,28 +91,11 @@ impl Workspace {
         file: &ToolFileName,
     ) -> Result<Vec<KeptVersion>, NotDone> {
         let file = file.clone();
-        self.in_folder(namespace, move |folder| {
-            let Some(history) = folder.subfolder(HISTORY)? else {
-                return Ok(Vec::new());
-            };
-            let mut versions: Vec<_> = entries(&history)?
-                .into_iter()
-                .filter_map(|entry| {
-                    let (of, number) = version_of(&entry.name)?;
-                    (of == file).then_some(KeptVersion {
-                        number,
-                        size: entry.size,
-                        kept: entry.modified,
-                    })
-                })
-                .collect();
-            versions.sort_by_key(|version| std::cmp::Reverse(version.number));
-            Ok(versions)
-        })
-        .await
+        self.in_folder(namespace, move |folder| kept_of(folder, &file))
+            .await
     }
 
-    /// What a tool file held before, or holds now without a number; `None` if there is no such version or file.
+    /// The text of a tool file or of an earlier version; `None` where there is no such file or version.
     ///
     /// # Errors
     ///
@@ -120,25 +103,44 @@ impl Workspace {
     pub async fn source_of(
         &self,
         namespace: &NamespaceName,
-        file: &ToolFileName,
-        version: Option<u64>,
+        version: &ToolFileVersion,
     ) -> Result<Option<String>, NotDone> {
-        let file = file.clone();
+        let version = version.clone();
+        self.in_folder(namespace, move |folder| text_of(folder, &version))
+            .await
+    }
+
+    /// The text of a tool file or of an earlier version.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such namespace, file or version, with the names of those there are, or the file is no text.
+    pub async fn tool_source(
+        &self,
+        namespace: &NamespaceName,
+        version: &ToolFileVersion,
+    ) -> Result<String, NotDone> {
+        let (version, of) = (version.clone(), namespace.clone());
         self.in_folder(namespace, move |folder| {
-            let (place, name) = match version {
-                None => (None, file.to_string()),
-                Some(number) => match folder.subfolder(HISTORY)? {
-                    None => return Ok(None),
-                    history => (history, version_name(&file, number)),
-                },
-            };
-            let folder = place.as_ref().unwrap_or(folder);
-            let Some(held) = bytes(folder, &name, KEPT_BYTES_MAX)? else {
-                return Ok(None);
-            };
-            let text = String::from_utf8(held)
-                .map_err(|_| NotDone(format!("{} is not UTF-8", folder.shown(&name).display())));
-            text.map(Some)
+            if let Some(text) = text_of(folder, &version)? {
+                return Ok(text);
+            }
+            let file = &version.file;
+            if version.version.is_none() {
+                return Err(no_file(folder, &of, file));
+            }
+            let kept = kept_of(folder, file)?;
+            let paths = kept
+                .iter()
+                .map(|it| format!("{HISTORY}/{}", version_name(file, it.number)));
+            let paths: Vec<_> = paths.collect();
+            Err(NotDone(match paths.is_empty() {
+                true => format!("namespace {of} keeps no earlier version of {file}"),
+                false => format!(
+                    "namespace {of} keeps no version {version}; it keeps {}",
+                    paths.join(", ")
+                ),
+            }))
         })
         .await
     }
@@ -153,15 +155,52 @@ impl Workspace {
     }
 }
 
+fn text_of(folder: &Folder, version: &ToolFileVersion) -> Result<Option<String>, NotDone> {
+    let (place, name) = match version.version {
+        None => (None, version.file.to_string()),
+        Some(number) => match folder.subfolder(HISTORY)? {
+            None => return Ok(None),
+            history => (history, version_name(&version.file, number)),
+        },
+    };
+    let folder = place.as_ref().unwrap_or(folder);
+    let Some(held) = bytes(folder, &name, KEPT_BYTES_MAX)? else {
+        return Ok(None);
+    };
+    let text = String::from_utf8(held)
+        .map_err(|_| NotDone(format!("{} is not UTF-8", folder.shown(&name).display())));
+    text.map(Some)
+}
+
+/// The earlier versions of a file, the newest first.
+fn kept_of(folder: &Folder, file: &ToolFileName) -> Result<Vec<KeptVersion>, NotDone> {
+    let Some(history) = folder.subfolder(HISTORY)? else {
+        return Ok(Vec::new());
+    };
+    let mut versions: Vec<_> = entries(&history)?
+        .into_iter()
+        .filter_map(|entry| {
+            let (of, number) = version_of(&entry.name)?;
+            (of == *file).then_some(KeptVersion {
+                number,
+                size: entry.size,
+                kept: entry.modified,
+            })
+        })
+        .collect();
+    versions.sort_by_key(|version| std::cmp::Reverse(version.number));
+    Ok(versions)
+}
+
 /// A regular file of a folder.
-struct Entry {
-    name: String,
+pub(super) struct Entry {
+    pub(super) name: String,
     size: u64,
     modified: SystemTime,
 }
 
 /// The regular files of a folder, in no order. The look ends at some thousands of entries.
-fn entries(folder: &Folder) -> Result<Vec<Entry>, NotDone> {
+pub(super) fn entries(folder: &Folder) -> Result<Vec<Entry>, NotDone> {
     const ENTRIES_MAX: usize = 20_000;
     let read = fs::read_dir(folder.entry("."));
     let read = read.map_err(|error| NotDone::io("read", &folder.path, &error))?;
@@ -178,8 +217,13 @@ fn entries(folder: &Folder) -> Result<Vec<Entry>, NotDone> {
     Ok(read.flatten().take(ENTRIES_MAX).filter_map(entry).collect())
 }
 
-/// Whose version an entry of the history is, and which.
-fn version_of(name: &str) -> Option<(ToolFileName, u64)> {
+/// The name of a version in the history: `math_tools.py.7`, no name of a tool file.
+pub(super) fn version_name(file: &ToolFileName, number: u64) -> String {
+    format!("{file}.{number}")
+}
+
+/// The file and the number of a version, by its name in the history.
+pub(super) fn version_of(name: &str) -> Option<(ToolFileName, u64)> {
     let (file, number) = name.rsplit_once('.')?;
     let parsed: u64 = number.parse().ok()?;
     (parsed.to_string() == number).then_some((file.parse().ok()?, parsed))

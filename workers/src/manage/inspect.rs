@@ -47,27 +47,43 @@ pub struct Fault {
     pub details: String,
 }
 
+/// The reason why a helper module serves no tools.
+const IN_HELPER: &str = "a file whose name begins with '_' is imported by other files and serves no tools; put the tool into a file \
+     whose name begins with a letter";
+
 impl Inspected {
-    /// The tools that the core can serve, as far as the file tells.
-    pub fn servable(&self) -> impl Iterator<Item = &FoundTool> {
-        self.tools.iter().filter(|tool| tool.problem.is_none())
+    fn is_helper(&self) -> bool {
+        self.filename.starts_with('_')
     }
 
-    /// Why the core will not serve the others, a line for each.
+    /// The tools that the core can serve, as far as the file tells.
+    pub fn servable(&self) -> impl Iterator<Item = &FoundTool> {
+        let is_helper = self.is_helper();
+        let tools = self.tools.iter();
+        tools.filter(move |tool| !is_helper && tool.problem.is_none())
+    }
+
+    /// The reasons why the core will not serve the others, a line for each.
     pub fn issues(&self) -> Vec<String> {
         let told = |tool: &FoundTool| {
-            let problem = tool.problem.as_ref()?;
+            let problem = match self.is_helper() {
+                true => IN_HELPER,
+                false => tool.problem.as_deref()?,
+            };
             let (line, name) = (tool.line, &tool.name);
             Some(format!("line {line}: {name} will not be served: {problem}"))
         };
         self.tools.iter().filter_map(told).collect()
     }
 
-    /// What keeps the file from being written, the first of the checks in their order (MGR-09).
+    /// The reason why the file is not written, of the first check that fails (MGR-09). A helper module needs no tools.
     pub fn fault(&self) -> Option<Fault> {
         let fault = |error, details| Some(Fault { error, details });
         if let Some(reason) = &self.error {
             return fault("Invalid Python syntax", reason.clone());
+        }
+        if self.is_helper() {
+            return None;
         }
         if self.tools.is_empty() {
             return fault(

@@ -8,6 +8,7 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::folder::{Folder, sync_folder};
+use super::history::{entries, version_name};
 use super::{Inspected, NotDone, ToolFileName, Workspace, blocking};
 use crate::data_dir::write_atomically;
 use crate::fault;
@@ -72,7 +73,8 @@ impl Workspace {
                 .map_err(|error| NotDone::io("read", &folder.path, &error))?;
             let names = entries.flatten().filter_map(|entry| {
                 let name = entry.file_name().into_string().ok()?;
-                name.parse::<ToolFileName>().ok()
+                let name = name.parse::<ToolFileName>().ok()?;
+                (!name.is_helper()).then_some(name)
             });
             let mut names: Vec<_> = names.take(FILES_MAX).collect();
             names.sort();
@@ -93,24 +95,6 @@ impl Workspace {
                 }
             }
             Ok(files)
-        })
-        .await
-    }
-
-    /// What a tool file holds.
-    ///
-    /// # Errors
-    ///
-    /// When there is no such file, or it is no text.
-    pub async fn tool_source(
-        &self,
-        namespace: &NamespaceName,
-        file: &ToolFileName,
-    ) -> Result<String, NotDone> {
-        let (tools, namespace, file) = (self.data.tools_dir(), namespace.clone(), file.clone());
-        blocking(move || {
-            let folder = Folder::open(&tools, &namespace)?;
-            read(&folder, &file)?.ok_or_else(|| no_file(&namespace, &file))
         })
         .await
     }
@@ -174,7 +158,7 @@ impl Workspace {
             let _lock = lock;
             let folder = Folder::open(&tools, &namespace)?;
             let Some(held) = bytes(&folder, file.as_str(), KEPT_BYTES_MAX)? else {
-                return Err(no_file(&namespace, &file));
+                return Err(no_file(&folder, &namespace, &file));
             };
             let previous = Some(keep(&folder, &file, &held)?);
             let shown = folder.shown(file.as_str());
@@ -192,10 +176,26 @@ impl Workspace {
     }
 }
 
-fn no_file(namespace: &NamespaceName, file: &ToolFileName) -> NotDone {
-    NotDone(format!(
-        "namespace {namespace} has no file {file}; list_tools shows the files there are"
-    ))
+/// The error for a file that is not there. It names the files that are, helper modules too, which no list of tools shows.
+pub(super) fn no_file(folder: &Folder, namespace: &NamespaceName, file: &ToolFileName) -> NotDone {
+    const NAMED_MAX: usize = 20;
+    let mut names: Vec<_> = entries(folder)
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|entry| entry.name.parse::<ToolFileName>().ok())
+        .map(|name| name.to_string())
+        .collect();
+    names.sort();
+    let more = names.len().saturating_sub(NAMED_MAX);
+    names.truncate(NAMED_MAX);
+    if more > 0 {
+        names.push(format!("and {more} more"));
+    }
+    let held = match names.is_empty() {
+        true => "it has no files yet; write_tool makes one".to_owned(),
+        false => format!("its files: {}", names.join(", ")),
+    };
+    NotDone(format!("namespace {namespace} has no file {file}; {held}"))
 }
 
 /// The bytes of a regular file of the folder; `None` if there is nothing of that name. No symlink is followed, and nothing
@@ -235,19 +235,6 @@ fn special(path: &Path) -> NotDone {
     ))
 }
 
-fn read(folder: &Folder, file: &ToolFileName) -> Result<Option<String>, NotDone> {
-    let Some(held) = bytes(folder, file.as_str(), KEPT_BYTES_MAX)? else {
-        return Ok(None);
-    };
-    let text = String::from_utf8(held);
-    text.map(Some).map_err(|_| {
-        NotDone(format!(
-            "{} is not UTF-8",
-            folder.shown(file.as_str()).display()
-        ))
-    })
-}
-
 /// Keeps what a file holds now as an earlier version and gives its place. The oldest versions of the file beyond the bound
 /// go.
 fn keep(folder: &Folder, file: &ToolFileName, held: &[u8]) -> Result<String, NotDone> {
@@ -274,11 +261,6 @@ fn keep(folder: &Folder, file: &ToolFileName, held: &[u8]) -> Result<String, Not
         fault::point();
     }
     Ok(format!("{HISTORY}/{kept}"))
-}
-
-/// `math_tools.py.7`: no name of a tool file.
-pub(super) fn version_name(file: &ToolFileName, number: u64) -> String {
-    format!("{file}.{number}")
 }
 
 /// The numbers of the versions there are, in their order.

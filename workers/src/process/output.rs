@@ -349,7 +349,11 @@ pub(crate) fn loggable(
             continue;
         }
         out.push_str(CONTINUED);
+        let begin = out.len();
         push_printable(&mut out, line);
+        if let Some((recent, pid)) = &limit.recent {
+            recent.keep(*pid, Stream::Stderr, &out[begin..]);
+        }
     }
     (!out.is_empty()).then_some(out)
 }

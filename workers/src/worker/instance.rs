@@ -198,7 +198,8 @@ impl Instance {
     /// Starts to read both streams, so that the process never waits for a reader.
     fn read_output(&self, child: &mut Child, announce: &mpsc::Sender<Announcement>) -> Output {
         let limit = OutputLimit::new(self.metrics.output_suppressed.clone())
-            .hiding(Redactor::new(&self.spec.hidden));
+            .hiding(Redactor::new(&self.spec.hidden))
+            .keeping(self.host.output.of(&self.spec.namespace), Some(child.pid()));
         let mut tasks = JoinSet::new();
         if let Some(reader) = child.take_stderr() {
             let pump = Pump {

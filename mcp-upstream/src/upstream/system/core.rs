@@ -27,6 +27,11 @@ pub enum CoreRequest {
         /// The question, a JSON object.
         question: Bytes,
     },
+    /// `POST /output`.
+    Output {
+        /// The namespace and the number of lines, a JSON object.
+        wanted: Bytes,
+    },
     /// `POST /tools/{tool}`.
     Call {
         /// The tool's namespace.

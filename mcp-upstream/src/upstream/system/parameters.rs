@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
-use tooldock_workers::manage::{PackageSpec, ToolFileName};
+use tooldock_workers::manage::{PackageSpec, ToolFileName, ToolFileVersion};
 use tooldock_workers::names::NamespaceName;
 
 /// A namespace's name.
@@ -47,7 +47,7 @@ impl JsonSchema for ServedNamespace {
     }
 }
 
-/// The name of a tool file.
+/// The name of a tool file or of a helper module.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(transparent)]
 pub(super) struct File(pub(super) ToolFileName);
@@ -63,6 +63,25 @@ impl JsonSchema for File {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({ "type": "string", "pattern": ToolFileName::PATTERN })
+    }
+}
+
+/// A tool file as it is now, or an earlier version of it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(transparent)]
+pub(super) struct FileVersion(pub(super) ToolFileVersion);
+
+impl JsonSchema for FileVersion {
+    fn schema_name() -> Cow<'static, str> {
+        "FileVersion".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": ToolFileVersion::PATTERN })
     }
 }
 

@@ -251,6 +251,7 @@ fn schema<T: JsonSchema>(mut settings: SchemaSettings) -> Value {
     settings.meta_schema = None;
     let schema = settings.into_generator().into_root_schema_for::<T>();
     let mut schema = schema.to_value();
+    remove_number_formats(&mut schema);
     if let Some(schema) = schema.as_object_mut() {
         // Both are about the Rust type.
         schema.remove("title");
@@ -261,6 +262,21 @@ fn schema<T: JsonSchema>(mut settings: SchemaSettings) -> Value {
         }
     }
     schema
+}
+
+/// Removes formats such as `uint64`, which JSON Schema does not have and clients warn of.
+fn remove_number_formats(schema: &mut Value) {
+    match schema {
+        Value::Object(members) => {
+            let is_of_number = |it: &Value| it.as_str().is_some_and(|it| it.contains("int"));
+            if members.get("format").is_some_and(is_of_number) {
+                members.remove("format");
+            }
+            members.values_mut().for_each(remove_number_formats);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_number_formats),
+        _ => {}
+    }
 }
 
 /// The schema of `structuredContent`. A list is wrapped in an object, as the value is. Members that are left out when

@@ -4,9 +4,11 @@ mod core;
 mod explain;
 mod files;
 mod namespaces;
+mod output;
 mod packages;
 mod repositories;
 mod secrets;
+mod servers;
 mod test_tool;
 mod tokens;
 
@@ -59,6 +61,10 @@ tools! {
     tokens::TokenList,
     tokens::TokenRevoke,
     explain::Explain,
+    output::ReadOutput,
+    servers::ListServers,
+    servers::AddServer,
+    servers::RemoveServer,
     core::Health,
     core::ServerConfig,
 }

@@ -1,30 +1,43 @@
-//! `explain`: why somebody sees a tool, or does not.
+//! `explain`: the principals there are, and the rules between each of them and a tool.
 
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tooldock_workers::effect::Effect;
 use tooldock_workers::error::CallError;
-use tooldock_workers::explain::{Explanation, Question};
+use tooldock_workers::explain::{Explanation, Principals, Question};
 
 use super::super::Management;
 use super::super::core::CoreRequest;
 use super::super::parameters::ServedNamespace;
-use super::super::tool::{Hints, ManagementTool, Progress, written};
+use super::super::tool::{Hints, ManagementTool, Progress, invalid, written};
 
-/// Whose rights are asked about, and where.
+/// The principal and the namespace that are asked about.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(in super::super) struct Asked {
-    /// The id of an API key, as token_list shows it, or the name of a principal, as logs show it.
-    #[serde(rename = "as")]
-    who: String,
+pub(in super::super) struct ExplainParameters {
+    /// The id of an API key, as token_list shows it, or the name of a principal, as logs show it. Leave everything out for
+    /// the list of the principals there are.
+    #[serde(rename = "as", default)]
+    principal: Option<String>,
     /// The namespace's name, _system for the management tools.
-    namespace: ServedNamespace,
+    #[serde(default)]
+    namespace: Option<ServedNamespace>,
     /// One tool of the namespace. Leave it out for all of them.
     #[serde(default)]
     tool: Option<String>,
+}
+
+/// An explanation, or the principals.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Explained {
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    explanation: Option<Explanation>,
+    /// The principals there are, where the question named none.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    principals: Option<Principals>,
 }
 
 /// Asks the core.
@@ -34,24 +47,50 @@ impl ManagementTool for Explain {
     const NAME: &'static str = "explain";
     const DESCRIPTION: &'static str = "Say what a key or principal may do in a namespace, and which rule allows or refuses it: \
         whether the credential counts, its namespaces and scopes, the namespace's principals, tools_allow and tools_deny, \
-        and the operator's. Nothing is called. After calling: the first rule with allows: false is what to change, for a \
-        scope with token_create and token_revoke.";
+        and the operator's. Without arguments: list the principals there are. Nothing is called. After calling: the first rule \
+        with allows: false is what to change, for a scope with token_create and token_revoke.";
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsRights];
-    type Parameters = Asked;
-    type Outcome = Explanation;
+    type Parameters = ExplainParameters;
+    type Outcome = Explained;
 
     async fn run(
         management: Arc<Management>,
-        asked: Asked,
+        parameters: ExplainParameters,
         _: Progress,
-    ) -> Result<Explanation, CallError> {
-        let question = Question {
-            who: asked.who,
-            namespace: asked.namespace.0,
-            tool: asked.tool,
+    ) -> Result<Explained, CallError> {
+        let question = match parameters {
+            ExplainParameters {
+                principal: Some(who),
+                namespace: Some(ServedNamespace(namespace)),
+                tool,
+            } => written(&Question {
+                who,
+                namespace,
+                tool,
+            })?,
+            ExplainParameters {
+                principal: None,
+                namespace: None,
+                tool: None,
+            } => {
+                let question = written(&json!({}))?;
+                let principals = management.ask_core(CoreRequest::Explain { question });
+                return Ok(Explained {
+                    explanation: None,
+                    principals: Some(principals.await?),
+                });
+            }
+            _ => {
+                return Err(invalid(
+                    "name both `as` and `namespace`, or nothing for the list of principals",
+                ));
+            }
         };
-        let question = written(&question)?;
-        management.ask_core(CoreRequest::Explain { question }).await
+        let explanation = management.ask_core(CoreRequest::Explain { question });
+        Ok(Explained {
+            explanation: Some(explanation.await?),
+            principals: None,
+        })
     }
 }

@@ -11,7 +11,7 @@ use tooldock_workers::names::NamespaceName;
 
 use super::super::Management;
 use super::super::core::{CoreNamespace, CoreRequest};
-use super::super::parameters::{File, InNamespace, Namespace};
+use super::super::parameters::{File, FileVersion, InNamespace, Namespace};
 use super::super::tool::{Hints, ManagementTool, Progress, refused};
 
 /// How a model sends code that was refused and is mended. The web API leaves this out: its readers upload files.
@@ -27,6 +27,17 @@ pub(in super::super) struct FileOf {
     filename: File,
 }
 
+/// A file of a namespace, as it is now or was before.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct VersionOf {
+    /// The namespace's name, as list_namespaces shows it.
+    namespace: Namespace,
+    /// The file's name, as list_tools shows it, for example issues.py or _helpers.py; or the path of an earlier version, as
+    /// previous_version shows it, for example .history/issues.py.3.
+    filename: FileVersion,
+}
+
 /// Reads a tool file.
 pub(in super::super) struct GetToolSource;
 
@@ -39,19 +50,21 @@ pub(in super::super) struct Source {
 
 impl ManagementTool for GetToolSource {
     const NAME: &'static str = "get_tool_source";
-    const DESCRIPTION: &'static str = "Read the Python code of a tool file. To change a tool: call this, edit the code, \
-        and give the whole new code to write_tool(namespace, filename, code).";
+    const DESCRIPTION: &'static str = "Read the Python code of a tool file, of a helper module (_name.py), or of an earlier \
+        version by the path that previous_version shows. To change a tool: call this, edit the code, and give the whole new \
+        code to write_tool(namespace, filename, code). To go back: read the earlier version and give its code to write_tool \
+        under the file's own name.";
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsCode];
-    type Parameters = FileOf;
+    type Parameters = VersionOf;
     type Outcome = Source;
 
     async fn run(
         management: Arc<Management>,
-        FileOf {
+        VersionOf {
             namespace: Namespace(namespace),
-            filename: File(filename),
-        }: FileOf,
+            filename: FileVersion(filename),
+        }: VersionOf,
         _: Progress,
     ) -> Result<Source, CallError> {
         let source = management
@@ -180,7 +193,8 @@ pub(in super::super) struct GenerateTool;
 pub(in super::super) struct Code {
     /// The namespace's name, as list_namespaces shows it.
     namespace: Namespace,
-    /// The file's name, such as issues.py: a letter, then ASCII letters, digits or '_', and .py at the end.
+    /// The file's name, such as issues.py: a letter, then ASCII letters, digits or '_', and .py at the end. A module of
+    /// helpers without tools has one '_' before that, such as _helpers.py.
     filename: String,
     /// The whole Python code of the file, at most 1 MiB.
     code: String,
@@ -227,8 +241,10 @@ impl ManagementTool for WriteTool {
     const DESCRIPTION: &'static str = "Write a Python file with tools into a namespace, in place of a file of that name. \
         The code is checked first and never run here: valid syntax, at least one function with @tool (from \
         fastmcp.tools import tool), type hints on all parameters, a docstring on each tool. If written is false: mend \
-        what details says and call again. If there are issues: mend them too, those functions will not be served. Secrets are read as environment variables, never written into the code. The \
-        code before is kept; previous_version says where. After calling: add_requirement(namespace, package) for each \
+        what details says and call again. If there are issues: mend them too, those functions will not be served. \
+        Code that several files share goes into a helper module, filename _name.py, which needs no @tool and is imported as \
+        `from _name import …`. Secrets are read as environment variables, never written into the code. The \
+        code before is kept; get_tool_source reads it by the path in previous_version. After calling: add_requirement(namespace, package) for each \
         package that the code imports, then reload_core, then test_tool(namespace, tool_name, input).";
     const HINTS: Hints = Hints::REPLACES;
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];

@@ -1,24 +1,20 @@
-//! What the MCP registry says of a server that is added by its name there (K-18).
+//! The package of a server that is added by its name in the MCP registry (K-18).
 //!
-//! The name alone says enough for most packages, so a registry that does not answer, or does not know the name, keeps
-//! nobody from adding a server. What is looked at is whether the registry knows better: another package, or none that
-//! could be run here.
+//! The name alone says enough for most packages, so a registry that does not answer, or does not know the name, prevents
+//! no server from being added. The registry is asked whether it has another package for the name, or none that runs here.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::timeout;
 
-use super::answer::Failure;
-use super::tools::{call, management};
-use crate::caller::Caller;
-use crate::mcp::Core;
+use super::Management;
 
 /// How long the registry may take. Then the name has to do.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the registry says of a name.
+/// The registry's answer about a name.
 #[derive(Debug, PartialEq, Eq)]
 enum Known {
     /// Nothing.
@@ -35,24 +31,24 @@ enum Known {
 ///
 /// # Errors
 ///
-/// The registry knows the server, and that it cannot be started here.
-pub(super) async fn settled(
-    core: &Arc<Core>,
-    caller: &Caller,
+/// A sentence about `name`, where the registry knows the server and it cannot be started here.
+pub(crate) async fn with_package(
+    management: &Arc<Management>,
     mut config: Value,
-) -> Result<Value, Failure> {
+) -> Result<Value, String> {
     let Some(name) = asked(&config).map(str::to_owned) else {
         return Ok(config);
     };
-    if management(core)?.workspace.registry_is_cached(&name).await {
+    if management.workspace.registry_is_cached(&name).await {
         return Ok(config);
     }
-    let word = name.rsplit('/').next().unwrap_or(&name);
-    let query = json!({ "query": word });
-    let answer = timeout(PATIENCE, call(core, caller, "search_registry", &query)).await;
-    let Ok(Ok(found)) = answer else {
+    let word = name.rsplit('/').next().unwrap_or(&name).to_owned();
+    let asks = Arc::clone(management);
+    let search = management.on_control(async move { asks.builder.search_registry(&word).await });
+    let Ok(Some(Ok(found))) = timeout(PATIENCE, search).await else {
         return Ok(config);
     };
+    let found = serde_json::to_value(found).unwrap_or_default();
     let entries = found.as_array().map(Vec::as_slice).unwrap_or_default();
     let why = match known(entries, &name) {
         Known::Unknown => return Ok(config),
@@ -73,7 +69,7 @@ pub(super) async fn settled(
             "has no package in the registry. Add the server by its command instead".to_owned()
         }
     };
-    Err(Failure::invalid("config.name", format!("{name} {why}")))
+    Err(format!("{name} {why}"))
 }
 
 /// The name that the registry is to be asked for: of an entry that says neither what kind of package it is, nor the
@@ -117,6 +113,8 @@ fn known(entries: &[Value], name: &str) -> Known {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

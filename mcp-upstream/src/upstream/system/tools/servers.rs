@@ -1,0 +1,224 @@
+//! Servers that others wrote, in `external/config.yaml`: `list_servers`, `add_server`, `remove_server`.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tooldock_workers::effect::Effect;
+use tooldock_workers::error::CallError;
+use tooldock_workers::manage::ServerRefused;
+use tooldock_workers::mask;
+
+use super::super::Management;
+use super::super::parameters::{Namespace, Nothing};
+use super::super::registry_package::with_package;
+use super::super::tool::{Hints, ManagementTool, Progress, Time, invalid, refused};
+
+/// Lists the servers of the file.
+pub(in super::super) struct ListServers;
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct ListedServer {
+    /// The server's name, which is its namespace.
+    name: String,
+    /// False where the server is switched off.
+    enabled: bool,
+    /// The keys of its entry, credentials masked.
+    config: Map<String, Value>,
+}
+
+impl ManagementTool for ListServers {
+    const NAME: &'static str = "list_servers";
+    const DESCRIPTION: &'static str = "List the servers that others wrote and that were added here, with the keys of each, \
+        credentials masked. Servers of the operator's own configuration are not among them; list_namespaces shows them, too. \
+        After calling: add_server for a new one, remove_server for one that is not needed, read_output for what one printed.";
+    const HINTS: Hints = Hints::READS;
+    const EFFECTS: &'static [Effect] = &[Effect::ReadsConfiguration];
+    type Parameters = Nothing;
+    type Outcome = Vec<ListedServer>;
+
+    async fn run(
+        management: Arc<Management>,
+        _: Nothing,
+        _: Progress,
+    ) -> Result<Vec<ListedServer>, CallError> {
+        let servers = management.workspace.servers().await?;
+        let listed = servers.into_iter().map(|server| ListedServer {
+            name: server.name.to_string(),
+            enabled: server.enabled,
+            config: match server.config {
+                Value::Object(keys) => keys,
+                _ => Map::new(),
+            },
+        });
+        Ok(listed.collect())
+    }
+}
+
+/// Adds a server to the file.
+pub(in super::super) struct AddServer;
+
+/// A new server.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct NewServer {
+    /// The server's name, which becomes its namespace: 1 to 63 lowercase letters, digits, '-' or '_'.
+    name: Namespace,
+    /// The keys of its entry. A package of npm or PyPI: {"source": "registry", "name": "mcp-server-time", "package_type":
+    /// "pypi", "args": []}. A command: {"command": "npx", "args": ["-y", "PACKAGE"]}. Variables: "env": {"API_KEY": "${API_KEY}"},
+    /// where ${API_KEY} stands for a secret of this namespace.
+    config: Map<String, Value>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Added {
+    added: bool,
+    name: String,
+}
+
+impl ManagementTool for AddServer {
+    const NAME: &'static str = "add_server";
+    const DESCRIPTION: &'static str = "Add an MCP server that others wrote: a package of npm or PyPI, or a command, which runs \
+        as the gateway's user over standard input and output. Its name becomes a namespace. Never put a value of a secret \
+        into the entry: write ${NAME} there and call prepare_secret(key, namespace). search_registry finds servers by a word. \
+        After calling: reload_core, which installs and starts the server; then list_namespaces, test_tool, and read_output \
+        where it does not start.";
+    const HINTS: Hints = Hints::ADDS.each_time();
+    const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
+    const TIME: Time = Time::Short;
+    type Parameters = NewServer;
+    type Outcome = Added;
+
+    async fn run(
+        management: Arc<Management>,
+        NewServer {
+            name: Namespace(name),
+            config,
+        }: NewServer,
+        _: Progress,
+    ) -> Result<Added, CallError> {
+        if let Some(key) = pasted_secret(&config) {
+            return Err(invalid(format!(
+                "config.{key}: looks like the value of a secret, and was not stored. Write ${{NAME}} in its place, call \
+                 prepare_secret(key, namespace) for NAME, and let the user set the value"
+            )));
+        }
+        if management.workspace.exists(&name).await.is_ok() {
+            return Err(refused(format!(
+                "There is a namespace {name} with tool files; choose another name. Nothing was changed"
+            )));
+        }
+        let config = with_package(&management, Value::Object(config)).await;
+        let config = config.map_err(|message| invalid(format!("config.name: {message}")))?;
+        let added = management.workspace.add_server(&name, config).await;
+        added.map_err(not_changed)?;
+        Ok(Added {
+            added: true,
+            name: name.to_string(),
+        })
+    }
+}
+
+/// Removes a server from the file.
+pub(in super::super) struct RemoveServer;
+
+/// The name of a server.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct NamedServer {
+    /// The server's name, as list_servers shows it.
+    name: Namespace,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Removed {
+    removed: bool,
+    name: String,
+}
+
+impl ManagementTool for RemoveServer {
+    const NAME: &'static str = "remove_server";
+    const DESCRIPTION: &'static str = "Remove a server that add_server added, with its entry; its secrets stay until \
+        remove_secret. Ask the user first. After calling: reload_core, until then the core goes on serving its tools.";
+    const HINTS: Hints = Hints::REPLACES.each_time();
+    const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
+    type Parameters = NamedServer;
+    type Outcome = Removed;
+
+    async fn run(
+        management: Arc<Management>,
+        NamedServer {
+            name: Namespace(name),
+        }: NamedServer,
+        _: Progress,
+    ) -> Result<Removed, CallError> {
+        let removed = management.workspace.remove_server(&name).await;
+        removed.map_err(not_changed)?;
+        Ok(Removed {
+            removed: true,
+            name: name.to_string(),
+        })
+    }
+}
+
+/// The key of the first variable or argument that looks like the value of a secret.
+fn pasted_secret(config: &Map<String, Value>) -> Option<String> {
+    let is_secret = |value: &Value| {
+        let text = value.as_str().unwrap_or_default();
+        !text.contains("${") && mask::looks_like_a_value(text)
+    };
+    let variables = config.get("env").and_then(Value::as_object);
+    let variable = variables
+        .into_iter()
+        .flatten()
+        .find(|(_, value)| is_secret(value))
+        .map(|(name, _)| format!("env.{name}"));
+    variable.or_else(|| {
+        let arguments = config.get("args").and_then(Value::as_array)?;
+        let at = arguments.iter().position(is_secret)?;
+        Some(format!("args[{at}]"))
+    })
+}
+
+fn not_changed(error: ServerRefused) -> CallError {
+    match error {
+        ServerRefused::Invalid { key, message } => {
+            invalid(format!("config.{key}: {message}. Nothing was changed"))
+        }
+        ServerRefused::NotDone(error) => error.into(),
+        error => {
+            let mut message = error.to_string();
+            if let Some(first) = message.get_mut(..1) {
+                first.make_ascii_uppercase();
+            }
+            refused(format!("{message}. Nothing was changed"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_of_secrets_are_found_in_variables_and_arguments_and_references_are_none() {
+        let found = |config: Value| pasted_secret(config.as_object().expect("an object"));
+        let token = format!("ghp_{}", "Ab3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3hJ6");
+        assert_eq!(
+            found(json!({"command": "x", "env": {"A": "plain", "TOKEN": token}})).as_deref(),
+            Some("env.TOKEN")
+        );
+        assert_eq!(
+            found(json!({"command": "x", "args": ["--key", token]})).as_deref(),
+            Some("args[1]")
+        );
+        let clean = json!({
+            "command": "npx", "args": ["-y", "@modelcontextprotocol/server-everything", "/srv/data"],
+            "env": {"TOKEN": "${GITHUB_TOKEN}", "REGION": "eu-central-1", "PORT": 8080},
+        });
+        assert_eq!(found(clean), None);
+    }
+}
