@@ -9,6 +9,7 @@
 
 mod access_log;
 mod architecture;
+mod author_story;
 mod authors;
 mod certificates;
 mod client_certificates;
