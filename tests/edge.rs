@@ -146,12 +146,28 @@ async fn a_loopback_listener_answers_to_loopback_names_only() {
         ("", 400),
         ("a b", 400),
     ] {
-        let request = format!("GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let head = format!("Host: {host}\r\nConnection: close\r\n");
+        let request =
+            format!("GET /namespaces HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\n{head}\r\n");
         let text = exchange(gateway.address, request.as_bytes()).await;
         assert!(
             text.starts_with(&format!("HTTP/1.1 {expected}")),
             "{host:?}: {text}"
         );
+        // Balancers probe by whatever name or address they know.
+        let probed = if expected == 403 { 200 } else { expected };
+        for path in ["/health", "/ready"] {
+            let request = format!("GET {path} HTTP/1.1\r\nOrigin: http://10.0.0.1\r\n{head}\r\n");
+            let text = exchange(gateway.address, request.as_bytes()).await;
+            assert!(
+                text.starts_with(&format!("HTTP/1.1 {probed}")),
+                "{path} {host:?}: {text}"
+            );
+        }
+        let request = format!("GET /readyz HTTP/1.1\r\n{head}\r\n");
+        let text = exchange(gateway.address, request.as_bytes()).await;
+        let unknown = if expected == 200 { 401 } else { expected };
+        assert!(text.starts_with(&format!("HTTP/1.1 {unknown}")), "{text}");
     }
 }
 

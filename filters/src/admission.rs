@@ -170,6 +170,25 @@ pub struct Admitted {
 }
 
 impl Admitted {
+    /// A request on a path that needs no credential.
+    fn without_credential(route: &'static RouteSpec, client: IpAddr) -> Self {
+        Self {
+            route,
+            tool: None,
+            rest: None,
+            namespace_in_path: false,
+            principal: None,
+            namespace: None,
+            client,
+            cors: None,
+            manager: false,
+            accept: AcceptFlags::ANY,
+            permit: None,
+            budget: None,
+            failure: None,
+        }
+    }
+
     /// Whether it is for all namespaces at once.
     pub fn is_for_all_namespaces(&self) -> bool {
         let namespace = self.namespace.as_ref();
@@ -312,15 +331,32 @@ impl<C: Clock + Clone> Admission<C> {
         } = *request;
 
         head::check(parts, fields, request.header_bytes, &self.config.limits)?;
-        host::check(parts, fields, listener.loopback, &self.config.hosts)?;
 
         let client = network::client_address(request.peer, fields, &self.config.trusted_proxies);
         network::check(client, &self.config.cidrs)?;
 
         let found = listener.routes.find(parts.uri.path());
         known.route = found.as_ref().map(|found| found.spec);
-        let access = known.route.map(|route| route.access);
-        if access != Some(RouteAccess::Probe) && request.asked == Asked::First {
+        if let Some(route) = known.route
+            && route.access == RouteAccess::Probe
+            && route.check_method(&parts.method).is_ok()
+            && parts.method != Method::OPTIONS
+        {
+            // Balancers probe by address, whatever names the listener answers for. Pages of origins that are not allowed get
+            // an answer that their browsers keep from them.
+            host::check_form(parts, fields)?;
+            let (principal, manager, failure) = self.known_at_a_probe(request, client);
+            let cors = origin::check(fields, &self.config.origins, listener.openness());
+            return Ok(Verdict::Admitted(Admitted {
+                principal,
+                manager,
+                failure,
+                cors: cors.ok().flatten(),
+                ..Admitted::without_credential(route, client)
+            }));
+        }
+        host::check(parts, fields, listener.loopback, &self.config.hosts)?;
+        if request.asked == Asked::First {
             self.flood.check(client)?;
         }
 
@@ -341,24 +377,10 @@ impl<C: Clock + Clone> Admission<C> {
             return Ok(if parts.method == Method::OPTIONS {
                 Verdict::Answered(origin::options(route))
             } else {
-                let (principal, manager, failure) = match route.access {
-                    RouteAccess::Probe => self.known_at_a_probe(request, client),
-                    _ => (None, false, None),
-                };
                 Verdict::Admitted(Admitted {
-                    route,
-                    tool: None,
                     rest: found.as_ref().map(Found::rest).transpose()?.flatten(),
-                    namespace_in_path: false,
-                    principal,
-                    namespace: None,
-                    client,
                     cors: known.cors.take(),
-                    manager,
-                    accept: AcceptFlags::ANY,
-                    permit: None,
-                    budget: None,
-                    failure,
+                    ..Admitted::without_credential(route, client)
                 })
             });
         }

@@ -238,6 +238,11 @@ fn parse_port(text: &str) -> Option<Option<u16>> {
     digits.then(|| text.parse().ok()).flatten().map(Some)
 }
 
+/// Refuses a request whose Host is missing, malformed or ambiguous, whatever name it has.
+pub(crate) fn check_form(parts: &Parts, fields: &Fields<'_>) -> Result<(), Rejection> {
+    host_of(parts, fields).map(drop)
+}
+
 /// Refuses a request whose Host is missing, malformed, ambiguous or not answered for here.
 pub(crate) fn check(
     parts: &Parts,

@@ -8,8 +8,9 @@
 //! | check | file | refusals |
 //! |---|---|---|
 //! | head limits, path hygiene | [`head`], `path` | 431, 414, 400 |
-//! | Host | [`host`] | 400, 403 |
 //! | client networks | [`network`] | 403 |
+//! | `/health` and `/ready` leave here, with any well-formed Host | [`route`] | 400 |
+//! | Host | [`host`] | 400, 403 |
 //! | flood guard per address | `flood` | 429 |
 //! | Origin; preflights are answered here | [`origin`] | 403, 400 |
 //! | public paths leave here | [`route`] | 405 |

@@ -192,7 +192,7 @@ pub(crate) fn namespace(name: &str) -> Namespace {
         has_requirements: false,
         policy: ToolPolicy::new(&limits).expect("valid patterns"),
         tool_limits: BTreeMap::new(),
-        gate: Arc::new(Gate::new(limits.max_concurrency, limits.queue)),
+        gate: Arc::new(Gate::new(limits.max_concurrency.local(), limits.queue)),
         parked: Arc::new(Parking::new(limits.max_parked)),
         limits,
         tools,

@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::names::NamespaceName;
 use crate::template::{is_own, is_variable_name};
 
+mod concurrency;
 mod limits;
 
+pub use concurrency::{Concurrency, InvalidConcurrency};
 #[cfg(test)]
 pub(crate) use limits::QUEUE_MAX;
 pub use limits::{

@@ -528,7 +528,7 @@ mod tests {
         let mut config = NamespacesConfig::default();
         let (limits, tools, issues) = manifest.effective_limits(&name, &config);
         assert_eq!(limits.timeout, config.ceilings.timeout);
-        assert_eq!(limits.max_concurrency, 4);
+        assert_eq!(limits.max_concurrency.local(), 4);
         assert_eq!(limits.queue, QUEUE_MAX);
         assert_eq!(limits.sync_concurrency, config.defaults.sync_concurrency);
         assert_eq!(tools["slow"].timeout, Some(config.ceilings.timeout));

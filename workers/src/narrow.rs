@@ -256,7 +256,7 @@ mod tests {
     use crate::yaml;
 
     use super::*;
-    use crate::config::QUEUE_MAX;
+    use crate::config::{Concurrency, QUEUE_MAX};
     use crate::manifest::effective_limits;
     use crate::policy::ToolPolicy;
 
@@ -456,7 +456,7 @@ mod tests {
         let of = |name: &str| &found.overrides[&name.parse::<NamespaceName>().unwrap()];
         assert_eq!(
             (of("a").processes, of("a").max_concurrency),
-            (Some(9), Some(10))
+            (Some(9), Some(Concurrency::Calls(10)))
         );
         assert_eq!(of("b").processes, Some(2));
         assert_eq!(of("b").tools["t"].timeout.unwrap().as_secs(), 600);

@@ -264,12 +264,12 @@ fn faults() -> Vec<Fault> {
         fault(1, "head too large", Reason::HeadersTooLarge, |case| {
             case.header_bytes = 32 * 1024 + 1
         }),
-        fault(2, "no host", Reason::BadRequest, |case| case.remove("host")),
-        fault(2, "foreign host", Reason::HostNotAllowed, |case| {
-            case.set("host", "evil.example")
-        }),
-        fault(3, "denied address", Reason::AddressNotAllowed, |case| {
+        fault(2, "denied address", Reason::AddressNotAllowed, |case| {
             case.peer = "203.0.113.5"
+        }),
+        fault(3, "no host", Reason::BadRequest, |case| case.remove("host")),
+        fault(3, "foreign host", Reason::HostNotAllowed, |case| {
+            case.set("host", "evil.example")
         }),
         limit(4, "flooding address", "per client address", |case| {
             let peer = case.peer;

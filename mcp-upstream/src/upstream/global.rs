@@ -163,7 +163,7 @@ fn namespace() -> Namespace {
         has_requirements: false,
         policy: ToolPolicy::new(&limits).expect("the default lists have valid patterns"),
         tool_limits: std::collections::BTreeMap::new(),
-        gate: Arc::new(Gate::new(limits.max_concurrency, limits.queue)),
+        gate: Arc::new(Gate::new(limits.max_concurrency.local(), limits.queue)),
         parked: Arc::new(Parking::new(limits.max_parked)),
         limits,
         tools: Vec::new(),

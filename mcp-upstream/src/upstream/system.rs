@@ -178,7 +178,7 @@ impl Management {
                 .expect("the default lists have valid patterns")
                 .with_effects(Self::EFFECTS),
             tool_limits: tool_limits.collect::<BTreeMap<_, _>>(),
-            gate: Arc::new(Gate::new(limits.max_concurrency, limits.queue)),
+            gate: Arc::new(Gate::new(limits.max_concurrency.local(), limits.queue)),
             parked: Arc::new(Parking::new(limits.max_parked)),
             tools: entries
                 .iter()

@@ -23,8 +23,9 @@ use tooldock_workers::names::InvalidNamespaceName;
 use tooldock_workers::secrets::Secret;
 
 use self::parse::{
-    boolean, bytes, choice, container, git_schemes, hours, list, log_level, milliseconds,
-    milliseconds_or_off, only_default, port, seconds, session_key, token, user, versions, whole,
+    boolean, bytes, calls_at_once, choice, container, git_schemes, hours, list, log_level,
+    milliseconds, milliseconds_or_off, only_default, port, seconds, session_key, token, user,
+    versions, whole,
 };
 pub(super) use self::ports::variable_of as port_variable_of;
 use super::listener::AuthScheme;
@@ -172,7 +173,7 @@ const VARIABLES: &[Variable] = &[
     variable!("MAX_BODY_BYTES" => admission.limits.body = bytes),
     variable!("MAX_RESULT_BYTES" => namespaces.defaults.max_result = bytes),
     variable!("TOOL_CALL_TIMEOUT_SECONDS" => namespaces.defaults.timeout = seconds),
-    variable!("NAMESPACE_MAX_CONCURRENCY" => namespaces.defaults.max_concurrency = whole),
+    variable!("NAMESPACE_MAX_CONCURRENCY" => namespaces.defaults.max_concurrency = calls_at_once),
     variable!("MCP_SESSION_TTL_HOURS" => sessions.ttl = hours),
     variable!("DEPS_SYNC_TIMEOUT_SECONDS" => workers.sync_timeout = seconds),
     variable!("GRACE_SECONDS" => replicas.grace = seconds),
@@ -564,7 +565,7 @@ mod tests {
         assert_eq!(c.admission.limits.body, ByteSize::mib(1));
         assert_eq!(c.namespaces.defaults.max_result, ByteSize::mib(2));
         assert_eq!(c.namespaces.defaults.timeout, Duration::from_millis(2500));
-        assert_eq!(c.namespaces.defaults.max_concurrency, 3);
+        assert_eq!(c.namespaces.defaults.max_concurrency.local(), 3);
         assert_eq!(c.sessions.ttl, Duration::from_secs(1800));
         assert_eq!(c.workers.sync_timeout, Duration::from_secs(60));
         assert_eq!(c.replicas.grace, Duration::from_secs(5));

@@ -100,6 +100,8 @@ fn same_sockets(old: &Config, new: &Config) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_workers::config::Concurrency;
+
     use super::*;
 
     #[test]
@@ -119,7 +121,7 @@ mod tests {
     fn limits_and_switches_change_live() {
         let old = Config::default();
         let mut new = old.clone();
-        new.namespaces.defaults.max_concurrency = 1;
+        new.namespaces.defaults.max_concurrency = Concurrency::Calls(1);
         new.listeners[0].versions = Some(Vec::new());
         assert_eq!(keep_unreloadable(&old, &mut new), Vec::<&str>::new());
         assert_ne!(new, old);

@@ -55,7 +55,7 @@ fn environment_wins_over_file_wins_over_default() {
     let effective = checked(&file, &[("TOOL_CALL_TIMEOUT_SECONDS", "7")]).expect("valid");
     let defaults = &effective.config.namespaces.defaults;
     assert_eq!(defaults.timeout.as_secs(), 7);
-    assert_eq!(defaults.max_concurrency, 2);
+    assert_eq!(defaults.max_concurrency.local(), 2);
     assert_eq!(defaults.queue, 256);
     assert_eq!(effective.source.as_deref(), Some(file.as_path()));
 }
@@ -73,7 +73,7 @@ fn the_data_directorys_file_stands_between_file_and_environment() {
     let namespaces = &effective.config.namespaces;
     assert_eq!(namespaces.defaults.timeout.as_secs(), 6);
     assert_eq!(namespaces.defaults.queue, 9);
-    assert_eq!(namespaces.defaults.max_concurrency, 4);
+    assert_eq!(namespaces.defaults.max_concurrency.local(), 4);
     assert_eq!(namespaces.overrides.len(), 2);
 }
 

@@ -149,7 +149,7 @@ pub fn namespace(
         completions: false,
         files: Vec::new(),
         issues,
-        gate: gate(current, &limits),
+        gate: gate(current, limits.max_concurrency.local(), limits.queue),
         parked: parking(current, &limits),
         content_hash: content_hash(&hash.finalize().into(), &limits, &tool_limits, None),
         upstream,

@@ -7,13 +7,14 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
+use super::concurrency::Concurrency;
 use crate::bounds::{Bounded, TIMES, within};
 
 /// The most worker processes one namespace may have.
 pub const PROCESSES_MAX: usize = 64;
 
 /// Calls at once: more would not fit in one worker.
-const CALLS: RangeInclusive<usize> = 1..=100_000;
+const CALLS: RangeInclusive<Concurrency> = Concurrency::Calls(1)..=Concurrency::Calls(100_000);
 
 /// Calls that wait; none may.
 const WAITING_CALLS: RangeInclusive<usize> = 0..=100_000;
@@ -129,8 +130,8 @@ limits! {
         /// Time limit of one question to the client (elicitation, sampling).
         #[serde(with = "humantime_serde")]
         ask_timeout: Duration = Duration::from_secs(600), TIMES;
-        /// Calls that run at once.
-        max_concurrency: usize = 8, CALLS;
+        /// Calls that run at once; auto is 8, and 512 for remote servers.
+        max_concurrency: Concurrency = Concurrency::Auto, CALLS;
         /// Calls that may wait for their turn.
         queue: usize = 256, WAITING_CALLS;
         /// Calls that may wait for an answer from their client.
@@ -248,7 +249,7 @@ impl Ceilings {
         LimitsPatch {
             timeout: Some(timeout),
             ask_timeout: Some(ASK_TIMEOUT_MAX),
-            max_concurrency: Some(max_concurrency),
+            max_concurrency: Some(Concurrency::Calls(max_concurrency)),
             queue: Some(QUEUE_MAX),
             max_parked: Some(QUEUE_MAX),
             max_result: Some(max_result),

@@ -143,6 +143,10 @@ pub(crate) fn namespace(
         | UpstreamKind::System
         | UpstreamKind::Failed(_) => [0; 32],
     };
+    let at_once = match upstream {
+        UpstreamKind::Remote(_) => limits.max_concurrency.remote(),
+        _ => limits.max_concurrency.local(),
+    };
     Namespace {
         description: String::new(),
         version: String::new(),
@@ -160,7 +164,7 @@ pub(crate) fn namespace(
         files: Vec::new(),
         issues,
         upstream,
-        gate: gate(current, &limits),
+        gate: gate(current, at_once, limits.queue),
         parked: parking(current, &limits),
         content_hash: content_hash(&content, &limits, &tool_limits, None),
         attached: Attached::default(),

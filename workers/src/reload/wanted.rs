@@ -189,7 +189,11 @@ impl Wanted {
             files: declared.files.clone(),
             issues,
             upstream,
-            gate: gate(current, &self.limits),
+            gate: gate(
+                current,
+                self.limits.max_concurrency.local(),
+                self.limits.queue,
+            ),
             parked: parking(current, &self.limits),
             content_hash: self.content_hash,
             attached: Attached::default(),
@@ -335,7 +339,7 @@ pub(super) fn relimited(
         // meant to keep somebody out.
         policy: ToolPolicy::new(&limits).unwrap_or_else(|_| nobody()),
         issues,
-        gate: gate(Some(current), &limits),
+        gate: gate(Some(current), limits.max_concurrency.local(), limits.queue),
         parked: parking(Some(current), &limits),
         content_hash: content_hash(
             &running.files_hash,
@@ -381,10 +385,10 @@ pub(super) fn declared_by(current: &Namespace) -> Declared {
     }
 }
 
-/// The gate for these limits: the one there is, with the calls in it, if it is the same.
-pub(crate) fn gate(current: Option<&Namespace>, limits: &Limits) -> Arc<Gate> {
-    let max_concurrency = limits.max_concurrency.clamp(1, GATE_MAX);
-    let queue = limits.queue.min(GATE_MAX);
+/// The gate for these limits: the current gate with the calls in it, where its limits are the same.
+pub(crate) fn gate(current: Option<&Namespace>, max_concurrency: usize, queue: usize) -> Arc<Gate> {
+    let max_concurrency = max_concurrency.clamp(1, GATE_MAX);
+    let queue = queue.min(GATE_MAX);
     match current {
         Some(current) if current.gate.has_limits(max_concurrency, queue) => {
             Arc::clone(&current.gate)

@@ -8,6 +8,7 @@ use bytesize::ByteSize;
 use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_upstream::session::config::PollAfter;
 use tooldock_workers::builder::GitScheme;
+use tooldock_workers::config::Concurrency;
 use tooldock_workers::secrets::Secret;
 
 use crate::config::LogLevel;
@@ -58,6 +59,11 @@ pub(super) fn port(text: &str) -> Result<u16, String> {
 pub(super) fn whole<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse()
         .map_err(|_| format!("{text:?} is no whole number"))
+}
+
+/// A number of calls, or auto.
+pub(super) fn calls_at_once(text: &str) -> Result<Concurrency, String> {
+    text.parse().map_err(|error| format!("{text:?}: {error}"))
 }
 
 /// A size, in bytes or with a unit.
