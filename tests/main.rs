@@ -52,6 +52,7 @@ mod relay;
 mod release_build;
 mod reload;
 mod remote;
+mod remote_answers;
 mod remote_pools;
 mod remote_vices;
 mod repositories;

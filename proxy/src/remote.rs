@@ -16,6 +16,7 @@
 
 mod balance;
 mod client;
+mod coding;
 mod connect;
 mod credentials;
 mod exchange;

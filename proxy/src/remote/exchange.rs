@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use bytes::{BufMut as _, BytesMut};
-use http::{HeaderName, Method, StatusCode, header};
+use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use pingora_core::protocols::Stream;
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -17,6 +17,7 @@ use tooldock_upstream::http_client::{
     BackendRequest, BackendResponse, BodyError, ResponseBody, SendError, SendErrorKind,
 };
 
+use super::coding::{self, BodyDecoder};
 use super::failure::{failed, no_head};
 use super::headers::{self, Own};
 use super::pool::{InFlight, Member};
@@ -111,10 +112,24 @@ pub(super) async fn send(
     };
     let status = response.status;
     let is_framed = !connection.response.ends_with_connection();
-    let headers = headers::down(response.headers);
+    let mut headers = headers::down(response.headers);
     let streams = request.streams || is_event_stream(&headers);
+    let mut decoding = Decoding::None;
+    if headers.contains_key(header::CONTENT_ENCODING) {
+        let accept = request.headers.iter();
+        let accept = accept.filter(|(name, _)| *name == header::ACCEPT_ENCODING);
+        decoding = match coding::decoder(&mut headers, accept.map(|(_, value)| value)) {
+            Ok(decoder) => decoder.map_or(Decoding::None, Decoding::By),
+            Err(error) => {
+                headers.remove(header::CONTENT_ENCODING);
+                Decoding::Impossible(error)
+            }
+        };
+    }
     let mut body = Body {
         is_framed,
+        decoding,
+        beginning: Some(Bytes::new()),
         connection: Some(connection),
         member: Arc::clone(member),
         status,
@@ -257,6 +272,18 @@ fn unreadable(member: &Member, error: ReadError) -> SendError {
     failed(&member.spec.id, kind, false, what)
 }
 
+/// How the body of a response is decoded.
+enum Decoding {
+    /// It is not compressed.
+    None,
+    By(Box<BodyDecoder>),
+    /// Its coding is not known. It is not read.
+    Impossible(BodyError),
+}
+
+/// A byte order mark, which some servers write before their JSON (RFC 8259 §8.1).
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// The body of a response. Dropped before its end, it closes the connection.
 struct Body {
     /// Gone after the end.
@@ -265,6 +292,9 @@ struct Body {
     status: StatusCode,
     /// The response says where its body ends.
     is_framed: bool,
+    decoding: Decoding,
+    /// The first bytes of the body, until they are known to be no byte order mark.
+    beginning: Option<Bytes>,
     /// Of the whole body; a stream has none.
     deadline: Option<Instant>,
     /// Gone after the outcome was told.
@@ -274,6 +304,87 @@ struct Body {
 #[async_trait]
 impl ResponseBody for Body {
     async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError> {
+        if self.beginning.is_none() && matches!(self.decoding, Decoding::None) {
+            return self.received().await;
+        }
+        loop {
+            let piece = self.decoded().await?;
+            let Some(beginning) = self.beginning.take() else {
+                return Ok(piece);
+            };
+            let Some(piece) = piece else {
+                return Ok((!beginning.is_empty()).then_some(beginning));
+            };
+            let piece = match beginning.is_empty() {
+                true => piece,
+                false => [&beginning[..], &piece[..]].concat().into(),
+            };
+            if piece.len() < BYTE_ORDER_MARK.len() && BYTE_ORDER_MARK.starts_with(&piece) {
+                self.beginning = Some(piece);
+                continue;
+            }
+            if !piece.starts_with(BYTE_ORDER_MARK) {
+                return Ok(Some(piece));
+            }
+            if let Decoding::By(decoder) = &mut self.decoding {
+                decoder.forget_received();
+            }
+            if piece.len() > BYTE_ORDER_MARK.len() {
+                return Ok(Some(piece.slice(BYTE_ORDER_MARK.len()..)));
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let begun = self.beginning.as_ref().is_none_or(Bytes::is_empty);
+        self.connection.is_none() && matches!(self.decoding, Decoding::None) && begun
+    }
+
+    fn may_be_cut(&self) -> bool {
+        !self.is_framed && matches!(self.decoding, Decoding::None)
+    }
+
+    fn take_coded(&mut self) -> Option<(HeaderValue, Bytes)> {
+        match &mut self.decoding {
+            Decoding::By(decoder) => decoder.take_received(),
+            Decoding::None | Decoding::Impossible(_) => None,
+        }
+    }
+}
+
+impl Body {
+    /// The next piece of the body as it is meant.
+    async fn decoded(&mut self) -> Result<Option<Bytes>, BodyError> {
+        loop {
+            match &mut self.decoding {
+                Decoding::None => {}
+                Decoding::Impossible(error) => {
+                    let error = *error;
+                    self.end(Outcome::Status(self.status));
+                    return Err(error);
+                }
+                Decoding::By(decoder) => match decoder.next() {
+                    Ok(Some(piece)) => return Ok(Some(piece)),
+                    Ok(None) => {}
+                    Err(error) => {
+                        self.end(Outcome::Status(self.status));
+                        return Err(error);
+                    }
+                },
+            }
+            let received = self.received().await?;
+            match (&mut self.decoding, received) {
+                (Decoding::By(decoder), Some(piece)) => decoder.push(piece),
+                (Decoding::By(decoder), None) if !decoder.is_complete() => {
+                    return Err(BodyError::Cut);
+                }
+                (_, received) => return Ok(received),
+            }
+        }
+    }
+
+    /// The next piece of the body as it comes.
+    async fn received(&mut self) -> Result<Option<Bytes>, BodyError> {
         let timeouts = self.member.server.spec.timeouts;
         let Some(connection) = &mut self.connection else {
             return Ok(None);
@@ -286,33 +397,23 @@ impl ResponseBody for Body {
         match read {
             Ok(Ok(Some(piece))) => {
                 self.release_if_done();
-                return Ok(Some(piece));
+                Ok(Some(piece))
             }
             Ok(Ok(None)) => {
                 self.release_if_done();
-                return Ok(None);
+                Ok(None)
             }
             Ok(Err(_)) => {
                 self.end(Outcome::Cut);
-                return Err(BodyError::Cut);
+                Err(BodyError::Cut)
             }
             Err(_) => {
                 self.end(Outcome::BodyTimeout);
-                return Err(BodyError::Timeout(limit));
+                Err(BodyError::Timeout(limit))
             }
         }
     }
 
-    fn is_over(&self) -> bool {
-        self.connection.is_none()
-    }
-
-    fn may_be_cut(&self) -> bool {
-        !self.is_framed
-    }
-}
-
-impl Body {
     /// Where the body is complete, its connection may serve another request.
     fn release_if_done(&mut self) {
         let Some(connection) = self.connection.take_if(|it| it.response.is_done()) else {

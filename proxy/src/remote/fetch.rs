@@ -11,9 +11,12 @@ use bytes::Bytes;
 use http::StatusCode;
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
+use tooldock_upstream::http_client::BodyError;
 use tooldock_workers::remote::{Backend, TlsSpec};
 
+use super::coding;
 use super::connect::{Connector, Target};
+use super::exchange::BYTE_ORDER_MARK;
 use super::names::{Addresses, Names};
 use super::response::{ReadError, Response};
 use super::tls::Material;
@@ -91,14 +94,34 @@ impl Fetcher {
             ReadError::Malformed(what) => format!("{id}: the response is not HTTP/1.1: {what}"),
         };
         let mut response = Response::new(stream);
-        let head = response.read_head().await.map_err(unreadable)?;
+        let mut head = response.read_head().await.map_err(unreadable)?;
+        let decoder = coding::decoder(&mut head.headers, std::iter::empty());
+        let undecodable = |error: BodyError| format!("{id}: {error}");
+        let mut decoder = decoder.map_err(undecodable)?;
         let mut body = Vec::new();
-        while let Some(piece) = response.next().await.map_err(unreadable)? {
+        let mut take = |piece: &[u8]| {
             if body.len() + piece.len() > fetch.bytes_max {
                 let most = fetch.bytes_max;
                 return Err(format!("{id}: the response is larger than {most} bytes"));
             }
-            body.extend_from_slice(&piece);
+            body.extend_from_slice(piece);
+            Ok(())
+        };
+        while let Some(piece) = response.next().await.map_err(unreadable)? {
+            let Some(decoder) = &mut decoder else {
+                take(&piece)?;
+                continue;
+            };
+            decoder.push(piece);
+            while let Some(piece) = decoder.next().map_err(undecodable)? {
+                take(&piece)?;
+            }
+        }
+        if decoder.is_some_and(|it| !it.is_complete()) {
+            return Err(unreadable(ReadError::Closed));
+        }
+        if body.starts_with(BYTE_ORDER_MARK) {
+            body.drain(..BYTE_ORDER_MARK.len());
         }
         Ok((head.status, body.into()))
     }

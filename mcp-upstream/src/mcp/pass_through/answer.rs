@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, RETRY_AFTER};
 use http::{HeaderName, HeaderValue};
 use tokio::time::{Instant, timeout_at};
 use tooldock_workers::error::{CallError, CallErrorCode};
@@ -94,7 +94,7 @@ pub(super) fn judged(
         _ if status.is_success() && is_message => Ok(()),
         _ if status.is_success() && asked => Err(Failure::Malformed(match kind {
             BodyKind::None => "it has no body",
-            _ => "it is neither JSON nor a stream of events, or it is compressed",
+            _ => "it is neither JSON nor a stream of events",
         })),
         _ if status.is_success() => Ok(()),
         // What the server refuses about the message itself.
@@ -147,9 +147,12 @@ impl Incoming {
     }
 
     /// The answer: whole if it is short.
-    fn reply(self, read: Result<Extent, Failure>) -> Reply {
+    fn reply(mut self, read: Result<Extent, Failure>) -> Reply {
         match read {
-            Ok(Extent::Whole) => whole_message(self.head, self.held, self.pending),
+            Ok(Extent::Whole) => {
+                let coded = self.body.take_coded();
+                whole_message(self.head, self.held, coded, self.pending)
+            }
             Ok(Extent::Part) => {
                 let flow = MessageFlow {
                     body: self.body,
@@ -166,8 +169,14 @@ impl Incoming {
     }
 }
 
-/// The reply of one message that is there as a whole.
-fn whole_message(head: Head, mut body: Bytes, mut pending: Box<Pending>) -> Reply {
+/// The reply of one message that is there as a whole. `coded` is the message as it came compressed, where its client takes
+/// that, with the name of the coding.
+fn whole_message(
+    mut head: Head,
+    mut body: Bytes,
+    coded: Option<(HeaderValue, Bytes)>,
+    mut pending: Box<Pending>,
+) -> Reply {
     let asked = pending.id().is_some();
     if asked && body.trim_ascii().is_empty() {
         return pending.fail(&Failure::Malformed("it is empty"));
@@ -176,6 +185,9 @@ fn whole_message(head: Head, mut body: Bytes, mut pending: Box<Pending>) -> Repl
         Said::Answer(status) => {
             if status != "ok" {
                 body = pending.secrets().hide_in(body);
+            } else if let Some((coding, coded)) = coded {
+                head.headers.push((CONTENT_ENCODING, coding));
+                body = coded;
             }
             pending.finish(Ok(status));
         }

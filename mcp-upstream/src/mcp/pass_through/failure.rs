@@ -101,6 +101,9 @@ impl Failure {
             },
             Self::Malformed(reason) => format!("gave an answer that is none of MCP: {reason}"),
             Self::Foreign => "answered something else than the request".into(),
+            Self::Body(error @ BodyError::Coding(_)) => {
+                format!("sent an answer that cannot be read: {error}")
+            }
             Self::Body(error) => format!("did not finish its answer: {error}"),
             Self::Refused(error) => return error.message.clone(),
             Self::SessionEnded => "ended the session".into(),

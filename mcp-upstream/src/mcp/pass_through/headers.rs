@@ -27,9 +27,12 @@ const SESSION: HeaderName = HeaderName::from_static(SESSION_HEADER);
 /// The headers of a message on its way up, but for its session.
 pub(super) fn up(client: &HeaderMap, pass: &[String]) -> HeaderMap {
     let mut up = passed::of_client(client, pass);
-    // A coded answer could not be looked into.
-    for decided in [ACCEPT_ENCODING, CONTENT_TYPE, SESSION] {
+    for decided in [CONTENT_TYPE, SESSION] {
         up.remove(decided);
+    }
+    // The HTTP client keeps it to itself: an answer that comes compressed all the same may go on as it came.
+    if let Some(codings) = client.get(ACCEPT_ENCODING) {
+        up.insert(ACCEPT_ENCODING, codings.clone());
     }
     for (name, value) in client {
         if name.as_str().starts_with(MCP) && *name != SESSION || *name == LAST_EVENT_ID {
@@ -150,6 +153,7 @@ mod tests {
         };
         let always = [
             "accept",
+            "accept-encoding",
             "last-event-id",
             "mcp-param-region",
             "mcp-protocol-version",

@@ -347,6 +347,10 @@ impl ResponseBody for ReadAhead {
     fn may_be_cut(&self) -> bool {
         self.rest.may_be_cut()
     }
+
+    fn take_coded(&mut self) -> Option<(HeaderValue, Bytes)> {
+        self.rest.take_coded()
+    }
 }
 
 /// Why a session's backend did nothing with a message.
@@ -377,19 +381,30 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_answer_to_a_message_says_nothing_of_its_session() {
-        let error = |id: &str, words: &str| {
+    async fn a_404_is_the_end_of_the_session_unless_its_error_is_about_the_request() {
+        let coded = |id: &str, code: i64, words: &str| {
             format!(
                 r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32000,"message":"{words}"}}}}"#
             )
         };
+        let error = |id: &str, words: &str| coded(id, -32000, words);
         for (status, body, passed_with) in [
-            (404, error("7", "no such tool"), Some(200)),
+            (404, error("7", "no such tool"), None),
+            (404, coded("7", -32601, "no such method"), Some(200)),
+            (404, coded("7", -32602, "no such tool"), Some(200)),
+            (404, coded("7", -32001, "Session not found"), None),
+            (404, coded("7", -32600, "Not found"), None),
             (404, error("8", "no such tool"), None),
             (404, error("null", "Session not found"), None),
             (404, String::new(), None),
             (400, error("null", "No valid session ID provided"), None),
-            (400, error("7", "No valid session ID provided"), Some(400)),
+            (400, error("7", "No valid session ID provided"), None),
+            (400, coded("7", -32600, "Invalid session ID"), None),
+            (
+                400,
+                coded("7", -32602, "the session must be a number"),
+                Some(400),
+            ),
             (
                 400,
                 error("null", "the tool keeps one session per user"),

@@ -50,6 +50,8 @@ pub(super) enum End {
     Cut,
     /// An event had no end.
     Endless,
+    /// It is compressed and cannot be decoded.
+    Undecodable(BodyError),
 }
 
 /// A body as events.
@@ -152,6 +154,7 @@ impl Events {
             match self.body.chunk().await {
                 Ok(Some(piece)) => self.lines.buffer.extend_from_slice(&piece),
                 Ok(None) if !self.is_within_event() => self.ended = Some(End::Complete),
+                Err(error @ BodyError::Coding(_)) => self.ended = Some(End::Undecodable(error)),
                 Ok(None) | Err(BodyError::Cut | BodyError::Timeout(_)) => {
                     self.ended = Some(End::Cut);
                 }

@@ -70,7 +70,8 @@ pub struct BackendRequest {
     pub method: Method,
     /// Path and query, where they are not those of the backend's URL.
     pub target: Option<String>,
-    /// Its headers. `Host`, the framing, and what the server's configuration sets are added.
+    /// Its headers. `Host`, the framing, and what the server's configuration sets are added. `Accept-Encoding` does not go
+    /// up: a compressed response is decoded, and kept as it came where this accepts it ([`ResponseBody::take_coded`]).
     pub headers: RequestHeaders,
     /// Its whole body.
     pub body: Bytes,
@@ -222,6 +223,12 @@ pub trait ResponseBody: Send {
     fn may_be_cut(&self) -> bool {
         false
     }
+
+    /// After the last piece: the body as it came, with its `Content-Encoding`, where it came compressed, was short, and the
+    /// request's own `Accept-Encoding` accepts that coding.
+    fn take_coded(&mut self) -> Option<(HeaderValue, Bytes)> {
+        None
+    }
 }
 
 /// Why there is no response.
@@ -300,6 +307,9 @@ pub enum BodyError {
     /// Nothing came for `timeouts.idle`, or the body was not complete within `timeouts.call`.
     #[error("the response took longer than {} s", .0.as_secs_f32())]
     Timeout(Duration),
+    /// It is compressed and cannot be decoded: how, in words that follow "the response".
+    #[error("the response {0}")]
+    Coding(&'static str),
 }
 
 /// How a backend is.

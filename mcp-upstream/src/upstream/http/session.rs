@@ -525,9 +525,20 @@ impl Session {
 
     /// What it means that a response ended before its end.
     pub(super) fn cut(&self, error: super::port::BodyError) -> Failed {
-        let code = match error {
-            super::port::BodyError::Cut => CallErrorCode::WorkerUnavailable,
-            super::port::BodyError::Timeout(_) => CallErrorCode::ExecutionTimeout,
+        use super::port::BodyError;
+        let (code, what) = match error {
+            BodyError::Cut => (
+                CallErrorCode::WorkerUnavailable,
+                format!("did not finish its answer: {error}"),
+            ),
+            BodyError::Timeout(_) => (
+                CallErrorCode::ExecutionTimeout,
+                format!("did not finish its answer: {error}"),
+            ),
+            BodyError::Coding(_) => (
+                CallErrorCode::WorkerUnavailable,
+                format!("sent an answer that cannot be read: {error}"),
+            ),
         };
         answer::failed(
             &self.server,

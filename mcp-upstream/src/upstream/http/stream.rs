@@ -65,8 +65,10 @@ pub(super) async fn read(
             }
             Err(end) => end,
         };
-        if end == End::Endless {
-            return Err(session.broken("sent an event without an end"));
+        match end {
+            End::Endless => return Err(session.broken("sent an event without an end")),
+            End::Undecodable(error) => return Err(session.cut(error)),
+            End::Complete | End::Cut => {}
         }
         let resumable = session
             .is_legacy()
@@ -77,7 +79,7 @@ pub(super) async fn read(
                 End::Complete => {
                     session.broken("ended the stream of a request without answering it")
                 }
-                End::Cut | End::Endless => session.cut(BodyError::Cut),
+                End::Cut | End::Endless | End::Undecodable(_) => session.cut(BodyError::Cut),
             });
         };
         tries += 1;

@@ -1,0 +1,609 @@
+//! Decoding bodies that come compressed, as their `Content-Encoding` says.
+//!
+//! Requests of the gateway name no coding that they accept, and then any is acceptable (RFC 9110 §12.5.3): some servers and
+//! front ends compress whatever was asked. The output comes in pieces of bounded size, each made when it is wanted, so that
+//! the bounds of a reader hold for the decoded body: a short body that would become an endless one costs no memory.
+
+use std::fmt;
+
+use brotli_decompressor::{BrotliDecompressStream, BrotliResult, BrotliState, StandardAlloc};
+use bytes::{Buf as _, Bytes, BytesMut};
+use flate2::{Decompress, FlushDecompress, Status};
+use http::header::{self, HeaderMap, HeaderValue};
+use smallvec::SmallVec;
+use tooldock_upstream::http_client::BodyError;
+use zstd::stream::raw::{DParameter, Decoder as ZstdDecoder, InBuffer, Operation as _, OutBuffer};
+
+/// The longest piece that comes out at once, in bytes, and the shortest room for one.
+const PIECE_MAX: usize = 64 * 1024;
+const PIECE_MIN: usize = 1024;
+/// Codings of one body, one around the other.
+const STAGES_MAX: usize = 3;
+/// The widest window of zstd: 8 MiB, as RFC 9659 bounds it.
+const ZSTD_WINDOW_LOG_MAX: u32 = 23;
+/// The widest window of gzip.
+const GZIP_WINDOW_BITS: u8 = 15;
+
+/// A coding that can be decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Coding {
+    Gzip,
+    Deflate,
+    Brotli,
+    Zstd,
+}
+
+impl Coding {
+    fn parse(name: &str) -> Option<Self> {
+        let is = |known: &str| name.eq_ignore_ascii_case(known);
+        Some(match () {
+            () if is("gzip") || is("x-gzip") => Self::Gzip,
+            () if is("deflate") => Self::Deflate,
+            () if is("br") => Self::Brotli,
+            () if is("zstd") => Self::Zstd,
+            () => return None,
+        })
+    }
+
+    /// Its name in error messages.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Deflate => "deflate",
+            Self::Brotli => "br",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
+/// The error of a body whose coding is not known.
+const UNKNOWN: BodyError =
+    BodyError::Coding("is compressed by a coding other than gzip, deflate, br and zstd");
+
+/// The codings of a response, the one that was applied first at the front; none for most.
+///
+/// # Errors
+///
+/// A coding is not known, or there are too many.
+fn codings(headers: &HeaderMap) -> Result<SmallVec<[Coding; 1]>, BodyError> {
+    let mut codings = SmallVec::new();
+    for value in headers.get_all(header::CONTENT_ENCODING) {
+        for name in value.to_str().map_err(|_| UNKNOWN)?.split(',') {
+            let name = name.trim();
+            if name.is_empty() || name.eq_ignore_ascii_case("identity") {
+                continue;
+            }
+            if codings.len() == STAGES_MAX {
+                return Err(BodyError::Coding("is compressed too many times over"));
+            }
+            codings.push(Coding::parse(name).ok_or(UNKNOWN)?);
+        }
+    }
+    Ok(codings)
+}
+
+/// True where an `Accept-Encoding` accepts the coding.
+fn accepts<'a>(accept: impl Iterator<Item = &'a HeaderValue>, coding: Coding) -> bool {
+    let (mut named, mut any) = (None, false);
+    let lists = accept.filter_map(|value| value.to_str().ok());
+    for item in lists.flat_map(|value| value.split(',')) {
+        let mut parts = item.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default();
+        let refused = parts.any(|parameter| {
+            let weight = parameter.strip_prefix("q=");
+            let weight = weight.or_else(|| parameter.strip_prefix("Q="));
+            weight.is_some_and(|weight| weight.trim_matches(['0', '.']).is_empty())
+        });
+        if Coding::parse(name) == Some(coding) {
+            named = Some(!refused);
+        }
+        any |= name == "*" && !refused;
+    }
+    named.unwrap_or(any)
+}
+
+/// Takes the codings of a response out of its headers, and gives the decoder of its body; `None` where it is not compressed.
+/// `accept` is the `Accept-Encoding` of the request, which the gateway keeps to itself.
+///
+/// # Errors
+///
+/// The body cannot be decoded.
+pub(super) fn decoder<'a>(
+    headers: &mut HeaderMap,
+    accept: impl Iterator<Item = &'a HeaderValue>,
+) -> Result<Option<Box<BodyDecoder>>, BodyError> {
+    let codings = codings(headers)?;
+    let coded = headers.remove(header::CONTENT_ENCODING);
+    let Some(coded) = coded.filter(|_| !codings.is_empty()) else {
+        return Ok(None);
+    };
+    // It is the length of the compressed body.
+    headers.remove(header::CONTENT_LENGTH);
+    let is_accepted = codings.len() == 1 && accepts(accept, codings[0]);
+    let stages = codings.into_iter().rev().map(DecodingStage::new);
+    Ok(Some(Box::new(BodyDecoder {
+        stages: stages.collect::<Result<_, _>>()?,
+        received: is_accepted.then(|| (coded, BytesMut::new())),
+    })))
+}
+
+/// Decodes one body.
+pub(super) struct BodyDecoder {
+    /// The coding that was applied last at the front.
+    stages: SmallVec<[DecodingStage; 1]>,
+    /// The name of the coding and the body as it came, where the client accepts that and the body is short.
+    received: Option<(HeaderValue, BytesMut)>,
+}
+
+impl fmt::Debug for BodyDecoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stages = self.stages.iter().map(|it| it.coding.name());
+        f.debug_list().entries(stages).finish()
+    }
+}
+
+impl BodyDecoder {
+    /// Takes the next piece of the body as it came. The piece before was used up: [`BodyDecoder::next`] gave `None`.
+    pub(super) fn push(&mut self, piece: Bytes) {
+        if let Some((_, received)) = &mut self.received {
+            if received.len() + piece.len() > PIECE_MAX {
+                self.received = None;
+            } else {
+                received.extend_from_slice(&piece);
+            }
+        }
+        self.stages[0].push(piece);
+    }
+
+    /// The next piece of the decoded body; `None` while more has to come first.
+    ///
+    /// # Errors
+    ///
+    /// The body is not in that coding.
+    pub(super) fn next(&mut self) -> Result<Option<Bytes>, BodyError> {
+        produce(&mut self.stages)
+    }
+
+    /// True where the body may end here.
+    pub(super) fn is_complete(&self) -> bool {
+        self.stages.iter().all(DecodingStage::is_complete)
+    }
+
+    /// The body as it came with the name of its coding, where it was short and the client accepts the coding.
+    pub(super) fn take_received(&mut self) -> Option<(HeaderValue, Bytes)> {
+        let (coding, received) = self.received.take()?;
+        Some((coding, received.freeze()))
+    }
+
+    /// The body as it came is not passed on.
+    pub(super) fn forget_received(&mut self) {
+        self.received = None;
+    }
+}
+
+fn produce(stages: &mut [DecodingStage]) -> Result<Option<Bytes>, BodyError> {
+    let Some((last, before)) = stages.split_last_mut() else {
+        return Ok(None);
+    };
+    loop {
+        if let Some(piece) = last.step()? {
+            return Ok(Some(piece));
+        }
+        match produce(before)? {
+            Some(piece) => last.push(piece),
+            None => return Ok(None),
+        }
+    }
+}
+
+/// A coding of the body, and what is left of its input.
+struct DecodingStage {
+    coding: Coding,
+    engine: CodecState,
+    input: Bytes,
+    /// Something came.
+    begun: bool,
+    /// The coded data are over; what follows is passed over.
+    ended: bool,
+}
+
+enum CodecState {
+    /// `between`: one member is over, and another may follow.
+    Gzip {
+        member: Decompress,
+        between: bool,
+    },
+    /// With the frame of zlib or without it, as the first two bytes tell.
+    Deflate(Option<Decompress>),
+    Brotli(Box<BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>>),
+    /// `open`: a frame has begun that is not over.
+    Zstd {
+        decoder: ZstdDecoder<'static>,
+        open: bool,
+    },
+}
+
+/// How far one step of an engine got.
+#[derive(Default)]
+struct DecodeStep {
+    read: usize,
+    written: usize,
+    ended: bool,
+}
+
+impl DecodingStage {
+    fn new(coding: Coding) -> Result<Self, BodyError> {
+        let engine = match coding {
+            Coding::Gzip => CodecState::Gzip {
+                member: Decompress::new_gzip(GZIP_WINDOW_BITS),
+                between: false,
+            },
+            Coding::Deflate => CodecState::Deflate(None),
+            Coding::Brotli => {
+                let own = StandardAlloc::default();
+                CodecState::Brotli(Box::new(BrotliState::new_strict(own, own, own)))
+            }
+            Coding::Zstd => {
+                const UNUSABLE: BodyError = BodyError::Coding("cannot be decoded now");
+                let mut decoder = ZstdDecoder::new().map_err(|_| UNUSABLE)?;
+                let window = DParameter::WindowLogMax(ZSTD_WINDOW_LOG_MAX);
+                decoder.set_parameter(window).map_err(|_| UNUSABLE)?;
+                CodecState::Zstd {
+                    decoder,
+                    open: false,
+                }
+            }
+        };
+        Ok(Self {
+            coding,
+            engine,
+            input: Bytes::new(),
+            begun: false,
+            ended: false,
+        })
+    }
+
+    fn push(&mut self, piece: Bytes) {
+        self.begun |= !piece.is_empty();
+        self.input = match self.input.is_empty() {
+            true => piece,
+            false => [&self.input[..], &piece[..]].concat().into(),
+        };
+    }
+
+    fn is_complete(&self) -> bool {
+        !self.begun
+            || self.ended
+            || match &self.engine {
+                CodecState::Gzip { between, .. } => *between,
+                CodecState::Zstd { open, .. } => !open,
+                CodecState::Deflate(_) | CodecState::Brotli(_) => false,
+            }
+    }
+
+    /// A piece of what comes out.
+    fn step(&mut self) -> Result<Option<Bytes>, BodyError> {
+        if !self.begun || self.ended {
+            self.input.clear();
+            return Ok(None);
+        }
+        let room = self.input.len().saturating_mul(4);
+        let mut output = vec![0; room.clamp(PIECE_MIN, PIECE_MAX)];
+        let mut filled = 0;
+        while filled < output.len() && !self.ended {
+            let progress = self.engine.run(&self.input, &mut output[filled..]);
+            let progress = progress.ok_or_else(|| self.broken())?;
+            self.input.advance(progress.read);
+            filled += progress.written;
+            self.ended = progress.ended;
+            if progress.read == 0 && progress.written == 0 {
+                break;
+            }
+        }
+        output.truncate(filled);
+        Ok((filled > 0).then(|| output.into()))
+    }
+
+    fn broken(&self) -> BodyError {
+        BodyError::Coding(match self.coding {
+            Coding::Gzip => "is said to be gzip, and cannot be decoded as that",
+            Coding::Deflate => "is said to be deflate, and cannot be decoded as that",
+            Coding::Brotli => "is said to be br, and cannot be decoded as that",
+            Coding::Zstd => "is said to be zstd, and cannot be decoded as that",
+        })
+    }
+}
+
+impl CodecState {
+    /// Decodes as much as there is, and room for. `None`: it is not in that coding.
+    fn run(&mut self, input: &[u8], output: &mut [u8]) -> Option<DecodeStep> {
+        match self {
+            Self::Gzip { member, between } => {
+                if *between {
+                    match input.first() {
+                        None => return Some(DecodeStep::default()),
+                        Some(0x1f) => {
+                            *member = Decompress::new_gzip(GZIP_WINDOW_BITS);
+                            *between = false;
+                        }
+                        // Padding.
+                        Some(_) => {
+                            return Some(DecodeStep {
+                                ended: true,
+                                ..DecodeStep::default()
+                            });
+                        }
+                    }
+                }
+                let mut progress = inflate(member, input, output)?;
+                *between = std::mem::take(&mut progress.ended);
+                Some(progress)
+            }
+            Self::Deflate(Some(state)) => inflate(state, input, output),
+            Self::Deflate(state @ None) => {
+                let &[first, second, ..] = input else {
+                    return Some(DecodeStep::default());
+                };
+                let check = u16::from_be_bytes([first, second]);
+                let has_frame = first & 0x0f == 8 && first >> 4 <= 7 && check.is_multiple_of(31);
+                inflate(state.insert(Decompress::new(has_frame)), input, output)
+            }
+            Self::Brotli(state) => {
+                let (mut left, mut read) = (input.len(), 0);
+                let (mut room, mut written, mut total) = (output.len(), 0, 0);
+                let result = BrotliDecompressStream(
+                    &mut left,
+                    &mut read,
+                    input,
+                    &mut room,
+                    &mut written,
+                    output,
+                    &mut total,
+                    state,
+                );
+                match result {
+                    BrotliResult::ResultFailure => None,
+                    result => Some(DecodeStep {
+                        read,
+                        written,
+                        ended: matches!(result, BrotliResult::ResultSuccess),
+                    }),
+                }
+            }
+            Self::Zstd { decoder, open } => {
+                let mut from = InBuffer::around(input);
+                let mut to = OutBuffer::around(output);
+                let hint = decoder.run(&mut from, &mut to).ok()?;
+                let (read, written) = (from.pos(), to.pos());
+                if read > 0 || written > 0 {
+                    *open = hint != 0;
+                }
+                Some(DecodeStep {
+                    read,
+                    written,
+                    ended: false,
+                })
+            }
+        }
+    }
+}
+
+fn inflate(state: &mut Decompress, input: &[u8], output: &mut [u8]) -> Option<DecodeStep> {
+    let before = (state.total_in(), state.total_out());
+    let status = state
+        .decompress(input, output, FlushDecompress::None)
+        .ok()?;
+    let since = |now: u64, before: u64| usize::try_from(now - before).unwrap_or(usize::MAX);
+    Some(DecodeStep {
+        read: since(state.total_in(), before.0),
+        written: since(state.total_out(), before.1),
+        ended: status == Status::StreamEnd,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn map(values: &[&'static str]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(header::CONTENT_ENCODING, HeaderValue::from_static(value));
+        }
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("7"));
+        headers
+    }
+
+    fn gzip(plain: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), Default::default());
+        encoder.write_all(plain).expect("memory");
+        encoder.finish().expect("memory")
+    }
+
+    fn zlib(plain: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), Default::default());
+        encoder.write_all(plain).expect("memory");
+        encoder.finish().expect("memory")
+    }
+
+    fn raw_deflate(plain: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), Default::default());
+        encoder.write_all(plain).expect("memory");
+        encoder.finish().expect("memory")
+    }
+
+    fn brotli(plain: &[u8]) -> Vec<u8> {
+        let mut encoder = brotli::CompressorWriter::new(Vec::new(), 4096, 5, 22);
+        encoder.write_all(plain).expect("memory");
+        encoder.into_inner()
+    }
+
+    fn zstd(plain: &[u8]) -> Vec<u8> {
+        zstd::stream::encode_all(plain, 3).expect("memory")
+    }
+
+    /// The decoded body, of pieces of that size.
+    fn decoded(values: &[&'static str], body: &[u8], size: usize) -> Result<Vec<u8>, BodyError> {
+        let mut headers = map(values);
+        let mut decoder = decoder(&mut headers, std::iter::empty())?.expect("compressed");
+        assert!(headers.is_empty(), "{headers:?}");
+        let mut whole = Vec::new();
+        for piece in body.chunks(size) {
+            decoder.push(Bytes::copy_from_slice(piece));
+            while let Some(piece) = decoder.next()? {
+                assert!(!piece.is_empty() && piece.len() <= PIECE_MAX);
+                whole.extend_from_slice(&piece);
+            }
+        }
+        match decoder.is_complete() {
+            true => Ok(whole),
+            false => Err(BodyError::Cut),
+        }
+    }
+
+    #[test]
+    fn each_coding_is_decoded_however_its_bytes_come() {
+        let short = br#"{"jsonrpc":"2.0","id":1,"result":{}}"#.to_vec();
+        let long: Vec<u8> = (0..200_000_u32)
+            .flat_map(|it| (it / 7).to_le_bytes())
+            .collect();
+        for plain in [short, long, Vec::new()] {
+            for (coding, body) in [
+                ("gzip", gzip(&plain)),
+                ("X-GZIP", gzip(&plain)),
+                ("deflate", zlib(&plain)),
+                ("deflate", raw_deflate(&plain)),
+                ("br", brotli(&plain)),
+                ("zstd", zstd(&plain)),
+                ("identity, gzip", gzip(&plain)),
+                ("gzip, br", brotli(&gzip(&plain))),
+                ("br, zstd, gzip", gzip(&zstd(&brotli(&plain)))),
+            ] {
+                for size in [1, 1000, 1 << 20] {
+                    let found = decoded(&[coding], &body, size);
+                    assert!(found.as_ref() == Ok(&plain), "{coding} by {size}");
+                }
+            }
+            let twice = [gzip(&plain), gzip(&plain), vec![0; 20]].concat();
+            let found = decoded(&["gzip"], &twice, 100);
+            assert!(found == Ok([&plain[..], &plain[..]].concat()));
+            let apart = decoded(&["gzip", "br"], &brotli(&gzip(&plain)), 100);
+            assert!(apart == Ok(plain));
+        }
+    }
+
+    #[test]
+    fn every_flushed_byte_comes_out_before_the_next_comes_in() {
+        let event = b"data: {\"jsonrpc\":\"2.0\"}\n\n".repeat(400);
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), Default::default());
+        let mut brotli = brotli::CompressorWriter::new(Vec::new(), 4096, 5, 22);
+        let mut zstd = zstd::stream::write::Encoder::new(Vec::new(), 3).expect("memory");
+        gzip.write_all(&event)
+            .and_then(|()| gzip.flush())
+            .expect("memory");
+        brotli
+            .write_all(&event)
+            .and_then(|()| brotli.flush())
+            .expect("memory");
+        zstd.write_all(&event)
+            .and_then(|()| zstd.flush())
+            .expect("memory");
+        for (coding, flushed) in [
+            ("gzip", gzip.get_ref()),
+            ("br", brotli.get_ref()),
+            ("zstd", zstd.get_ref()),
+        ] {
+            let mut decoder = decoder(&mut map(&[coding]), std::iter::empty())
+                .expect(coding)
+                .expect(coding);
+            decoder.push(Bytes::copy_from_slice(flushed));
+            let mut read = Vec::new();
+            while let Some(piece) = decoder.next().expect(coding) {
+                read.extend_from_slice(&piece);
+            }
+            assert!(read == event, "{coding}: {} of {}", read.len(), event.len());
+            assert!(!decoder.is_complete(), "{coding}");
+        }
+    }
+
+    #[test]
+    fn a_cut_or_broken_body_is_an_error() {
+        let plain = b"0123456789".repeat(1000);
+        for (coding, body) in [
+            ("gzip", gzip(&plain)),
+            ("deflate", zlib(&plain)),
+            ("br", brotli(&plain)),
+            ("zstd", zstd(&plain)),
+        ] {
+            let cut = decoded(&[coding], &body[..body.len() - 1], 10);
+            assert_eq!(cut, Err(BodyError::Cut), "{coding}");
+            let plain = decoded(
+                &[coding],
+                b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}",
+                100,
+            );
+            let error = plain.expect_err(coding);
+            assert!(error.to_string().contains(coding), "{coding}: {error}");
+            assert_eq!(decoded(&[coding], b"", 1), Ok(Vec::new()));
+        }
+    }
+
+    #[test]
+    fn a_body_that_grows_without_end_comes_in_bounded_pieces() {
+        let zeros = vec![0; 64 * 1024 * 1024];
+        for (coding, body) in [("gzip", gzip(&zeros)), ("zstd", zstd(&zeros))] {
+            let mut decoder = decoder(&mut map(&[coding]), std::iter::empty())
+                .expect(coding)
+                .expect(coding);
+            decoder.push(body.into());
+            for _ in 0..4 {
+                let piece = decoder.next().expect(coding).expect("more");
+                assert!(piece.len() <= PIECE_MAX, "{coding}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_codings_are_refused_and_none_is_none() {
+        for value in [
+            "dcb",
+            "compress",
+            "gzip, aes128gcm",
+            "gzip, gzip, gzip, gzip",
+        ] {
+            let error = decoder(&mut map(&[value]), std::iter::empty());
+            assert!(matches!(error, Err(BodyError::Coding(_))), "{value}");
+        }
+        for value in ["identity", "", "Identity, "] {
+            let mut headers = map(&[value]);
+            let found = decoder(&mut headers, std::iter::empty()).expect(value);
+            assert!(found.is_none() && headers.contains_key("content-length"));
+        }
+    }
+
+    #[test]
+    fn a_short_body_is_kept_as_it_came_for_clients_that_accept_its_coding() {
+        for (accept, kept) in [
+            ("gzip", true),
+            ("br, GZIP;q=0.5", true),
+            ("*", true),
+            ("*, gzip;q=0", false),
+            ("gzip;q=0.000", false),
+            ("br", false),
+            ("", false),
+        ] {
+            let accept = [HeaderValue::from_static(accept)];
+            let mut decoder = decoder(&mut map(&["gzip"]), accept.iter())
+                .expect("known")
+                .expect("compressed");
+            let body = Bytes::from(gzip(b"{}"));
+            decoder.push(body.clone());
+            assert_eq!(decoder.next(), Ok(Some(Bytes::from_static(b"{}"))));
+            let received = decoder.take_received();
+            let expected = kept.then(|| (HeaderValue::from_static("gzip"), body));
+            assert_eq!(received, expected, "{accept:?}");
+        }
+    }
+}
