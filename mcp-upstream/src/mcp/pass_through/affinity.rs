@@ -262,7 +262,7 @@ impl Up<'_> {
         }
         let avoid = match &why {
             Lost::Backend(_) => vec![BackendId::new(&lost.backend)],
-            Lost::Session => Vec::new(),
+            Lost::Session | Lost::Refused => Vec::new(),
         };
         let deadline = Instant::now() + self.namespace.limits.timeout;
         let opened = match (self.open(words_of(session), avoid, deadline).await, why) {

@@ -108,7 +108,7 @@ fn starts_with_id(text: &[u8], asked: &str) -> bool {
 }
 
 /// Whether two raw ids are the same: servers may write a text or a number in another way.
-fn is_same(one: &str, other: &str) -> bool {
+pub(super) fn is_same(one: &str, other: &str) -> bool {
     use serde_json::{Value, from_str};
     let read = |raw| from_str::<Value>(raw).ok();
     let number = |value: &Value| value.as_f64().filter(|_| value.is_f64());

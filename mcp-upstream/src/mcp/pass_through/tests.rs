@@ -207,6 +207,73 @@ async fn a_session_that_its_server_forgot_is_reopened() {
     assert_eq!(house.pool.sent("initialize"), 2);
 }
 
+/// Lets a backend refuse every message of its first session as an answer to that very message.
+fn forgets_its_first_session(house: &House, status: u16, code: i64, words: &'static str) {
+    house.pool.backends[0].act(move |request| {
+        let session = request.headers.get("mcp-session-id")?.to_str().ok()?;
+        let message: Value = serde_json::from_slice(&request.body).ok()?;
+        let id = message.get("id").filter(|_| session.ends_with("/0"))?;
+        let error = json!({ "code": code, "message": words });
+        let body = json!({ "jsonrpc": "2.0", "id": id, "error": error });
+        Some(Ok(response(status, &[JSON], body.to_string())))
+    });
+}
+
+#[tokio::test]
+async fn a_session_that_is_refused_under_the_messages_own_id_is_reopened_and_only_harmless_messages_are_repeated()
+ {
+    for (status, code, words) in [
+        (404, -32001, "Session not found"),
+        (404, -32600, "Not found"),
+        (400, -32000, "Bad Request: No valid session ID provided"),
+    ] {
+        let house = house(1, |_| {});
+        let session = house.open().await;
+        forgets_its_first_session(&house, status, code, words);
+        let (found, body) = house.post(&session, CALL).await;
+        assert_eq!(found, StatusCode::SERVICE_UNAVAILABLE, "{words}: {body}");
+        assert_eq!(body["error"]["data"]["code"], "worker_unavailable");
+        assert_eq!(body["id"], 100.0);
+        assert_eq!(house.pool.sent("tools/call"), 1, "{words}");
+        assert_eq!(
+            house.post(&session, CALL).await.0,
+            StatusCode::OK,
+            "{words}"
+        );
+        assert_eq!(house.pool.sent("initialize"), 2, "{words}");
+
+        let wanted = Wanted {
+            connects: true,
+            ..Wanted::default()
+        };
+        let house = house_with(1, |_| {}, wanted);
+        let session = house.open().await;
+        forgets_its_first_session(&house, status, code, words);
+        let lists = (0..5).map(|_| house.post(&session, LIST));
+        for (found, body) in futures_util::future::join_all(lists).await {
+            assert_eq!(found, StatusCode::OK, "{words}: {body}");
+            assert_eq!(body["result"]["n"], 1.5, "{words}: {body}");
+        }
+        // The gateway's own client has a session of its own.
+        let mut opened = house.pool.backends[0].messages("initialize");
+        opened.retain(|it| memchr::memmem::find(&it.body, br#""name":"t""#).is_some());
+        assert_eq!(opened.len(), 2, "{words}");
+    }
+}
+
+#[tokio::test]
+async fn an_error_about_the_message_is_its_answer_whatever_its_status() {
+    for code in [-32601, -32602] {
+        let house = house(1, |_| {});
+        let session = house.open().await;
+        forgets_its_first_session(&house, 404, code, "no such tool");
+        let (status, body) = house.post(&session, CALL).await;
+        assert_eq!(status, StatusCode::OK, "{body}");
+        assert_eq!(body["error"]["code"], code);
+        assert_eq!(house.pool.sent("initialize"), 1);
+    }
+}
+
 #[tokio::test]
 async fn a_session_that_is_not_known_is_reopened_where_its_server_says_so_in_words_and_other_words_are_passed_on()
  {

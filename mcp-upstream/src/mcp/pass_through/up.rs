@@ -8,21 +8,22 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::{BackendId, Balance, RemoteServer};
 
 use super::failure::Failure;
 use super::headers::{self, BodyKind, LAST_EVENT_ID};
+use super::tap;
 use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::session::{Affinity, Session};
-use crate::upstream::http::is_unknown_session;
 use crate::upstream::http::port::{
     Backend, BackendRequest, BackendResponse, Backends, BodyError, Departure, HttpClient,
     ResponseBody, SendError, SendErrorKind,
 };
-use crate::upstream::http::{hash, retry};
+use crate::upstream::http::{SessionVerdict, hash, retry, session_verdict};
 
 /// The longest refusal that is looked into, in bytes.
 const REFUSAL_MAX: usize = 4096;
@@ -192,13 +193,13 @@ impl<'a> Up<'a> {
             return Box::pin(self.elsewhere(session, &at, what, Lost::Backend(None))).await;
         }
         let retry = self.server.spec.retry;
-        let mut sent = self.to(&at, what, self.server.spec.stateful).await;
+        let mut sent = self.to(&at, what, self.server.spec.stateful, false).await;
         if let Err(Failure::Send(error)) = &sent
             && ended(error)
             && retry::goes_on(retry, 1, false, what.harmless)
         {
             // The backend may be there all the same, with the session. If not, this says so without being read.
-            sent = self.to(&at, what, self.server.spec.stateful).await;
+            sent = self.to(&at, what, self.server.spec.stateful, false).await;
         }
         let lost = match sent? {
             Ok(response) => return Ok(response),
@@ -226,17 +227,31 @@ impl<'a> Up<'a> {
         {
             return Err(Failure::Send(error.clone()));
         }
+        let repeats = !matches!(lost, Lost::Refused) || (what.harmless)();
         // What its client could come back for was in the session that is gone.
         let afresh = self.clone().without_place();
         let healed = afresh.heal(session, at, lost).await?;
-        match afresh.to(&healed, what, true).await? {
+        if !repeats {
+            return Err(self.not_repeated());
+        }
+        match afresh.to(&healed, what, true, true).await? {
             Ok(response) => Ok(response),
             Err(Lost::Backend(error)) => Err(error.map_or(Failure::NoBackend, Failure::Send)),
-            Err(Lost::Session) => {
+            Err(Lost::Session | Lost::Refused) => {
                 self.end(session).await;
                 Err(Failure::SessionEnded)
             }
         }
+    }
+
+    /// The server answered a message with that it does not know the session any more, and may have begun with it.
+    fn not_repeated(&self) -> Failure {
+        let message = format!(
+            "The server of {} did not know its session any more. A new session is open for the next request; this request was \
+             not repeated, since it may have begun",
+            self.namespace.name
+        );
+        Failure::Refused(CallError::new(CallErrorCode::WorkerUnavailable, message))
     }
 
     /// Whether a session is to leave its backend with this message: a reload has removed the backend, which only finishes
@@ -252,12 +267,14 @@ impl<'a> Up<'a> {
             && session.in_flight().requests() <= 1
     }
 
-    /// Sends a message of a session to its backend. The inner error says that nothing was done with it, and why.
+    /// Sends a message of a session to its backend. The inner error says why it has no answer. `reopened`: in a session that
+    /// was opened for this message.
     async fn to(
         &self,
         at: &Affinity,
         what: &Outgoing<'_>,
         anyway: bool,
+        reopened: bool,
     ) -> Result<Result<BackendResponse, Lost>, Failure> {
         self.check_credentials()?;
         let backend = self.backends.get(&BackendId::new(&at.backend));
@@ -266,7 +283,7 @@ impl<'a> Up<'a> {
         };
         let request = self.request(what, at.session.as_deref());
         match backend.send(request).await {
-            Ok(response) => known(response, what.id).await,
+            Ok(response) => known(response, what.id, reopened).await,
             // Nobody wants it any more: there is nothing to be sent elsewhere.
             Err(error) if error.kind == SendErrorKind::GivenUp => Err(Failure::Send(error)),
             // It may be as busy as that for a moment, and has all that the session knows.
@@ -298,6 +315,7 @@ fn fails_for_itself(status: StatusCode) -> bool {
 async fn known(
     mut response: BackendResponse,
     id: Option<&str>,
+    reopened: bool,
 ) -> Result<Result<BackendResponse, Lost>, Failure> {
     let status = response.status;
     let mut read = BytesMut::new();
@@ -309,8 +327,13 @@ async fn known(
             read.extend_from_slice(&piece);
         }
     }
-    if is_unknown_session(status, &read, |answered| Some(answered) == id) {
-        return Ok(Err(Lost::Session));
+    let is_own = |answered: &str| id.is_some_and(|id| tap::is_same(answered, id));
+    match session_verdict(status, &read, is_own) {
+        SessionVerdict::Unknown => return Ok(Err(Lost::Session)),
+        SessionVerdict::Refused { in_words } if in_words || !reopened => {
+            return Ok(Err(Lost::Refused));
+        }
+        SessionVerdict::Refused { .. } | SessionVerdict::Known => {}
     }
     if status == StatusCode::NOT_FOUND {
         // The answer to the message. With its status the client would take it for the end of its session.
@@ -353,13 +376,15 @@ impl ResponseBody for ReadAhead {
     }
 }
 
-/// Why a session's backend did nothing with a message.
+/// Why a session's backend did not answer a message.
 #[derive(Debug)]
 pub(super) enum Lost {
     /// The backend is gone, not healthy, or was not reached.
     Backend(Option<SendError>),
-    /// The backend does not know the session.
+    /// The backend does not know the session, and did nothing with the message.
     Session,
+    /// The backend answered the message with that it does not know the session.
+    Refused,
 }
 
 #[cfg(test)]
@@ -372,7 +397,7 @@ mod tests {
         for (then, expected) in [(Then::Closes, true), (Then::Ends, false)] {
             let refusal = Bytes::from_static(b"{\"no\":1}");
             let refused = in_pieces(400, &[JSON], vec![Ok(refusal.clone())], then);
-            let known = known(refused, None).await.expect("read");
+            let known = known(refused, None, false).await.expect("read");
             let mut response = known.expect("no word of the session");
             assert_eq!(response.body.may_be_cut(), expected);
             assert_eq!(response.body.chunk().await, Ok(Some(refusal)));
@@ -384,7 +409,7 @@ mod tests {
     async fn a_404_is_the_end_of_the_session_unless_its_error_is_about_the_request() {
         let coded = |id: &str, code: i64, words: &str| {
             format!(
-                r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32000,"message":"{words}"}}}}"#
+                r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{code},"message":"{words}"}}}}"#
             )
         };
         let error = |id: &str, words: &str| coded(id, -32000, words);
@@ -412,9 +437,16 @@ mod tests {
             ),
         ] {
             let response = response(status, &[JSON], body.clone());
-            let known = known(response, Some("7")).await.expect("read");
+            let known = known(response, Some("7"), false).await.expect("read");
             let found = known.ok().map(|it| it.status.as_u16());
             assert_eq!(found, passed_with, "{status} {body}");
+        }
+        // In a session that was opened for the message it is the answer, unless it names the session.
+        for (words, passed_with) in [("Not found", Some(200)), ("Session not found", None)] {
+            let again = response(404, &[JSON], error("7", words));
+            let known = known(again, Some("7"), true).await.expect("read");
+            let found = known.ok().map(|it| it.status.as_u16());
+            assert_eq!(found, passed_with, "{words}");
         }
     }
 }

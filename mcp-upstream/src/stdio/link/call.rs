@@ -98,6 +98,11 @@ impl Call {
         matches!(&self.sent, Sent::Unless(unsent) if unsent.is_session_gone())
     }
 
+    /// True for a failed call that its server answered with an unknown session.
+    pub(crate) fn is_session_refused(&self) -> bool {
+        matches!(&self.sent, Sent::Unless(unsent) if unsent.is_session_refused())
+    }
+
     fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Result<Response, CallError>> {
         Pin::new(&mut self.reply).poll(context).map(|reply| {
             self.answered = true;

@@ -69,6 +69,7 @@ pub(crate) struct Unsent(Arc<AtomicU8>);
 impl Unsent {
     const NOT_WRITTEN: u8 = 1;
     const SESSION_GONE: u8 = 2;
+    const SESSION_REFUSED: u8 = 3;
 
     /// Nothing of the request reached the server, and nothing will.
     pub(crate) fn note(&self) {
@@ -80,8 +81,18 @@ impl Unsent {
         self.0.store(Self::SESSION_GONE, Ordering::Release);
     }
 
+    /// The server answered the request itself with that it does not know the session any more. It may have begun.
+    pub(crate) fn note_session_refused(&self) {
+        self.0.store(Self::SESSION_REFUSED, Ordering::Release);
+    }
+
     pub(super) fn is_noted(&self) -> bool {
-        self.0.load(Ordering::Acquire) != 0
+        let noted = self.0.load(Ordering::Acquire);
+        noted == Self::NOT_WRITTEN || noted == Self::SESSION_GONE
+    }
+
+    pub(super) fn is_session_refused(&self) -> bool {
+        self.0.load(Ordering::Acquire) == Self::SESSION_REFUSED
     }
 
     pub(super) fn is_session_gone(&self) -> bool {

@@ -121,7 +121,11 @@ impl ServerCall {
             match outcome {
                 Ok(answer) => return Ok(answer),
                 // Its session is opened again, once.
-                Err(Unanswered { fate, .. }) if fate == Fate::SessionGone && !reopened => {
+                Err(Unanswered { fate, .. })
+                    if !reopened
+                        && (fate == Fate::SessionGone
+                            || (fate == Fate::SessionRefused && self.is_harmless())) =>
+                {
                     reopened = true;
                 }
                 Err(unanswered) if self.goes_on(&unanswered, attempts, &tried) => {
@@ -507,16 +511,19 @@ impl ServerCall {
         {
             return false;
         }
-        let harmless = || {
-            let name = self.request.raw(Key::Name).and_then(json::raw);
-            let name = name.and_then(jsonrpc::string);
-            let principal = self.requester.principal.as_ref();
-            let catalogue = self.external.catalogue(namespace, principal);
-            catalogue.is_ok_and(|it| it.is_repeatable(&self.facts.method, name.as_deref()))
-        };
         let unsent = unanswered.fate == Fate::Unsent;
-        retry::goes_on(retry, attempts.max(tried.len()), unsent, harmless)
-            && (tried.is_empty() || self.external.processes.has_another(namespace, tried))
+        retry::goes_on(retry, attempts.max(tried.len()), unsent, || {
+            self.is_harmless()
+        }) && (tried.is_empty() || self.external.processes.has_another(namespace, tried))
+    }
+
+    /// True where running the call twice is as good as once.
+    fn is_harmless(&self) -> bool {
+        let name = self.request.raw(Key::Name).and_then(json::raw);
+        let name = name.and_then(jsonrpc::string);
+        let principal = self.requester.principal.as_ref();
+        let catalogue = self.external.catalogue(&self.facts.namespace, principal);
+        catalogue.is_ok_and(|it| it.is_repeatable(&self.facts.method, name.as_deref()))
     }
 
     /// Notes where the state of the client's session is gone, so that the session ends.

@@ -59,6 +59,8 @@ pub(crate) enum Fate {
     Unsent,
     /// The server did nothing with it, as it does not know the session any more.
     SessionGone,
+    /// The server answered it with that it does not know the session any more, and may have begun with it.
+    SessionRefused,
     /// There was no process for it.
     Unleased,
 }

@@ -127,7 +127,7 @@ impl ServerCall {
         let listed = listed.map_err(|error| Unanswered {
             error,
             fate: match source.fate.get() {
-                Some(Fate::SessionGone) => Fate::SessionGone,
+                Some(Fate::SessionGone | Fate::SessionRefused) => Fate::SessionGone,
                 // The call itself has not been sent.
                 _ => Fate::Unsent,
             },

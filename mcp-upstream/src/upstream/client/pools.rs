@@ -219,6 +219,7 @@ fn sent(mut call: Call) -> SentRequest {
         answer.map_err(|error| {
             let fate = match (call.is_session_gone(), call.is_unsent()) {
                 (true, _) => Fate::SessionGone,
+                _ if call.is_session_refused() => Fate::SessionRefused,
                 (false, true) => Fate::Unsent,
                 (false, false) => Fate::Sent,
             };

@@ -148,7 +148,7 @@ fn answered(body: &[u8]) -> Option<&str> {
 }
 
 /// How servers word that they know no such session, in lower case.
-const NO_SUCH_SESSION: [&str; 8] = [
+const NO_SUCH_SESSION: [&str; 10] = [
     "no valid session",
     "invalid session",
     "unknown session",
@@ -157,33 +157,57 @@ const NO_SUCH_SESSION: [&str; 8] = [
     "session does not exist",
     "session expired",
     "session has expired",
+    "session terminated",
+    "session has been terminated",
 ];
 
-/// Whether an answer to a request of a session says that the backend knows no such session: 404, or 400 as the examples
-/// of the TypeScript SDK answer. An answer to the request itself, by its id, is about the request alone.
-pub(crate) fn is_unknown_session(
+/// The session, as an answer to one of its requests describes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SessionVerdict {
+    /// The answer is about the request alone.
+    Known,
+    /// The backend knows no such session, and did nothing with the request.
+    Unknown,
+    /// The same, said in an answer to the request itself. `in_words`: its message names the session.
+    Refused {
+        /// Otherwise it may be about the request all the same.
+        in_words: bool,
+    },
+}
+
+/// Judges the request's session by status and body of an answer: 404 means that the backend does not know the
+/// session, unless its error is about the method or its params; 400 does where the error says so in words. `is_own` tells
+/// whether a raw id is that of the request.
+pub(crate) fn session_verdict(
     status: StatusCode,
     body: &[u8],
     is_own: impl FnOnce(&str) -> bool,
-) -> bool {
-    #[derive(Deserialize)]
+) -> SessionVerdict {
+    use crate::protocol::code::{INVALID_PARAMS, METHOD_NOT_FOUND};
+    #[derive(Default, Deserialize)]
     struct Refusal {
-        error: Error,
+        #[serde(default)]
+        error: serde_json::Value,
     }
-    #[derive(Deserialize)]
-    struct Error {
-        code: i64,
-        message: String,
+    if !matches!(status, StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST) {
+        return SessionVerdict::Known;
     }
-    let said_so = match status {
-        StatusCode::NOT_FOUND => true,
-        StatusCode::BAD_REQUEST => serde_json::from_slice::<Refusal>(body).is_ok_and(|refusal| {
-            let said = refusal.error.message.to_ascii_lowercase();
-            refusal.error.code == -32000 && NO_SUCH_SESSION.iter().any(|it| said.contains(it))
-        }),
-        _ => false,
-    };
-    said_so && !answered(body).is_some_and(is_own)
+    let error = serde_json::from_slice::<Refusal>(body).unwrap_or_default();
+    let error = error.error;
+    let code = error.get("code").and_then(serde_json::Value::as_i64);
+    let about_request = [METHOD_NOT_FOUND, INVALID_PARAMS].map(|it| Some(i64::from(it)));
+    let message = error.get("message").unwrap_or(&error).as_str();
+    let message = message.unwrap_or_default().to_ascii_lowercase();
+    let is_said = NO_SUCH_SESSION.iter().any(|it| message.contains(it));
+    if about_request.contains(&code) || (status == StatusCode::BAD_REQUEST && !is_said) {
+        return SessionVerdict::Known;
+    }
+    match answered(body).is_some_and(is_own) {
+        true => SessionVerdict::Refused {
+            in_words: is_said || message.contains("session"),
+        },
+        false => SessionVerdict::Unknown,
+    }
 }
 
 /// Whether the answer to `server/discover` is that of a server, or a front end, that knows no such question. Servers with

@@ -1,6 +1,7 @@
 //! The version of a server that its sessions go by. A reload may bring another one while they last.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use tooldock_workers::remote::RemoteServer;
@@ -8,7 +9,11 @@ use tooldock_workers::remote::RemoteServer;
 use super::port::{Backends, HttpClient};
 
 /// A server as it is configured now, for all its sessions.
-pub(super) struct Reached(ArcSwap<Version>);
+pub(super) struct Reached {
+    version: ArcSwap<Version>,
+    /// A session was given up for an answer to a request, and none was opened since.
+    refused: AtomicBool,
+}
 
 /// One version of a server, with its backends.
 pub(super) struct Version {
@@ -19,26 +24,39 @@ pub(super) struct Version {
 impl Reached {
     pub(super) fn new(server: &Arc<RemoteServer>, client: &dyn HttpClient) -> Arc<Self> {
         let version = Version::new(server, client);
-        Arc::new(Self(ArcSwap::from_pointee(version)))
+        Arc::new(Self {
+            version: ArcSwap::from_pointee(version),
+            refused: AtomicBool::new(false),
+        })
     }
 
     /// The version that counts now.
     pub(super) fn now(&self) -> Arc<Version> {
-        self.0.load_full()
+        self.version.load_full()
+    }
+
+    /// A session is given up for an answer to a request, which may be no word of the session.
+    pub(super) fn note_refusal(&self) {
+        self.refused.store(true, Ordering::Relaxed);
+    }
+
+    /// True where a session was given up so since the last one was opened.
+    pub(super) fn take_refusal(&self) -> bool {
+        self.refused.swap(false, Ordering::Relaxed)
     }
 
     /// Another version counts from now on. False: it did already.
     pub(super) fn adopt(&self, server: &Arc<RemoteServer>, client: &dyn HttpClient) -> bool {
-        let other = !Arc::ptr_eq(&self.0.load().server, server);
+        let other = !Arc::ptr_eq(&self.version.load().server, server);
         if other {
-            self.0.store(Arc::new(Version::new(server, client)));
+            self.version.store(Arc::new(Version::new(server, client)));
         }
         other
     }
 
     /// Whether sessions of the version that counts may go on as that one says.
     pub(super) fn serves(&self, server: &Arc<RemoteServer>) -> bool {
-        let now = self.0.load();
+        let now = self.version.load();
         Arc::ptr_eq(&now.server, server) || now.server.keeps_sessions(server)
     }
 }

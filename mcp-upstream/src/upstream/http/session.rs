@@ -30,7 +30,7 @@ use tokio::time::{sleep, timeout};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::remote::RemoteServer;
 
-use super::answer::{self, Failed};
+use super::answer::{self, Failed, SessionVerdict};
 use super::events::Events;
 use super::headers::{self, Outgoing};
 use super::port::{Backend, BackendRequest, BackendResponse, Departure, SendError, SendErrorKind};
@@ -66,6 +66,8 @@ pub(super) struct Session {
     lost: watch::Sender<bool>,
     /// The backend said that it does not know the session any more: there is nothing to end.
     gone: AtomicBool,
+    /// The session before was given up for an answer that may come again, and this one has answered nothing of a client yet.
+    follows_refusal: AtomicBool,
     /// Requests under way. Plain data; a task is spawned under it.
     calls: Mutex<HashMap<u64, Call>>,
     listening: Mutex<Option<AbortHandle>>,
@@ -117,9 +119,11 @@ impl Session {
         opener: Opener,
     ) -> Arc<Self> {
         let server = Arc::clone(&reached.now().server);
+        let follows_refusal = AtomicBool::new(reached.take_refusal());
         Arc::new(Self {
             server,
             reached,
+            follows_refusal,
             opened_at: backend,
             incoming,
             runtime,
@@ -172,7 +176,9 @@ impl Session {
             Ok(Sent::AnsweredElsewhere) => return,
             Ok(Sent::Over) => CallError::new(CallErrorCode::Cancelled, "the call was given up"),
             Err(failed) => {
-                if failed.is_session_gone {
+                if failed.is_session_gone && !failed.is_unsent {
+                    unsent.note_session_refused();
+                } else if failed.is_session_gone {
                     unsent.note_session_gone();
                 } else if failed.is_unsent {
                     unsent.note();
@@ -268,8 +274,8 @@ impl Session {
                     }
                     Err(answer::Unread::Cut(error)) => return Err(self.cut(error)),
                 };
-                if self.is_unknown(status, &body, Some(id)) {
-                    return Err(self.session_is_gone());
+                if let Some(failed) = self.without_session(status, &body, Some(id)) {
+                    return Err(failed);
                 }
                 if status == StatusCode::OK || answer::answers(&body, id) {
                     self.incoming.message(body);
@@ -280,7 +286,7 @@ impl Session {
                 }
                 Err(self.refused(status, &headers))
             }
-            _ if self.is_unknown(response.status, b"", None) => Err(self.session_is_gone()),
+            _ if self.is_unknown(response.status) => Err(self.session_is_gone()),
             _ if response.status.is_success() => {
                 let what = match response.status {
                     StatusCode::ACCEPTED => "took the request without answering it",
@@ -304,9 +310,7 @@ impl Session {
             true => self.old.send(self, message, of_client).await,
             false => match self.post(&outgoing, message, None, of_client).await {
                 Ok(response) if response.status.is_success() => Ok(()),
-                Ok(response) if self.is_unknown(response.status, b"", None) => {
-                    Err(self.session_is_gone())
-                }
+                Ok(response) if self.is_unknown(response.status) => Err(self.session_is_gone()),
                 Ok(response) => Err(self.refused(response.status, &response.headers)),
                 Err(error) => Err(self.not_sent(&error)),
             },
@@ -426,10 +430,36 @@ impl Session {
         let _ = open.wait_for(|open| *open).await;
     }
 
-    /// Whether an answer, to the request of that id, says that the backend does not know the session.
-    fn is_unknown(&self, status: StatusCode, body: &[u8], id: Option<u64>) -> bool {
+    /// True where a status alone says that the backend does not know the session.
+    fn is_unknown(&self, status: StatusCode) -> bool {
+        self.id.get().is_some() && status == StatusCode::NOT_FOUND
+    }
+
+    /// The failure of a request whose answer says that the backend does not know the session; `None` for other answers.
+    fn without_session(&self, status: StatusCode, body: &[u8], id: Option<u64>) -> Option<Failed> {
+        self.id.get()?;
         let is_own = |answered: &str| id.is_some_and(|id| answered.parse() == Ok(id));
-        self.id.get().is_some() && answer::is_unknown_session(status, body, is_own)
+        match answer::session_verdict(status, body, is_own) {
+            SessionVerdict::Known => None,
+            SessionVerdict::Unknown => Some(self.session_is_gone()),
+            SessionVerdict::Refused { in_words } => {
+                // An answer that comes again in the session opened for it is the answer.
+                if self.follows_refusal.swap(false, Ordering::Relaxed) && !in_words {
+                    return None;
+                }
+                self.reached.note_refusal();
+                let gone = self.session_is_gone();
+                let error = self.error(
+                    "did not know its session any more. A new session is open for the next request; this request was not \
+                     repeated, since it may have begun",
+                );
+                Some(Failed {
+                    error,
+                    is_unsent: false,
+                    ..gone
+                })
+            }
+        }
     }
 
     /// The session is over: the next call opens another one.
@@ -540,11 +570,7 @@ impl Session {
                 format!("sent an answer that cannot be read: {error}"),
             ),
         };
-        answer::failed(
-            &self.server,
-            code,
-            &format!("did not finish its answer: {error}"),
-        )
+        answer::failed(&self.server, code, &what)
     }
 
     pub(super) fn broken(&self, what: &str) -> Failed {

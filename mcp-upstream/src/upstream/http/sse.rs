@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Method;
+use http::{Method, StatusCode};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -124,9 +124,7 @@ impl Channel {
         let response = response.map_err(|error| session.not_sent(&error))?;
         match response.status {
             status if status.is_success() => Ok(()),
-            status if answer::is_unknown_session(status, b"", |_| false) => {
-                Err(session.session_is_gone())
-            }
+            StatusCode::NOT_FOUND => Err(session.session_is_gone()),
             status => Err(session.refused(status, &response.headers)),
         }
     }

@@ -139,6 +139,76 @@ async fn a_session_whose_state_is_lost_is_over_for_its_client() {
 }
 
 #[tokio::test]
+async fn a_session_that_is_refused_under_the_requests_own_id_is_reopened_and_harmless_requests_are_repeated()
+ {
+    for isolation in [Isolation::Auto, Isolation::Session] {
+        for (status, code, words) in [
+            (404, -32001, "Session not found"),
+            (404, -32600, "Not found"),
+            (400, -32000, "Bad Request: No valid session ID provided"),
+        ] {
+            let house = house(1, |spec| spec.isolation = isolation);
+            let session = open(&house).await;
+            assert_eq!(house.post(&session, CALL).await.0, StatusCode::OK);
+            let opened = house.pool.sent("initialize");
+            forgets(&house, status, code, words);
+            let (_, body) = house.post(&session, CALL).await;
+            let told = &body["result"];
+            assert_eq!(told["isError"], true, "{words}: {body}");
+            assert_eq!(
+                told["_meta"]["tooldock/error"]["code"], "worker_unavailable",
+                "{body}"
+            );
+            assert_eq!(house.pool.sent("tools/call"), 2, "{words}");
+            let (_, body) = house.post(&session, CALL).await;
+            assert_eq!(body["result"]["n"], 1.5, "{words}: {body}");
+            assert_eq!(house.pool.sent("initialize"), opened + 1, "{words}");
+
+            forgets(&house, status, code, words);
+            let prompts = r#"{"jsonrpc":"2.0","id":3,"method":"prompts/list"}"#;
+            let lists = (0..5).map(|_| house.post(&session, prompts));
+            for (_, body) in futures_util::future::join_all(lists).await {
+                assert_eq!(body["result"]["n"], 1.5, "{words}: {body}");
+            }
+            assert_eq!(house.pool.sent("initialize"), opened + 2, "{words}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_again_in_a_new_session_is_the_answer() {
+    let house = house(1, |_| {});
+    let session = open(&house).await;
+    house.pool.backends[0].act(|request| {
+        let message: Value = serde_json::from_slice(&request.body).ok()?;
+        let asks = message["method"] == "prompts/get";
+        let error = json!({ "code": -32002, "message": "no such prompt" });
+        let body = json!({ "jsonrpc": "2.0", "id": message["id"], "error": error });
+        asks.then(|| Ok(response(404, &[JSON], body.to_string())))
+    });
+    let get = r#"{"jsonrpc":"2.0","id":3,"method":"prompts/get","params":{"name":"x"}}"#;
+    for _ in 0..2 {
+        let (_, body) = house.post(&session, get).await;
+        assert_eq!(body["error"]["code"], -32002, "{body}");
+    }
+}
+
+/// Lets the backend refuse every message of the sessions that it has, as an answer to that very message.
+fn forgets(house: &House, status: u16, code: i64, words: &'static str) {
+    let backend = &house.pool.backends[0];
+    let known = backend.messages("initialize").len();
+    backend.act(move |request| {
+        let session = header(request, "mcp-session-id")?;
+        let message: Value = serde_json::from_slice(&request.body).ok()?;
+        let number: usize = session.rsplit('/').next()?.parse().ok()?;
+        let id = message.get("id").filter(|_| number < known)?;
+        let error = json!({ "code": code, "message": words });
+        let body = json!({ "jsonrpc": "2.0", "id": id, "error": error });
+        Some(Ok(response(status, &[JSON], body.to_string())))
+    });
+}
+
+#[tokio::test]
 async fn a_shared_call_goes_to_as_many_further_backends_as_the_configuration_says() {
     for (kind, unsent, method, harmless) in [
         (SendErrorKind::Tls, true, "tools/call", true),
