@@ -4,8 +4,8 @@
 //! the news of it, has a pool of its own version for as long as it lasts.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -215,6 +215,8 @@ fn member(
         authority: spec.backend.authority(),
         core,
         removed,
+        moved: OnceLock::new(),
+        told_redirect: AtomicBool::new(false),
     })
 }
 

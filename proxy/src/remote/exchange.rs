@@ -151,6 +151,14 @@ fn is_event_stream(headers: &http::HeaderMap) -> bool {
     essence.eq_ignore_ascii_case("text/event-stream")
 }
 
+/// Path and query of a request.
+pub(super) fn target<'a>(member: &'a Member, request: &'a BackendRequest) -> &'a str {
+    match (&request.target, member.moved.get()) {
+        (Some(target), _) | (None, Some(target)) => target,
+        (None, None) => &member.spec.backend.target,
+    }
+}
+
 /// The head of the request as it is written, and the body behind it where that is `short`.
 fn head(
     member: &Member,
@@ -158,8 +166,7 @@ fn head(
     own: &Own,
     short: bool,
 ) -> Result<Bytes, SendError> {
-    let target = request.target.as_deref();
-    let target = target.unwrap_or(&member.spec.backend.target);
+    let target = target(member, request);
     if !target.starts_with('/') || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
         let what = "the request's path is no path";
         return Err(failed(&member.spec.id, SendErrorKind::Request, true, what));

@@ -61,6 +61,13 @@ impl Headers {
         }
     }
 
+    /// The `Host` that the configuration sets in the place of the backend's own.
+    pub(super) fn host(&self) -> Option<&str> {
+        let mut set = self.set.iter();
+        let (_, host) = set.find(|(name, _)| *name == header::HOST)?;
+        host.to_str().ok()
+    }
+
     /// Says the headers that go up, one after the other. `host` is the backend's; `length` is that of the body, where there
     /// is one to be told.
     pub(super) fn up<'a>(

@@ -1,7 +1,7 @@
 //! The backends of one server.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
@@ -16,7 +16,7 @@ use tooldock_workers::remote::{BackendId, BackendSpec, RemoteServer};
 use super::balance::{Candidate, Choice, Facts};
 use super::connect::Connector;
 use super::credentials::{self, Credentials};
-use super::exchange::{self, Outcome};
+use super::exchange::Outcome;
 use super::headers::Headers;
 use super::health::{Change, Event, Health};
 use super::idle::Idle;
@@ -24,6 +24,7 @@ use super::lock;
 use super::metrics::Series;
 use super::names::Addresses;
 use super::oauth::Tokens;
+use super::redirect;
 use super::tls::Material;
 
 /// What of a backend outlives a change of its server's configuration.
@@ -51,6 +52,10 @@ pub(super) struct Member {
     pub(super) core: Arc<Core>,
     /// A reload took it out of the configuration.
     pub(super) removed: bool,
+    /// Path and query in the place of the configured ones, once a redirect that was followed has named them.
+    pub(super) moved: OnceLock<String>,
+    /// The log has named the target of a redirect that was not followed.
+    pub(super) told_redirect: AtomicBool,
 }
 
 /// The backends of one version of a server's configuration.
@@ -262,7 +267,7 @@ impl Member {
         self: &Arc<Self>,
         request: BackendRequest,
     ) -> Result<BackendResponse, SendError> {
-        exchange::send(self, &request, &[], InFlight::uncounted()).await
+        redirect::send(self, &request, &[], InFlight::uncounted).await
     }
 }
 
@@ -292,7 +297,8 @@ impl Backend for Chosen {
     async fn send(&self, request: BackendRequest) -> Result<BackendResponse, SendError> {
         let member = &self.0;
         let own = credentials::of(member, &request).await?;
-        let mut sent = exchange::send(member, &request, &own.headers, InFlight::new(member)).await;
+        let mut sent =
+            redirect::send(member, &request, &own.headers, || InFlight::new(member)).await;
         // A token may have been taken back before its time: then another one is shown, once.
         let refused = matches!(&sent, Ok(it) if it.status == StatusCode::UNAUTHORIZED);
         if refused && own.may_be_renewed() {
@@ -324,7 +330,7 @@ async fn send_again(
     let Some(own) = credentials::renewed(member, request, refused).await? else {
         return Ok(None);
     };
-    let sent = exchange::send(member, request, &own.headers, InFlight::new(member)).await;
+    let sent = redirect::send(member, request, &own.headers, || InFlight::new(member)).await;
     Ok(Some(sent))
 }
 

@@ -27,6 +27,7 @@ use crate::engine::{CallSecrets, timed_out};
 use crate::reply::{Head, Reply};
 use crate::stream::frame;
 use crate::upstream::http::port::{BackendResponse, BodyError, ResponseBody};
+use crate::upstream::http::redirect_target;
 
 /// What is held of an answer before it is passed on in pieces, in bytes.
 const HOLD: usize = 64 * 1024;
@@ -91,6 +92,10 @@ pub(super) fn judged(
     let is_message = matches!(kind, BodyKind::Json | BodyKind::Events);
     let refusal = || Failure::Status(status, response.headers.get(RETRY_AFTER).cloned());
     match status {
+        _ if status.is_redirection() => Err(Failure::Redirect(
+            status,
+            redirect_target(&response.headers),
+        )),
         _ if status.is_success() && is_message => Ok(()),
         _ if status.is_success() && asked => Err(Failure::Malformed(match kind {
             BodyKind::None => "it has no body",

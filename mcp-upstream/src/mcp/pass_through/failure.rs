@@ -26,6 +26,8 @@ pub(super) enum Failure {
     Send(SendError),
     /// The backend's status is not for clients.
     Status(StatusCode, Option<HeaderValue>),
+    /// The backend answered with a redirect; the target in words that follow that.
+    Redirect(StatusCode, String),
     /// The answer is none of MCP.
     Malformed(&'static str),
     /// The answer is the answer to another request.
@@ -61,7 +63,9 @@ impl Failure {
             Self::Status(StatusCode::TOO_MANY_REQUESTS, _) => CallErrorCode::RateLimited,
             Self::Status(StatusCode::SERVICE_UNAVAILABLE, _) => CallErrorCode::WorkerUnavailable,
             Self::Body(BodyError::Timeout(_)) => CallErrorCode::ExecutionTimeout,
-            Self::Status(..) | Self::Malformed(_) | Self::Body(_) => CallErrorCode::UpstreamError,
+            Self::Status(..) | Self::Redirect(..) | Self::Malformed(_) | Self::Body(_) => {
+                CallErrorCode::UpstreamError
+            }
             Self::Refused(error) => error.code,
             Self::Request(_) => CallErrorCode::InvalidArguments,
         }
@@ -94,11 +98,12 @@ impl Failure {
                     format!("refused the gateway's credentials ({})", status.as_u16())
                 }
                 429 => "takes no more requests now; try again later".into(),
-                code @ 300..=399 => {
-                    format!("answered with a redirect ({code}), which is not followed")
-                }
                 code => format!("answered with status {code}"),
             },
+            Self::Redirect(status, target) => format!(
+                "answered with a redirect ({}){target}, which is not followed",
+                status.as_u16()
+            ),
             Self::Malformed(reason) => format!("gave an answer that is none of MCP: {reason}"),
             Self::Foreign => "answered something else than the request".into(),
             Self::Body(error @ BodyError::Coding(_)) => {
@@ -199,7 +204,11 @@ mod tests {
                 504,
                 "execution_timeout",
             ),
-            (status(301), 502, "upstream_error"),
+            (
+                Failure::Redirect(StatusCode::FOUND, " to /x".into()),
+                502,
+                "upstream_error",
+            ),
             (status(401), 502, "upstream_error"),
             (status(403), 502, "upstream_error"),
             (status(500), 502, "upstream_error"),

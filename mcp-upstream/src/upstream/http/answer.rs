@@ -282,7 +282,10 @@ pub(super) fn refused(server: &RemoteServer, status: StatusCode, headers: &Heade
         ),
         300..=399 => (
             CallErrorCode::WorkerUnavailable,
-            format!("answered with a redirect (HTTP {number}), which is not followed"),
+            format!(
+                "answered with a redirect (HTTP {number}){}, which is not followed",
+                redirect_target(headers)
+            ),
         ),
         _ => (
             CallErrorCode::WorkerUnavailable,
@@ -296,6 +299,15 @@ pub(super) fn refused(server: &RemoteServer, status: StatusCode, headers: &Heade
         _ => Some(RETRY),
     };
     failed
+}
+
+/// The target of a redirect in words that follow what the answer is. The HTTP client has taken out of it what must not be
+/// told.
+pub(crate) fn redirect_target(headers: &HeaderMap) -> String {
+    let target = headers
+        .get(header::LOCATION)
+        .and_then(|it| it.to_str().ok());
+    target.map_or_else(String::new, |target| format!(" to {target}"))
 }
 
 /// `Retry-After`: seconds, or a date. A date counts from the `Date` of the response, so that the two clocks need not agree.

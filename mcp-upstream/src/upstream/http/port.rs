@@ -6,7 +6,8 @@
 //!
 //! The client decides which backend is healthy, adds the server's own headers and credentials, and takes the headers away
 //! that go no further than one connection. It repeats nothing, but once with a new token where a backend refused the old
-//! one with 401: whether a request may be sent again is decided above, by [`SendError::unsent`].
+//! one with 401, and once where a redirect only adds or takes a slash: whether a request may be sent again is decided above,
+//! by [`SendError::unsent`].
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -171,7 +172,8 @@ impl Departure {
     }
 }
 
-/// The head of a response, and its body as it comes. Redirects are responses like any other.
+/// The head of a response, and its body, decoded where it came compressed. Redirects that are not followed are responses
+/// like any other; their `Location` may be told to clients.
 pub struct BackendResponse {
     /// Its status.
     pub status: StatusCode,

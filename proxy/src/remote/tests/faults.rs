@@ -361,3 +361,71 @@ async fn a_name_that_leads_to_this_machine_needs_the_operators_word() {
     let response = send(&only(&allowed).0).await.expect("a response");
     assert_eq!(response.status, StatusCode::OK);
 }
+
+/// A redirect to the path with its slash.
+const WITH_SLASH: &str =
+    "HTTP/1.1 307 Temporary Redirect\r\nlocation: /mcp/\r\ncontent-length: 0\r\n\r\n";
+
+#[tokio::test]
+async fn a_redirect_that_only_adds_a_slash_is_followed_once_and_remembered() {
+    let permanent =
+        "HTTP/1.1 308 Permanent Redirect\r\nlocation: /mcp/\r\ncontent-length: 0\r\n\r\n";
+    for redirect in [WITH_SLASH, permanent] {
+        let answers = [Answer::Say(redirect), Answer::Say(OK), Answer::Say(OK)];
+        let scripted = Scripted::start(&answers).await;
+        let server = server(&[scripted.url()], QUIET);
+        let (backend, _pool) = only(&server);
+        for _ in 0..2 {
+            let response = send(&backend).await.expect("a response");
+            assert_eq!(response.status, StatusCode::OK);
+            assert_eq!(read(response).await.as_deref(), Ok("{}"));
+        }
+        let requests = scripted.requests();
+        let targets: Vec<_> = requests
+            .iter()
+            .filter_map(|it| it.split(' ').nth(1))
+            .collect();
+        assert_eq!(targets, ["/mcp", "/mcp/", "/mcp/"]);
+        for request in requests {
+            assert!(
+                request.starts_with("post ") && request.ends_with("{\"a\":1}"),
+                "{request}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_other_redirect_is_followed_and_its_target_is_told_without_its_query() {
+    for (answer, told) in [
+        (
+            "HTTP/1.1 307 x\r\nlocation: https://elsewhere.example/mcp/?t=hunter2\r\ncontent-length: 0\r\n\r\n",
+            "https://elsewhere.example/mcp/",
+        ),
+        (
+            "HTTP/1.1 302 x\r\nlocation: /hunter2/login?next=x\r\ncontent-length: 0\r\n\r\n",
+            "/[secret]/login",
+        ),
+        (
+            "HTTP/1.1 301 x\r\nlocation: /mcp/\r\ncontent-length: 0\r\n\r\n",
+            "/mcp/",
+        ),
+    ] {
+        let scripted = Scripted::start(&[Answer::Say(answer)]).await;
+        let keys = "credentials: 'Bearer ${TOKEN}',";
+        let server = server(&[scripted.url()], &format!("{keys} {QUIET}"));
+        let (backend, _pool) = only(&server);
+        let response = send(&backend).await.expect("a response");
+        assert!(response.status.is_redirection());
+        let location = response.headers["location"].to_str().expect("text");
+        assert_eq!(location.replace("[redacted]", "[secret]"), told);
+        assert_eq!(scripted.requests().len(), 1);
+    }
+    // And never in a circle.
+    let scripted = Scripted::start(&[Answer::Say(WITH_SLASH)]).await;
+    let server = server(&[scripted.url()], QUIET);
+    let (backend, _pool) = only(&server);
+    let response = send(&backend).await.expect("a response");
+    assert_eq!(response.status, StatusCode::TEMPORARY_REDIRECT);
+    assert_eq!(scripted.requests().len(), 2);
+}
