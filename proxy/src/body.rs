@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, EXPECT};
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
@@ -163,9 +163,17 @@ async fn read_chunks(
         }
     }
     Ok(Body {
-        bytes: rest.map_or(first, BytesMut::freeze),
+        bytes: without_mark(rest.map_or(first, BytesMut::freeze)),
         held,
     })
+}
+
+/// A body without the byte order mark that some clients write before their JSON (RFC 8259 §8.1).
+fn without_mark(mut body: Bytes) -> Bytes {
+    if body.starts_with(b"\xef\xbb\xbf") {
+        body.advance(3);
+    }
+    body
 }
 
 /// Reads past what is left of a body nobody asked for, in a time. Says whether it was no larger than a limit.

@@ -9,7 +9,7 @@ use tooldock_workers::answers::{AnswerAccount, AnswerClaim, COUNTED_FROM, NoAnsw
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::remote::RemoteServer;
 
-use super::port::{BackendResponse, BodyError};
+use super::port::{BackendResponse, BodyError, SendError, SendErrorKind};
 use crate::call_error::retry_seconds;
 use crate::jsonrpc::{self, Message};
 
@@ -218,6 +218,13 @@ pub(super) fn knows_no_such_question(response: &BackendResponse) -> bool {
         200..=299 => kind(response) == Kind::Other,
         _ => false,
     }
+}
+
+/// True where a backend that did not answer `server/discover` may not know the question: it was reached, and
+/// ended the connection or answered no HTTP.
+pub(super) fn may_be_no_such_question(error: &SendError) -> bool {
+    let broke_off = matches!(error.kind, SendErrorKind::Closed | SendErrorKind::Malformed);
+    broke_off && !error.unsent
 }
 
 /// What such a server would have answered.

@@ -219,6 +219,11 @@ impl Session {
         let sent = self.post(outgoing, message.clone(), Some(departure), of_client);
         let response = match sent.await {
             Ok(response) => response,
+            // Some servers end the connection at a question that they do not know.
+            Err(error) if probes && answer::may_be_no_such_question(&error) => {
+                self.incoming.message(answer::unknown_method(id));
+                return Ok(Sent::Over);
+            }
             Err(error) => return Err(self.not_sent(&error)),
         };
         if outgoing.method() == Some("initialize") {
@@ -238,7 +243,18 @@ impl Session {
             self.incoming.message(answer::unknown_method(id));
             return Ok(Sent::Over);
         }
+        let is_taken = response.status.is_success();
         let answered = self.answer(id, response, of_client).await;
+        if probes && is_taken && answered.is_err() {
+            // A server that knows the question answers it.
+            self.incoming.message(answer::unknown_method(id));
+            return Ok(Sent::Over);
+        }
+        // The gateway itself reads lists of each new session, whatever comes of its clients' requests.
+        let is_list = outgoing.method().is_some_and(|it| it.ends_with("/list"));
+        if answered.is_ok() && !outgoing.opens() && !is_list {
+            self.follows_refusal.store(false, Ordering::Relaxed);
+        }
         answered.map(|()| Sent::Over)
     }
 

@@ -147,6 +147,86 @@ async fn a_session_is_opened_named_in_each_request_and_ended() {
 }
 
 #[tokio::test]
+async fn whatever_a_server_answers_to_the_probe_initialize_is_tried() {
+    type Odd = Box<dyn Fn(&Seen) -> Sent + Send + Sync>;
+    let body = |status: u16, media: &'static str, text: &'static str| -> Odd {
+        Box::new(move |_| Ok(whole(status, &[("content-type", media)], text)))
+    };
+    let broken_off = |kind| -> Odd {
+        Box::new(move |_| {
+            Err(SendError {
+                kind,
+                unsent: false,
+                message: "said so".to_owned(),
+            })
+        })
+    };
+    let json_type = "application/json";
+    let odd: Vec<(&str, Odd)> = vec![
+        ("an empty object", body(200, json_type, "{}")),
+        ("an empty list", body(200, json_type, "[]")),
+        ("null", body(200, json_type, "null")),
+        ("no JSON", body(200, json_type, "<html>")),
+        ("no body", body(200, json_type, "")),
+        (
+            "an error of its own",
+            body(200, json_type, r#"{"error":"unknown method"}"#),
+        ),
+        (
+            "another id",
+            body(
+                200,
+                json_type,
+                r#"{"jsonrpc":"2.0","id":987654,"result":{}}"#,
+            ),
+        ),
+        ("an empty stream", body(200, "text/event-stream", "")),
+        (
+            "a stream without an answer",
+            body(200, "text/event-stream", "data: {}\n\n"),
+        ),
+        ("a page", body(200, "text/html", "<html>")),
+        ("202", body(202, "text/plain", "")),
+        ("404", body(404, "text/html", "<html>")),
+        ("500", body(500, "text/plain", "Internal Server Error")),
+        (
+            "an empty result",
+            Box::new(|seen| Ok(json(&seen.result(json!({}))))),
+        ),
+        (
+            "a result of null",
+            Box::new(|seen| Ok(json(&seen.result(json!(null))))),
+        ),
+        (
+            "a cut answer",
+            Box::new(|_| {
+                let (response, pour) = open(200, &[("content-type", "application/json")]);
+                let _ = pour.try_send(Ok(Bytes::from_static(b"{\"jsonrpc\"")));
+                let _ = pour.try_send(Err(BodyError::Cut));
+                Ok(response)
+            }),
+        ),
+        ("a closed connection", broken_off(SendErrorKind::Closed)),
+        ("no HTTP", broken_off(SendErrorKind::Malformed)),
+    ];
+    for (what, odd) in odd {
+        let odd = Arc::new(odd);
+        let scene = Scene::new(1, move |seen: Seen| {
+            let odd = Arc::clone(&odd);
+            async move {
+                match &*seen.what() {
+                    "server/discover" => odd(&seen),
+                    _ => legacy(seen, |seen| Ok(json(&done(seen)))).await,
+                }
+            }
+        });
+        let leased = session(&scene, "a").await;
+        assert_eq!(call(&leased).await.outcome.as_deref(), Ok(DONE), "{what}");
+        assert_eq!(scene.backends[0].count("server/discover"), 1, "{what}");
+    }
+}
+
+#[tokio::test]
 async fn a_modern_server_gets_mirrored_headers_and_no_session() {
     let scene = Scene::new(1, modern);
     let leased = shared(&scene, Era::Modern).await;
