@@ -32,6 +32,7 @@ pub(super) struct Health {
     down: Option<String>,
     recovered: Option<Instant>,
     tried: Option<Instant>,
+    has_answered: bool,
 }
 
 /// What happened to a backend.
@@ -78,6 +79,11 @@ impl Health {
         (passed / SLOW_START.as_secs_f64()).clamp(FIRST_SHARE, 1.0)
     }
 
+    /// True once the backend has answered a request or passed a check.
+    pub(super) fn has_answered(&self) -> bool {
+        self.has_answered
+    }
+
     /// Whether a backend that is not healthy may be tried now. The one who is told so tries it.
     pub(super) fn may_be_tried(&mut self, now: Instant) -> bool {
         let due = self
@@ -92,6 +98,7 @@ impl Health {
     /// Takes notice of an event.
     pub(super) fn on(&mut self, event: Event, now: Instant, rules: &PassiveHealth) -> Change {
         let before = self.is_healthy(now);
+        self.has_answered |= matches!(event, Event::Answered | Event::CheckPassed);
         match event {
             Event::Answered => {
                 self.failures = 0;

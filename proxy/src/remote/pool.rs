@@ -199,6 +199,11 @@ impl Member {
         lock(&self.core.health).is_healthy(now)
     }
 
+    /// True once the backend has answered a request or passed a check.
+    pub(super) fn has_answered(&self) -> bool {
+        lock(&self.core.health).has_answered()
+    }
+
     pub(super) fn is_busy(&self) -> bool {
         self.core.in_flight.load(Ordering::Relaxed) > 0
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tooldock_upstream::http_client::{BackendRequest, SendError};
 use tooldock_workers::remote::HealthPath;
 
@@ -28,38 +28,64 @@ const ANSWER_MAX: usize = 64 * 1024;
 const PING: &[u8] = br#"{"jsonrpc":"2.0","id":"tooldock-check","method":"ping"}"#;
 const NO_SESSION: HeaderValue = HeaderValue::from_static("tooldock-check");
 
+/// The first pauses between checks of a pool none of whose backends has ever answered; the last one stays. A server that
+/// is started beside the gateway is found soon after it listens.
+const FIRST_PAUSES: [Duration; 3] = [
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+];
+
+/// How long after the last of `checks` checks the next one comes. Never later than the configuration says.
+fn pause(has_answered: bool, checks: usize, every: Duration) -> Duration {
+    if has_answered {
+        return every;
+    }
+    let last = FIRST_PAUSES.len() - 1;
+    FIRST_PAUSES[checks.saturating_sub(1).min(last)].min(every)
+}
+
 /// Keeps a pool for as long as it is served.
 pub(super) async fn keep(pool: Weak<Pool>) {
-    let mut next_check: Option<Instant> = None;
-    let mut ticks = tokio::time::interval(TICK);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut checks, mut next_check) = (0, Instant::now());
+    let mut next_tick = next_check;
     loop {
-        ticks.tick().await;
+        sleep_until(next_check.min(next_tick)).await;
         let Some(pool) = pool.upgrade() else { return };
         let now = Instant::now();
-        lock(&pool.leaving).retain(|member| member.is_busy());
-        for member in &pool.members {
-            let core = &member.core;
-            core.series.up.set(member.is_healthy_at(now).into());
-            core.idle.sweep(|address| core.addresses.still_has(address));
-        }
-        let every = pool.server.spec.health.active.every;
-        if next_check.is_none_or(|at| at <= now) {
-            // Replicas and pools that started together do not stay together.
-            next_check = Some(now + every.mul_f64(0.9 + 0.2 * fastrand::f64()));
+        if next_check <= now {
             check(&pool.members).await;
+            checks += 1;
+            let has_answered = pool.members.iter().any(|it| it.has_answered());
+            let pause = pause(has_answered, checks, pool.server.spec.health.active.every);
+            // Replicas and pools that started together do not stay together.
+            next_check = now + pause.mul_f64(0.9 + 0.2 * fastrand::f64());
             #[cfg(test)]
             pool.checked
                 .store(true, std::sync::atomic::Ordering::SeqCst);
         }
-        let mut lookups = JoinSet::new();
-        for member in &pool.members {
-            let member = Arc::clone(member);
-            let limit = member.server.spec.timeouts.connect;
-            lookups.spawn(async move { member.core.addresses.refresh(limit).await });
+        if next_tick <= now {
+            next_tick = now + TICK;
+            tend(&pool, now).await;
         }
-        while lookups.join_next().await.is_some() {}
     }
+}
+
+/// Does the work of every second: gauges, idle connections, names.
+async fn tend(pool: &Pool, now: Instant) {
+    lock(&pool.leaving).retain(|member| member.is_busy());
+    for member in &pool.members {
+        let core = &member.core;
+        core.series.up.set(member.is_healthy_at(now).into());
+        core.idle.sweep(|address| core.addresses.still_has(address));
+    }
+    let mut lookups = JoinSet::new();
+    for member in &pool.members {
+        let member = Arc::clone(member);
+        let limit = member.server.spec.timeouts.connect;
+        lookups.spawn(async move { member.core.addresses.refresh(limit).await });
+    }
+    while lookups.join_next().await.is_some() {}
 }
 
 async fn check(members: &[Arc<Member>]) {
@@ -131,6 +157,29 @@ fn request(path: &HealthPath) -> BackendRequest {
                 departure: None,
                 on_behalf_of: None,
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_come_quickly_until_a_backend_has_answered() {
+        let (every, soon) = (Duration::from_secs(10), Duration::from_millis(300));
+        for (has_answered, checks, every, expected) in [
+            (false, 1, every, 250),
+            (false, 2, every, 500),
+            (false, 3, every, 1000),
+            (false, 100, every, 1000),
+            (true, 1, every, 10_000),
+            (true, 100, every, 10_000),
+            (false, 2, soon, 300),
+            (true, 1, soon, 300),
+        ] {
+            let found = pause(has_answered, checks, every);
+            assert_eq!(found, Duration::from_millis(expected), "{checks}");
         }
     }
 }

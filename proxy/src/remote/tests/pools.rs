@@ -318,3 +318,24 @@ async fn the_series_of_a_backend_go_with_it() {
     .await;
     assert_eq!(shown("tooldock_upstream_backend_requests_total"), 0);
 }
+
+#[tokio::test]
+async fn a_backend_that_starts_after_the_gateway_is_found_long_before_the_next_usual_check() {
+    let (url, socket) = dead();
+    let server = server(&[url], QUIET);
+    let client = client_with(SystemNames);
+    let pool = checked(&client, &server).await;
+    assert!(!pool.states()[0].healthy);
+    let listener = socket.listen(16).expect("listening");
+    tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                while read_request(&mut connection).await.is_some() {
+                    let _ = connection.write_all(OK.as_bytes()).await;
+                }
+            });
+        }
+    });
+    // The usual check comes after an hour.
+    eventually("the backend is used", || pool.states()[0].healthy).await;
+}
