@@ -20,6 +20,6 @@ pub use config::{
     RemoteServerConfig, RemoteServersConfig, RemoteTimeouts, RemoteTls, Transport,
 };
 pub use headers::{HeadersConfig, is_hop_by_hop, is_of_the_gateway};
-pub use oauth::{Grant, OAuthConfig, OAuthSpec};
+pub use oauth::{ClientAuth, Grant, OAuthConfig, OAuthSpec};
 pub(crate) use resolve::{spec, variables};
 pub use spec::{BackendSpec, HeaderRules, Pem, RemoteServer, RemoteSpec, TlsIdentity, TlsSpec};

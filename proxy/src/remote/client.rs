@@ -22,7 +22,7 @@ use super::idle::Idle;
 use super::lock;
 use super::metrics::RemoteMetrics;
 use super::names::{Addresses, Names};
-use super::oauth::Tokens;
+use super::oauth::{ClientAuths, Tokens};
 use super::pool::{Core, Member, Pool};
 use super::tls::Material;
 use super::upkeep;
@@ -84,6 +84,11 @@ impl RemoteClient {
             personal,
             servers: Mutex::default(),
         })
+    }
+
+    /// In which form clients show their secrets at token endpoints.
+    pub(super) fn client_auths(&self) -> &ClientAuths {
+        &self.tokens.client_auths
     }
 
     /// Follows what is served: pools come and go with their servers. Runs until it is dropped.

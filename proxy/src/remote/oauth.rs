@@ -26,11 +26,10 @@ use tokio::time::{Instant, timeout};
 use tooldock_upstream::http_client::{SendError, SendErrorKind};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::personal::not_authorized;
-use tooldock_workers::remote::{BackendId, Grant, Host, OAuthSpec, RemoteServer};
+use tooldock_workers::remote::{BackendId, ClientAuth, Grant, Host, OAuthSpec, RemoteServer};
 use tooldock_workers::secrets::{AuthorizationStore, Authorizer};
 
 use super::client::RemoteClient;
-use super::failure::failed;
 use super::lock;
 use super::metrics::RemoteMetrics;
 
@@ -42,6 +41,7 @@ mod http_client;
 mod issuer;
 mod kept;
 mod renewal;
+mod token_endpoint;
 
 /// After a token could not be fetched, nobody asks again for so long.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -59,8 +59,31 @@ pub(super) struct Tokens {
     /// Where those are kept that somebody authorized.
     authorizations: Option<Arc<AuthorizationStore>>,
     metrics: Arc<RemoteMetrics>,
+    pub(super) client_auths: ClientAuths,
     /// Plain data.
     entries: Mutex<HashMap<EntryKey, Arc<Entry>>>,
+}
+
+/// In which form clients have to show their secrets, where an endpoint has refused the other one.
+#[derive(Default)]
+pub(super) struct ClientAuths(Mutex<HashMap<(NamespaceName, String), ClientAuth>>);
+
+/// Clients that are remembered so.
+const CLIENT_AUTHS_MAX: usize = 1024;
+
+impl ClientAuths {
+    fn get(&self, server: &NamespaceName, client: &str) -> Option<ClientAuth> {
+        let key = (server.clone(), client.to_owned());
+        lock(&self.0).get(&key).copied()
+    }
+
+    fn note(&self, server: &NamespaceName, client: &str, form: ClientAuth) {
+        let mut known = lock(&self.0);
+        if known.len() >= CLIENT_AUTHS_MAX {
+            known.clear();
+        }
+        known.insert((server.clone(), client.to_owned()), form);
+    }
 }
 
 /// The namespace of the server, and who authorized the gateway there, where somebody has to.
@@ -192,6 +215,7 @@ impl Tokens {
             control,
             authorizations,
             metrics,
+            client_auths: ClientAuths::default(),
             entries: Mutex::default(),
         })
     }
@@ -221,7 +245,12 @@ impl Tokens {
         };
         let refuse = |reason: String| {
             let what = format!("its token could not be fetched: {reason}");
-            failed(id, SendErrorKind::Request, true, &what)
+            tracing::debug!(namespace = %server.name, backend = %id, "no request is sent: {what}");
+            SendError {
+                kind: SendErrorKind::Authorization,
+                unsent: true,
+                message: what,
+            }
         };
         let given = self.given(server, principal).map_err(refuse)?;
         let entry = self.entry(server, spec, given);

@@ -253,7 +253,7 @@ impl Member {
     fn note_error(&self, error: &SendError) {
         let failed = || self.note(Event::Failed(error.message.clone()));
         match error.kind {
-            SendErrorKind::Request | SendErrorKind::GivenUp => {}
+            SendErrorKind::Request | SendErrorKind::Authorization | SendErrorKind::GivenUp => {}
             SendErrorKind::HeadTimeout => {
                 let Some(pool) = lock(&self.core.served_in).upgrade() else {
                     return;

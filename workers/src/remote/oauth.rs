@@ -36,6 +36,18 @@ pub struct OAuthConfig {
     pub scopes: Vec<String>,
     /// What the token is for, where that is not the first backend's URL.
     pub resource: Option<String>,
+    /// How the client shows its secret; without it, as the authorization server says or takes it.
+    pub client_auth: Option<ClientAuth>,
+}
+
+/// How a client shows its secret at the token endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClientAuth {
+    /// In the header `Authorization` (`client_secret_basic`).
+    Basic,
+    /// In the body (`client_secret_post`).
+    Post,
 }
 
 /// How the gateway gets tokens.
@@ -68,6 +80,8 @@ pub struct OAuthSpec {
     pub scopes: Vec<String>,
     /// What the token is for.
     pub resource: String,
+    /// How the client shows its secret; `None`: as the authorization server says or takes it.
+    pub client_auth: Option<ClientAuth>,
 }
 
 impl OAuthConfig {
@@ -189,6 +203,7 @@ impl OAuthConfig {
             issuer: self.issuer.clone(),
             scopes: self.scopes.clone(),
             resource: self.resource.clone().unwrap_or_else(|| resource.to_owned()),
+            client_auth: self.client_auth,
         }
     }
 }

@@ -57,7 +57,9 @@ impl Failure {
             }
             Self::Send(error) => match error.kind {
                 SendErrorKind::HeadTimeout => CallErrorCode::ExecutionTimeout,
-                SendErrorKind::Malformed | SendErrorKind::Request => CallErrorCode::UpstreamError,
+                SendErrorKind::Malformed
+                | SendErrorKind::Request
+                | SendErrorKind::Authorization => CallErrorCode::UpstreamError,
                 _ => CallErrorCode::WorkerUnavailable,
             },
             Self::Status(StatusCode::TOO_MANY_REQUESTS, _) => CallErrorCode::RateLimited,
@@ -89,6 +91,9 @@ impl Failure {
     fn message(&self, namespace: &NamespaceName) -> String {
         let what = match self {
             Self::NoBackend => "has no healthy backend; try again shortly".into(),
+            Self::Send(error) if error.kind == SendErrorKind::Authorization => {
+                format!("was not asked: {}", error.message)
+            }
             Self::Send(error) if error.unsent => {
                 format!("could not be reached ({})", error.kind.as_str())
             }

@@ -264,6 +264,8 @@ pub enum SendErrorKind {
     Malformed,
     /// The request cannot be sent as it is.
     Request,
+    /// There is no token for it. The message says why, in words that follow the server's name and may be told to clients.
+    Authorization,
     /// The request was given up before it was sent.
     GivenUp,
 }
@@ -280,6 +282,7 @@ impl SendErrorKind {
             Self::HeadTimeout => "no answer came in time",
             Self::Malformed => "what it answered is no HTTP",
             Self::Request => "the request cannot be sent as it is",
+            Self::Authorization => "its token could not be fetched",
             Self::GivenUp => "the request was given up",
         }
     }
@@ -295,6 +298,7 @@ impl SendErrorKind {
             Self::HeadTimeout => "head_timeout",
             Self::Malformed => "malformed",
             Self::Request => "request",
+            Self::Authorization => "authorization",
             Self::GivenUp => "given_up",
         }
     }

@@ -552,14 +552,21 @@ impl Session {
         if left {
             self.lose();
         }
-        if error.kind != SendErrorKind::GivenUp {
+        // A missing token is in the log already.
+        if !matches!(
+            error.kind,
+            SendErrorKind::GivenUp | SendErrorKind::Authorization
+        ) {
             tracing::warn!(
                 namespace = %self.server.name,
                 "the server of namespace {} cannot be reached: {error}",
                 self.server.name
             );
         }
-        let what = format!("cannot be reached: {}", error.kind.told());
+        let what = match error.kind {
+            SendErrorKind::Authorization => format!("was not asked: {}", error.message),
+            kind => format!("cannot be reached: {}", kind.told()),
+        };
         let mut failed = answer::failed(&self.server, code, &what);
         failed.is_unsent = error.unsent;
         // The request may have been sent to this backend once, when the connection ended under the request: that the backend is

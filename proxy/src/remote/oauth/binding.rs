@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use rmcp::transport::auth::AuthorizationMetadata;
 use serde::{Deserialize, Serialize};
-use tooldock_workers::remote::{Backend, OAuthSpec, RemoteServer};
+use tooldock_workers::remote::{Backend, ClientAuth, OAuthSpec, RemoteServer};
 
 use super::issuer;
 
@@ -17,16 +17,6 @@ pub(super) enum Registration {
     Configured,
     /// The gateway registered by itself (RFC 7591). The client is known to that authorization server alone.
     Dynamic,
-}
-
-/// How the client shows its secret at the token endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum ClientAuth {
-    /// In the header `Authorization`, if it has one.
-    Basic,
-    /// In the body.
-    Post,
 }
 
 /// Kept with the tokens of an authorization.

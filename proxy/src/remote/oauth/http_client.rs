@@ -20,10 +20,14 @@ use tooldock_workers::remote::{
     Backend, BackendSpec, HeaderRules, Host, RemoteServer, RemoteSpec, TlsSpec,
 };
 
+use super::token_endpoint;
 use crate::remote::{RemoteClient, lock};
 
 /// The longest answer of an authorization server, in bytes.
 const ANSWER_MAX: usize = 256 * 1024;
+
+/// Why a client's secret is not shown.
+const UNSHOWABLE: &str = "the client's secret cannot be shown in a header";
 
 /// Sends requests to authorization servers. Redirects are never followed.
 pub(super) struct Http {
@@ -106,6 +110,48 @@ impl Http {
         }
     }
 
+    /// Sends a request for a token, and once more in the other form where the endpoint does not take the client.
+    async fn token(
+        &self,
+        request: Request<Vec<u8>>,
+    ) -> Result<Response<Vec<u8>>, OAuthHttpClientError> {
+        let Some(client) = token_endpoint::TokenClient::of(&request) else {
+            let answer = self.sent(request).await?;
+            return Ok(token_endpoint::normalized(answer)?);
+        };
+        let own = self
+            .client
+            .upgrade()
+            .ok_or("the gateway is shutting down")?;
+        let forced = self
+            .server
+            .spec
+            .oauth
+            .as_ref()
+            .and_then(|it| it.client_auth);
+        let form = forced.or_else(|| own.client_auths().get(&self.server.name, &client.id));
+        let form = form.unwrap_or(client.shown);
+        let shown = |form| match form == client.shown {
+            true => Ok(request.clone()),
+            false => client.show(&request, form).ok_or(UNSHOWABLE),
+        };
+        let answer = self.sent(shown(form)?).await?;
+        if forced.is_some() || !token_endpoint::refuses_client(&answer) {
+            return Ok(token_endpoint::normalized(answer)?);
+        }
+        let other = token_endpoint::other(form);
+        let again = self.sent(shown(other)?).await;
+        match again {
+            Ok(again) if !token_endpoint::refuses_client(&again) => {
+                own.client_auths()
+                    .note(&self.server.name, &client.id, other);
+                Ok(token_endpoint::normalized(again)?)
+            }
+            // The answer to the first form says more.
+            _ => Ok(token_endpoint::normalized(answer)?),
+        }
+    }
+
     /// Sends a request, and keeps in mind why it failed. A redirect comes without its address, so that it cannot be followed.
     ///
     /// # Errors
@@ -115,7 +161,10 @@ impl Http {
         &self,
         request: Request<Vec<u8>>,
     ) -> Result<Response<Vec<u8>>, OAuthHttpClientError> {
-        let sent = self.sent(request).await;
+        let sent = match token_endpoint::is_token_request(&request) {
+            true => self.token(request).await,
+            false => self.sent(request).await,
+        };
         *lock(&self.failed) = sent.as_ref().err().map(ToString::to_string);
         sent
     }

@@ -13,9 +13,9 @@ use oauth2::{
     StandardRevocableToken, TokenResponse as _, TokenUrl,
 };
 use rmcp::transport::auth::{OAuthTokenResponse, StoredCredentials};
-use tooldock_workers::remote::{OAuthSpec, RemoteServer};
+use tooldock_workers::remote::{ClientAuth, OAuthSpec, RemoteServer};
 
-use super::binding::{Binding, ClientAuth, Registration};
+use super::binding::{Binding, Registration};
 use super::endpoints::one_line;
 use super::http_client::Http;
 use super::kept::Kept;

@@ -136,11 +136,15 @@ async fn without_a_token_nothing_is_sent_and_no_secret_is_told() {
         let sends = (0..5).map(|_| send(&chosen));
         for sent in futures_util::future::join_all(sends).await {
             let error = sent.expect_err("no token");
-            assert_eq!(error.kind, SendErrorKind::Request, "{error}");
+            assert_eq!(error.kind, SendErrorKind::Authorization, "{error}");
             assert!(error.unsent && error.message.contains("token"), "{error}");
             assert!(!error.message.contains("hunter2"), "{error}");
         }
-        assert_eq!(endpoint.requests().len(), 1, "nobody asks again at once");
+        let forms = endpoint.requests();
+        let in_body = |it: &&String| it.contains("client_secret=");
+        // Each form of showing the secret at most once.
+        assert_eq!(forms.iter().filter(in_body).count(), 1, "{forms:?}");
+        assert!(forms.len() <= 2, "nobody asks again at once");
         assert!(chosen.is_healthy(), "the backend is not to blame");
     }
     assert!(backend.requests().is_empty());
@@ -392,11 +396,182 @@ async fn what_is_not_renewed_is_used_to_its_end_and_what_never_will_be_is_forgot
     let chosen = pool.pick(&[], 0).expect("a backend");
     for _ in 0..3 {
         let error = send(&chosen).await.expect_err("no token");
-        assert_eq!(error.kind, SendErrorKind::Request);
+        assert_eq!(error.kind, SendErrorKind::Authorization);
         let command = "tooldock secrets authorize --namespace ns";
         assert!(error.message.contains(command), "{error}");
     }
     assert_eq!(endpoint.requests().len(), 1, "it is not asked again");
     assert_eq!(house.kept(), None);
     assert_eq!(backend.requests().len(), 1);
+}
+
+fn says(head: &'static str, body: &str) -> Answer {
+    let text = format!(
+        "HTTP/1.1 {head}\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    // As above.
+    Answer::Say(Box::leak(text.into_boxed_str()))
+}
+
+#[tokio::test]
+async fn tokens_are_taken_as_endpoints_write_them() {
+    let json = "200 OK\r\ncontent-type: application/json";
+    for (head, body) in [
+        (
+            json,
+            r#"{"access_token":"good","token_type":"Bearer","expires_in":"3600"}"#,
+        ),
+        (
+            json,
+            r#"{"access_token":"good","token_type":"Bearer","expires_in":3600.5}"#,
+        ),
+        (
+            json,
+            r#"{"access_token":"good","token_type":"Bearer","scope":["read","write"]}"#,
+        ),
+        (json, r#"{"access_token":"good","expires_in":3600}"#),
+        (
+            json,
+            "\u{feff}{\"access_token\":\"good\",\"token_type\":\"Bearer\"}",
+        ),
+        (
+            "200 OK\r\ncontent-type: text/html",
+            "access_token=good&token_type=bearer",
+        ),
+        (
+            "201 Created\r\ncontent-type: text/json",
+            r#"{"access_token":"good"}"#,
+        ),
+    ] {
+        let backend = Scripted::start(&[Answer::Say(OK)]).await;
+        let endpoint = Scripted::start(&[says(head, body)]).await;
+        let (server, client) = wants(&backend, &endpoint.url(), "");
+        let pool = client.backends(&server);
+        let chosen = pool.pick(&[], 0).expect("a backend");
+        for _ in 0..2 {
+            send(&chosen).await.expect(body);
+        }
+        let request = backend.requests().pop().expect("a request");
+        assert_eq!(authorization(&request), Some("bearer good"), "{body}");
+        assert_eq!(endpoint.requests().len(), 1, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_token_is_told_as_the_authorization_servers_answer() {
+    for (head, body, words) in [
+        (
+            "200 OK\r\ncontent-type: text/html",
+            "<html>log in, hunter2</html>",
+            "the authorization server answered with HTTP 200 (text/html), which is no token",
+        ),
+        (
+            "200 OK\r\ncontent-type: application/json",
+            r#"{"error":"invalid_scope","error_description":"no such scope"}"#,
+            "invalid_scope: no such scope",
+        ),
+        (
+            "503 Busy\r\ncontent-type: text/plain",
+            "later",
+            "the authorization server answered with HTTP 503",
+        ),
+    ] {
+        let backend = Scripted::start(&[Answer::Say(OK)]).await;
+        let endpoint = Scripted::start(&[says(head, body)]).await;
+        let (server, client) = wants(&backend, &endpoint.url(), "");
+        let pool = client.backends(&server);
+        let error = send(&pool.pick(&[], 0).expect("a backend")).await;
+        let error = error.expect_err(body);
+        assert_eq!(
+            (error.kind, error.unsent),
+            (SendErrorKind::Authorization, true)
+        );
+        assert!(error.message.contains(words), "{error}");
+        assert!(!error.message.contains("hunter2"), "{error}");
+        assert!(backend.requests().is_empty());
+    }
+}
+
+/// A token endpoint that takes secrets in the header alone, or in the body alone.
+async fn picky(in_header: bool) -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+    let url = format!(
+        "http://{}/token",
+        listener.local_addr().expect("an address")
+    );
+    let asked = Arc::<Mutex<Vec<String>>>::default();
+    let seen = Arc::clone(&asked);
+    tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            let seen = Arc::clone(&seen);
+            tokio::spawn(async move {
+                while let Some(request) = read_request(&mut connection).await {
+                    // `gateway:hunter2`, in lower case as the whole request.
+                    let by_header = authorization(&request).is_some_and(|it| {
+                        it == format!("basic {}", "Z2F0ZXdheTpodW50ZXIy".to_lowercase())
+                    });
+                    let by_body = request.contains("client_secret=hunter2");
+                    lock(&seen).push(request);
+                    let takes = if in_header {
+                        by_header && !by_body
+                    } else {
+                        by_body && !by_header
+                    };
+                    let (status, body) = match takes {
+                        true => (
+                            "200 OK",
+                            r#"{"access_token":"good","token_type":"bearer","expires_in":0}"#,
+                        ),
+                        false => (
+                            "401 No\r\nwww-authenticate: Basic",
+                            r#"{"error":"invalid_client"}"#,
+                        ),
+                    };
+                    let text = format!(
+                        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                        body.len()
+                    );
+                    if connection.write_all(text.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (url, asked)
+}
+
+#[tokio::test]
+async fn the_other_form_of_showing_the_secret_is_tried_once_and_remembered_unless_one_is_forced() {
+    for (in_header, key, expected) in [
+        (true, "", Some(3)),
+        (false, "", Some(2)),
+        (true, ", client_auth: basic", Some(2)),
+        (false, ", client_auth: post", Some(2)),
+        (true, ", client_auth: post", None),
+        (false, ", client_auth: basic", None),
+    ] {
+        let backend = Scripted::start(&[Answer::Say(OK)]).await;
+        let (url, asked) = picky(in_header).await;
+        let oauth = format!(
+            "oauth: {{ client_id: gateway, client_secret: '${{TOKEN}}', token_url: '{url}'{key} }}"
+        );
+        let keys = format!("{oauth}, health: {{ active: {{ every: 1h }} }}");
+        let server = server(&[backend.url()], &keys);
+        let client = client_with(SystemNames);
+        let pool = client.backends(&server);
+        let chosen = pool.pick(&[], 0).expect("a backend");
+        // Its token is over at once, so that each request wants one.
+        let sent = send(&chosen).await;
+        let Some(expected) = expected else {
+            let error = sent.expect_err(key);
+            assert!(error.message.contains("invalid_client"), "{error}");
+            assert_eq!(lock(&asked).len(), 1, "{key}");
+            continue;
+        };
+        sent.expect(key);
+        send(&chosen).await.expect(key);
+        assert_eq!(lock(&asked).len(), expected, "{in_header} {key}");
+    }
 }

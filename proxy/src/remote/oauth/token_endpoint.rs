@@ -1,0 +1,511 @@
+//! Requests to token endpoints and their answers, as endpoints in the field want and write them.
+//!
+//! A client shows its secret in the header `Authorization` or in the body. An endpoint that takes one form alone may not say
+//! which: where it refuses the client, the other form is tried once, and remembered. Answers are read leniently and written
+//! again as RFC 6749 has them, for the library that reads them: lifetimes as texts or fractions, scopes as lists, no
+//! `token_type`, forms in place of JSON, errors with status 200.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use oauth2::url::form_urlencoded;
+use serde_json::{Map, Value};
+use tooldock_workers::remote::ClientAuth;
+
+/// The type of forms.
+const FORM: &str = "application/x-www-form-urlencoded";
+
+/// True for requests that ask a token endpoint for a token.
+pub(super) fn is_token_request(request: &Request<Vec<u8>>) -> bool {
+    *request.method() == Method::POST
+        && media(request.headers()) == FORM
+        && pairs(request.body()).any(|(key, _)| key == "grant_type")
+}
+
+fn media(headers: &HeaderMap) -> String {
+    let value = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
+    let media = value.unwrap_or_default().split(';').next();
+    media.unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+fn pairs(form: &[u8]) -> impl Iterator<Item = (String, String)> {
+    form_urlencoded::parse(form).into_owned()
+}
+
+/// The client of a token request, and how it shows its secret.
+pub(super) struct TokenClient {
+    pub(super) id: String,
+    secret: String,
+    pub(super) shown: ClientAuth,
+}
+
+impl TokenClient {
+    /// `None`: the client shows no secret.
+    pub(super) fn of(request: &Request<Vec<u8>>) -> Option<Self> {
+        if let Some(header) = request.headers().get(AUTHORIZATION) {
+            let basic = header.to_str().ok()?.strip_prefix("Basic ")?;
+            let basic = String::from_utf8(BASE64_STANDARD.decode(basic).ok()?).ok()?;
+            let (id, secret) = basic.split_once(':')?;
+            return Some(Self {
+                id: decoded(id),
+                secret: decoded(secret),
+                shown: ClientAuth::Basic,
+            });
+        }
+        let find = |wanted| pairs(request.body()).find(|(key, _)| key == wanted);
+        let ((_, id), (_, secret)) = (find("client_id")?, find("client_secret")?);
+        Some(Self {
+            id,
+            secret,
+            shown: ClientAuth::Post,
+        })
+    }
+
+    /// The request with the client's secret shown in that form. `None`: no header can hold it.
+    pub(super) fn show(
+        &self,
+        request: &Request<Vec<u8>>,
+        form: ClientAuth,
+    ) -> Option<Request<Vec<u8>>> {
+        let mut body = form_urlencoded::Serializer::new(String::new());
+        let of_client = |key: &str| key == "client_id" || key == "client_secret";
+        body.extend_pairs(pairs(request.body()).filter(|(key, _)| !of_client(key)));
+        let mut authorization = None;
+        match form {
+            ClientAuth::Basic => {
+                // RFC 6749 §2.3.1: each is encoded as in a form.
+                let basic = format!("{}:{}", encoded(&self.id), encoded(&self.secret));
+                let basic = format!("Basic {}", BASE64_STANDARD.encode(basic));
+                let mut value = HeaderValue::from_str(&basic).ok()?;
+                value.set_sensitive(true);
+                authorization = Some(value);
+            }
+            ClientAuth::Post => {
+                body.append_pair("client_id", &self.id);
+                body.append_pair("client_secret", &self.secret);
+            }
+        }
+        let mut shown = Request::new(body.finish().into_bytes());
+        *shown.method_mut() = request.method().clone();
+        *shown.uri_mut() = request.uri().clone();
+        *shown.headers_mut() = request.headers().clone();
+        shown.headers_mut().remove(AUTHORIZATION);
+        if let Some(value) = authorization {
+            shown.headers_mut().insert(AUTHORIZATION, value);
+        }
+        Some(shown)
+    }
+}
+
+fn encoded(text: &str) -> String {
+    form_urlencoded::byte_serialize(text.as_bytes()).collect()
+}
+
+fn decoded(text: &str) -> String {
+    let pair = format!("x={text}");
+    let decoded = pairs(pair.as_bytes()).next();
+    decoded.map_or_else(|| text.to_owned(), |(_, value)| value)
+}
+
+/// The other form in which a client can show its secret.
+pub(super) fn other(form: ClientAuth) -> ClientAuth {
+    match form {
+        ClientAuth::Basic => ClientAuth::Post,
+        ClientAuth::Post => ClientAuth::Basic,
+    }
+}
+
+/// True where an endpoint does not take the client as it has shown itself.
+pub(super) fn refuses_client(answer: &Response<Vec<u8>>) -> bool {
+    let error = members(answer).and_then(|it| it.get("error")?.as_str().map(str::to_owned));
+    match (answer.status(), error) {
+        (_, Some(error)) => error == "invalid_client",
+        (StatusCode::UNAUTHORIZED, None) => true,
+        _ => false,
+    }
+}
+
+/// The members of an answer, which is JSON or a form.
+fn members(answer: &Response<Vec<u8>>) -> Option<Map<String, Value>> {
+    let body = answer.body().strip_prefix(b"\xef\xbb\xbf");
+    let body = body.unwrap_or(answer.body());
+    if let Ok(value) = serde_json::from_slice::<Value>(body) {
+        return match value {
+            Value::Object(members) => Some(members),
+            _ => None,
+        };
+    }
+    let text = std::str::from_utf8(body).ok()?.trim();
+    let is_form = text.bytes().all(|byte| byte.is_ascii_graphic()) && text.contains('=');
+    let members: Map<_, _> = pairs(text.as_bytes())
+        .map(|(key, value)| (key, Value::String(value)))
+        .filter(|_| is_form)
+        .collect();
+    ["access_token", "error"]
+        .iter()
+        .any(|key| members.contains_key(*key))
+        .then_some(members)
+}
+
+/// The answer of a token endpoint as RFC 6749 has it: a token with status 200, or an error with another one.
+///
+/// # Errors
+///
+/// It is neither. The error describes it without its body.
+pub(super) fn normalized(answer: Response<Vec<u8>>) -> Result<Response<Vec<u8>>, String> {
+    let status = answer.status();
+    let what = || {
+        let media = match media(answer.headers()) {
+            media if media.is_empty() => "no media type".to_owned(),
+            media => media,
+        };
+        format!(
+            "the authorization server answered with HTTP {} ({media})",
+            status.as_u16()
+        )
+    };
+    let Some(mut members) = members(&answer) else {
+        return Err(match answer.body().is_empty() {
+            true => format!("{} and an empty body, which is no token", what()),
+            false => format!("{}, which is no token", what()),
+        });
+    };
+    let has_token = members.get("access_token").and_then(Value::as_str);
+    let has_token = has_token.is_some_and(|token| !token.is_empty());
+    let (status, body) = match has_token && status.is_success() {
+        true => {
+            mend(&mut members);
+            (StatusCode::OK, members)
+        }
+        false => {
+            let Some(error) = error(&members) else {
+                return Err(match status.is_success() {
+                    true => format!("{} without an access_token", what()),
+                    false => format!("{}, which is no token", what()),
+                });
+            };
+            let failed = if status.is_success() {
+                StatusCode::BAD_REQUEST
+            } else {
+                status
+            };
+            (failed, error)
+        }
+    };
+    let mut normalized = Response::new(Value::Object(body).to_string().into_bytes());
+    *normalized.status_mut() = status;
+    let json = HeaderValue::from_static("application/json");
+    normalized.headers_mut().insert(CONTENT_TYPE, json);
+    Ok(normalized)
+}
+
+/// Writes the members of a token as the library reads them. Members that cannot be read count as not given.
+fn mend(token: &mut Map<String, Value>) {
+    if !token.get("token_type").is_some_and(Value::is_string) {
+        token.insert("token_type".into(), "bearer".into());
+    }
+    let lifetime = token.get("expires_in").and_then(seconds);
+    let lifetime = lifetime.or_else(|| {
+        let bearer = token.get("access_token")?.as_str()?;
+        until_expiry(bearer)
+    });
+    match lifetime {
+        Some(lifetime) => token.insert("expires_in".into(), lifetime.into()),
+        None => token.remove("expires_in"),
+    };
+    let scope = match token.get("scope") {
+        Some(Value::String(scope)) => Some(scope.clone()),
+        Some(Value::Array(scopes)) => {
+            let scopes: Vec<_> = scopes.iter().filter_map(Value::as_str).collect();
+            Some(scopes.join(" "))
+        }
+        _ => None,
+    };
+    match scope {
+        Some(scope) => token.insert("scope".into(), scope.into()),
+        None => token.remove("scope"),
+    };
+    let refresh = token.get("refresh_token").and_then(Value::as_str);
+    if refresh.is_none_or(str::is_empty) {
+        token.remove("refresh_token");
+    }
+}
+
+/// A number of seconds, also as text or with a fraction.
+fn seconds(value: &Value) -> Option<u64> {
+    let number = match value {
+        Value::Number(number) => number.as_f64(),
+        Value::String(text) => text.trim().parse().ok(),
+        _ => None,
+    };
+    Duration::try_from_secs_f64(number?)
+        .ok()
+        .map(|it| it.as_secs())
+}
+
+/// The lifetime of a JWT that is not over. Its signature does not matter: the token comes from its issuer.
+fn until_expiry(bearer: &str) -> Option<u64> {
+    let claims = bearer.split('.').nth(1)?.trim_end_matches('=');
+    let claims = BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?;
+    let claims: Value = serde_json::from_slice(&claims).ok()?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    seconds(claims.get("exp")?)?
+        .checked_sub(now.as_secs())
+        .filter(|it| *it > 0)
+}
+
+/// The error of an answer without a token.
+fn error(members: &Map<String, Value>) -> Option<Map<String, Value>> {
+    let text = |value: Option<&Value>| {
+        let text = value.and_then(Value::as_str);
+        text.filter(|it| !it.is_empty()).map(str::to_owned)
+    };
+    let (error, mut description) = match members.get("error") {
+        Some(Value::Object(inner)) => {
+            let code = ["status", "code", "error", "type"];
+            let code = code.iter().find_map(|key| text(inner.get(*key)));
+            (
+                code.or_else(|| Some("error".to_owned())),
+                text(inner.get("message")),
+            )
+        }
+        error => (text(error), None),
+    };
+    let names = ["error_description", "error_message", "message"];
+    description = description.or_else(|| names.iter().find_map(|key| text(members.get(*key))));
+    let mut found = Map::new();
+    found.insert("error".into(), error?.into());
+    if let Some(description) = description {
+        found.insert("error_description".into(), description.into());
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: u16, media: &str, body: &str) -> Response<Vec<u8>> {
+        let mut answer = Response::new(body.as_bytes().to_vec());
+        *answer.status_mut() = StatusCode::from_u16(status).expect("a status");
+        if !media.is_empty() {
+            let media = HeaderValue::from_str(media).expect("a value");
+            answer.headers_mut().insert(CONTENT_TYPE, media);
+        }
+        answer
+    }
+
+    fn read(status: u16, media: &str, body: &str) -> Result<(u16, Value), String> {
+        let normalized = normalized(answer(status, media, body))?;
+        let body = serde_json::from_slice(normalized.body()).expect("JSON");
+        Ok((normalized.status().as_u16(), body))
+    }
+
+    const JSON: &str = "application/json";
+
+    #[test]
+    fn a_token_is_read_however_its_members_are_written() {
+        for (members, expires_in, scope) in [
+            (
+                r#""token_type":"Bearer","expires_in":"3600""#,
+                Some(3600),
+                None,
+            ),
+            (
+                r#""token_type":"Bearer","expires_in":3599.7"#,
+                Some(3599),
+                None,
+            ),
+            (
+                r#""token_type":"Bearer","expires_in":"3600.5""#,
+                Some(3600),
+                None,
+            ),
+            (r#""expires_in":3600"#, Some(3600), None),
+            (
+                r#""token_type":null,"expires_in":null,"scope":null"#,
+                None,
+                None,
+            ),
+            (
+                r#""expires_in":"soon","scope":["a","b"]"#,
+                None,
+                Some("a b"),
+            ),
+            (r#""expires_in":-1,"scope":"a b""#, None, Some("a b")),
+            (
+                r#""expires_in":{},"scope":{},"refresh_token":null"#,
+                None,
+                None,
+            ),
+            (r#""expires_in":1e400"#, None, None),
+        ] {
+            for (begin, status) in [("", 200), ("\u{feff}", 200), ("", 201)] {
+                let body = format!("{begin}{{\"access_token\":\"good\",{members}}}");
+                if serde_json::from_str::<Value>(body.trim_start_matches('\u{feff}')).is_err() {
+                    continue;
+                }
+                let (found, token) = read(status, JSON, &body).expect(&body);
+                assert_eq!(
+                    (found, &token["access_token"]),
+                    (200, &"good".into()),
+                    "{body}"
+                );
+                assert_eq!(token["expires_in"].as_u64(), expires_in, "{body}");
+                assert_eq!(token["scope"].as_str(), scope, "{body}");
+                assert!(token["token_type"].is_string(), "{body}");
+                let library: rmcp::transport::auth::OAuthTokenResponse =
+                    serde_json::from_value(token).expect(&body);
+                drop(library);
+            }
+        }
+        for media in [
+            "application/x-www-form-urlencoded; charset=utf-8",
+            "text/html",
+            "",
+        ] {
+            let body = "access_token=g%2Bd&token_type=bearer&scope=repo&expires_in=60";
+            let (status, token) = read(200, media, body).expect(media);
+            assert_eq!((status, &token["access_token"]), (200, &"g+d".into()));
+            assert_eq!(token["expires_in"], 60);
+        }
+    }
+
+    #[test]
+    fn a_jwt_tells_its_lifetime_where_the_answer_does_not() {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("after 1970");
+        let jwt = |exp: u64| {
+            let claims = BASE64_URL_SAFE_NO_PAD.encode(format!(r#"{{"exp":{exp}}}"#));
+            format!(r#"{{"access_token":"e30.{claims}.c2ln"}}"#)
+        };
+        let (_, token) = read(200, JSON, &jwt(now.as_secs() + 1000)).expect("a token");
+        let lifetime = token["expires_in"].as_u64().expect("a lifetime");
+        assert!((900..=1000).contains(&lifetime), "{lifetime}");
+        let (_, token) = read(200, JSON, &jwt(7)).expect("a token");
+        assert_eq!(token["expires_in"], Value::Null);
+    }
+
+    #[test]
+    fn an_error_is_one_whatever_its_status_and_shape() {
+        for (status, media, body, expected) in [
+            (
+                200,
+                JSON,
+                r#"{"error":"invalid_scope","error_description":"no such scope"}"#,
+                400,
+            ),
+            (
+                200,
+                JSON,
+                r#"{"ok":false,"error":"invalid_scope","message":"no such scope"}"#,
+                400,
+            ),
+            (
+                200,
+                FORM,
+                "error=invalid_scope&error_description=no+such+scope",
+                400,
+            ),
+            (
+                401,
+                JSON,
+                "\u{feff}{\"error\":\"invalid_scope\",\"error_description\":\"no such scope\"}",
+                401,
+            ),
+            (
+                403,
+                JSON,
+                r#"{"error":{"status":"invalid_scope","message":"no such scope"}}"#,
+                403,
+            ),
+        ] {
+            let (found, error) = read(status, media, body).expect(body);
+            assert_eq!(found, expected, "{body}");
+            assert_eq!(error["error"], "invalid_scope", "{body}");
+            assert_eq!(error["error_description"], "no such scope", "{body}");
+        }
+    }
+
+    #[test]
+    fn what_is_neither_is_told_without_its_body() {
+        for (status, media, body, words) in [
+            (
+                200,
+                "text/html; charset=utf-8",
+                "<html>hunter2",
+                "HTTP 200 (text/html), which is no token",
+            ),
+            (
+                503,
+                "text/plain",
+                "busy",
+                "HTTP 503 (text/plain), which is no token",
+            ),
+            (
+                200,
+                JSON,
+                r#"{"id_token":"hunter2"}"#,
+                "HTTP 200 (application/json) without an access_token",
+            ),
+            (
+                200,
+                JSON,
+                r#"{"access_token":""}"#,
+                "without an access_token",
+            ),
+            (200, JSON, "[]", "which is no token"),
+            (204, "", "", "HTTP 204 (no media type) and an empty body"),
+        ] {
+            let error = read(status, media, body).expect_err(body);
+            assert!(
+                error.starts_with("the authorization server answered"),
+                "{error}"
+            );
+            assert!(
+                error.contains(words) && !error.contains("hunter2"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_client_shows_its_secret_in_either_form() {
+        let mut request = Request::new(
+            b"grant_type=client_credentials&client_id=a+b&client_secret=s%3A%26%C3%A9&scope=x"
+                .to_vec(),
+        );
+        *request.method_mut() = Method::POST;
+        request
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static(FORM));
+        assert!(is_token_request(&request));
+        let client = TokenClient::of(&request).expect("a client");
+        assert_eq!((&*client.id, client.shown), ("a b", ClientAuth::Post));
+        let basic = client.show(&request, ClientAuth::Basic).expect("a header");
+        let body = String::from_utf8(basic.body().clone()).expect("text");
+        assert_eq!(body, "grant_type=client_credentials&scope=x");
+        let header = &basic.headers()[AUTHORIZATION];
+        assert!(header.is_sensitive());
+        let header = header
+            .to_str()
+            .expect("text")
+            .strip_prefix("Basic ")
+            .expect("Basic");
+        let header = BASE64_STANDARD.decode(header).expect("base64");
+        assert_eq!(header, b"a+b:s%3A%26%C3%A9");
+        let client = TokenClient::of(&basic).expect("a client");
+        assert_eq!((&*client.id, client.shown), ("a b", ClientAuth::Basic));
+        let post = client.show(&basic, ClientAuth::Post).expect("a body");
+        assert!(!post.headers().contains_key(AUTHORIZATION));
+        let body = String::from_utf8(post.body().clone()).expect("text");
+        assert!(
+            body.ends_with("client_id=a+b&client_secret=s%3A%26%C3%A9"),
+            "{body}"
+        );
+    }
+}
