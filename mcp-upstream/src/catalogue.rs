@@ -15,6 +15,7 @@
 //! | lists as the gateway wrote them | [`written`] |
 //! | documents made of them | [`documents`] |
 //! | arguments held against a schema of the list | [`arguments`] |
+//! | pages as strict clients take them, and the faults of a server's lists | [`mend`], [`cursor`], [`mending`] |
 //!
 //! The tools that a namespace's files declare are a [`ToolList`] that never changes. A server's tools have a version: it
 //! changes whenever they may have, because the server said so, another process took the place of the one that listed
@@ -27,7 +28,7 @@
 //! Both are found without a table: a namespace carries what was found for it first (`Namespace::attached`), for as long
 //! as it is served. A table of targets beside the registry would be a second place that a reload has to swap.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -36,13 +37,17 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tooldock_workers::error::CallError;
+use tooldock_workers::external::ListMode;
 use tooldock_workers::names::NamespaceName;
 
 use crate::protocol::Era;
 
 pub(crate) mod arguments;
+pub(crate) mod cursor;
 mod documents;
 mod list;
+pub(crate) mod mend;
+mod mending;
 mod pager;
 mod pages;
 mod refresh;
@@ -53,6 +58,8 @@ mod written;
 
 use list::ToolPage;
 pub(crate) use list::{ToolEntry, ToolList};
+pub(crate) use mend::ListKind;
+pub(crate) use mending::{ListMending, MendReport};
 pub(crate) use pager::{PageSource, listed_by};
 pub(crate) use pages::PageKey;
 use pages::{Pages, TOOLS_LIST};
@@ -72,6 +79,8 @@ const HINTS_MAX: usize = 10_000;
 pub(crate) struct Catalogue {
     /// Plain data; nothing awaits under it.
     inner: Mutex<Inner>,
+    /// How its lists are mended.
+    lists: Arc<ListMending>,
     /// The version at which the tools are to be read again.
     announced: watch::Sender<u64>,
 }
@@ -107,6 +116,51 @@ fn next_version() -> u64 {
 }
 
 impl Catalogue {
+    /// A catalogue that knows nothing, of a server whose lists are mended so.
+    pub(crate) fn mended_by(lists: Arc<ListMending>) -> Self {
+        Self {
+            lists,
+            ..Self::default()
+        }
+    }
+
+    /// How the server's lists are mended.
+    pub(crate) fn lists(&self) -> &Arc<ListMending> {
+        &self.lists
+    }
+
+    /// Mends lists in that mode from now on.
+    pub(crate) fn set_lists(&self, mode: ListMode) {
+        if self.lists.set(mode) {
+            self.changed();
+        }
+    }
+
+    /// A page of a list as clients are shown it; `None` where it is as the server wrote it, or is known.
+    pub(crate) fn mended(
+        &self,
+        namespace: &NamespaceName,
+        (kind, key): (ListKind, Option<&PageKey>),
+        (page, era): (&Bytes, Era),
+    ) -> Option<Bytes> {
+        let Some(key) = key else {
+            let taken = &mut HashSet::new();
+            return self.lists.page(namespace, (kind, era), (page, None), taken);
+        };
+        let first = {
+            let inner = self.lock();
+            // Pages are kept as they are shown.
+            if inner.pages.get(key) == Some(page) {
+                return None;
+            }
+            let first = key.cursor.as_ref().map(|_| key.first());
+            first.and_then(|key| inner.pages.get(&key).cloned())
+        };
+        let mut taken = first.map_or_else(HashSet::new, |first| mend::names(kind, &first));
+        let page = (page, key.cursor.as_deref());
+        self.lists.page(namespace, (kind, era), page, &mut taken)
+    }
+
     /// The version of the tools: another one means that they may be others.
     pub(crate) fn version(&self) -> u64 {
         self.lock().version
@@ -184,6 +238,7 @@ impl Catalogue {
         inner.hints.clear();
         inner.stale = true;
         inner.version = version;
+        self.lists.changed();
         self.announced.send_replace(version);
     }
 
@@ -238,7 +293,7 @@ impl Catalogue {
         source: &dyn PageSource,
     ) -> Result<Arc<ToolList>, CallError> {
         let version = self.version();
-        let read = pager::read(namespace, source).await?;
+        let read = pager::read(namespace, source, &self.lists).await?;
         let list = Arc::new(ToolList::new(version, read.entries));
         let known = KnownTools::new(Arc::clone(&list), read.era);
         let mut inner = self.lock();

@@ -28,7 +28,7 @@ pub(crate) mod splice;
 pub(crate) mod subject;
 mod violation;
 
-pub(crate) use entries::{entries, few_entries};
+pub(crate) use entries::{all_entries, entries, few_entries};
 pub(crate) use few::few;
 use index::Index;
 pub(crate) use key::Key;

@@ -24,7 +24,8 @@ pub use crate::template::Template;
 pub use check::{Checked, Finding, Listed, check, check_file};
 pub(crate) use config::check_limits;
 pub use config::{
-    InvalidServer, Isolation, Restart, StdioServerConfig, StdioServersConfig, StdioSettings,
+    InvalidServer, Isolation, ListMode, Restart, StdioServerConfig, StdioServersConfig,
+    StdioSettings,
 };
 pub(crate) use file::{EXTERNAL_FILE, ServersFile, check_entry, is_cached};
 pub use install::{InstallStep, NotInstalled};

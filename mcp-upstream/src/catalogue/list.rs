@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use tooldock_workers::tool::Tool;
 
 use super::arguments::InputSchema;
+use super::cursor;
 use super::documents::Documents;
 use super::written::WrittenLists;
 use crate::jsonrpc::{self, spans};
@@ -71,9 +72,10 @@ impl ToolPage {
             Some(ToolEntry::new(name.into(), Source::Listed(definition)))
         };
         let next = spans::member(object, "nextCursor").filter(|next| next.get() != "null");
+        let next = next.map(|next| cursor::of_server(next).unwrap_or_else(|| next.to_owned()));
         Self {
             entries: tools.into_iter().filter_map(entry).collect(),
-            next: next.map(ToOwned::to_owned),
+            next,
         }
     }
 

@@ -1,5 +1,7 @@
 //! All pages of a server's tools, asked for one after the other.
 
+use std::collections::HashSet;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -7,6 +9,8 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 
 use super::list::{ToolEntry, ToolList, ToolPage};
+use super::mend::ListKind;
+use super::mending::ListMending;
 use super::pages::TOOLS_LIST;
 use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::server_info;
@@ -78,9 +82,11 @@ impl ReadTools {
 pub(super) async fn read(
     namespace: &NamespaceName,
     source: &dyn PageSource,
+    lists: &ListMending,
 ) -> Result<ReadTools, CallError> {
     let mut read = ReadTools::new(&source.server());
     let mut cursor: Option<Box<RawValue>> = None;
+    let mut taken = HashSet::new();
     loop {
         let params = params(read.era, cursor.as_deref());
         let ResponseOutcome::Result(page) = source.page(TOOLS_LIST, &params).await? else {
@@ -89,12 +95,21 @@ pub(super) async fn read(
         };
         // A copy: the span may be a small part of a large read.
         let page = Bytes::copy_from_slice(&page);
+        let asked_by = cursor.as_deref().map(RawValue::get);
+        let kind = (ListKind::Tools, read.era);
+        let mended = lists.page(namespace, kind, (&page, asked_by), &mut taken);
+        let page = mended.unwrap_or(page);
         let ToolPage { entries, next } = ToolPage::read(&page);
         read.entries.extend(entries);
         let asked_by = cursor.map(|cursor| cursor.get().to_owned());
         read.pages.push((asked_by, page));
         cursor = next;
-        if cursor.is_none() {
+        let Some(next) = cursor.as_deref().map(RawValue::get) else {
+            return Ok(read);
+        };
+        // The same pages would come again, without end.
+        let asked = |(by, _): &(Option<String>, _)| by.as_deref() == Some(next);
+        if read.pages.iter().any(asked) {
             return Ok(read);
         }
         if read.is_full() {
@@ -119,8 +134,9 @@ pub(super) async fn read(
 pub(crate) async fn listed_by(
     namespace: &NamespaceName,
     source: &dyn PageSource,
+    lists: &ListMending,
 ) -> Result<ToolList, CallError> {
-    let read = read(namespace, source).await?;
+    let read = read(namespace, source, lists).await?;
     Ok(ToolList::new(0, read.entries))
 }
 

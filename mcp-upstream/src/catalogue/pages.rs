@@ -55,6 +55,14 @@ impl PageKey {
         })
     }
 
+    /// The first page of the same list.
+    pub(super) fn first(&self) -> Self {
+        Self {
+            cursor: None,
+            ..self.clone()
+        }
+    }
+
     fn weight(&self, page: &Bytes) -> usize {
         page.len() + self.cursor.as_ref().map_or(0, |cursor| cursor.len())
     }

@@ -21,8 +21,8 @@ fn tools(cursor: Option<&str>) -> PageKey {
 
 /// A page with one tool, and perhaps a page after it.
 fn page(tool: &str, next: Option<&str>) -> Bytes {
-    let next = next.map_or_else(String::new, |next| format!(r#","nextCursor":{next}"#));
-    format!(r#"{{"tools":[{{"name":"{tool}"}}]{next}}}"#).into()
+    let next = next.map_or_else(String::new, |next| format!(r#","nextCursor":"{next}""#));
+    format!(r#"{{"tools":[{{"name":"{tool}","inputSchema":{{"type":"object"}}}}]{next}}}"#).into()
 }
 
 fn names(list: &ToolList) -> Vec<&str> {
@@ -47,8 +47,10 @@ impl PageSource for Paged {
         params: &serde_json::value::RawValue,
     ) -> Result<ResponseOutcome, CallError> {
         let params: serde_json::Value = serde_json::from_str(params.get()).expect("JSON");
-        let page = params["cursor"].as_u64().unwrap_or(0);
-        let page = self.pages.get(usize::try_from(page).expect("few"));
+        let cursor = &params["cursor"];
+        let number = cursor.as_str().and_then(|it| it.parse().ok());
+        let number = number.or(cursor.as_u64()).unwrap_or(0);
+        let page = self.pages.get(usize::try_from(number).expect("few"));
         Ok(match page {
             Some(page) => ResponseOutcome::Result(page.clone()),
             None => ResponseOutcome::Error(Bytes::from_static(b"{}")),
@@ -126,7 +128,10 @@ async fn tools_that_were_read_are_current_until_they_may_be_others() {
     let list = read(&catalogue, &paged()).await.expect("read");
     assert_eq!((list.version(), names(&list)), (version, vec!["a", "b"]));
     assert!(Arc::ptr_eq(&list, &catalogue.current().expect("read")));
-    assert_eq!(catalogue.recall(&tools(Some("1"))), Some(page("b", None)));
+    assert_eq!(
+        catalogue.recall(&tools(Some("\"1\""))),
+        Some(page("b", None))
+    );
     // A client that is shown the same again tells nothing new, one that is shown another list does.
     catalogue.remember(tools(None), &page("a", Some("1")));
     assert_eq!(catalogue.version(), version);
@@ -135,7 +140,7 @@ async fn tools_that_were_read_are_current_until_they_may_be_others() {
     // What was known serves where nothing can be asked.
     assert_eq!(names(&catalogue.known().expect("known")), ["a", "b"]);
     // Nor is a page there that came after another first one.
-    assert_eq!(catalogue.recall(&tools(Some("1"))), None);
+    assert_eq!(catalogue.recall(&tools(Some("\"1\""))), None);
 }
 
 #[tokio::test]
@@ -194,11 +199,93 @@ async fn a_server_that_refuses_or_has_no_end_of_pages_is_read_as_far_as_it_goes(
     assert!(refused.message.contains("does not list its tools"));
     assert!(catalogue.known().is_none());
     let endless = Paged {
-        pages: vec![page("a", Some("0"))],
+        pages: (0..150)
+            .map(|at| page(&format!("t{at}"), Some(&(at + 1).to_string())))
+            .collect(),
         ..paged()
     };
     let list = read(&catalogue, &endless).await.expect("read");
     assert_eq!(list.entries().len(), 100);
+    // Cursors that come again, at once or later, lead to nothing new.
+    for pages in [
+        vec![page("a", Some("0"))],
+        vec![page("a", Some("1")), page("b", Some("0"))],
+    ] {
+        let count = pages.len();
+        let circle = Paged { pages, ..paged() };
+        let list = read(&catalogue, &circle).await.expect("read");
+        assert_eq!(list.entries().len(), count);
+    }
+}
+
+#[tokio::test]
+async fn careless_pages_are_mended_on_every_way() {
+    let first = Bytes::from_static(
+        br##"{"tools":[{"name":"a","title":null},{"name":"b","inputSchema":{"$ref":"#/$defs/B"}}],"nextCursor":1}"##,
+    );
+    let second = Bytes::from_static(
+        br#"{"tools":[{"name":"a"},{"name":"c","inputSchema":{"type":["object","null"]}}],"nextCursor":null}"#,
+    );
+    let source = Paged {
+        pages: vec![first.clone(), second.clone()],
+        ..paged()
+    };
+    let shown = [
+        r##"{"tools":[{"name":"a","inputSchema":{"type":"object"}},{"name":"b","inputSchema":{"$ref":"#/$defs/B","type":"object"}}],"nextCursor":"tooldock:cursor:1"}"##,
+        r#"{"tools":[{"name":"c","inputSchema":{"type":"object"}}]}"#,
+    ];
+    let read_by_gateway = Catalogue::default();
+    let list = read(&read_by_gateway, &source).await.expect("read");
+    assert_eq!(names(&list), ["a", "b", "c"]);
+    let asked_by_client = Catalogue::default();
+    let name = "ns".parse().expect("a name");
+    for (at, page) in [first, second].into_iter().enumerate() {
+        let key = tools((at == 1).then_some("1"));
+        let kept = read_by_gateway.recall(&key).expect("kept");
+        assert_eq!(kept, shown[at]);
+        let list = (ListKind::Tools, Some(&key));
+        let mended = asked_by_client.mended(&name, list, (&page, Era::Legacy));
+        let mended = mended.expect("mended");
+        assert_eq!(mended, shown[at]);
+        asked_by_client.remember(key.clone(), &mended);
+        // A page that is known needs no look.
+        let again = asked_by_client.mended(&name, list, (&mended, Era::Legacy));
+        assert_eq!(again, None);
+    }
+    assert!(!asked_by_client.lists().reports().is_empty());
+    let raw = Catalogue::default();
+    raw.set_lists(ListMode::Raw);
+    let list = read(&raw, &source).await.expect("read");
+    assert_eq!(names(&list), ["a", "b", "a", "c"]);
+}
+
+#[tokio::test]
+async fn an_empty_string_is_a_cursor() {
+    let first = page("a", Some(""));
+    let Paged { opening, .. } = paged();
+    struct Empty(&'static str, Bytes);
+    #[async_trait::async_trait]
+    impl PageSource for Empty {
+        fn server(&self) -> ServerInfo {
+            ServerInfo::Legacy(Bytes::from_static(self.0.as_bytes()))
+        }
+
+        async fn page(
+            &self,
+            _: &'static str,
+            params: &serde_json::value::RawValue,
+        ) -> Result<ResponseOutcome, CallError> {
+            let params: serde_json::Value = serde_json::from_str(params.get()).expect("JSON");
+            Ok(ResponseOutcome::Result(match params["cursor"].as_str() {
+                Some("") => page("b", None),
+                _ => self.1.clone(),
+            }))
+        }
+    }
+    let catalogue = Catalogue::default();
+    let name = "ns".parse().expect("a name");
+    let list = catalogue.read(&name, &Empty(opening, first)).await;
+    assert_eq!(names(&list.expect("read")), ["a", "b"]);
 }
 
 #[test]

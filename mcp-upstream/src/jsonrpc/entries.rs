@@ -8,6 +8,8 @@ use serde_json::value::RawValue;
 
 struct Entries {
     max: usize,
+    /// A key may be there twice.
+    repeated: bool,
 }
 
 impl<'de> Visitor<'de> for Entries {
@@ -22,7 +24,7 @@ impl<'de> Visitor<'de> for Entries {
         let mut seen = std::collections::HashSet::new();
         while let Some((key, value)) = map.next_entry::<&'de RawValue, &'de RawValue>()? {
             let key = super::string(key).ok_or_else(|| A::Error::custom("bad key"))?;
-            if !seen.insert(key.clone()) {
+            if !self.repeated && !seen.insert(key.clone()) {
                 return Err(A::Error::custom("a key is there twice"));
             }
             if entries.len() == self.max {
@@ -39,11 +41,25 @@ pub(crate) fn entries(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> 
     few_entries(raw, usize::MAX)
 }
 
+/// The entries in their order, those of a key that is there twice included. `None` for a value that is no object.
+pub(crate) fn all_entries(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
+    let mut deserializer = serde_json::Deserializer::from_str(raw.get());
+    let entries = Entries {
+        max: usize::MAX,
+        repeated: true,
+    };
+    deserializer.deserialize_map(entries).ok()
+}
+
 /// The entries of an object that has no more of them than `max`, for what clients send: of more than that `None`, and
 /// nothing is kept of them.
 pub(crate) fn few_entries(raw: &RawValue, max: usize) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
     let mut deserializer = serde_json::Deserializer::from_str(raw.get());
-    deserializer.deserialize_map(Entries { max }).ok()
+    let entries = Entries {
+        max,
+        repeated: false,
+    };
+    deserializer.deserialize_map(entries).ok()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use http::HeaderMap;
 use tokio::time::Instant;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::{
-    ExternalServer, InstallStep, Isolation, NotInstalled, ProcessHost, ServerProcess,
+    ExternalServer, InstallStep, Isolation, ListMode, NotInstalled, ProcessHost, ServerProcess,
     StdioSettings, StdioSpec,
 };
 use tooldock_workers::names::NamespaceName;
@@ -230,6 +230,14 @@ impl<'a> ServerRef<'a> {
         match self {
             Self::Process(server) => &server.spec.personal,
             Self::Remote(server) => &server.spec.personal,
+        }
+    }
+
+    /// How its lists are shown.
+    pub(crate) fn lists(self) -> ListMode {
+        match self {
+            Self::Process(server) => server.spec.settings.lists,
+            Self::Remote(server) => server.spec.lists,
         }
     }
 

@@ -48,6 +48,7 @@ pub(crate) fn remote(name: &str, change: impl FnOnce(&mut RemoteSpec)) -> Namesp
         transport: Transport::Auto,
         isolation: Isolation::Auto,
         stateful: false,
+        lists: tooldock_workers::external::ListMode::default(),
         allow_private: false,
         headers: HeaderRules::default(),
         credentials: None,

@@ -50,7 +50,6 @@ mod asked;
 mod budget;
 mod call;
 mod catalogue;
-mod definition;
 mod live;
 mod member;
 mod names;

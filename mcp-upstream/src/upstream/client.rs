@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use tokio::sync::watch::Receiver;
 use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_workers::json;
 use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::registry::{Namespace, Registry};
 use tooldock_workers::worker::LogLevel;
@@ -32,7 +33,7 @@ use super::{
 };
 use crate::bridge::server_info;
 use crate::broadcast::{Audience, Filter};
-use crate::catalogue::{Access, ToolList};
+use crate::catalogue::{Access, ListKind, ToolList, cursor};
 use crate::engine::{CallFacts, Talks, UpstreamCall};
 use crate::format;
 use crate::jsonrpc::{self, Key, Members, Request, RequestError};
@@ -517,6 +518,7 @@ fn call_of(
     let mut tasks = tasks::Named::read(method, members)?;
     let request = members.to_request(cx.own(members.message().as_bytes()));
     let request = tasks.with_own_cursor(&external.key, method, request);
+    let request = with_server_cursor(method, request);
     let request = match TaskNames::of(&external.key, cx) {
         Some(names) => tasks.with_own_names(&names, request),
         None => request,
@@ -526,6 +528,21 @@ fn call_of(
     let named = (named.subject.into(), arguments);
     let call = up(external, cx, Method::of(method), named, request, tasks);
     Ok(Prepared::Call(call))
+}
+
+/// A request for a further page with the cursor in its server's own spelling.
+fn with_server_cursor(method: &str, request: Request) -> Request {
+    if ListKind::of(method).is_none() {
+        return request;
+    }
+    let cursor = request.raw(Key::Cursor).and_then(json::raw);
+    match cursor.and_then(cursor::of_server) {
+        Some(own) => {
+            let edited = request.edited(&[(Key::Cursor, Some(own.get()))]);
+            edited.unwrap_or(request)
+        }
+        None => request,
+    }
 }
 
 /// What of a request the policy, the limits and the audit log go by.

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::catalogue::MendReport;
+
 /// How a server is, for `/ready`.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ServerHealth {
@@ -26,6 +28,9 @@ pub(crate) struct ServerHealth {
     pub(crate) last_restart: Option<LastRestart>,
     /// Its processes.
     pub(crate) processes: ProcessCounts,
+    /// The faults of its lists that were mended.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) lists: Vec<MendReport>,
 }
 
 /// The last process that took the place of one that had ended unasked.

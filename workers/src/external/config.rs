@@ -122,6 +122,8 @@ server_keys! {
         max_per_principal: usize = 16;
         /// Spare processes, started before somebody needs one.
         warm: usize = 1;
+        /// Whether its lists are mended for strict clients.
+        lists: ListMode = ListMode::Mend;
     }
 }
 
@@ -149,6 +151,17 @@ impl Isolation {
             Self::Principal => "principal",
         }
     }
+}
+
+/// How the lists of a server reach clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ListMode {
+    /// Mended where that keeps their meaning, so that strict clients take them.
+    #[default]
+    Mend,
+    /// As the server wrote them.
+    Raw,
 }
 
 /// What follows the end of a process that nobody asked for (K-17).

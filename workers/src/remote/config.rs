@@ -12,7 +12,7 @@ use super::headers::HeadersConfig;
 use super::oauth::OAuthConfig;
 use crate::bounds::{TIMES, within};
 use crate::config::LimitsPatch;
-use crate::external::{InvalidServer, Isolation, check_limits};
+use crate::external::{InvalidServer, Isolation, ListMode, check_limits};
 use crate::names::NamespaceName;
 use crate::personal;
 use crate::template::Template;
@@ -47,6 +47,8 @@ pub struct RemoteServerConfig {
     pub isolation: Isolation,
     /// Whether the state of a session lives at its backend alone. Such a session ends when its backend does.
     pub stateful: bool,
+    /// Whether its lists are mended for strict clients. Pass-through passes them as they are.
+    pub lists: ListMode,
     /// Whether names may resolve to addresses that are not public.
     pub allow_private: bool,
     /// What happens to headers on their way up.
@@ -83,6 +85,7 @@ impl Default for RemoteServerConfig {
             transport: Transport::Auto,
             isolation: Isolation::Auto,
             stateful: false,
+            lists: ListMode::default(),
             allow_private: false,
             headers: HeadersConfig::default(),
             credentials: None,

@@ -113,6 +113,7 @@ pub(crate) fn spec(
         transport: config.transport,
         isolation: config.isolation,
         stateful: config.stateful,
+        lists: config.lists,
         allow_private: config.allow_private,
         headers: HeaderRules {
             set,

@@ -10,7 +10,7 @@ use super::config::RemoteServerConfig;
 use super::config::{Balance, Mode, RemoteHealth, RemoteRetry, RemoteTimeouts, Transport};
 use super::oauth::OAuthSpec;
 use super::resolve::spec;
-use crate::external::{InvalidServer, Isolation};
+use crate::external::{InvalidServer, Isolation, ListMode};
 use crate::names::NamespaceName;
 use crate::personal::Personal;
 use crate::process::output::Redactor;
@@ -42,6 +42,8 @@ pub struct RemoteSpec {
     pub isolation: Isolation,
     /// Whether a session's state lives at its backend alone.
     pub stateful: bool,
+    /// Whether its lists are mended for strict clients.
+    pub lists: ListMode,
     /// Whether names may resolve to addresses that are not public.
     pub allow_private: bool,
     /// What happens to headers on their way up.
@@ -194,6 +196,7 @@ impl RemoteServer {
             transport,
             isolation: _,
             stateful,
+            lists: _,
             allow_private: _,
             headers,
             credentials,

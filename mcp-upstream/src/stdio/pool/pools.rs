@@ -419,6 +419,8 @@ impl Pools {
         // A namespace keeps the catalogue that it found first, so that all pools of a server have the same one.
         let known = own.iter().find(|pool| pool.shared.launcher.is(server));
         let catalogue = known.map(|pool| Arc::clone(&pool.shared.catalogue));
+        let catalogue = catalogue.unwrap_or_default();
+        catalogue.set_lists(server.lists());
         let shared = PoolShared::new(
             self.launchers.launcher(server),
             self.control.clone(),
@@ -429,7 +431,7 @@ impl Pools {
             self.turns.clone(),
         );
         let shared = Arc::new(PoolShared {
-            catalogue: catalogue.unwrap_or_default(),
+            catalogue,
             ..shared
         });
         // Under the lock: as soon as the new one is seen, another may retire the one before, which forgets it.

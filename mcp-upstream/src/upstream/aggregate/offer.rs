@@ -6,8 +6,9 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 use tooldock_workers::aggregate::Pin;
 
-use super::definition;
 use crate::broadcast::Change;
+use crate::catalogue::{ListKind, mend};
+use crate::protocol::Era;
 
 /// Bytes of names and definitions that are kept of one member at most, of all its lists together: 8 MiB.
 const BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -115,7 +116,14 @@ impl Room {
         own: &str,
         definition: Box<RawValue>,
     ) -> Option<Box<RawValue>> {
-        let mended = definition::mended(method, own, &definition);
+        let Some(kind) = ListKind::of(method) else {
+            return Some(definition);
+        };
+        let mended = mend::entry(kind, Era::Legacy, definition.get()).and_then(|mended| {
+            let read = mended.map(|(text, wrong)| Ok((RawValue::from_string(text)?, wrong)));
+            let read: Result<_, serde_json::Error> = read.transpose();
+            read.map_err(|_| "its definition cannot be read".into())
+        });
         let (mended, wrong) = match mended {
             Ok(None) => return Some(definition),
             Ok(Some((mended, wrong))) => (Some(mended), wrong),

@@ -18,7 +18,7 @@ use super::task_names::TaskNames;
 use super::{ExternalServers, Leased, Requester, Whose, catalogue, subscriptions, tasks};
 use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::{reply, rounds, state};
-use crate::catalogue::{Access, PageKey};
+use crate::catalogue::{Access, ListKind, PageKey};
 use crate::engine::{CallFacts, Peer, UpstreamCall, UpstreamReply, Work};
 use crate::heavy_work;
 use crate::interaction::Responder;
@@ -302,6 +302,10 @@ impl ServerCall {
             }
         };
         let answer = self.with_tasks(leased, answer);
+        let answer = match ListKind::of(&self.facts.method) {
+            Some(kind) => self.mended(kind, opening, answer),
+            None => answer,
+        };
         // A principal's list is nobody else's; and none of these is kept where it is not everybody's.
         if leased.place.key == ConnectionKey::Shared
             && !self.requester.is_told_apart()
@@ -312,6 +316,24 @@ impl ServerCall {
             catalogue.remember(page, result);
         }
         Ok(self.published(self.for_client(opening, answer)))
+    }
+
+    /// A page of a list as strict clients take it.
+    fn mended(&self, kind: ListKind, opening: &ServerInfo, answer: Response) -> Response {
+        let ResponseOutcome::Result(page) = answer.outcome() else {
+            return answer;
+        };
+        let namespace = &self.facts.namespace;
+        let principal = self.requester.principal.as_ref();
+        let Ok(catalogue) = self.external.catalogue(namespace, principal) else {
+            return answer;
+        };
+        let key = self.page(opening);
+        let list = (kind, key.as_ref());
+        match catalogue.mended(&namespace.name, list, (&page, opening.era())) {
+            Some(page) => answer.with_payload(page),
+            None => answer,
+        }
     }
 
     /// An answer with the names of tasks that its client knows.

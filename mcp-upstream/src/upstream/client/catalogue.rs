@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout, timeout_at};
 use tooldock_workers::error::CallError;
-use tooldock_workers::registry::Namespace;
+use tooldock_workers::external::ListMode;
+use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::connector::{Connection, Era, Isolation, Opener, ServerInfo};
 use super::isolation;
@@ -61,6 +62,7 @@ impl ExternalServers {
     ) -> Result<Arc<Catalogue>, CallError> {
         if self.processes.is_personal(namespace) {
             let base = self.processes.catalogue(namespace)?;
+            base.set_lists(list_mode(namespace));
             let Some(principal) = principal else {
                 return Ok(base);
             };
@@ -69,12 +71,13 @@ impl ExternalServers {
                 // Another caller may have been faster.
                 namespace.attached.get().unwrap_or_default()
             });
-            return Ok(lists.of(principal, base.version()));
+            return Ok(lists.of(principal, &base));
         }
         if let Some(catalogue) = namespace.attached.get() {
             return Ok(catalogue);
         }
         let catalogue = self.processes.catalogue(namespace)?;
+        catalogue.set_lists(list_mode(namespace));
         namespace.attached.set(Arc::clone(&catalogue));
         Ok(catalogue)
     }
@@ -198,6 +201,15 @@ impl ExternalServers {
         let last = catalogue.known()?;
         self.processes.fell_back(namespace, LastGood::List);
         Some(last)
+    }
+}
+
+/// How the lists of a namespace's server are shown.
+fn list_mode(namespace: &Namespace) -> ListMode {
+    match &namespace.upstream {
+        UpstreamKind::External(server) => server.spec.settings.lists,
+        UpstreamKind::Remote(server) => server.spec.lists,
+        _ => ListMode::default(),
     }
 }
 

@@ -123,7 +123,10 @@ impl ServerCall {
             headers: self.requester.headers(),
             fate: OnceLock::new(),
         };
-        let listed = listed_by(&self.facts.namespace.name, &source).await;
+        let namespace = &self.facts.namespace;
+        let principal = self.requester.principal.as_ref();
+        let catalogue = self.external.catalogue(namespace, principal)?;
+        let listed = listed_by(&namespace.name, &source, catalogue.lists()).await;
         let listed = listed.map_err(|error| Unanswered {
             error,
             fate: match source.fate.get() {

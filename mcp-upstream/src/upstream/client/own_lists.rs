@@ -20,15 +20,16 @@ struct Own {
 }
 
 impl OwnLists {
-    /// A principal's catalogue, which is out of date once the server's own has another version.
-    pub(super) fn of(&self, principal: &Arc<str>, version: u64) -> Arc<Catalogue> {
+    /// A principal's catalogue, which is out of date once the server's own, `base`, has another version.
+    pub(super) fn of(&self, principal: &Arc<str>, base: &Catalogue) -> Arc<Catalogue> {
+        let version = base.version();
         // Plain data, short sections.
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= PRINCIPALS_MAX && !all.contains_key(principal) {
             all.clear();
         }
         let own = all.entry(Arc::clone(principal)).or_insert_with(|| Own {
-            catalogue: Arc::default(),
+            catalogue: Arc::new(Catalogue::mended_by(Arc::clone(base.lists()))),
             seen: version,
         });
         if std::mem::replace(&mut own.seen, version) != version {
@@ -46,18 +47,20 @@ mod tests {
     fn each_principal_has_its_own_lists_until_the_server_tells_of_a_change() {
         let lists = OwnLists::default();
         let (ada, bob): (Arc<str>, Arc<str>) = ("ada".into(), "bob".into());
-        let first = lists.of(&ada, 1);
-        assert!(Arc::ptr_eq(&first, &lists.of(&ada, 1)));
-        assert!(!Arc::ptr_eq(&first, &lists.of(&bob, 1)));
+        let base = Catalogue::default();
+        let first = lists.of(&ada, &base);
+        assert!(Arc::ptr_eq(&first, &lists.of(&ada, &base)));
+        assert!(!Arc::ptr_eq(&first, &lists.of(&bob, &base)));
         let before = first.version();
-        assert!(lists.of(&ada, 2).version() > before);
+        base.changed();
+        assert!(lists.of(&ada, &base).version() > before);
     }
 
     #[test]
     fn the_lists_of_few_principals_are_kept() {
         let lists = OwnLists::default();
         for number in 0..=PRINCIPALS_MAX {
-            lists.of(&number.to_string().into(), 1);
+            lists.of(&number.to_string().into(), &Catalogue::default());
         }
         assert_eq!(lists.0.lock().unwrap().len(), 1);
     }

@@ -20,8 +20,7 @@ use super::connector::{
     Opener, SentRequest, ServerInfo, Unanswered,
 };
 use crate::catalogue::Catalogue;
-use crate::jsonrpc::Request;
-use crate::jsonrpc::ResponseOutcome;
+use crate::jsonrpc::{Request, ResponseOutcome};
 use crate::stdio::launch::ServerRef;
 use crate::stdio::link::{Call, NotificationSink};
 use crate::stdio::metrics::LastGood;
@@ -184,8 +183,10 @@ impl Connector for PooledConnector {
     }
 
     fn health(&self, namespace: &Namespace) -> Option<ServerHealth> {
-        let state = self.0.state(served(namespace)?.name())?;
+        let server = served(namespace)?;
+        let state = self.0.state(server.name())?;
         let counts = state.processes;
+        let catalogue = self.0.catalogue(server).ok();
         Some(ServerHealth {
             state: state.as_str(),
             error: state.error.as_ref().map(|error| error.code.as_str()),
@@ -208,6 +209,7 @@ impl Connector for PooledConnector {
                 spare: counts.spare,
                 stopping: counts.stopping,
             },
+            lists: catalogue.map_or_else(Vec::new, |it| it.lists().reports()),
         })
     }
 }

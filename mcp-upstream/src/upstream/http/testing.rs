@@ -288,6 +288,7 @@ fn spec(backends: Vec<BackendSpec>, transport: Transport) -> RemoteSpec {
         transport,
         isolation: Isolation::Auto,
         stateful: false,
+        lists: tooldock_workers::external::ListMode::default(),
         allow_private: false,
         headers: HeaderRules::default(),
         credentials: None,

@@ -1,0 +1,97 @@
+//! Cursors of servers that are no strings, as strict clients take them.
+//!
+//! A cursor is a string in every revision. One that is a number or an object reaches clients as a string that holds its
+//! JSON behind a mark, and goes up again in the server's own spelling.
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
+use crate::jsonrpc;
+
+/// The beginning of a string that stands for a cursor of another type.
+const MARK: &str = "tooldock:cursor:";
+/// The longest cursor, in bytes of raw JSON: each request for a further page repeats it.
+const LENGTH_MAX: usize = 64 * 1024;
+
+/// What becomes of `nextCursor`.
+pub(super) enum Judged {
+    Fits,
+    /// The raw JSON in its place, and the fault.
+    Changed(String, &'static str),
+    /// The list ends here, and the reason.
+    Unfit(&'static str),
+}
+
+/// Judges `nextCursor`, as raw JSON, of the page that was asked for by the cursor `asked_by`.
+pub(super) fn judge(next: &str, asked_by: Option<&str>) -> Judged {
+    if next.len() > LENGTH_MAX {
+        return Judged::Unfit("its nextCursor is longer than 64 KiB");
+    }
+    match next.as_bytes().first() {
+        _ if next == "null" => Judged::Unfit("its nextCursor is null"),
+        _ if next == "false" => Judged::Unfit("its nextCursor is false"),
+        // The same page would come again, without end.
+        _ if asked_by.is_some_and(|asked| same(asked, next)) => {
+            Judged::Unfit("its nextCursor is the cursor of the page itself")
+        }
+        Some(b'"') => Judged::Fits,
+        _ => {
+            let marked = serde_json::Value::from(format!("{MARK}{next}"));
+            Judged::Changed(marked.to_string(), "its nextCursor is no string")
+        }
+    }
+}
+
+fn same(one: &str, other: &str) -> bool {
+    let text = |raw: &str| serde_json::from_str::<String>(raw).ok();
+    one == other || text(one).is_some_and(|one| text(other) == Some(one))
+}
+
+/// The raw JSON of a cursor in its server's own spelling; `None` where it is that already.
+pub(crate) fn of_server(cursor: &RawValue) -> Option<Box<RawValue>> {
+    let text: Cow<'_, str> = jsonrpc::string(cursor)?;
+    let own = text.strip_prefix(MARK)?;
+    let own = RawValue::from_string(own.to_owned()).ok()?;
+    // Nothing else is ever marked.
+    (!own.get().starts_with('"')).then_some(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_of_another_type_comes_back_as_it_was() {
+        for cursor in ["5", "1.50", r#"{"page":2}"#, "[1]", "true"] {
+            let Judged::Changed(marked, _) = judge(cursor, None) else {
+                panic!("{cursor}");
+            };
+            let marked = RawValue::from_string(marked).expect("JSON");
+            assert!(marked.get().starts_with('"'));
+            let own = of_server(&marked).expect("marked");
+            assert_eq!(own.get(), cursor);
+        }
+        for plain in [r#""a""#, r#""""#, r#""tooldock:cursor:\"x\"""#, "7"] {
+            let plain = RawValue::from_string(plain.to_owned()).expect("JSON");
+            assert!(of_server(&plain).is_none(), "{plain}");
+        }
+    }
+
+    #[test]
+    fn an_empty_string_is_a_cursor_and_null_is_none() {
+        assert!(matches!(judge(r#""""#, None), Judged::Fits));
+        assert!(matches!(judge(r#""b""#, Some(r#""""#)), Judged::Fits));
+        for (next, asked_by) in [
+            ("null", None),
+            ("false", None),
+            (r#""""#, Some(r#""""#)),
+            (r#""\u0061""#, Some(r#""a""#)),
+            ("5", Some("5")),
+        ] {
+            assert!(matches!(judge(next, asked_by), Judged::Unfit(_)), "{next}");
+        }
+        let long = format!("\"{}\"", "x".repeat(LENGTH_MAX));
+        assert!(matches!(judge(&long, None), Judged::Unfit(_)));
+    }
+}

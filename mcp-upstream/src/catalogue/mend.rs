@@ -1,0 +1,693 @@
+//! Lists of servers as strict clients take them.
+//!
+//! Many clients check a whole list against the schema of MCP and refuse all of it for one entry, so one careless entry
+//! would hide all others. A page is mended where that keeps its meaning: members that are `null` or of a wrong type are
+//! left out, and an `inputSchema` says `type: object`, since arguments are an object in every revision. An entry without
+//! a usable name, and a tool whose schema allows no object, are left out. All other bytes stay as the server wrote them.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use serde_json::value::RawValue;
+
+use super::cursor;
+use crate::jsonrpc::spans::{self, MemberEdit};
+use crate::jsonrpc::{self, all_entries};
+use crate::protocol::Era;
+
+mod schema;
+
+/// Characters of a name that reports show.
+const NAME_MAX: usize = 64;
+
+/// The lists of MCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum ListKind {
+    Tools,
+    Resources,
+    Templates,
+    Prompts,
+}
+
+/// A mend of one entry, or of a page where `entry` is `None`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Mend {
+    /// The entry's name, cut, or its place in the list.
+    pub(super) entry: Option<String>,
+    /// The entry is not listed any more.
+    pub(super) left_out: bool,
+    /// The faults, in words that follow the name.
+    pub(super) what: String,
+}
+
+/// A definition with changes, and its faults.
+pub(crate) type MendedEntry = (String, String);
+
+impl ListKind {
+    /// The list that a method asks for.
+    pub(crate) fn of(method: &str) -> Option<Self> {
+        Some(match method {
+            "tools/list" => Self::Tools,
+            "resources/list" => Self::Resources,
+            "resources/templates/list" => Self::Templates,
+            "prompts/list" => Self::Prompts,
+            _ => return None,
+        })
+    }
+
+    /// The method that asks for the list.
+    pub(crate) fn method(self) -> &'static str {
+        match self {
+            Self::Tools => "tools/list",
+            Self::Resources => "resources/list",
+            Self::Templates => "resources/templates/list",
+            Self::Prompts => "prompts/list",
+        }
+    }
+
+    /// The member of a result that holds the entries.
+    pub(super) fn key(self) -> &'static str {
+        match self {
+            Self::Tools => "tools",
+            Self::Resources => "resources",
+            Self::Templates => "resourceTemplates",
+            Self::Prompts => "prompts",
+        }
+    }
+
+    /// The member that names an entry.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Tools | Self::Prompts => "name",
+            Self::Resources => "uri",
+            Self::Templates => "uriTemplate",
+        }
+    }
+
+    fn fields(self) -> &'static [Field] {
+        match self {
+            Self::Tools => &TOOL,
+            Self::Resources => &RESOURCE,
+            Self::Templates => &TEMPLATE,
+            Self::Prompts => &PROMPT,
+        }
+    }
+}
+
+/// An optional member: its key and its values.
+type Field = (&'static str, Shape);
+
+/// The values that a member may have.
+#[derive(Clone, Copy)]
+enum Shape {
+    Text,
+    Flag,
+    Number,
+    /// One of a few texts.
+    Word(&'static [&'static str]),
+    /// A list of texts.
+    Texts,
+    /// An object with these optional members among others.
+    Object(&'static [Field]),
+    /// A list of objects, each with a text of that name and optional members.
+    Objects(&'static str, &'static [Field]),
+}
+
+const META: Field = ("_meta", Shape::Object(&[]));
+const TITLE: Field = ("title", Shape::Text);
+const DESCRIPTION: Field = ("description", Shape::Text);
+const MEDIA_TYPE: Field = ("mimeType", Shape::Text);
+const ICONS: Field = (
+    "icons",
+    Shape::Objects(
+        "src",
+        &[
+            MEDIA_TYPE,
+            ("sizes", Shape::Texts),
+            ("theme", Shape::Word(&["light", "dark"])),
+        ],
+    ),
+);
+const AUDIENCE: Field = (
+    "annotations",
+    Shape::Object(&[
+        ("audience", Shape::Texts),
+        ("priority", Shape::Number),
+        ("lastModified", Shape::Text),
+    ]),
+);
+const TOOL: [Field; 6] = [
+    TITLE,
+    DESCRIPTION,
+    (
+        "annotations",
+        Shape::Object(&[
+            TITLE,
+            ("readOnlyHint", Shape::Flag),
+            ("destructiveHint", Shape::Flag),
+            ("idempotentHint", Shape::Flag),
+            ("openWorldHint", Shape::Flag),
+        ]),
+    ),
+    (
+        "execution",
+        Shape::Object(&[(
+            "taskSupport",
+            Shape::Word(&["forbidden", "optional", "required"]),
+        )]),
+    ),
+    ICONS,
+    META,
+];
+const RESOURCE: [Field; 7] = [
+    TITLE,
+    DESCRIPTION,
+    MEDIA_TYPE,
+    ("size", Shape::Number),
+    AUDIENCE,
+    ICONS,
+    META,
+];
+const TEMPLATE: [Field; 6] = [TITLE, DESCRIPTION, MEDIA_TYPE, AUDIENCE, ICONS, META];
+const PROMPT: [Field; 5] = [
+    TITLE,
+    DESCRIPTION,
+    (
+        "arguments",
+        Shape::Objects("name", &[TITLE, DESCRIPTION, ("required", Shape::Flag)]),
+    ),
+    ICONS,
+    META,
+];
+
+/// What becomes of a value.
+enum Judged {
+    Fits,
+    Changed(String),
+    /// The reason why it is left out.
+    Unfit(&'static str),
+}
+
+impl Shape {
+    fn judge(self, value: &str) -> Judged {
+        if value == "null" {
+            return Judged::Unfit("is null");
+        }
+        let fits = match self {
+            Self::Text => value.starts_with('"'),
+            Self::Flag => matches!(value, "true" | "false"),
+            Self::Number => value.starts_with(|it: char| it == '-' || it.is_ascii_digit()),
+            Self::Word(words) => serde_json::from_str::<Cow<'_, str>>(value)
+                .is_ok_and(|word| words.contains(&&*word)),
+            Self::Texts => serde_json::from_str::<Vec<Cow<'_, str>>>(value).is_ok(),
+            Self::Object(fields) => return object(value, fields),
+            Self::Objects(name, fields) => return objects(value, name, fields),
+        };
+        match fits {
+            true => Judged::Fits,
+            false => Judged::Unfit("is of a wrong type"),
+        }
+    }
+}
+
+/// An object with its known members mended.
+fn object(value: &str, fields: &[Field]) -> Judged {
+    let Some((single, mut changed)) = single_keys(value) else {
+        return Judged::Unfit("is of a wrong type");
+    };
+    let mut text = single;
+    let edits = mended_fields(&text, fields, &mut Vec::new());
+    if let Some(edited) = edits {
+        text = edited.into();
+        changed = true;
+    }
+    match changed {
+        true => Judged::Changed(text.into_owned()),
+        false => Judged::Fits,
+    }
+}
+
+/// A list of objects with those left out that have no text of that name.
+fn objects(value: &str, name: &str, fields: &[Field]) -> Judged {
+    let Ok(all) = serde_json::from_str::<Vec<&RawValue>>(value) else {
+        return Judged::Unfit("is of a wrong type");
+    };
+    let mut changed = false;
+    let mut kept: Vec<Cow<'_, str>> = Vec::with_capacity(all.len());
+    for item in &all {
+        let item = item.get();
+        let named = spans::find(item, name).is_some_and(|it| it.starts_with('"'));
+        match object(item, fields) {
+            Judged::Fits if named => kept.push(item.into()),
+            Judged::Changed(text) if named => {
+                kept.push(text.into());
+                changed = true;
+            }
+            _ => changed = true,
+        }
+    }
+    match changed {
+        true => Judged::Changed(format!("[{}]", kept.join(","))),
+        false => Judged::Fits,
+    }
+}
+
+/// The object with these members mended; `None` where nothing is wrong. The faults go to `wrong`.
+fn mended_fields(object: &str, fields: &[Field], wrong: &mut Vec<String>) -> Option<String> {
+    let members = spans::members(object)?;
+    let mut changes: Vec<MemberEdit<'_>> = Vec::new();
+    for (key, value) in &members {
+        let Some((key, shape)) = fields.iter().find(|(known, _)| known == key) else {
+            continue;
+        };
+        match shape.judge(value) {
+            Judged::Fits => {}
+            Judged::Changed(text) => {
+                wrong.push(format!("its {key} holds members of wrong types"));
+                changes.push(MemberEdit::Set(key, text.into()));
+            }
+            Judged::Unfit(reason) => {
+                wrong.push(format!("its {key} {reason}"));
+                changes.push(MemberEdit::Remove(key));
+            }
+        }
+    }
+    (!changes.is_empty()).then(|| spans::edit(object, &changes))
+}
+
+/// The object with each key once, the last value of each, as most parsers read it; `true`: a key was there twice. `None`
+/// for a value that is no object.
+fn single_keys(object: &str) -> Option<(Cow<'_, str>, bool)> {
+    if spans::members(object).is_some() {
+        return Some((object.into(), false));
+    }
+    let raw: &RawValue = serde_json::from_str(object).ok()?;
+    let all = all_entries(raw)?;
+    let mut seen = HashSet::new();
+    let mut last: Vec<String> = Vec::with_capacity(all.len());
+    for (key, value) in all.iter().rev() {
+        if seen.insert(&**key) {
+            let key = serde_json::Value::from(&**key);
+            last.push(format!("{key}:{}", value.get()));
+        }
+    }
+    last.reverse();
+    Some((format!("{{{}}}", last.join(",")).into(), true))
+}
+
+/// Whether a value stands under that key more than once.
+fn is_twice(object: &str, name: &str) -> bool {
+    let raw: Option<&RawValue> = serde_json::from_str(object).ok();
+    let all = raw.and_then(all_entries).unwrap_or_default();
+    all.iter().filter(|(key, _)| key == name).count() > 1
+}
+
+/// The definition of an entry as strict clients take it, with its faults; `None` where it is that already. `era` is the
+/// server's: in 2026-07-28 an `outputSchema` may describe anything.
+///
+/// # Errors
+///
+/// The reason why no client could use it.
+pub(crate) fn entry(
+    kind: ListKind,
+    era: Era,
+    definition: &str,
+) -> Result<Option<MendedEntry>, String> {
+    let Some((mut text, twice)) = single_keys(definition) else {
+        return Err("it is no object".into());
+    };
+    let mut wrong: Vec<String> = Vec::new();
+    if twice {
+        if is_twice(definition, kind.name()) {
+            return Err(format!("its {} is there twice", kind.name()));
+        }
+        wrong.push("it has a key twice".into());
+    }
+    let named = spans::find(&text, kind.name()).is_some_and(|name| name.starts_with('"'));
+    if !named {
+        return Err(format!("it has no {}", kind.name()));
+    }
+    if let Some(mended) = mended_fields(&text, kind.fields(), &mut wrong) {
+        text = mended.into();
+    }
+    let special = match kind {
+        ListKind::Tools => tool(&text, era, &mut wrong)?,
+        ListKind::Resources | ListKind::Templates => named_resource(kind, &text, &mut wrong),
+        ListKind::Prompts => None,
+    };
+    if let Some(mended) = special {
+        text = mended.into();
+    }
+    Ok(match wrong.is_empty() {
+        true => None,
+        false => Some((text.into_owned(), wrong.join("; "))),
+    })
+}
+
+/// The schemas of a tool.
+fn tool(text: &str, era: Era, wrong: &mut Vec<String>) -> Result<Option<String>, String> {
+    let mut changes = Vec::new();
+    let input = spans::find(text, "inputSchema");
+    match schema::arguments(input) {
+        Ok(None) => {}
+        Ok(Some((schema, reasons))) => {
+            wrong.extend(reasons.iter().map(|it| format!("its inputSchema {it}")));
+            changes.push(MemberEdit::Set("inputSchema", schema.into()));
+        }
+        Err(reason) => return Err(format!("its inputSchema {reason}")),
+    }
+    if let Some(output) = spans::find(text, "outputSchema") {
+        match schema::output(output, era) {
+            Ok(None) => {}
+            Ok(Some((schema, reasons))) => {
+                wrong.extend(reasons.iter().map(|it| format!("its outputSchema {it}")));
+                changes.push(MemberEdit::Set("outputSchema", schema.into()));
+            }
+            Err(reason) => {
+                wrong.push(format!("its outputSchema {reason}"));
+                changes.push(MemberEdit::Remove("outputSchema"));
+            }
+        }
+    }
+    Ok((!changes.is_empty()).then(|| spans::edit(text, &changes)))
+}
+
+/// A resource or a template with a name: its URI where it has none.
+fn named_resource(kind: ListKind, text: &str, wrong: &mut Vec<String>) -> Option<String> {
+    if spans::find(text, "name").is_some_and(|name| name.starts_with('"')) {
+        return None;
+    }
+    let uri = spans::find(text, kind.name())?.to_owned();
+    wrong.push("it has no name".into());
+    Some(spans::edit(text, &[MemberEdit::Set("name", uri.into())]))
+}
+
+/// A page of a list as strict clients take it, with its mends; `None` where it is that already. `asked_by` is the raw
+/// cursor that the page was asked for by. `taken`: names of earlier pages, to which those of this page are added.
+pub(crate) fn page(
+    (kind, era): (ListKind, Era),
+    page: &str,
+    asked_by: Option<&str>,
+    taken: &mut HashSet<String>,
+) -> Option<(String, Vec<Mend>)> {
+    let members = spans::members(page)?;
+    let member = |name: &str| {
+        let found = members.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| *value)
+    };
+    // A result that is no list yet.
+    if member("resultType").is_some_and(|it| !matches!(it, "null" | r#""complete""#)) {
+        return None;
+    }
+    let mut mends = Vec::new();
+    let mut changes: Vec<MemberEdit<'_>> = Vec::new();
+    let mut of_page = |what: &str| {
+        mends.push(Mend {
+            entry: None,
+            left_out: false,
+            what: what.into(),
+        });
+    };
+    for key in ["_meta", "resultType", "ttlMs", "cacheScope"] {
+        if member(key) == Some("null") {
+            of_page(&format!("its {key} is null"));
+            changes.push(MemberEdit::Remove(key));
+        }
+    }
+    if let Some(next) = member("nextCursor") {
+        match cursor::judge(next, asked_by) {
+            cursor::Judged::Fits => {}
+            cursor::Judged::Changed(text, reason) => {
+                of_page(reason);
+                changes.push(MemberEdit::Set("nextCursor", text.into()));
+            }
+            cursor::Judged::Unfit(reason) => {
+                of_page(reason);
+                changes.push(MemberEdit::Remove("nextCursor"));
+            }
+        }
+    }
+    let list = member(kind.key()).unwrap_or("null");
+    if list == "null" {
+        of_page(&format!("it has no {}", kind.key()));
+        changes.push(MemberEdit::Set(kind.key(), "[]".into()));
+    } else if let Some(entries) = entries_of(kind, list) {
+        let is_list = list.starts_with('[');
+        if !is_list {
+            of_page(&format!("its {} are no list", kind.key()));
+        }
+        let mended = entries_mended((kind, era), &entries, taken, &mut mends);
+        if mended.is_some() || !is_list {
+            let text = mended.unwrap_or_else(|| joined(&entries));
+            changes.push(MemberEdit::Set(kind.key(), text.into()));
+        }
+    }
+    (!changes.is_empty()).then(|| (spans::edit(page, &changes), mends))
+}
+
+/// The raw entries of a list. An object of entries, as PHP and maps give, is the list of its values; a key that is no
+/// number names its entry. `None` for other values.
+fn entries_of(kind: ListKind, list: &str) -> Option<Vec<Cow<'_, str>>> {
+    if list.starts_with('[') {
+        let all: Vec<&RawValue> = serde_json::from_str(list).ok()?;
+        return Some(all.iter().map(|it| it.get().into()).collect());
+    }
+    let members = spans::members(list)?;
+    let entry = |(key, value): &(Cow<'_, str>, &str)| {
+        let name = serde_json::Value::from(&**key).to_string();
+        match key.parse::<u64>() {
+            Ok(_) => (*value).to_owned(),
+            Err(_) => spans::edit(value, &[MemberEdit::Default(kind.name(), name.into())]),
+        }
+    };
+    Some(members.iter().map(|it| entry(it).into()).collect())
+}
+
+/// The list of entries with each mended, or left out; `None` where nothing is wrong.
+fn entries_mended(
+    (kind, era): (ListKind, Era),
+    entries: &[Cow<'_, str>],
+    taken: &mut HashSet<String>,
+    mends: &mut Vec<Mend>,
+) -> Option<String> {
+    let before = mends.len();
+    let mut kept: Vec<Cow<'_, str>> = Vec::with_capacity(entries.len());
+    for (at, definition) in entries.iter().enumerate() {
+        let mended = entry(kind, era, definition);
+        let own = spans::find(definition, kind.name());
+        let own = own.and_then(|it| serde_json::from_str::<Cow<'_, str>>(it).ok());
+        let name = own
+            .as_deref()
+            .map(|own| own.chars().take(NAME_MAX).collect());
+        let name: String = name.unwrap_or_else(|| format!("#{}", at + 1));
+        let mut mend = |left_out, what: String| {
+            mends.push(Mend {
+                entry: Some(name.clone()),
+                left_out,
+                what,
+            });
+        };
+        let text: Cow<'_, str> = match mended {
+            Ok(None) => Cow::Borrowed(&**definition),
+            Ok(Some((text, what))) => {
+                mend(false, what);
+                text.into()
+            }
+            Err(what) => {
+                mend(true, what);
+                continue;
+            }
+        };
+        let own = own.or_else(|| {
+            let own = spans::find(&text, kind.name())?;
+            Some(serde_json::from_str::<String>(own).ok()?.into())
+        });
+        if let Some(own) = own
+            && !taken.insert(own.into_owned())
+        {
+            mend(true, format!("its {} is listed before", kind.name()));
+            continue;
+        }
+        kept.push(text);
+    }
+    (mends.len() > before).then(|| joined(&kept))
+}
+
+fn joined(entries: &[Cow<'_, str>]) -> String {
+    format!("[{}]", entries.join(","))
+}
+
+/// The names on a page.
+pub(super) fn names(kind: ListKind, page: &[u8]) -> HashSet<String> {
+    let object = spans::raw(page);
+    let list = object.and_then(|it| spans::member(it, kind.key()));
+    let list = list.and_then(|it| serde_json::from_str::<Vec<&RawValue>>(it.get()).ok());
+    let name = |it: &&RawValue| {
+        let name = spans::member(it, kind.name()).and_then(jsonrpc::string)?;
+        Some(name.into_owned())
+    };
+    list.unwrap_or_default().iter().filter_map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mended(kind: ListKind, definition: &str) -> Result<Option<String>, String> {
+        let mended = entry(kind, Era::Legacy, definition)?;
+        Ok(mended.map(|(text, _)| text))
+    }
+
+    fn tool(definition: &str) -> Result<Option<String>, String> {
+        mended(ListKind::Tools, definition)
+    }
+
+    fn listed(text: &str, asked_by: Option<&str>) -> (String, Vec<String>) {
+        let kind = (ListKind::Tools, Era::Legacy);
+        match page(kind, text, asked_by, &mut HashSet::new()) {
+            None => (text.to_owned(), Vec::new()),
+            Some((text, mends)) => {
+                let said = |it: Mend| format!("{:?} {} {}", it.entry, it.left_out, it.what);
+                (text, mends.into_iter().map(said).collect())
+            }
+        }
+    }
+
+    #[test]
+    fn a_right_definition_keeps_its_bytes() {
+        for right in [
+            r#"{"name":"t","inputSchema":{"type":"object"}}"#,
+            r#"{"name":"t", "title":"T","inputSchema":{ "properties":{"a":{"default":null,"enum":["a",null]}},"type":"object","required":["a"]},"outputSchema":{"type":"object"},"x":null,"_meta":{"a":null}}"#,
+            r#"{"name":"t","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true,"x":1},"icons":[{"src":"data:,","sizes":["1x1"]}],"execution":{"taskSupport":"optional"}}"#,
+        ] {
+            assert_eq!(tool(right), Ok(None), "{right}");
+        }
+        let prompt = r#"{"name":"p","arguments":[{"name":"a","required":true,"x":null}]}"#;
+        assert_eq!(mended(ListKind::Prompts, prompt), Ok(None));
+    }
+
+    #[test]
+    fn members_that_clients_refuse_are_left_out() {
+        for (wrong, right) in [
+            (
+                r#"{"name":"t","title":null,"description":7,"annotations":null,"icons":null,"execution":null,"_meta":null,"outputSchema":null,"inputSchema":{"type":"object"}}"#,
+                r#"{"name":"t","inputSchema":{"type":"object"}}"#,
+            ),
+            (
+                r#"{"name":"t","annotations":{"title":null,"readOnlyHint":"yes","idempotentHint":true,"x":null},"inputSchema":{"type":"object"}}"#,
+                r#"{"name":"t","annotations":{"idempotentHint":true,"x":null},"inputSchema":{"type":"object"}}"#,
+            ),
+            (
+                r#"{"name":"t","icons":[{"src":"a","mimeType":null},{"src":null},7],"execution":{"taskSupport":"maybe"},"inputSchema":{"type":"object"}}"#,
+                r#"{"name":"t","icons":[{"src":"a"}],"execution":{},"inputSchema":{"type":"object"}}"#,
+            ),
+            (
+                r#"{"name":"t","description":"a","description":"b","inputSchema":{"type":"object"}}"#,
+                r#"{"name":"t","description":"b","inputSchema":{"type":"object"}}"#,
+            ),
+        ] {
+            assert_eq!(tool(wrong), Ok(Some(right.to_owned())), "{wrong}");
+        }
+        for (kind, wrong, right) in [
+            (
+                ListKind::Prompts,
+                r#"{"name":"p","title":null,"arguments":[{"name":"a","description":null,"required":null},{"description":"b"}]}"#,
+                r#"{"name":"p","arguments":[{"name":"a"}]}"#,
+            ),
+            (
+                ListKind::Resources,
+                r#"{"uri":"a://b","size":null,"mimeType":null,"annotations":{"audience":"user","priority":0.5}}"#,
+                r#"{"uri":"a://b","annotations":{"priority":0.5},"name":"a://b"}"#,
+            ),
+            (
+                ListKind::Templates,
+                r#"{"uriTemplate":"a://{b}","name":null}"#,
+                r#"{"uriTemplate":"a://{b}","name":"a://{b}"}"#,
+            ),
+        ] {
+            assert_eq!(mended(kind, wrong), Ok(Some(right.to_owned())), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn entries_that_nothing_can_be_made_of_are_left_out() {
+        for wrong in [
+            "7",
+            "[]",
+            "null",
+            r#""t""#,
+            "{}",
+            r#"{"name":null,"inputSchema":{"type":"object"}}"#,
+            r#"{"name":5}"#,
+            r#"{"name":"a","name":"b","inputSchema":{"type":"object"}}"#,
+            r#"{"name":"t","inputSchema":{"type":"string"}}"#,
+            r#"{"name":"t","inputSchema":{"type":["string","null"]}}"#,
+            r#"{"name":"t","inputSchema":false}"#,
+        ] {
+            assert!(tool(wrong).is_err(), "{wrong}");
+        }
+        assert!(mended(ListKind::Resources, r#"{"name":"a"}"#).is_err());
+    }
+
+    #[test]
+    fn a_page_of_right_entries_keeps_its_bytes() {
+        for right in [
+            r#"{ "tools" : [{"name":"a","inputSchema":{"type":"object"}} ], "nextCursor":"c","y":null}"#,
+            r#"{"tools":[],"nextCursor":""}"#,
+            r#"{"resultType":"input_required","inputRequests":{}}"#,
+        ] {
+            assert_eq!(listed(right, None), (right.to_owned(), vec![]));
+        }
+    }
+
+    #[test]
+    fn one_careless_entry_costs_no_other() {
+        let a = r#"{"name":"a","inputSchema":{"type":"object"}, "n":1.50}"#;
+        let text = format!(
+            r#"{{"tools":[{a},null,{{"name":"b"}},{{"name":"a","inputSchema":{{}}}},{{"inputSchema":{{}}}}],"nextCursor":null,"_meta":null}}"#
+        );
+        let (page, mends) = listed(&text, None);
+        assert_eq!(
+            page,
+            format!(r#"{{"tools":[{a},{{"name":"b","inputSchema":{{"type":"object"}}}}]}}"#)
+        );
+        assert_eq!(
+            mends,
+            [
+                "None false its _meta is null",
+                "None false its nextCursor is null",
+                "Some(\"#2\") true it is no object",
+                "Some(\"b\") false its inputSchema is missing",
+                "Some(\"a\") false its inputSchema has no type",
+                "Some(\"a\") true its name is listed before",
+                "Some(\"#5\") true it has no name",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_list_that_is_null_or_an_object_is_a_list() {
+        for (wrong, right) in [
+            (r#"{"tools":null}"#, r#"{"tools":[]}"#),
+            ("{}", r#"{"tools":[]}"#),
+            (r#"{"tools":{}}"#, r#"{"tools":[]}"#),
+            (
+                r#"{"tools":{"1":{"name":"a","inputSchema":{"type":"object"}},"b":{"inputSchema":{"type":"object"}}}}"#,
+                r#"{"tools":[{"name":"a","inputSchema":{"type":"object"}},{"inputSchema":{"type":"object"},"name":"b"}]}"#,
+            ),
+        ] {
+            assert_eq!(listed(wrong, None).0, right);
+        }
+        // A view of some tools shows no list that holds a key twice.
+        let twice = r#"{"tools":[],"tools":[{"name":"a"}]}"#;
+        assert_eq!(listed(twice, None).0, twice);
+    }
+
+    #[test]
+    fn a_mended_page_needs_no_mend() {
+        let odd = r#"{"tools":[{"name":"a","title":null,"inputSchema":{"anyOf":[{"type":"object","properties":null}]}}],"nextCursor":5}"#;
+        let (page, mends) = listed(odd, None);
+        assert_eq!(mends.len(), 2);
+        assert_eq!(listed(&page, None), (page.clone(), vec![]));
+    }
+}

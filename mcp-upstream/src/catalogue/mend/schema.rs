@@ -1,0 +1,392 @@
+//! Schemas of tools as strict clients take them.
+
+use std::borrow::Cow;
+
+use memchr::memmem;
+use serde_json::value::RawValue;
+
+use super::single_keys;
+use crate::jsonrpc::spans::{self, MemberEdit};
+use crate::protocol::Era;
+
+/// A tool without parameters, or one that does not say which it has.
+const ANY_OBJECT: &str = r#"{"type":"object"}"#;
+/// The deepest nesting of schemas that is looked through.
+const DEPTH_MAX: usize = 64;
+/// Keywords whose value may be any JSON, `null` included.
+const ANY_VALUE: [&str; 4] = ["default", "const", "example", "examples"];
+/// Keywords whose value is an object of schemas.
+const NAMED_SCHEMAS: [&str; 5] = [
+    "properties",
+    "$defs",
+    "definitions",
+    "patternProperties",
+    "dependentSchemas",
+];
+/// Keywords whose value is a schema.
+const ONE_SCHEMA: [&str; 11] = [
+    "items",
+    "additionalProperties",
+    "additionalItems",
+    "not",
+    "if",
+    "then",
+    "else",
+    "contains",
+    "propertyNames",
+    "unevaluatedProperties",
+    "unevaluatedItems",
+];
+/// Keywords whose value is a list of schemas.
+const LISTED_SCHEMAS: [&str; 5] = ["anyOf", "oneOf", "allOf", "prefixItems", "items"];
+/// The types of JSON Schema but `object`.
+const OTHER_TYPES: [&str; 6] = ["string", "number", "integer", "boolean", "array", "null"];
+
+/// A schema with changes, and its faults in words that follow its name.
+pub(super) type MendedSchema = (String, Vec<&'static str>);
+
+/// The schema of a tool's arguments, which are an object in every revision; `None` where it says so already.
+///
+/// # Errors
+///
+/// The reason why it allows no arguments at all.
+pub(super) fn arguments(schema: Option<&str>) -> Result<Option<MendedSchema>, &'static str> {
+    let any = |reason| Ok(Some((ANY_OBJECT.to_owned(), vec![reason])));
+    match schema {
+        None => any("is missing"),
+        Some("null") => any("is null"),
+        Some("true") => any("is true"),
+        Some("false") => Err("allows nothing"),
+        Some(schema) if schema.starts_with('{') => of_object(schema),
+        Some(_) => any("is no object"),
+    }
+}
+
+/// The schema of a tool's structured result; `None` where it is fit for clients. Up to 2025-11-25 a result is an object.
+///
+/// # Errors
+///
+/// The reason why it is left out.
+pub(super) fn output(schema: &str, era: Era) -> Result<Option<MendedSchema>, &'static str> {
+    match schema {
+        "null" => return Err("is null"),
+        "true" | "false" if era == Era::Modern => return Ok(None),
+        _ if !schema.starts_with('{') => return Err("is no object"),
+        _ => {}
+    }
+    if era == Era::Modern {
+        let cleaned = without_nulls(schema, 0);
+        return Ok(cleaned.map(|schema| (schema, vec!["holds null"])));
+    }
+    match spans::members(schema).is_some_and(|members| members.is_empty()) {
+        true => Err("says nothing"),
+        false => of_object(schema),
+    }
+}
+
+/// A schema that describes an object.
+fn of_object(schema: &str) -> Result<Option<MendedSchema>, &'static str> {
+    let (mut text, twice) = single_keys(schema).ok_or("is no object")?;
+    let mut wrong = Vec::new();
+    if twice {
+        wrong.push("has a key twice");
+    }
+    if let Some(root) = root(&text, &mut wrong)? {
+        text = root.into();
+    }
+    if let Some(cleaned) = without_nulls(&text, 0) {
+        wrong.push("holds null");
+        text = cleaned.into();
+    }
+    Ok(match wrong.is_empty() {
+        true => None,
+        false => Some((text.into_owned(), wrong)),
+    })
+}
+
+/// The members that clients check at the root of a schema.
+fn root(schema: &str, wrong: &mut Vec<&'static str>) -> Result<Option<String>, &'static str> {
+    let members = spans::members(schema).ok_or("cannot be read")?;
+    let member = |name: &str| {
+        let found = members.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| *value)
+    };
+    let mut changes = Vec::new();
+    let mut object = |reason| {
+        wrong.push(reason);
+        changes.push(MemberEdit::Set("type", r#""object""#.into()));
+    };
+    match member("type").map(Type::of) {
+        Some(Type::Object) => {}
+        None => object("has no type"),
+        Some(Type::Among) => object("is of more types than object"),
+        Some(Type::Unknown) => object("is of an unknown type"),
+        Some(Type::Other) => return Err("is not of type object"),
+    }
+    if let Some(properties) = member("properties").filter(|it| *it != "null") {
+        match properties_of(properties) {
+            Properties::Fit => {}
+            Properties::Changed(properties) => {
+                wrong.push("has properties that are no schemas");
+                changes.push(MemberEdit::Set("properties", properties.into()));
+            }
+            Properties::Unfit => {
+                wrong.push("has properties that are no object");
+                changes.push(MemberEdit::Remove("properties"));
+            }
+        }
+    }
+    if let Some(required) = member("required").filter(|it| *it != "null")
+        && serde_json::from_str::<Vec<Cow<'_, str>>>(required).is_err()
+    {
+        wrong.push("requires values that are no names");
+        let names = serde_json::from_str::<Vec<&RawValue>>(required).unwrap_or_default();
+        let names = names.iter().map(|it| it.get());
+        let names: Vec<_> = names.filter(|it| it.starts_with('"')).collect();
+        changes.push(match names.is_empty() {
+            true => MemberEdit::Remove("required"),
+            false => MemberEdit::Set("required", format!("[{}]", names.join(",")).into()),
+        });
+    }
+    Ok((!changes.is_empty()).then(|| spans::edit(schema, &changes)))
+}
+
+/// The values that a schema's own `type` allows.
+enum Type {
+    Object,
+    /// Objects among others.
+    Among,
+    /// No objects.
+    Other,
+    /// No type of JSON Schema.
+    Unknown,
+}
+
+impl Type {
+    fn of(raw: &str) -> Self {
+        if raw == r#""object""# {
+            return Self::Object;
+        }
+        if let Ok(name) = serde_json::from_str::<Cow<'_, str>>(raw) {
+            return match &*name.to_ascii_lowercase() {
+                "object" => Self::Among,
+                other if OTHER_TYPES.contains(&other) => Self::Other,
+                _ => Self::Unknown,
+            };
+        }
+        match serde_json::from_str::<Vec<Cow<'_, str>>>(raw) {
+            Ok(names) if names.iter().any(|name| name == "object") => Self::Among,
+            Ok(names) if !names.is_empty() => Self::Other,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+enum Properties {
+    Fit,
+    Changed(String),
+    Unfit,
+}
+
+/// The properties with an object for each schema. `true` and `false` mean the same as the objects in their place; any
+/// other value says nothing.
+fn properties_of(properties: &str) -> Properties {
+    // An empty object, as PHP writes it.
+    if properties.starts_with('[') {
+        return match serde_json::from_str::<[(); 0]>(properties) {
+            Ok(_) => Properties::Changed("{}".into()),
+            Err(_) => Properties::Unfit,
+        };
+    }
+    let Some((text, mut changed)) = single_keys(properties) else {
+        return Properties::Unfit;
+    };
+    let members = spans::members(&text).unwrap_or_default();
+    let mut changes = Vec::new();
+    for (key, value) in &members {
+        if value.starts_with('{') || *value == "null" {
+            continue;
+        }
+        let same = match *value {
+            "false" => r#"{"not":{}}"#,
+            _ => "{}",
+        };
+        changes.push(MemberEdit::Set(key, same.into()));
+        changed = true;
+    }
+    match changed {
+        true => Properties::Changed(spans::edit(&text, &changes)),
+        false => Properties::Fit,
+    }
+}
+
+/// The schema without keywords that are `null`, those of the schemas in it included; `None` where it has none. A schema
+/// that is `null` allows everything.
+fn without_nulls(schema: &str, depth: usize) -> Option<String> {
+    if depth > DEPTH_MAX || memmem::find(schema.as_bytes(), b"null").is_none() {
+        return None;
+    }
+    let members = spans::members(schema)?;
+    let mut changes = Vec::new();
+    for (key, value) in &members {
+        let key: &str = key;
+        if *value == "null" {
+            if !ANY_VALUE.contains(&key) {
+                changes.push(MemberEdit::Remove(key));
+            }
+            continue;
+        }
+        let changed = match value.as_bytes().first() {
+            Some(b'{') if NAMED_SCHEMAS.contains(&key) => named_without_nulls(value, depth),
+            Some(b'{') if ONE_SCHEMA.contains(&key) => without_nulls(value, depth + 1),
+            Some(b'[') if LISTED_SCHEMAS.contains(&key) => listed_without_nulls(value, depth),
+            _ => None,
+        };
+        changes.extend(changed.map(|it| MemberEdit::Set(key, it.into())));
+    }
+    (!changes.is_empty()).then(|| spans::edit(schema, &changes))
+}
+
+fn named_without_nulls(schemas: &str, depth: usize) -> Option<String> {
+    let members = spans::members(schemas)?;
+    let mut changes = Vec::new();
+    for (key, value) in &members {
+        let changed = match *value {
+            "null" => Some("{}".to_owned()),
+            value => without_nulls(value, depth + 1),
+        };
+        changes.extend(changed.map(|it| MemberEdit::Set(key, it.into())));
+    }
+    (!changes.is_empty()).then(|| spans::edit(schemas, &changes))
+}
+
+fn listed_without_nulls(schemas: &str, depth: usize) -> Option<String> {
+    let all: Vec<&RawValue> = serde_json::from_str(schemas).ok()?;
+    let mut changed = false;
+    let mut kept: Vec<Cow<'_, str>> = Vec::with_capacity(all.len());
+    for schema in &all {
+        match without_nulls(schema.get(), depth + 1) {
+            _ if schema.get() == "null" => changed = true,
+            Some(cleaned) => {
+                kept.push(cleaned.into());
+                changed = true;
+            }
+            None => kept.push(schema.get().into()),
+        }
+    }
+    changed.then(|| format!("[{}]", kept.join(",")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mended(schema: &str) -> Option<String> {
+        let mended = arguments(Some(schema)).unwrap_or_else(|_| panic!("{schema}"));
+        mended.map(|(schema, _)| schema)
+    }
+
+    #[test]
+    fn a_schema_of_arguments_says_that_they_are_an_object() {
+        for (schema, expected) in [
+            (
+                r#"{"anyOf":[{"type":"object","required":["a"]},{"type":"object"}]}"#,
+                r#"{"anyOf":[{"type":"object","required":["a"]},{"type":"object"}],"type":"object"}"#,
+            ),
+            (
+                r##"{"$ref":"#/$defs/Args","$defs":{"Args":{"type":"object"}}}"##,
+                r##"{"$ref":"#/$defs/Args","$defs":{"Args":{"type":"object"}},"type":"object"}"##,
+            ),
+            (
+                r#"{"allOf":[{"if":{},"then":{}}],"type":null}"#,
+                r#"{"allOf":[{"if":{},"then":{}}],"type":"object"}"#,
+            ),
+            (r#"{"type":["object","null"]}"#, r#"{"type":"object"}"#),
+            (r#"{"type":"OBJECT"}"#, r#"{"type":"object"}"#),
+            (r#"{"type":"dict"}"#, r#"{"type":"object"}"#),
+            ("{}", r#"{"type":"object"}"#),
+            ("null", r#"{"type":"object"}"#),
+            ("true", r#"{"type":"object"}"#),
+            ("[]", r#"{"type":"object"}"#),
+            (r#""object""#, r#"{"type":"object"}"#),
+            (
+                r#"{"type":"object","type":"object","a":1}"#,
+                r#"{"type":"object","a":1}"#,
+            ),
+        ] {
+            assert_eq!(mended(schema).as_deref(), Some(expected), "{schema}");
+        }
+        let missing = arguments(None).expect("mended").expect("changed");
+        assert_eq!(
+            missing,
+            (r#"{"type":"object"}"#.to_owned(), vec!["is missing"])
+        );
+    }
+
+    #[test]
+    fn properties_and_required_are_of_the_types_that_clients_check() {
+        for (schema, expected) in [
+            (
+                r#"{"type":"object","properties":null,"required":null}"#,
+                r#"{"type":"object"}"#,
+            ),
+            (
+                r#"{"type":"object","properties":[],"required":"a"}"#,
+                r#"{"type":"object","properties":{}}"#,
+            ),
+            (
+                r#"{"type":"object","properties":["a"],"required":["a",null]}"#,
+                r#"{"type":"object","required":["a"]}"#,
+            ),
+            (
+                r#"{"type":"object","properties":{"a":true,"b":false,"c":{"n":1.50},"d":null,"e":"string"}}"#,
+                r#"{"type":"object","properties":{"a":{},"b":{"not":{}},"c":{"n":1.50},"d":{},"e":{}}}"#,
+            ),
+        ] {
+            assert_eq!(mended(schema).as_deref(), Some(expected), "{schema}");
+        }
+    }
+
+    #[test]
+    fn keywords_that_are_null_are_left_out_at_any_depth() {
+        assert_eq!(
+            mended(
+                r#"{"type":"object","title":null,"$defs":{"A":{"description":null,"enum":[null]}},"properties":{"a":{"anyOf":[{"format":null,"type":"null"},null],"default":null},"default":{"items":{"minLength":null}}},"additionalProperties":null}"#
+            )
+            .as_deref(),
+            Some(
+                r#"{"type":"object","$defs":{"A":{"enum":[null]}},"properties":{"a":{"anyOf":[{"type":"null"}],"default":null},"default":{"items":{}}}}"#
+            )
+        );
+        let deep = format!(
+            "{}null{}",
+            r#"{"type":"object","items":"#.repeat(100),
+            "}".repeat(100)
+        );
+        let _ = mended(&deep);
+    }
+
+    #[test]
+    fn an_output_schema_is_one_of_an_object_or_left_out() {
+        let legacy = |schema| output(schema, Era::Legacy).map(|it| it.map(|(schema, _)| schema));
+        assert_eq!(legacy(r#"{"type":"object"}"#), Ok(None));
+        assert_eq!(
+            legacy(r#"{"anyOf":[{"type":"object"}]}"#),
+            Ok(Some(
+                r#"{"anyOf":[{"type":"object"}],"type":"object"}"#.to_owned()
+            ))
+        );
+        for wrong in ["null", "true", "[]", "{}", r#"{"type":"array"}"#, "7"] {
+            assert!(legacy(wrong).is_err(), "{wrong}");
+        }
+        let modern = |schema| output(schema, Era::Modern).map(|it| it.map(|(schema, _)| schema));
+        for right in ["true", "{}", r#"{"type":"array"}"#, r#"{"anyOf":[]}"#] {
+            assert_eq!(modern(right), Ok(None), "{right}");
+        }
+        assert_eq!(
+            modern(r#"{"type":"array","items":null}"#),
+            Ok(Some(r#"{"type":"array"}"#.to_owned()))
+        );
+        assert!(modern("null").is_err());
+    }
+}
