@@ -17,8 +17,10 @@ mod index;
 mod key;
 mod members;
 pub(crate) mod notification;
+pub(crate) mod plain;
 #[cfg(test)]
 mod properties;
+mod received;
 mod request;
 mod request_error;
 mod response;
@@ -34,6 +36,7 @@ use index::Index;
 pub(crate) use key::Key;
 pub(crate) use members::Members;
 pub(crate) use notification::Notification;
+pub(crate) use received::received;
 pub(crate) use request::{Request, Unreadable};
 pub(crate) use request_error::RequestError;
 pub(crate) use response::{Response, ResponseOutcome, RpcError};

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::SERVER_INFO;
+use super::{SERVER_INFO, nulls};
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::protocol::{CacheScope, ServerInfo};
 
@@ -26,11 +26,17 @@ pub(crate) fn declares(opening: &ServerInfo, path: &[&str]) -> bool {
     found.is_some_and(|it| !matches!(it, "false" | "null"))
 }
 
+/// What the server said, without members that are `null`.
+fn said(result: &Bytes) -> Cow<'_, str> {
+    let text = String::from_utf8_lossy(result);
+    nulls::of_opening(&text).map_or(text, Cow::Owned)
+}
+
 /// The result of `initialize`, in the version that was settled with the client.
 pub(crate) fn initialize(opening: &ServerInfo, version: &str) -> Bytes {
     let version = MemberEdit::Set("protocolVersion", format!("\"{version}\"").into());
     let result = match opening {
-        ServerInfo::Legacy(result) => spans::edit(&String::from_utf8_lossy(result), &[version]),
+        ServerInfo::Legacy(result) => spans::edit(&said(result), &[version]),
         ServerInfo::Modern(result) => {
             let mut changes: Vec<_> = ["supportedVersions", "resultType", "ttlMs", "cacheScope"]
                 .map(MemberEdit::Remove)
@@ -38,7 +44,7 @@ pub(crate) fn initialize(opening: &ServerInfo, version: &str) -> Bytes {
             changes.push(version);
             changes.push(MemberEdit::Default("capabilities", Cow::Borrowed("{}")));
             // A handshake has a place of its own for who the server is.
-            let result = String::from_utf8_lossy(result);
+            let result = said(result);
             let meta = spans::find(&result, "_meta");
             let info = meta.and_then(|meta| spans::find(meta, SERVER_INFO));
             if let Some(meta) = meta {
@@ -65,7 +71,7 @@ pub(crate) fn discover(opening: &ServerInfo, versions: &[&str], scope: CacheScop
         MemberEdit::Set("cacheScope", scope.into()),
     ];
     let (ServerInfo::Legacy(result) | ServerInfo::Modern(result)) = opening;
-    let result = String::from_utf8_lossy(result);
+    let result = said(result);
     match opening {
         ServerInfo::Modern(_) => {
             changes.push(MemberEdit::Default(

@@ -369,10 +369,13 @@ async fn open_session(
             body: opened.body,
         });
     };
-    let body = match tasks::not_offered(&opened.message) {
-        None => opened.body,
-        Some(message) if headers::kind(&opened.headers) == headers::BodyKind::Json => message,
-        Some(message) => frame::message(None, &message),
+    let message = tasks::not_offered(&opened.message);
+    let message = message.unwrap_or_else(|| opened.message.clone());
+    let (message, _) = tap::read_plain(message, Some(id));
+    let body = match headers::kind(&opened.headers) {
+        _ if message == opened.message => opened.body,
+        headers::BodyKind::Json => message,
+        _ => frame::message(None, &message),
     };
     if !served(cx.caller, version) {
         let failure = Failure::Malformed("its protocol version is not served on this listener");

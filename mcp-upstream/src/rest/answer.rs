@@ -78,7 +78,7 @@ fn value(result: &Bytes) -> Result<Result<Bytes, failure::Failed>, CallError> {
     };
     let blocks = blocks.ok_or_else(|| odd("its content is no list"))?;
     match spans::member(object, "isError").map(RawValue::get) {
-        None | Some("false") => {}
+        None | Some("false" | "null") => {}
         Some("true") => return Ok(Err(failure::Failed::saying(object, &blocks))),
         Some(_) => return Err(odd("its isError is neither true nor false")),
     }

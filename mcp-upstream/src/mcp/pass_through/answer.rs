@@ -24,6 +24,7 @@ use super::headers::{self, BodyKind};
 use super::pending::Pending;
 use super::tap::{self, LongMessage, Said};
 use crate::engine::{CallSecrets, timed_out};
+use crate::jsonrpc::received;
 use crate::reply::{Head, Reply};
 use crate::stream::frame;
 use crate::upstream::http::port::{BackendResponse, BodyError, ResponseBody};
@@ -186,7 +187,9 @@ fn whole_message(
     if asked && body.trim_ascii().is_empty() {
         return pending.fail(&Failure::Malformed("it is empty"));
     }
-    match tap::read(&body, pending.id()) {
+    let (read, said) = tap::read_plain(body, pending.id());
+    body = read;
+    match said {
         Said::Answer(status) => {
             if status != "ok" {
                 body = pending.secrets().hide_in(body);
@@ -196,9 +199,9 @@ fn whole_message(
             }
             pending.finish(Ok(status));
         }
-        Said::Foreign => return pending.fail(&Failure::Foreign),
+        Said::Foreign => return pending.fail(&Failure::Foreign(received(&body))),
         Said::Question | Said::Other if asked => {
-            return pending.fail(&Failure::Malformed("it answers nothing"));
+            return pending.fail(&Failure::NoAnswer(received(&body)));
         }
         Said::Question | Said::Other => pending.finish(Ok("ok")),
     }
@@ -401,22 +404,22 @@ impl EventFlow {
     /// what happens before the answer. The end of an event that was passed on in parts stays as it is.
     fn heard(&mut self, event: Bytes) -> Bytes {
         let is_whole = self.long.is_none();
-        let said = self.hear(&event);
+        let (event, said) = self.hear(event);
         match is_whole {
             true => without_secrets(event, said, self.pending.secrets()),
             false => event,
         }
     }
 
-    fn hear(&mut self, event: &[u8]) -> Said {
-        let fields = events::fields(event);
+    fn hear(&mut self, mut event: Bytes) -> (Bytes, Said) {
+        let fields = events::fields(&event);
         if let Some(id) = fields.id {
             self.resumable = true;
             self.pending.may_be_resumed(id);
         }
-        let said = match self.long.take() {
+        let mut said = match self.long.take() {
             Some(mut long) => {
-                long.push(event);
+                long.push(&event);
                 long.end()
             }
             None => match &fields.data {
@@ -424,6 +427,13 @@ impl EventFlow {
                 None => Said::Other,
             },
         };
+        if fields.data.is_some() && said.may_be_odd() {
+            event = events::with_data(event.clone(), |data| {
+                let (data, plain) = tap::read_plain(data, self.pending.id());
+                said = plain;
+                data
+            });
+        }
         match said {
             Said::Answer(status) => {
                 self.answered = true;
@@ -433,7 +443,7 @@ impl EventFlow {
             // An answer that nobody waits for is no harm in a stream.
             Said::Other | Said::Foreign => {}
         }
-        said
+        (event, said)
     }
 
     /// The stream cannot go on. Its client is told so in an event where nothing better can happen: a stream that can be
@@ -502,8 +512,9 @@ pub(super) async fn whole(
             let Some(data) = events::fields(&event).data else {
                 continue;
             };
-            if matches!(tap::read(&data, None), Said::Answer(_)) {
-                let message = Bytes::copy_from_slice(&data);
+            let data = Bytes::copy_from_slice(&data);
+            let (message, said) = tap::read_plain(data, None);
+            if matches!(said, Said::Answer(_)) {
                 return Ok((passed.freeze(), message));
             }
         }

@@ -30,8 +30,10 @@ pub(super) enum Failure {
     Redirect(StatusCode, String),
     /// The answer is none of MCP.
     Malformed(&'static str),
-    /// The answer is the answer to another request.
-    Foreign,
+    /// The answer belongs to another request, in words for the answer received.
+    Foreign(String),
+    /// The answer is no response, in words for the message received.
+    NoAnswer(String),
     /// The answer broke off.
     Body(BodyError),
     /// A bound of the gateway was reached.
@@ -52,7 +54,7 @@ impl Failure {
     /// How the call is counted.
     pub(super) fn code(&self) -> CallErrorCode {
         match self {
-            Self::NoBackend | Self::SessionEnded | Self::Foreign => {
+            Self::NoBackend | Self::SessionEnded | Self::Foreign(_) => {
                 CallErrorCode::WorkerUnavailable
             }
             Self::Send(error) => match error.kind {
@@ -65,7 +67,11 @@ impl Failure {
             Self::Status(StatusCode::TOO_MANY_REQUESTS, _) => CallErrorCode::RateLimited,
             Self::Status(StatusCode::SERVICE_UNAVAILABLE, _) => CallErrorCode::WorkerUnavailable,
             Self::Body(BodyError::Timeout(_)) => CallErrorCode::ExecutionTimeout,
-            Self::Status(..) | Self::Redirect(..) | Self::Malformed(_) | Self::Body(_) => {
+            Self::Status(..)
+            | Self::Redirect(..)
+            | Self::Malformed(_)
+            | Self::NoAnswer(_)
+            | Self::Body(_) => {
                 CallErrorCode::UpstreamError
             }
             Self::Refused(error) => error.code,
@@ -78,7 +84,7 @@ impl Failure {
             (Self::Send(error), CallErrorCode::WorkerUnavailable) if !error.unsent => {
                 StatusCode::BAD_GATEWAY
             }
-            (Self::Foreign, _) => StatusCode::BAD_GATEWAY,
+            (Self::Foreign(_), _) => StatusCode::BAD_GATEWAY,
             (_, CallErrorCode::WorkerUnavailable) => StatusCode::SERVICE_UNAVAILABLE,
             (_, CallErrorCode::RateLimited) => StatusCode::TOO_MANY_REQUESTS,
             (_, CallErrorCode::MissingCredential) => StatusCode::FORBIDDEN,
@@ -110,7 +116,9 @@ impl Failure {
                 status.as_u16()
             ),
             Self::Malformed(reason) => format!("gave an answer that is none of MCP: {reason}"),
-            Self::Foreign => "answered something else than the request".into(),
+            Self::Foreign(received) | Self::NoAnswer(received) => {
+                format!("answered with {received}")
+            }
             Self::Body(error @ BodyError::Coding(_)) => {
                 format!("sent an answer that cannot be read: {error}")
             }
@@ -224,7 +232,7 @@ mod tests {
                 502,
                 "upstream_error",
             ),
-            (Failure::Foreign, 502, "worker_unavailable"),
+            (Failure::Foreign("{}".into()), 502, "worker_unavailable"),
             (Failure::Body(BodyError::Cut), 502, "upstream_error"),
             (Failure::SessionEnded, 404, "session_not_found"),
         ] {

@@ -6,13 +6,14 @@
 
 use std::sync::LazyLock;
 
+use bytes::Bytes;
 use memchr::memmem::Finder;
 use serde::de::IgnoredAny;
 use tooldock_workers::json;
 
 use crate::engine::UpstreamReply;
 use crate::jsonrpc::splice::span;
-use crate::jsonrpc::{self, Body, Message, Response};
+use crate::jsonrpc::{self, Body, Message, Response, plain};
 
 const IS_ERROR_KEY: &[u8] = b"\"isError\"";
 const ERROR_KEY: &[u8] = b"\"error\"";
@@ -38,6 +39,18 @@ pub(super) enum Said {
     Foreign,
     /// Anything else.
     Other,
+}
+
+impl Said {
+    /// Whether the message may say something else once it is rewritten ([`read_plain`]).
+    pub(super) fn may_be_odd(self) -> bool {
+        match self {
+            Self::Foreign | Self::Other => true,
+            // An error of `null` beside a result reads like an error.
+            Self::Answer(status) => status == "upstream_error",
+            Self::Question => false,
+        }
+    }
 }
 
 /// Reads a whole message. `asked` is the raw id of the request that is to be answered, where that counts.
@@ -72,7 +85,7 @@ pub(super) fn read(text: &[u8], asked: Option<&str>) -> Said {
             let message = members.message();
             let (Ok(part) | Err(part)) = outcome;
             let response = Response::new(
-                bytes::Bytes::copy_from_slice(message.as_bytes()),
+                Bytes::copy_from_slice(message.as_bytes()),
                 span(message, id),
                 span(message, part.get()),
                 outcome.is_err(),
@@ -82,6 +95,23 @@ pub(super) fn read(text: &[u8], asked: Option<&str>) -> Said {
         // An error about a request that the server could not read has no id.
         Err(_) if ERROR.find(text).is_some() => Said::Answer("upstream_error"),
         Ok(_) | Err(_) => Said::Other,
+    }
+}
+
+/// Reads a whole message, and rewrites one that is odd and clear: without members that are `null` where they may be absent,
+/// and with the id of its request in that request's own spelling.
+pub(super) fn read_plain(text: Bytes, asked: Option<&str>) -> (Bytes, Said) {
+    let said = read(&text, asked);
+    if !said.may_be_odd() {
+        return (text, said);
+    }
+    let plain = std::str::from_utf8(&text).ok();
+    match plain.and_then(|text| plain::plain(text, asked)) {
+        Some(plain) => {
+            let said = read(plain.as_bytes(), asked);
+            (plain.into(), said)
+        }
+        None => (text, said),
     }
 }
 
@@ -227,6 +257,39 @@ mod tests {
         ] {
             assert_eq!(read(text.as_bytes(), None), said, "{text}");
         }
+    }
+
+    #[test]
+    fn an_answer_that_is_odd_and_clear_is_rewritten() {
+        let read = |text: &'static str, asked| {
+            let (text, said) = read_plain(Bytes::from_static(text.as_bytes()), Some(asked));
+            (String::from_utf8(text.to_vec()).expect("UTF-8"), said)
+        };
+        for (odd, asked, plain, status) in [
+            (
+                r#"{"jsonrpc":"2.0","id":"5","result":{"x":null}}"#,
+                "5",
+                r#"{"jsonrpc":"2.0","id":5,"result":{"x":null}}"#,
+                "ok",
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":5,"result":{"isError":true},"error":null}"#,
+                "5",
+                r#"{"jsonrpc":"2.0","id":5,"result":{"isError":true}}"#,
+                "tool_error",
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":5,"method":null,"result":null,"error":{"code":-1}}"#,
+                r#""5""#,
+                r#"{"jsonrpc":"2.0","id":"5","error":{"code":-1}}"#,
+                "upstream_error",
+            ),
+        ] {
+            let plain = (plain.to_owned(), Said::Answer(status));
+            assert_eq!(read(odd, asked), plain, "{odd}");
+        }
+        let foreign = r#"{"jsonrpc":"2.0","id":"6","result":{}}"#;
+        assert_eq!(read(foreign, "5"), (foreign.to_owned(), Said::Foreign));
     }
 
     #[test]

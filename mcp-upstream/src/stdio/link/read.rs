@@ -23,8 +23,8 @@ use super::tokens::is_task;
 use super::{Closed, NotificationSink, write};
 use crate::jsonrpc::splice::{self, Edit, span};
 use crate::jsonrpc::{
-    self, Key, Members, Message, Notification, ProtocolViolation, RawId, RequestError, Response,
-    RpcError, ServerRequest,
+    self, Invalid, Key, Members, Message, Notification, ProtocolViolation, RawId, RequestError,
+    Response, RpcError, ServerRequest, plain,
 };
 use crate::protocol::code;
 use crate::stdio::wire::{End, IdScan, Line, Lines};
@@ -174,7 +174,35 @@ pub(super) fn handle(
     let Ok(text) = std::str::from_utf8(line) else {
         return Err(senseless(shared, line));
     };
-    match jsonrpc::message(text) {
+    let message = jsonrpc::message(text);
+    if is_odd(&message)
+        && let Some(plain) = plain::plain(text, None)
+    {
+        let line = Bytes::from(plain);
+        let text = std::str::from_utf8(&line).unwrap_or_default();
+        return take(shared, (&line, text), jsonrpc::message(text), answers);
+    }
+    take(shared, (line, text), message, answers)
+}
+
+/// Whether a message may be one that is read once it is rewritten.
+fn is_odd(message: &Result<Message<'_>, Invalid<'_>>) -> bool {
+    match message {
+        Ok(Message::Response { id, .. }) => id.parse::<u64>().is_err(),
+        Ok(Message::Notification { members, .. } | Message::Request { members, .. }) => {
+            members.raw(Key::Params) == Some("null")
+        }
+        Err(_) => true,
+    }
+}
+
+fn take(
+    shared: &Arc<Shared>,
+    (line, text): (&Bytes, &str),
+    message: Result<Message<'_>, Invalid<'_>>,
+    answers: &mut Batch,
+) -> Result<(), ProtocolViolation> {
+    match message {
         Ok(Message::Response { id, outcome, .. }) => {
             respond(shared, answers, (line, text), id, outcome)
         }
@@ -189,7 +217,7 @@ pub(super) fn handle(
             (RequestError::Parse(_), _) => Err(senseless(shared, line)),
             // A method that is no string is still no answer.
             (_, Some(id)) if !text.contains("\"method\"") => {
-                fail(shared, number(id));
+                fail(shared, number(id), &invalid.failure.message());
                 Err(ProtocolViolation::NotAMessage)
             }
             (failure, Some(id)) if is_request(text) => {
@@ -236,17 +264,27 @@ fn senseless(shared: &Shared, line: &[u8]) -> ProtocolViolation {
     }
     let mut scan = IdScan::default();
     scan.feed(line);
-    fail(shared, scan.answered());
+    fail(shared, scan.answered(), &fault(line));
     ProtocolViolation::NotAMessage
 }
 
-fn fail(shared: &Shared, id: Option<u64>) {
+/// The reason why an answer cannot be read, without any of its text.
+fn fault(line: &[u8]) -> String {
+    let size = line.len();
+    match serde_json::from_slice::<serde::de::IgnoredAny>(line) {
+        Err(error) if error.is_eof() => format!("it was cut after {size} bytes"),
+        Err(error) => format!("its {size} bytes are no JSON ({error})"),
+        Ok(_) => "a key is there twice, or it is nested too deep".into(),
+    }
+}
+
+fn fail(shared: &Shared, id: Option<u64>, fault: &str) {
     if let Some(Ok(entry)) = id.map(|id| shared.take(id)) {
         entry.reply.end(Err(CallError::new(
             CallErrorCode::UpstreamError,
             format!(
-                "the server of namespace {} gave an answer that is no JSON-RPC response",
-                shared.namespace
+                "the server of namespace {} gave an answer that is no JSON-RPC response: {}",
+                shared.namespace, fault
             ),
         )));
     }
@@ -270,8 +308,9 @@ fn too_large(size: u64, max: u64) -> CallError {
     )
 }
 
+/// The number of a call in an id or a progress token, however the server spells it.
 fn number(raw: &str) -> Option<u64> {
-    raw.parse().ok()
+    plain::call_number(raw)
 }
 
 fn ignored(unmatched: Unmatched) -> ProtocolViolation {

@@ -5,6 +5,8 @@
 
 use memchr::memchr2;
 
+use crate::jsonrpc::plain::call_number;
+
 /// The longest number, and the longest name, that is looked at.
 const CAPTURE_MAX: usize = 20;
 
@@ -53,7 +55,7 @@ impl IdScan {
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
         while let Some((&byte, rest)) = bytes.split_first() {
             // Most of a long line is long strings.
-            if self.in_string && !self.escaped && !self.is_name() {
+            if self.in_string && !self.escaped && !self.is_kept() {
                 match memchr2(b'"', b'\\', bytes) {
                     Some(0) => {}
                     Some(skipped) => {
@@ -82,6 +84,11 @@ impl IdScan {
         self.depth == 1 && !self.in_value
     }
 
+    /// Whether the bytes of a string are looked at: a name, or an id that is a number in a string.
+    fn is_kept(&self) -> bool {
+        self.depth == 1 && (!self.in_value || self.is_id)
+    }
+
     fn step(&mut self, byte: u8) {
         if self.in_string {
             self.step_in_string(byte);
@@ -91,7 +98,7 @@ impl IdScan {
             b'"' => {
                 self.in_string = true;
                 self.capture = Capture::default();
-                self.capture.unfit = !self.is_name();
+                self.capture.unfit = !self.is_kept();
             }
             b'{' | b'[' => {
                 self.depth += 1;
@@ -129,7 +136,7 @@ impl IdScan {
                 self.is_id = self.capture.text() == Some("id");
                 self.has_method |= self.capture.text() == Some("method");
             }
-        } else if self.is_name() {
+        } else if self.is_kept() {
             self.capture.push(byte);
         }
     }
@@ -137,7 +144,7 @@ impl IdScan {
     fn value_ends(&mut self) {
         if self.depth == 1 && self.is_id && self.in_value {
             self.is_id = false;
-            let number = self.capture.text().and_then(|text| text.parse().ok());
+            let number = self.capture.text().and_then(call_number);
             self.id = self.id.or(number);
         }
     }
@@ -175,7 +182,11 @@ mod tests {
             ),
             (r#"{"a\\":"id","id":12"#, None),
             (r#"{"x":"id","y":12}"#, None),
-            (r#"{"id":"12","result":1}"#, None),
+            (r#"{"id":"12","result":1}"#, Some(12)),
+            (r#"{"result":"\"id\":3","id": "12" }"#, Some(12)),
+            (r#"{"id":12.0,"result":1}"#, Some(12)),
+            (r#"{"id":"a12","result":1}"#, None),
+            (r#"{"id":"1\u0032","result":1}"#, None),
             (r#"{"id":{"id":12},"result":1}"#, None),
             (r#"{"id":12,"method":"sampling/createMessage"}"#, None),
             (r#"{"id":99999999999999999999999,"result":1}"#, None),

@@ -17,7 +17,7 @@ use super::isolation::{Place, may_ask};
 use super::task_names::TaskNames;
 use super::{ExternalServers, Leased, Requester, Whose, catalogue, subscriptions, tasks};
 use crate::bridge::params::{self, ClientMetadata};
-use crate::bridge::{reply, rounds, state};
+use crate::bridge::{nulls, reply, rounds, state};
 use crate::catalogue::{Access, ListKind, PageKey};
 use crate::engine::{CallFacts, Peer, UpstreamCall, UpstreamReply, Work};
 use crate::heavy_work;
@@ -304,7 +304,11 @@ impl ServerCall {
         let answer = self.with_tasks(leased, answer);
         let answer = match ListKind::of(&self.facts.method) {
             Some(kind) => self.mended(kind, opening, answer),
-            None => answer,
+            None if answer.is_error() => answer,
+            None => match nulls::of_result(&self.facts.method, opening.era(), answer.payload()) {
+                Some(result) => answer.with_payload(result.into()),
+                None => answer,
+            },
         };
         // A principal's list is nobody else's; and none of these is kept where it is not everybody's.
         if leased.place.key == ConnectionKey::Shared

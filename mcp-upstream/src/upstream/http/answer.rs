@@ -11,6 +11,7 @@ use tooldock_workers::remote::RemoteServer;
 
 use super::port::{BackendResponse, BodyError, SendError, SendErrorKind};
 use crate::call_error::retry_seconds;
+use crate::jsonrpc::plain::call_number;
 use crate::jsonrpc::{self, Message};
 
 /// When to try again what a backend could not do now, where it does not say.
@@ -135,7 +136,7 @@ impl<'a> CountedBody<'a> {
 
 /// Whether a body answers the request of that id.
 pub(super) fn answers(body: &[u8], id: u64) -> bool {
-    answered(body).is_some_and(|answered| answered.parse() == Ok(id))
+    answered(body).is_some_and(|answered| call_number(answered) == Some(id))
 }
 
 /// The id, raw JSON, of the request that a body answers.

@@ -37,6 +37,8 @@ use super::port::{Backend, BackendRequest, BackendResponse, Departure, SendError
 use super::reached::Reached;
 use super::{listen, sse, stream};
 use crate::catalogue::Catalogue;
+use crate::jsonrpc;
+use crate::jsonrpc::plain::call_number;
 use crate::protocol::ProtocolVersion;
 use crate::stdio::link::{Incoming, Transport, Unsent};
 
@@ -294,9 +296,12 @@ impl Session {
                     return Err(failed);
                 }
                 if status == StatusCode::OK || answer::answers(&body, id) {
-                    self.incoming.message(body);
+                    self.incoming.message(body.clone());
                     return match self.incoming.is_awaited(id) {
-                        true => Err(self.broken("answered something else than the request")),
+                        true => {
+                            let received = jsonrpc::received(&body);
+                            Err(self.broken(&format!("answered with {received}")))
+                        }
                         false => Ok(()),
                     };
                 }
@@ -454,7 +459,7 @@ impl Session {
     /// The failure of a request whose answer says that the backend does not know the session; `None` for other answers.
     fn without_session(&self, status: StatusCode, body: &[u8], id: Option<u64>) -> Option<Failed> {
         self.id.get()?;
-        let is_own = |answered: &str| id.is_some_and(|id| answered.parse() == Ok(id));
+        let is_own = |answered: &str| id.is_some_and(|id| call_number(answered) == Some(id));
         match answer::session_verdict(status, body, is_own) {
             SessionVerdict::Known => None,
             SessionVerdict::Unknown => Some(self.session_is_gone()),

@@ -343,7 +343,7 @@ async fn each_failure_of_a_backend_is_a_typed_error_and_only_what_never_ran_may_
             Box::new(|_| Ok(json(&json!({ "jsonrpc": "2.0", "id": 7, "result": {} })))),
             WorkerUnavailable,
             false,
-            "something else",
+            "answered with the id 7, which is not that of the request",
         ),
         (
             "a huge body",

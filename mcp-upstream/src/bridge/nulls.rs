@@ -1,0 +1,166 @@
+//! Optional members of results that a server wrote as `null`: no revision allows that, and strict clients refuse the whole
+//! result for one. What a tool says of itself, in `structuredContent` and `_meta`, stays as it is.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+use serde_json::value::RawValue;
+
+use crate::jsonrpc::spans::{self, MemberEdit};
+use crate::protocol::Era;
+
+/// Members of results and of their parts that may be absent.
+const OPTIONAL: [&str; 17] = [
+    "_meta",
+    "annotations",
+    "audience",
+    "blob",
+    "content",
+    "description",
+    "icons",
+    "isError",
+    "lastModified",
+    "mimeType",
+    "priority",
+    "resultType",
+    "size",
+    "structuredContent",
+    "text",
+    "title",
+    "websiteUrl",
+];
+/// Members that hold further parts: one, or a list.
+const PARTS: [&str; 5] = ["annotations", "content", "contents", "messages", "resource"];
+/// The deepest part of a result: an annotation of what a message of a prompt embeds.
+const DEPTH_MAX: usize = 5;
+
+/// Whether some text may hold `null`. Most results do not.
+fn may_hold_null(text: &[u8]) -> bool {
+    static NULL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("null"));
+    NULL.find(text).is_some()
+}
+
+/// The result of a call, a prompt or a resource without optional members that are `null`; `None` where it has none. `era` is
+/// the server's: in 2026-07-28 `structuredContent` may be `null`.
+pub(crate) fn of_result(method: &str, era: Era, result: &[u8]) -> Option<String> {
+    let is_known = matches!(method, "tools/call" | "prompts/get" | "resources/read");
+    if !is_known || !may_hold_null(result) {
+        return None;
+    }
+    part(std::str::from_utf8(result).ok()?, era, 0)
+}
+
+fn part(object: &str, era: Era, depth: usize) -> Option<String> {
+    let members = spans::members(object)?;
+    let mut changes = Vec::new();
+    for (key, value) in &members {
+        let key: &str = key;
+        let is_value = era == Era::Modern && key == "structuredContent";
+        if *value == "null" && OPTIONAL.contains(&key) && !is_value {
+            changes.push(MemberEdit::Remove(key));
+        } else if depth < DEPTH_MAX && PARTS.contains(&key) && may_hold_null(value.as_bytes()) {
+            let changed = match value.as_bytes().first() {
+                Some(b'{') => part(value, era, depth + 1),
+                Some(b'[') => list(value, era, depth + 1),
+                _ => None,
+            };
+            changes.extend(changed.map(|it| MemberEdit::Set(key, it.into())));
+        }
+    }
+    (!changes.is_empty()).then(|| spans::edit(object, &changes))
+}
+
+fn list(parts: &str, era: Era, depth: usize) -> Option<String> {
+    let all: Vec<&RawValue> = serde_json::from_str(parts).ok()?;
+    let changed: Vec<_> = all.iter().map(|it| part(it.get(), era, depth)).collect();
+    if changed.iter().all(Option::is_none) {
+        return None;
+    }
+    let each = all.iter().zip(&changed);
+    let each: Vec<&str> = each
+        .map(|(before, after)| after.as_deref().unwrap_or(before.get()))
+        .collect();
+    Some(format!("[{}]", each.join(",")))
+}
+
+/// What a server says of itself without members that are `null`: its capabilities, each one's switches, and its name;
+/// `None` where it has none.
+pub(super) fn of_opening(result: &str) -> Option<String> {
+    if !may_hold_null(result.as_bytes()) {
+        return None;
+    }
+    without(result, &["capabilities", "serverInfo"], |part| {
+        let all: Vec<_> = spans::members(part)?.into_iter().map(|it| it.0).collect();
+        let names: Vec<&str> = all.iter().map(|it| &**it).collect();
+        without(part, &names, |inner| without(inner, &[], |_| None))
+    })
+}
+
+/// An object without members that are `null`, these of its members changed; `None` where nothing changes.
+fn without(
+    object: &str,
+    inside: &[&str],
+    change: impl Fn(&str) -> Option<String>,
+) -> Option<String> {
+    let members = spans::members(object)?;
+    let mut changes = Vec::new();
+    for (key, value) in &members {
+        if *value == "null" {
+            changes.push(MemberEdit::Remove(key));
+        } else if inside.contains(&&**key) {
+            changes.extend(change(value).map(|it| MemberEdit::Set(key, it.into())));
+        }
+    }
+    (!changes.is_empty()).then(|| spans::edit(object, &changes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn optional_members_that_are_null_are_left_out_of_results() {
+        for (method, odd, expected) in [
+            (
+                "tools/call",
+                r#"{"content":[{"type":"text","text":"a","annotations":null,"_meta":null},{"type":"text","text":"b","annotations":{"audience":null,"priority":1.50}}],"structuredContent":null,"isError":null,"_meta":null}"#,
+                r#"{"content":[{"type":"text","text":"a"},{"type":"text","text":"b","annotations":{"priority":1.50}}]}"#,
+            ),
+            (
+                "prompts/get",
+                r#"{"description":null,"messages":[{"role":"user","content":{"type":"resource","resource":{"uri":"a://b","text":"x","mimeType":null}}}]}"#,
+                r#"{"messages":[{"role":"user","content":{"type":"resource","resource":{"uri":"a://b","text":"x"}}}]}"#,
+            ),
+            (
+                "resources/read",
+                r#"{"contents":[{"uri":"a://b","mimeType":null,"text":"null","blob":null}]}"#,
+                r#"{"contents":[{"uri":"a://b","text":"null"}]}"#,
+            ),
+        ] {
+            let found = of_result(method, Era::Legacy, odd.as_bytes());
+            assert_eq!(found.as_deref(), Some(expected), "{odd}");
+        }
+        for right in [
+            r#"{"content":[{"type":"text","text":"null"}],"structuredContent":{"text":null,"content":[{"_meta":null}]},"_meta":{"a":null},"x":null}"#,
+            r#"{"content":[],"content":null}"#,
+            "null",
+        ] {
+            assert_eq!(
+                of_result("tools/call", Era::Legacy, right.as_bytes()),
+                None,
+                "{right}"
+            );
+        }
+        let null = br#"{"content":[],"structuredContent":null}"#;
+        assert_eq!(of_result("tools/call", Era::Modern, null), None);
+        assert_eq!(of_result("x/own", Era::Legacy, br#"{"_meta":null}"#), None);
+    }
+
+    #[test]
+    fn a_server_says_of_itself_what_has_a_value() {
+        let odd = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":null,"x":1.50},"prompts":null},"serverInfo":{"name":"s","title":null},"instructions":null}"#;
+        let plain = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"x":1.50}},"serverInfo":{"name":"s"}}"#;
+        assert_eq!(of_opening(odd).as_deref(), Some(plain));
+        assert_eq!(of_opening(plain), None);
+    }
+}

@@ -1,0 +1,166 @@
+//! Messages of servers that are odd and clear, in the form that every reader takes.
+//!
+//! Some libraries write each optional member, as `null` where it has no value, and some write the number of a request as
+//! a string. Official clients take both. Such a message is rewritten once, before it is read again; a message that is
+//! fine never gets here.
+
+use serde_json::value::RawValue;
+
+use super::spans::{self, MemberEdit};
+
+/// The number of a request of the gateway's own, in the raw id of an answer: `5`, `5.0` or `"5"`. The gateway gives out
+/// numbers alone, so that no two of them are spelled alike.
+#[inline]
+pub(crate) fn call_number(id: &str) -> Option<u64> {
+    id.parse().ok().or_else(|| spelled_otherwise(id))
+}
+
+#[cold]
+fn spelled_otherwise(id: &str) -> Option<u64> {
+    let inner = id.strip_prefix('"').and_then(|it| it.strip_suffix('"'));
+    let digits = inner.unwrap_or(id);
+    let digits = match digits.split_once('.') {
+        Some((whole, rest)) if !rest.is_empty() && rest.bytes().all(|it| it == b'0') => whole,
+        Some(_) => return None,
+        None => digits,
+    };
+    // A sign is none of a request of ours.
+    let plain = digits.bytes().all(|it| it.is_ascii_digit());
+    digits.parse().ok().filter(|_| plain)
+}
+
+/// The message with the members left out that are `null` where they may be absent, and with the id of its request as that
+/// was sent. `asked` is the raw id of the request that waits for an answer; without it, a number that is spelled
+/// otherwise becomes one. `None` for a message that needs no change, and for text that is no object.
+pub(crate) fn plain(text: &str, asked: Option<&str>) -> Option<String> {
+    // The members are only found in text that is JSON.
+    serde_json::from_str::<&RawValue>(text).ok()?;
+    let members = spans::members(text)?;
+    let member = |name: &str| {
+        let found = members.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| *value)
+    };
+    let is_null = |name: &str| member(name) == Some("null");
+    let is_there = |name: &str| member(name).is_some_and(|value| value != "null");
+    let mut changes = Vec::new();
+    let mut remove = |name: &'static str| changes.push(MemberEdit::Remove(name));
+    let mut id = None;
+    if member("method").is_some_and(|it| it.starts_with('"')) {
+        for name in ["id", "params", "result", "error"] {
+            if is_null(name) {
+                remove(name);
+            }
+        }
+    } else {
+        for name in ["method", "params"] {
+            if is_null(name) {
+                remove(name);
+            }
+        }
+        match (is_null("result"), is_null("error")) {
+            (_, true) if member("result").is_some() => remove("error"),
+            (true, _) if is_there("error") => remove("result"),
+            _ => {}
+        }
+        id = member("id").and_then(|id| own_id(id, asked));
+    }
+    changes.extend(id.map(|id| MemberEdit::Set("id", id.into())));
+    (!changes.is_empty()).then(|| spans::edit(text, &changes))
+}
+
+/// The id in the spelling of the request, where the server spelled it otherwise.
+fn own_id(id: &str, asked: Option<&str>) -> Option<String> {
+    let own = match asked {
+        None => call_number(id)?.to_string(),
+        Some(asked) => {
+            let is_same = call_number(id).is_some_and(|it| call_number(asked) == Some(it));
+            is_same.then(|| asked.to_owned())?
+        }
+    };
+    (own != id).then_some(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_known_in_any_spelling() {
+        for id in ["5", "5.0", "5.00", r#""5""#, r#""5.0""#] {
+            assert_eq!(call_number(id), Some(5), "{id}");
+        }
+        for id in [
+            "",
+            "\"",
+            r#""""#,
+            r#""a""#,
+            "5.1",
+            "5.",
+            ".0",
+            "-5",
+            r#""+5""#,
+            "null",
+            r#"" 5""#,
+            "99999999999999999999999",
+        ] {
+            assert_eq!(call_number(id), None, "{id}");
+        }
+    }
+
+    #[test]
+    fn members_that_say_nothing_are_left_out() {
+        for (odd, expected) in [
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":{"a":null},"error":null}"#,
+                r#"{"jsonrpc":"2.0","id":1,"result":{"a":null}}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":"1","method":null,"params":null,"result":null,"error":{"code":-1}}"#,
+                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-1}}"#,
+            ),
+            (
+                r#"{"id":1,"result":null,"error":null}"#,
+                r#"{"id":1,"result":null}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":null,"method":"notifications/message","params":null,"result":null,"error":null}"#,
+                r#"{"jsonrpc":"2.0","method":"notifications/message"}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":"q","method":"roots/list","error":null}"#,
+                r#"{"jsonrpc":"2.0","id":"q","method":"roots/list"}"#,
+            ),
+        ] {
+            assert_eq!(plain(odd, None).as_deref(), Some(expected), "{odd}");
+        }
+        for right in [
+            r#"{"jsonrpc":"2.0","id":1,"result":null}"#,
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":-1,"data":null}}"#,
+            r#"{"jsonrpc":"2.0","id":null,"error":{"code":-1}}"#,
+            r#"{"jsonrpc":"2.0","id":"1","method":"ping"}"#,
+            r#"{"jsonrpc":"2.0","id":"a","result":{}}"#,
+            r#"{"id":1,"id":"2","result":{}}"#,
+            r#"{"id":1,"error":null"#,
+            "[]",
+            "null",
+        ] {
+            assert_eq!(plain(right, None), None, "{right}");
+        }
+    }
+
+    #[test]
+    fn an_answer_gets_the_id_of_its_request() {
+        let answer = |id| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
+        for (id, asked, own) in [
+            (r#""7""#, "7", "7"),
+            ("7", r#""7""#, r#""7""#),
+            ("7.0", "7", "7"),
+        ] {
+            let plain = plain(&answer(id), Some(asked));
+            assert_eq!(plain, Some(answer(own)), "{id} {asked}");
+        }
+        for (id, asked) in [("7", "7"), ("8", "7"), (r#""a""#, r#""b""#), ("null", "7")] {
+            assert_eq!(plain(&answer(id), Some(asked)), None, "{id} {asked}");
+        }
+    }
+}
