@@ -25,7 +25,7 @@ pub use nesting::{DEPTH_MAX, refused_nesting};
 pub use serve::{Aggregate, AggregateMember, Surroundings, namespace};
 pub use spec::{
     ActivationScope, ActivePatterns, AggregateOptions, AggregateSpec, InvalidActivePattern, Member,
-    MemberKind, Pin,
+    MemberKind, Pin, ToolNames,
 };
 
 /// `toolman:` — aggregates by namespace.

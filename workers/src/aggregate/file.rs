@@ -15,6 +15,7 @@ use toml::de::DeValue;
 
 use super::spec::{
     ActivationScope, ActivePatterns, AggregateOptions, AggregateSpec, Member, MemberKind, Pin,
+    ToolNames,
 };
 use crate::external::{InvalidServer, Isolation, Restart, StdioServerConfig};
 use crate::names::NamespaceName;
@@ -137,6 +138,12 @@ fn options(source: Source<'_>, keys: &mut Keys<'_>) -> Result<AggregateOptions, 
             ("process", ActivationScope::Process),
         ],
     )?;
+    let tool_names = choice(
+        source,
+        keys,
+        "tool_names",
+        &[("safe", ToolNames::Safe), ("as_is", ToolNames::AsIs)],
+    )?;
     let mut switch = |key, default| Ok::<_, String>(keys.switch(key)?.unwrap_or(default));
     Ok(AggregateOptions {
         activation_scope: scope,
@@ -146,6 +153,7 @@ fn options(source: Source<'_>, keys: &mut Keys<'_>) -> Result<AggregateOptions, 
         toolman_search: switch("toolman_search", defaults.toolman_search)?,
         toolman_call: switch("toolman_call", defaults.toolman_call)?,
         activation_schemas: keys.switch("activation_schemas")?,
+        tool_names: tool_names.unwrap_or_default(),
     })
 }
 

@@ -96,6 +96,19 @@ pub struct AggregateOptions {
     pub toolman_search: bool,
     /// Whether there is the tool `toolman_call`.
     pub toolman_call: bool,
+    /// Which characters the names of tools and prompts may have.
+    pub tool_names: ToolNames,
+}
+
+/// Which characters the names of an aggregate's tools and prompts may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ToolNames {
+    /// Letters and digits of ASCII, `_` and `-`, at most 64: the names that the APIs of models take. Every other
+    /// character becomes `_`.
+    #[default]
+    Safe,
+    /// Those of the servers.
+    AsIs,
 }
 
 /// Whose the active set is.
@@ -120,6 +133,7 @@ impl Default for AggregateOptions {
             token_estimates: true,
             toolman_search: false,
             toolman_call: false,
+            tool_names: ToolNames::default(),
         }
     }
 }

@@ -192,7 +192,10 @@ impl<'a> Asked<'a> {
         let mut reason = self.shown(&visible).unknown(name, resources);
         for slot in &self.live.slots {
             let label = slot.label();
-            if names::own(slot.prefix(), name).is_none() || slot.prefix().is_empty() {
+            let prefix = slot.prefix();
+            let safe = names::safe(prefix).unwrap_or_else(|| prefix.to_string());
+            let is_own = |prefix: &str| names::own(prefix, name).is_some();
+            if prefix.is_empty() || !(is_own(prefix) || is_own(&safe)) {
                 continue;
             }
             // Nothing is told of a namespace that is closed to the caller.

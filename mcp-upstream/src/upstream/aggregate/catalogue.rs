@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use serde_json::value::RawValue;
-use tooldock_workers::aggregate::{ActivePatterns, AggregateSpec};
+use tooldock_workers::aggregate::{ActivePatterns, AggregateSpec, ToolNames};
 
 use super::budget::Budget;
 use super::names;
@@ -67,6 +67,8 @@ pub(super) struct Entry {
     /// Its member's name for it, or URI.
     pub(super) own: Arc<str>,
     pub(super) published: Arc<str>,
+    /// Its name behind the prefix, where `published` has `_` for some of its characters.
+    pub(super) unsafe_name: Option<Arc<str>>,
     /// Its member's definition with the published name in it.
     pub(super) definition: String,
     /// Its description as the catalogue shows it, on one line.
@@ -120,6 +122,7 @@ impl Catalogue {
         let reserved: HashSet<_> = reserved.iter().copied().collect();
         // Names of servers that are away.
         let mut kept: HashSet<(u8, Arc<str>)> = HashSet::new();
+        let mut publisher = Publisher::new(spec.options.tool_names, offers, &reserved);
         for (member, offered) in offers.iter().enumerate() {
             let prefix = &offered.prefix;
             let Some(offer) = &offered.offer else {
@@ -133,7 +136,9 @@ impl Catalogue {
             ] {
                 for listed in list {
                     if !offered.now {
-                        kept.insert((kind.family(), published(kind, prefix, &listed.own).into()));
+                        if let Some(name) = publisher.name(kind, prefix, &listed.own) {
+                            kept.insert((kind.family(), name.published.into()));
+                        }
                         continue;
                     }
                     if let Some(why) = unfit(&listed.own) {
@@ -144,8 +149,18 @@ impl Catalogue {
                         continue;
                     }
                     let at = catalogue.entries.len();
-                    let entry = entry((kind, at), member, prefix, listed, &spec.active);
-                    if let Some(long) = names::prefixed_too_long(kind, prefix, &listed.own) {
+                    let Some(name) = publisher.name(kind, prefix, &listed.own) else {
+                        warnings.add(|| {
+                            let name = names::prefixed(prefix, &listed.own);
+                            format!("{name} of server {prefix:?} is left out: an earlier server has the name already")
+                        });
+                        continue;
+                    };
+                    let entry = entry((kind, at), member, name, listed, &spec.active);
+                    if let Some(own) = &entry.unsafe_name {
+                        let safe = &entry.published;
+                        warnings.add(|| format!("{own} is published as {safe}, since APIs of models take letters and digits of ASCII, _ and - in names (tool_names = \"safe\")"));
+                    } else if let Some(long) = names::prefixed_too_long(kind, prefix, &listed.own) {
                         let short = &entry.published;
                         warnings.add(|| format!("{long} has more than the 64 characters that all clients take; it is published as {short}"));
                     }
@@ -268,14 +283,90 @@ impl Warnings {
     }
 }
 
+/// The name of an entry.
+struct Name {
+    published: String,
+    /// The name behind its prefix, where another is published for its characters.
+    full: Option<String>,
+}
+
+/// Gives each entry the name under which it is published.
+struct Publisher {
+    names: ToolNames,
+    /// Names that are published as they are, of all offers.
+    plain: HashSet<(u8, String)>,
+    /// Names that were given in the place of others, and those others.
+    given: HashSet<(u8, String)>,
+    replaced: HashSet<(u8, String)>,
+}
+
+impl Publisher {
+    fn new(names: ToolNames, offers: &[Offered], reserved: &HashSet<&str>) -> Self {
+        let own = reserved
+            .iter()
+            .map(|name| (Kind::Tool.family(), (*name).to_owned()));
+        let mut plain: HashSet<_> = own.collect();
+        for offered in offers.iter().filter(|_| names == ToolNames::Safe) {
+            let Some(offer) = &offered.offer else {
+                continue;
+            };
+            for (kind, list) in [(Kind::Tool, &offer.tools), (Kind::Prompt, &offer.prompts)] {
+                for listed in list {
+                    let full = names::prefixed(&offered.prefix, &listed.own);
+                    if names::safe(&full).is_none() {
+                        let published = names::short(&full).unwrap_or(full);
+                        plain.insert((kind.family(), published));
+                    }
+                }
+            }
+        }
+        Self {
+            names,
+            plain,
+            given: HashSet::new(),
+            replaced: HashSet::new(),
+        }
+    }
+
+    /// The name of an entry; `None` where an earlier entry has the same one, which cannot be published as it is.
+    fn name(&mut self, kind: Kind, prefix: &str, own: &str) -> Option<Name> {
+        let full = names::prefixed(prefix, own);
+        let is_name = matches!(kind, Kind::Tool | Kind::Prompt);
+        let safe = match is_name && self.names == ToolNames::Safe {
+            true => names::safe(&full),
+            false => None,
+        };
+        let Some(safe) = safe else {
+            let short = is_name.then(|| names::short(&full)).flatten();
+            return Some(Name {
+                published: short.unwrap_or(full),
+                full: None,
+            });
+        };
+        if !self.replaced.insert((kind.family(), full.clone())) {
+            return None;
+        }
+        let mut key = (kind.family(), safe);
+        let is_long = names::short(&key.1).is_some();
+        if is_long || self.plain.contains(&key) || self.given.contains(&key) {
+            key.1 = names::told_apart(&key.1, &full);
+        }
+        self.given.insert(key.clone());
+        Some(Name {
+            published: key.1,
+            full: Some(full),
+        })
+    }
+}
+
 fn entry(
     (kind, at): (Kind, usize),
     member: usize,
-    prefix: &str,
+    name: Name,
     listed: &Listed,
     active: &ActivePatterns,
 ) -> Entry {
-    let published = published(kind, prefix, &listed.own);
+    let Name { published, full } = name;
     let definition = listed.definition.get();
     let definition = match published == *listed.own {
         true => definition.to_owned(),
@@ -290,20 +381,11 @@ fn entry(
         definition,
         description: shown(&listed.definition),
         id: EntryId::of(kind.family(), &published),
-        start: active.matches(&published),
+        start: active.matches(&published) || full.as_ref().is_some_and(|it| active.matches(it)),
         published,
+        unsafe_name: full.map(Into::into),
         shape: OnceLock::new(),
     }
-}
-
-/// The name under which something is published.
-fn published(kind: Kind, prefix: &str, own: &str) -> String {
-    let published = names::prefixed(prefix, own);
-    let short = match kind {
-        Kind::Tool | Kind::Prompt => names::short(&published),
-        Kind::Resource | Kind::Template => None,
-    };
-    short.unwrap_or(published)
 }
 
 /// Why a name cannot be published: nobody could say it, or it would end its line in the catalogue and could forge the lines
@@ -440,6 +522,65 @@ mod tests {
     }
 
     #[test]
+    fn published_names_are_those_that_model_apis_take_and_are_told_apart() {
+        let tools = |names: &[&str]| Offer {
+            tools: names.iter().map(|name| tool(name, "1")).collect(),
+            ..Offer::default()
+        };
+        let offers = [
+            offered(
+                "",
+                tools(&["a.b", "a:b", "a_b", "größe", "long name "]),
+                true,
+            ),
+            offered("x.y", tools(&["t", "größe"]), true),
+            offered("", tools(&["a.b", "größe"]), true),
+        ];
+        let of = made_of(&["a.*"], &offers);
+        let published: Vec<_> = of.entries().iter().map(|it| &*it.published).collect();
+        assert_eq!(
+            published,
+            [
+                "a_b_2e7336dc",
+                "a_b_6783a31e",
+                "a_b",
+                "gr__e",
+                "long_name_",
+                "x_y_t",
+                "x_y_gr__e"
+            ]
+        );
+        for entry in of.entries() {
+            let name = &*entry.published;
+            let fits = |it: char| it.is_ascii_alphanumeric() || matches!(it, '_' | '-');
+            assert!(name.chars().all(fits) && name.len() <= 64, "{name}");
+            assert!(entry.definition.contains(&format!("\"name\":\"{name}\"")));
+        }
+        let dotted = of.tool(published[0]).unwrap();
+        assert_eq!(
+            (&*dotted.own, dotted.unsafe_name.as_deref()),
+            ("a.b", Some("a.b"))
+        );
+        assert!(dotted.start && !of.tool("a_b").unwrap().start);
+        let mut as_is = spec(&[]);
+        as_is.options.tool_names = ToolNames::AsIs;
+        let of = Catalogue::new(&as_is, &offers, &[]).0;
+        let published: Vec<_> = of.entries().iter().map(|it| &*it.published).collect();
+        assert_eq!(
+            published,
+            [
+                "a.b",
+                "a:b",
+                "a_b",
+                "größe",
+                "long name ",
+                "x.y_t",
+                "x.y_größe"
+            ]
+        );
+    }
+
+    #[test]
     fn what_has_a_name_with_control_characters_is_left_out() {
         let all = |names: [&str; 2]| names.map(|name| listed(name, "{}")).into();
         let of = catalogue(
@@ -455,7 +596,7 @@ mod tests {
             )],
         );
         let names = of.entries().iter().map(|it| &*it.published);
-        let wanted = ["a_say hi", "a_item://1", "a_item://{id}", "a_p"];
+        let wanted = ["a_say_hi", "a_item://1", "a_item://{id}", "a_p"];
         assert_eq!(names.collect::<Vec<_>>(), wanted);
         assert!(of.entries().iter().enumerate().all(|(at, it)| it.at == at));
     }

@@ -6,7 +6,7 @@ use super::catalogue::Kind;
 
 /// The longest name of a tool or prompt that all clients take.
 const NAME_MAX: usize = 64;
-/// Digits of the digest at the end of a name that was too long.
+/// Digits of the digest at the end of a name that was too long, or that another name is like.
 const DIGITS: usize = 8;
 
 /// A name, or a URI, behind a prefix.
@@ -34,12 +34,26 @@ pub(super) fn prefixed_too_long(kind: Kind, prefix: &str, own: &str) -> Option<S
 
 /// A short form of a name that is too long for some clients, the same at every start; `None` where the name is short.
 pub(super) fn short(published: &str) -> Option<String> {
-    if published.chars().count() <= NAME_MAX {
+    let is_long = published.chars().count() > NAME_MAX;
+    is_long.then(|| told_apart(published, published))
+}
+
+/// The name with `_` for every character that the APIs of models refuse in names of tools; `None` where it has none.
+pub(super) fn safe(published: &str) -> Option<String> {
+    let fits = |it: char| it.is_ascii_alphanumeric() || matches!(it, '_' | '-');
+    if published.chars().all(fits) {
         return None;
     }
+    let each = published.chars().map(|it| if fits(it) { it } else { '_' });
+    Some(each.collect())
+}
+
+/// A form of 64 characters at most, the same at every start, of a name that would be `safe`: with the beginning of a digest
+/// of the whole name.
+pub(super) fn told_apart(safe: &str, published: &str) -> String {
     let digest = hex::encode(Sha256::digest(published));
-    let kept: String = published.chars().take(NAME_MAX - DIGITS - 1).collect();
-    Some(format!("{kept}_{}", &digest[..DIGITS]))
+    let kept: String = safe.chars().take(NAME_MAX - DIGITS - 1).collect();
+    format!("{kept}_{}", &digest[..DIGITS])
 }
 
 #[cfg(test)]
@@ -54,6 +68,22 @@ mod tests {
         assert_eq!(own("a_b", "a_b_c"), Some("c"));
         assert_eq!(own("b", "a_b_c"), None);
         assert_eq!(own("", "a_b"), Some("a_b"));
+    }
+
+    #[test]
+    fn names_of_other_characters_get_a_form_that_model_apis_take() {
+        for (name, expected) in [
+            ("admin.tools.list", "admin_tools_list"),
+            ("user-profile/update", "user-profile_update"),
+            ("ctx:get with space", "ctx_get_with_space"),
+            ("größe_abfragen", "gr__e_abfragen"),
+        ] {
+            assert_eq!(safe(name).as_deref(), Some(expected));
+        }
+        assert_eq!(safe("Plain_name-1"), None);
+        let (one, other) = (told_apart("a_b", "a.b"), told_apart("a_b", "a:b"));
+        assert!(one.starts_with("a_b_") && one != other, "{one} {other}");
+        assert_eq!(told_apart(&"x".repeat(100), "x").chars().count(), 64);
     }
 
     #[test]

@@ -137,6 +137,9 @@ impl Shown<'_> {
             text.push_str("* ");
         }
         text.push_str(&entry.published);
+        if entry.unsafe_name.is_some() {
+            text.push_str(&format!(" ({})", entry.own));
+        }
         text.push_str(": ");
         text.push_str(&entry.description);
         if options.token_estimates {

@@ -31,7 +31,11 @@ impl Visible {
     /// Whether the caller of a request may know of an entry.
     pub(super) fn shows(&self, asked: &Asked<'_>, entry: &Entry) -> bool {
         let is_tool = entry.kind == Kind::Tool;
-        if is_tool && !asked.cx.view().allows_tool(&entry.published) {
+        // A pattern may be written for either name.
+        let mut names = [Some(&entry.published), entry.unsafe_name.as_ref()]
+            .into_iter()
+            .flatten();
+        if is_tool && !names.all(|name| asked.cx.view().allows_tool(name)) {
             return false;
         }
         let Some(namespace) = self.member(asked, entry.member) else {

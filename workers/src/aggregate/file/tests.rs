@@ -98,7 +98,7 @@ fn an_empty_file_has_no_servers_and_nothing_active() {
 #[test]
 fn switches_are_taken_and_what_is_not_said_is_left_open() {
     let options = read_text(
-        "activation_scope = \"principal\"\nnotify_on_activation = false\nactivation_schemas = true\nactivation_patterns = true\ntoken_estimates = false\ntoolman_search = true\ntoolman_call = true",
+        "activation_scope = \"principal\"\nnotify_on_activation = false\nactivation_schemas = true\nactivation_patterns = true\ntoken_estimates = false\ntoolman_search = true\ntoolman_call = true\ntool_names = \"as_is\"",
     );
     let options = options.unwrap().options;
     let expected = AggregateOptions {
@@ -109,6 +109,7 @@ fn switches_are_taken_and_what_is_not_said_is_left_open() {
         token_estimates: false,
         toolman_search: true,
         toolman_call: true,
+        tool_names: ToolNames::AsIs,
     };
     assert_eq!(options, expected);
 }
@@ -269,6 +270,10 @@ fn what_is_wrong_is_told_by_line_and_column_with_what_to_write() {
         (
             "[[servers]]\nnamespace = \"a\"\nfrom = \"b c\"",
             "tools.toml:3:8: from names no namespace",
+        ),
+        (
+            "tool_names = \"any\"",
+            "tools.toml:1:14: tool_names must be one of \"safe\", \"as_is\"",
         ),
         (
             "toolman_call = \"yes\"",
