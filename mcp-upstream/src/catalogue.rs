@@ -15,6 +15,7 @@
 //! | lists as the gateway wrote them | [`written`] |
 //! | documents made of them | [`documents`] |
 //! | arguments held against a schema of the list | [`arguments`] |
+//! | results held against the schema that their tool lists | [`results`] |
 //! | pages as strict clients take them, and the faults of a server's lists | [`mend`], [`cursor`], [`mending`] |
 //!
 //! The tools that a namespace's files declare are a [`ToolList`] that never changes. A server's tools have a version: it
@@ -51,6 +52,7 @@ mod mending;
 mod pager;
 mod pages;
 mod refresh;
+mod results;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -65,6 +67,7 @@ pub(crate) use pages::PageKey;
 use pages::{Pages, TOOLS_LIST};
 use refresh::Begun;
 pub(crate) use refresh::{Outcome, Reading, late};
+pub(crate) use results::Checked;
 pub(crate) use view::{Access, View};
 
 /// How long a list is good of a server that does not say when it changes …
@@ -81,6 +84,7 @@ pub(crate) struct Catalogue {
     inner: Mutex<Inner>,
     /// How its lists are mended.
     lists: Arc<ListMending>,
+    results: results::Results,
     /// The version at which the tools are to be read again.
     announced: watch::Sender<u64>,
 }
@@ -177,6 +181,19 @@ impl Catalogue {
         inner.tools.as_ref().map(|known| Arc::clone(&known.list))
     }
 
+    /// The tools, where some of them list a schema for their results.
+    pub(crate) fn with_results(&self) -> Option<Arc<ToolList>> {
+        match self.results.are_declared() {
+            true => self.known(),
+            false => None,
+        }
+    }
+
+    /// Whether a fault of a tool's results is new, and is logged.
+    pub(crate) fn is_new_fault(&self, tool: &str, fault: &str) -> bool {
+        self.results.is_news(tool, fault)
+    }
+
     /// Keeps the result of a list method; a first page of tools without a next one is all the tools of its version. What
     /// another cursor has led to already is not kept: such cursors are a client's invention.
     pub(crate) fn remember(&self, key: PageKey, result: &Bytes) {
@@ -201,6 +218,7 @@ impl Catalogue {
             inner.version = next_version();
             if kept && is_first && page.is_whole() {
                 let list = Arc::new(ToolList::new(inner.version, page.entries));
+                self.results.known(&list);
                 inner.tools = Some(KnownTools::new(list, era));
             }
         }
@@ -306,6 +324,7 @@ impl Catalogue {
         }
         let before = inner.tools.as_ref().map_or(0, |it| it.list.version());
         if before <= version {
+            self.results.known(&list);
             inner.tools = Some(known);
         }
         Ok(list)

@@ -140,6 +140,30 @@ impl InputSchema {
         Some(self.judge(&arguments, steps))
     }
 
+    /// Checks a structured result as far as that is not too much work; in place of problems, the first one's place and
+    /// rule. `None`: nothing is wrong, as far as that was looked at. `light`: only where it is little work.
+    ///
+    /// # Errors
+    ///
+    /// It is more than little work.
+    pub(super) fn fault_of_result(&self, result: &[u8], light: bool) -> Result<Option<String>, ()> {
+        let (bytes_max, steps_max) = match light {
+            true => (LIGHT_BYTES_MAX, LIGHT_STEPS_MAX),
+            false => (ARGUMENTS_MAX, effort::STEPS_MAX),
+        };
+        let too_much = if light { Err(()) } else { Ok(None) };
+        if result.len() > bytes_max {
+            return too_much;
+        }
+        let Ok(result) = serde_json::from_slice::<Value>(result) else {
+            return Ok(None);
+        };
+        if effort::steps(&self.schema, &result, steps_max).is_none() {
+            return too_much;
+        }
+        Ok(self.validator.validate(&result).err().map(problems::fault))
+    }
+
     fn judge(&self, arguments: &Value, steps: u64) -> Result<(), CallError> {
         let Err(first) = self.validator.validate(arguments) else {
             return Ok(());

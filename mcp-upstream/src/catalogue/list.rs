@@ -26,6 +26,8 @@ pub(crate) struct ToolList {
     /// What the compiled schemas of the tools weigh.
     compiled: AtomicUsize,
     version: u64,
+    /// Some tool of a server says of which form its result is.
+    declares_outputs: bool,
     /// As the gateway wrote it for clients.
     pub(super) written: WrittenLists,
     /// Documents that were made of it.
@@ -39,6 +41,8 @@ pub(crate) struct ToolEntry {
     source: Source,
     /// What arguments are held against, once a call needed it; `None`: nothing can be.
     input: OnceLock<Option<Arc<InputSchema>>>,
+    /// The same for structured results.
+    output: OnceLock<Option<Arc<InputSchema>>>,
 }
 
 #[derive(Debug)]
@@ -90,7 +94,11 @@ impl ToolList {
     pub(super) fn new(version: u64, entries: Vec<ToolEntry>) -> Self {
         let mut by_name: Vec<usize> = (0..entries.len()).collect();
         by_name.sort_by(|one, other| entries[*one].name.cmp(&entries[*other].name));
+        let declares_outputs = entries
+            .iter()
+            .any(|it| matches!(it.source, Source::Listed(_)) && it.output_schema().is_some());
         Self {
+            declares_outputs,
             entries,
             by_name,
             compiled: AtomicUsize::new(0),
@@ -156,12 +164,47 @@ impl ToolList {
         if let Some(kept) = entry.input.get() {
             return kept.clone();
         }
-        let compiled = entry.compile();
+        let compiled = entry.compile(entry.input_schema(), "arguments");
+        self.keep(&entry.input, compiled)
+    }
+
+    /// Whether some tool of a server says of which form its result is.
+    pub(super) fn declares_outputs(&self) -> bool {
+        self.declares_outputs
+    }
+
+    /// The schema that a tool's structured results are checked against, if it has a usable schema. `light`: only where it is
+    /// compiled.
+    ///
+    /// # Errors
+    ///
+    /// It is not compiled yet.
+    pub(super) fn result_schema(
+        &self,
+        entry: &ToolEntry,
+        light: bool,
+    ) -> Result<Option<Arc<InputSchema>>, ()> {
+        match entry.output.get() {
+            Some(kept) => Ok(kept.clone()),
+            None if light => Err(()),
+            None => {
+                let compiled = entry.compile(entry.output_schema(), "results");
+                Ok(self.keep(&entry.output, compiled))
+            }
+        }
+    }
+
+    /// Keeps a compiled schema, where there is room.
+    fn keep(
+        &self,
+        place: &OnceLock<Option<Arc<InputSchema>>>,
+        compiled: Option<Arc<InputSchema>>,
+    ) -> Option<Arc<InputSchema>> {
         let weight = compiled.as_ref().map_or(0, |schema| schema.weight());
         let kept = self.compiled.fetch_add(weight, Ordering::Relaxed) + weight;
         if kept <= COMPILED_MAX {
             // Another call may have been first.
-            return entry.input.get_or_init(|| compiled).clone();
+            return place.get_or_init(|| compiled).clone();
         }
         self.compiled.fetch_sub(weight, Ordering::Relaxed);
         compiled
@@ -170,11 +213,11 @@ impl ToolList {
 
 impl ToolEntry {
     fn new(name: Arc<str>, source: Source) -> Self {
-        let input = OnceLock::new();
         Self {
             name,
             source,
-            input,
+            input: OnceLock::new(),
+            output: OnceLock::new(),
         }
     }
 
@@ -260,13 +303,13 @@ impl ToolEntry {
             .is_some_and(|it| says(it, "readOnlyHint") || says(it, "idempotentHint"))
     }
 
-    fn compile(&self) -> Option<Arc<InputSchema>> {
-        match InputSchema::compile(self.input_schema()?) {
+    fn compile(&self, schema: Option<&RawValue>, checked: &str) -> Option<Arc<InputSchema>> {
+        match InputSchema::compile(schema?) {
             Ok(schema) => Some(Arc::new(schema)),
             Err(reason) => {
                 tracing::debug!(
                     tool = &*self.name,
-                    "the arguments of tool {:?} are not checked against its schema: {reason}",
+                    "the {checked} of tool {:?} are not checked against its schema: {reason}",
                     self.name
                 );
                 None

@@ -17,6 +17,8 @@ pub(crate) enum ProtocolViolation {
     Late,
     /// More open requests than a server may have.
     TooManyRequests,
+    /// A result that does not fit the `outputSchema` of its tool. It is not ignored.
+    OutputSchema,
 }
 
 impl ProtocolViolation {
@@ -30,6 +32,7 @@ impl ProtocolViolation {
             Self::Unknown => "unknown",
             Self::Late => "late",
             Self::TooManyRequests => "too_many_requests",
+            Self::OutputSchema => "output_schema",
         }
     }
 }

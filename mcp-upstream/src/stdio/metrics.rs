@@ -53,7 +53,7 @@ metric_table! {
         last_good: IntCounterVec["namespace", "what"] = "tooldock_server_last_good_total",
             "Answers from what an external server last said, while it was away";
         violations: IntCounterVec["namespace", "kind"] = "tooldock_server_oddities_total",
-            "What external servers sent that was ignored";
+            "What external servers sent that was ignored, and results that do not fit their outputSchema";
     }
 }
 

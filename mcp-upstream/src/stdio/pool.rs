@@ -30,6 +30,7 @@ use super::process::{Installation, Opened, Process};
 use super::turns::{Requests, StartTurns};
 use crate::broadcast::Audience;
 use crate::catalogue::Catalogue;
+use crate::jsonrpc::ProtocolViolation;
 use crate::protocol::{Era, EraSupport};
 
 mod driver;
@@ -372,6 +373,11 @@ impl PoolShared {
         }
         let known = inner.known.get(&era);
         known.or_else(|| inner.known.get(&era.other())).cloned()
+    }
+
+    /// The server sent what it should not.
+    fn violation(&self, violation: ProtocolViolation) {
+        self.metrics.violation(violation);
     }
 
     /// Something the server said before answered for it.

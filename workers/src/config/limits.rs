@@ -152,7 +152,21 @@ limits! {
         principals: Vec<String> = vec!["*".into()];
         /// Whether callers read of an exception only that there was one, and the id under which the log has it.
         mask_errors: bool = false;
+        /// What becomes of a server's result that does not fit the `outputSchema` of its tool.
+        output_schema: OutputSchema = OutputSchema::Warn;
     }
+}
+
+/// What becomes of a server's result that does not fit the `outputSchema` of its tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OutputSchema {
+    /// It is not looked at.
+    Off,
+    /// It is passed on, counted, and logged once for each tool and fault.
+    Warn,
+    /// The call fails with `output_type`.
+    Strict,
 }
 
 /// Limits of one tool.

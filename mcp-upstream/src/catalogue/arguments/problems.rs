@@ -65,6 +65,37 @@ pub(super) fn problems(error: ValidationError<'_>) -> Vec<Problem> {
     }
 }
 
+/// The place and the rule of a finding about a result.
+pub(super) fn fault(error: ValidationError<'_>) -> String {
+    let missing = match error.kind() {
+        ValidationErrorKind::Required { property } => property.as_str().map(ToOwned::to_owned),
+        _ => None,
+    };
+    let mut at: Vec<Value> = (error.instance_path().segments())
+        .map(|segment| match segment {
+            LocationSegment::Property(name) => short(&name, NAME_MAX).into(),
+            LocationSegment::Index(index) => index.into(),
+        })
+        .collect();
+    let said = match missing {
+        Some(name) => {
+            at.push(short(&name, NAME_MAX).into());
+            "the member is missing".to_owned()
+        }
+        None => described(&error),
+    };
+    let names: Vec<String> = (at.iter())
+        .map(|name| {
+            name.as_str()
+                .map_or_else(|| name.to_string(), str::to_owned)
+        })
+        .collect();
+    match names.is_empty() {
+        true => format!("structuredContent: {said}"),
+        false => format!("structuredContent.{}: {said}", names.join(".")),
+    }
+}
+
 /// The rule that is broken. The value is left out.
 fn described(error: &ValidationError<'_>) -> String {
     let alternatives = match error.kind() {

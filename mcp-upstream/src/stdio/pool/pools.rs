@@ -23,6 +23,7 @@ use super::state::{Event, Presence, ServerCopy};
 use super::{Driver, Leased, PoolShared, PoolState};
 use crate::broadcast::Audience;
 use crate::catalogue::Catalogue;
+use crate::jsonrpc::ProtocolViolation;
 use crate::protocol::{Era, EraSupport};
 use crate::stdio::launch::{Launchers, ServerRef};
 use crate::stdio::metrics::{LastGood, StdioMetrics};
@@ -228,6 +229,17 @@ impl Pools {
     pub(crate) fn fell_back<'a>(&self, server: impl Into<ServerRef<'a>>, what: LastGood) {
         if let Ok(pool) = self.pool(server.into()) {
             pool.fell_back(what);
+        }
+    }
+
+    /// A server sent what it should not.
+    pub(crate) fn violation<'a>(
+        &self,
+        server: impl Into<ServerRef<'a>>,
+        violation: ProtocolViolation,
+    ) {
+        if let Ok(pool) = self.pool(server.into()) {
+            pool.violation(violation);
         }
     }
 

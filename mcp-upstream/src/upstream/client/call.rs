@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
+use tooldock_workers::config::OutputSchema;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::json;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
@@ -18,11 +19,13 @@ use super::task_names::TaskNames;
 use super::{ExternalServers, Leased, Requester, Whose, catalogue, subscriptions, tasks};
 use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::{nulls, reply, rounds, state};
-use crate::catalogue::{Access, ListKind, PageKey};
+use crate::catalogue::{Access, Catalogue, Checked, ListKind, PageKey, ToolList};
 use crate::engine::{CallFacts, Peer, UpstreamCall, UpstreamReply, Work};
 use crate::heavy_work;
 use crate::interaction::Responder;
-use crate::jsonrpc::{self, Key, Request, Response, ResponseOutcome, Unreadable, spans};
+use crate::jsonrpc::{
+    self, Key, ProtocolViolation, Request, Response, ResponseOutcome, Unreadable, spans,
+};
 use crate::protocol::{ClientIdentity, code};
 use crate::seal::BoundRequest;
 use crate::session::CancelNotice;
@@ -319,7 +322,74 @@ impl ServerCall {
         {
             catalogue.remember(page, result);
         }
+        if self.facts.method.is_tool_call()
+            && !answer.is_error()
+            && self.facts.namespace.limits.output_schema != OutputSchema::Off
+        {
+            self.check_result(&answer).await?;
+        }
         Ok(self.published(self.for_client(opening, answer)))
+    }
+
+    /// Holds the result of a tool against the schema that the tool lists.
+    ///
+    /// # Errors
+    ///
+    /// `output_type`: it does not fit, and the namespace is strict.
+    async fn check_result(&self, answer: &Response) -> Result<(), CallError> {
+        let (namespace, tool) = (&self.facts.namespace, &self.facts.subject);
+        let principal = self.requester.principal.as_ref();
+        let Ok(catalogue) = self.external.catalogue(namespace, principal) else {
+            return Ok(());
+        };
+        let Some(tools) = catalogue.with_results() else {
+            return Ok(());
+        };
+        // Boxed: most servers list no such schema.
+        let checked = Box::pin(self.check_result_by(&catalogue, tools, answer)).await;
+        checked.map_err(|fault| {
+            let message = format!("the result of {tool} does not fit its outputSchema: {fault}");
+            CallError::new(CallErrorCode::OutputType, message)
+        })
+    }
+
+    /// The fault of a result, where the namespace is strict.
+    async fn check_result_by(
+        &self,
+        catalogue: &Catalogue,
+        tools: Arc<ToolList>,
+        answer: &Response,
+    ) -> Result<(), String> {
+        let (namespace, tool) = (&self.facts.namespace, &self.facts.subject);
+        let Ok(result) = std::str::from_utf8(answer.payload()) else {
+            return Ok(());
+        };
+        let mut checked = tools.check_result(tool, result, true);
+        if checked == Checked::Heavy {
+            let (tool, result) = (Arc::clone(tool), result.to_owned());
+            let check = move || tools.check_result(&tool, &result, false);
+            let heavy = heavy_work::run(&self.requester.principal, check).await;
+            // What cannot be checked now is passed on.
+            checked = heavy.unwrap_or(Checked::Fits);
+        }
+        let Checked::Fault(fault) = checked else {
+            return Ok(());
+        };
+        let violation = ProtocolViolation::OutputSchema;
+        self.external.processes.violation(namespace, violation);
+        if catalogue.is_new_fault(tool, &fault) {
+            let name = &namespace.name;
+            tracing::warn!(
+                namespace = %name,
+                tool = &**tool,
+                "a result of {tool} of the server of namespace {name} does not fit its outputSchema, and clients may refuse \
+                 it: {fault} (configuration key output_schema)"
+            );
+        }
+        match namespace.limits.output_schema {
+            OutputSchema::Strict => Err(fault),
+            OutputSchema::Off | OutputSchema::Warn => Ok(()),
+        }
     }
 
     /// A page of a list as strict clients take it.

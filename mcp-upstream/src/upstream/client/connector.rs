@@ -19,8 +19,7 @@ use tooldock_workers::remote::BackendId;
 use tooldock_workers::worker::LogLevel;
 
 use crate::catalogue::Catalogue;
-use crate::jsonrpc::ResponseOutcome;
-use crate::jsonrpc::{Request, Response};
+use crate::jsonrpc::{ProtocolViolation, Request, Response, ResponseOutcome};
 pub(crate) use crate::protocol::{Era, EraSupport, ServerInfo};
 pub(crate) use crate::stdio::link::Inbound;
 use crate::stdio::link::{Canceller, NotificationSink};
@@ -219,6 +218,9 @@ pub(crate) trait Connector: Send + Sync {
 
     /// What a server last said answered for it.
     fn fell_back(&self, _: &Namespace, _: LastGood) {}
+
+    /// Counts a message that a server should not have sent.
+    fn violation(&self, _: &Namespace, _: ProtocolViolation) {}
 }
 
 /// An opened process, held while it is used.

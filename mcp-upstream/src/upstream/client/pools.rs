@@ -20,7 +20,7 @@ use super::connector::{
     Opener, SentRequest, ServerInfo, Unanswered,
 };
 use crate::catalogue::Catalogue;
-use crate::jsonrpc::{Request, ResponseOutcome};
+use crate::jsonrpc::{ProtocolViolation, Request, ResponseOutcome};
 use crate::stdio::launch::ServerRef;
 use crate::stdio::link::{Call, NotificationSink};
 use crate::stdio::metrics::LastGood;
@@ -161,6 +161,12 @@ impl Connector for PooledConnector {
     fn fell_back(&self, namespace: &Namespace, what: LastGood) {
         if let Some(server) = served(namespace) {
             self.0.fell_back(server, what);
+        }
+    }
+
+    fn violation(&self, namespace: &Namespace, violation: ProtocolViolation) {
+        if let Some(server) = served(namespace) {
+            self.0.violation(server, violation);
         }
     }
 

@@ -1,0 +1,159 @@
+//! Results of tools held against the `outputSchema` that their servers list.
+//!
+//! Official clients refuse a result that does not fit: the work is done, and the answer is lost. Nothing is looked at
+//! where no tool of a server lists such a schema.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::list::ToolList;
+use crate::jsonrpc::spans;
+
+/// Faults of one server that are told apart in the log.
+const FAULTS_MAX: usize = 1_000;
+
+/// The results of one server.
+#[derive(Debug, Default)]
+pub(super) struct Results {
+    /// Some tool lists an `outputSchema`.
+    pub(super) declared: AtomicBool,
+    /// Tools with the faults that were logged. Plain data; nothing awaits under it.
+    logged: Mutex<HashSet<(String, String)>>,
+}
+
+/// The outcome of a check.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Checked {
+    /// Nothing is wrong with the result, as far as that can be said.
+    Fits,
+    /// The fault, with its place.
+    Fault(String),
+    /// The check is more work than a thread that carries messages should do.
+    Heavy,
+}
+
+impl Results {
+    pub(super) fn are_declared(&self) -> bool {
+        self.declared.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn known(&self, list: &ToolList) {
+        self.declared
+            .store(list.declares_outputs(), Ordering::Relaxed);
+    }
+
+    /// Whether a fault is new, and is logged.
+    pub(super) fn is_news(&self, tool: &str, fault: &str) -> bool {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        logged.len() < FAULTS_MAX && logged.insert((tool.to_owned(), fault.to_owned()))
+    }
+}
+
+impl ToolList {
+    /// Holds the result of a call against the schema that the tool lists. `light`: as far as that is little work.
+    pub(crate) fn check_result(&self, tool: &str, result: &str, light: bool) -> Checked {
+        let Some(entry) = self.tool(tool) else {
+            return Checked::Fits;
+        };
+        if entry.output_schema().is_none() {
+            return Checked::Fits;
+        }
+        let is_other = |name: &str, usual: &str| {
+            spans::find(result, name).is_some_and(|it| it != usual && it != "null")
+        };
+        // A failure, a task, or a question to the client.
+        if is_other("isError", "false")
+            || is_other("task", "null")
+            || is_other("resultType", "\"complete\"")
+        {
+            return Checked::Fits;
+        }
+        let Some(structured) = spans::find(result, "structuredContent") else {
+            return Checked::Fault("it has no structuredContent".into());
+        };
+        let Ok(schema) = self.result_schema(entry, light) else {
+            return Checked::Heavy;
+        };
+        match schema.map(|schema| schema.fault_of_result(structured.as_bytes(), light)) {
+            None | Some(Ok(None)) => Checked::Fits,
+            Some(Ok(Some(fault))) => Checked::Fault(fault),
+            Some(Err(())) => Checked::Heavy,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_is_held_against_the_schema_of_its_tool() {
+        let list = ToolList::of_page(
+            r#"{"tools":[{"name":"add","outputSchema":{"type":"object","properties":{"v":{"type":"integer"},"l":{"items":{"type":"string"}}},"required":["v"]}},{"name":"plain"},{"name":"odd","outputSchema":{"type":5}}]}"#,
+        );
+        assert!(list.declares_outputs());
+        let ok = r#"{"content":[],"structuredContent":{"v":1}}"#;
+        assert_eq!(list.check_result("add", ok, true), Checked::Heavy);
+        for (tool, result, fault) in [
+            ("add", ok, None),
+            (
+                "add",
+                r#"{"content":[]}"#,
+                Some("it has no structuredContent"),
+            ),
+            (
+                "add",
+                r#"{"content":[],"structuredContent":null}"#,
+                Some(r#"structuredContent: value is not of type "object""#),
+            ),
+            (
+                "add",
+                r#"{"structuredContent":{"v":"secret"}}"#,
+                Some(r#"structuredContent.v: value is not of type "integer""#),
+            ),
+            (
+                "add",
+                r#"{"structuredContent":{"v":1,"l":["a",2]}}"#,
+                Some(r#"structuredContent.l.1: value is not of type "string""#),
+            ),
+            (
+                "add",
+                r#"{"structuredContent":{}}"#,
+                Some("structuredContent.v: the member is missing"),
+            ),
+            (
+                "add",
+                r#"{"structuredContent":[1]}"#,
+                Some(r#"structuredContent: value is not of type "object""#),
+            ),
+            ("add", r#"{"content":[],"isError":true}"#, None),
+            ("add", r#"{"task":{"taskId":"t"}}"#, None),
+            ("add", r#"{"resultType":"input_required"}"#, None),
+            ("plain", r#"{"content":[]}"#, None),
+            ("odd", r#"{"structuredContent":{}}"#, None),
+            ("unlisted", r#"{"content":[]}"#, None),
+        ] {
+            let expected = match fault {
+                None => Checked::Fits,
+                Some(fault) => Checked::Fault(fault.into()),
+            };
+            assert_eq!(list.check_result(tool, result, false), expected, "{result}");
+        }
+        // Compiled by now.
+        assert_eq!(list.check_result("add", ok, true), Checked::Fits);
+        let long = format!(
+            r#"{{"structuredContent":{{"v":1,"x":"{}"}}}}"#,
+            "x".repeat(20_000)
+        );
+        assert_eq!(list.check_result("add", &long, true), Checked::Heavy);
+        assert!(!ToolList::of_page(r#"{"tools":[{"name":"a"}]}"#).declares_outputs());
+    }
+
+    #[test]
+    fn a_fault_is_news_once() {
+        let results = Results::default();
+        assert!(results.is_news("a", "x") && !results.is_news("a", "x"));
+        assert!(results.is_news("b", "x") && results.is_news("a", "y"));
+    }
+}
