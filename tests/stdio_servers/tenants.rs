@@ -132,6 +132,58 @@ async fn what_a_server_says_of_a_call_that_was_cancelled_reaches_no_other_tenant
     }
 }
 
+/// A call of Ada's that she cancels and the server never answers.
+async fn cancelled_for_ever(ada: &Session, journal: &std::path::Path) {
+    let cancel = async {
+        eventually("the call is at the server", || async {
+            let text = std::fs::read_to_string(journal).unwrap_or_default();
+            text.contains(SECRET).then_some(())
+        })
+        .await;
+        let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}});
+        assert_eq!(ada.post(&cancelled).await.status, 202);
+    };
+    tokio::join!(called(ada, "secret", json!({"text": SECRET})), cancel);
+}
+
+#[tokio::test]
+async fn a_cancelled_call_keeps_no_log_message_from_its_own_principal() {
+    for era in ["legacy", "modern"] {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = folder.path().join("journal");
+        let flags = ["--era", era, "--journal", journal.to_str().unwrap()];
+        let gateway = two_tenants(&flags, "60s").await;
+        let (first, second) = (ada(&gateway).await, ada(&gateway).await);
+        let bob = silent_session(&gateway, "any").await;
+        cancelled_for_ever(&first, &journal).await;
+        for session in [&first, &second] {
+            assert!(hears(session).await, "{era}");
+        }
+        assert!(!hears(&bob).await, "{era}");
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_is_mute_for_others_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = folder.path().join("journal");
+    let mut server = stray(&["--journal", journal.to_str().unwrap()]);
+    server["isolation_mute"] = json!("1s");
+    let ada_token = json!({"name": "ada", "sha256": sha256(ADA), "namespaces": ["*"]});
+    let builder: Builder = with_servers(json!({"any": server})).config(json!({
+        "admission": {"tokens": [ada_token]},
+        "namespaces": {"overrides": {"any": {"tools": {"secret": {"timeout": "60s"}}}}},
+    }));
+    let gateway = start(builder).await;
+    let (ada, bob) = (ada(&gateway).await, silent_session(&gateway, "any").await);
+    cancelled_for_ever(&ada, &journal).await;
+    assert!(!hears(&bob).await, "the server may mean the cancelled call");
+    eventually("bob hears of a new process", || async {
+        hears(&bob).await.then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_task_and_what_is_said_of_it_are_its_owners_alone() {
     let gateway = two_tenants(&[], "30s").await;

@@ -16,6 +16,7 @@
 mod call;
 mod deliver;
 mod follow;
+mod owner;
 mod questions;
 mod read;
 mod shared;
@@ -35,7 +36,6 @@ use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
-use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 
@@ -52,6 +52,8 @@ use crate::protocol::ProtocolVersion;
 pub(crate) use self::call::Cancels;
 pub(crate) use self::call::{Call, Canceller};
 pub(crate) use self::follow::Homes;
+use self::owner::CallOrigin;
+pub(crate) use self::owner::{CallAccount, CallOwner, CallsInHand};
 pub(crate) use self::transport::{Incoming, Transport, Unsent};
 
 /// Lines that may wait to be written.
@@ -129,12 +131,21 @@ pub(crate) trait Inbound: Send + Sync {
     /// without a call.
     fn notification(&self, notification: Notification<'_>);
 
+    /// The same, with the owners of the calls that the server has not answered yet.
+    fn notification_beside(
+        &self,
+        notification: Notification<'_>,
+        _in_hand: &dyn Fn() -> CallsInHand,
+    ) {
+        self.notification(notification);
+    }
+
     /// The server asks its client.
     fn request(&self, request: ServerRequest);
 
-    /// A client gave the call of this id up: the server may still work on it. Called once, from wherever the call was
-    /// given up, with the link's calls locked: must not come back to the link.
-    fn given_up(&self, _call: u64) {}
+    /// A client gave the call of this id up: the server may still work on it. `owner`: whose it was, where that is known.
+    /// Called once, from wherever the call was given up, with the link's calls locked: must not come back to the link.
+    fn given_up(&self, _call: u64, _owner: Option<&CallOwner>) {}
 
     /// The server does not work on that call any more: it answered it late.
     fn settled(&self, _call: u64) {}
@@ -261,7 +272,7 @@ impl Link {
         let route = AnswerRoute {
             token,
             sink,
-            answers: None,
+            origin: CallOrigin::Unknown,
         };
         self.shared.begin(tells, route, None, size, |out, id| {
             write::request(out, id, method, params, token);
@@ -270,7 +281,7 @@ impl Link {
 
     /// Sends the whole request of a client, unknown members included, under an id of ours. Its progress token comes back
     /// in the sink's notifications. `of_client`: what of the client's own headers goes with it, where messages have
-    /// headers. `answers` counts the answer.
+    /// headers. `account`: whose it is.
     ///
     /// # Errors
     ///
@@ -280,13 +291,13 @@ impl Link {
         request: &Request,
         sink: Option<Arc<dyn NotificationSink>>,
         of_client: Option<&Arc<HeaderMap>>,
-        answers: Option<AnswerAccount>,
+        account: Option<CallAccount>,
     ) -> Result<Call, CallError> {
         let (token, size) = (request.token(), request.len());
         let route = AnswerRoute {
             token,
             sink,
-            answers,
+            origin: account.map_or(CallOrigin::Unknown, CallOrigin::Client),
         };
         self.shared
             .begin(true, route, of_client, size, |out, ours| {

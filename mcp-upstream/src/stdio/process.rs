@@ -29,7 +29,7 @@ mod router;
 pub(crate) mod tasks;
 
 pub(super) use install::Installation;
-pub(crate) use router::{InboundRouter, ListenerGuard};
+pub(crate) use router::{InboundRouter, Listener, ListenerGuard};
 
 /// How a process was opened, with what the server said of itself.
 #[derive(Debug, Clone)]

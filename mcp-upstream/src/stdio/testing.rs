@@ -12,7 +12,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
-use super::link::{Call, Homes, Inbound, Link, LinkLimits, NotificationSink};
+use super::link::{Call, CallOwner, Homes, Inbound, Link, LinkLimits, NotificationSink};
 use super::wire::Pipes;
 use crate::jsonrpc::splice::span;
 use crate::jsonrpc::{
@@ -63,7 +63,7 @@ impl Inbound for House {
         let _ = self.asked.try_send(request);
     }
 
-    fn given_up(&self, call: u64) {
+    fn given_up(&self, call: u64, _: Option<&CallOwner>) {
         self.note(format!("given up {call}"));
     }
 

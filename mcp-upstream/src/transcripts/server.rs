@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
-use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::error::CallError;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
@@ -20,7 +19,8 @@ use tooldock_workers::worker::LogLevel;
 use crate::catalogue::Catalogue;
 use crate::jsonrpc::{Notification, Request, ResponseOutcome, RpcError, ServerRequest};
 use crate::protocol::ClientIdentity;
-use crate::stdio::link::{Call, Homes, Link, LinkLimits, NotificationSink};
+use crate::stdio::link::{Call, CallAccount, Homes, Link, LinkLimits, NotificationSink};
+use crate::stdio::process::Listener as ProcessListener;
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::wire::Pipes;
 use crate::upstream::client::connector::{
@@ -359,11 +359,11 @@ impl Connection for Leased {
         request: &Request,
         sink: Option<Arc<dyn NotificationSink>>,
         of_client: Option<&Arc<HeaderMap>>,
-        answers: Option<AnswerAccount>,
+        account: Option<CallAccount>,
     ) -> Result<SentRequest, CallError> {
         self.0
             .link
-            .forward(request, sink, of_client, answers)
+            .forward(request, sink, of_client, account)
             .map(sent)
     }
 
@@ -375,8 +375,8 @@ impl Connection for Leased {
         &self.0.tasks
     }
 
-    fn hear(&self, inbound: Arc<dyn Inbound>) {
-        *self.0.listener.0.lock().expect("not poisoned") = Some(inbound);
+    fn hear(&self, listener: ProcessListener) {
+        *self.0.listener.0.lock().expect("not poisoned") = Some(listener.inbound);
     }
 
     async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError> {

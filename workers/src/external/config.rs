@@ -116,6 +116,9 @@ server_keys! {
         /// A process older than this is replaced.
         #[serde(with = "humantime_serde")]
         max_lifetime: Duration = Duration::from_secs(24 * 3600);
+        /// A process that several clients share is replaced once its log messages have been withheld for so long.
+        #[serde(with = "humantime_serde")]
+        isolation_mute: Duration = Duration::from_secs(30);
         /// Processes at once.
         max_processes: usize = 100;
         /// Processes at once for one principal.
@@ -237,6 +240,7 @@ impl StdioServerConfig {
             ("probe_timeout", self.probe_timeout),
             ("idle_stop", self.idle_stop),
             ("max_lifetime", self.max_lifetime),
+            ("isolation_mute", self.isolation_mute),
         ] {
             within(value, &TIMES).map_err(|message| InvalidServer::new(key, message))?;
         }
@@ -350,13 +354,14 @@ mod tests {
     fn every_key_is_read_by_its_name() {
         let config = parse(
             "{ command: x, args: [--port, 8080], env: { A: '${B}' }, cwd: /tmp, isolation: principal, \
-             restart: on-failure, connect_timeout: 1s, install_timeout: 90s, probe_timeout: 2s, idle_stop: 3s, max_lifetime: 4s, \
+             restart: on-failure, connect_timeout: 1s, install_timeout: 90s, probe_timeout: 2s, idle_stop: 3s, max_lifetime: 4s, isolation_mute: 8s, \
              max_processes: 5, max_per_principal: 6, warm: 0, enabled: false, \
              limits: { timeout: 1m, tools_allow: ['get_*'], tools: { get_all: { max_result: 1MiB } } } }",
         );
         assert_eq!(config.args, ["--port", "8080"]);
         assert_eq!(config.isolation, Isolation::Principal);
         assert_eq!(config.settings().max_per_principal, 6);
+        assert_eq!(config.settings().isolation_mute, Duration::from_secs(8));
         assert_eq!(config.settings().install_timeout, Duration::from_secs(90));
         assert_eq!(config.limits.timeout, Some(Duration::from_secs(60)));
         assert_eq!(config.limits.tools.len(), 1);
@@ -380,6 +385,7 @@ mod tests {
             ("{ command: x, probe_timeout: 0s }", "probe_timeout"),
             ("{ command: x, idle_stop: 2years }", "idle_stop"),
             ("{ command: x, max_lifetime: 0s }", "max_lifetime"),
+            ("{ command: x, isolation_mute: 0s }", "isolation_mute"),
             ("{ command: x, max_processes: 0 }", "max_processes"),
             ("{ command: x, max_per_principal: 0 }", "max_per_principal"),
             ("{ command: x, warm: 101 }", "warm"),

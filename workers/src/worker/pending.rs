@@ -140,6 +140,14 @@ impl<T> Pending<T> {
         }
     }
 
+    /// All entries that are pending.
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().filter_map(|slot| match &slot.content {
+            Content::Taken(entry) => Some(entry),
+            Content::Free { .. } => None,
+        })
+    }
+
     /// Takes everything out.
     pub fn drain(&mut self) -> Vec<T> {
         let slots = std::mem::take(self).slots;

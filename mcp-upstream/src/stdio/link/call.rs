@@ -71,6 +71,7 @@ impl Call {
     /// The gateway asks for itself, so no client's words can come of it: giving the call up leaves nothing to remember.
     pub(crate) fn of_gateway(mut self) -> Self {
         self.of_client = false;
+        self.link.is_of_gateway(self.id);
         self
     }
 

@@ -339,7 +339,7 @@ fn respond(
         reply,
         sink,
         token,
-        answers: account,
+        origin,
     } = match taken {
         Ok(entry) => entry,
         Err(unmatched) => {
@@ -355,7 +355,7 @@ fn respond(
         return Err(ProtocolViolation::TooLong);
     }
     let (id_at, part_at) = (span(text, raw_id), span(text, part.get()));
-    let kept = match account {
+    let kept = match origin.answers() {
         Some(account) => account.keep(line.clone()),
         None => Ok(line.clone()),
     };
@@ -423,7 +423,9 @@ fn notify(
     };
     match sink {
         Some(sink) => sink.notification(notification),
-        None => shared.inbound.notification(notification),
+        None => shared
+            .inbound
+            .notification_beside(notification, &|| shared.in_hand()),
     }
     Ok(())
 }

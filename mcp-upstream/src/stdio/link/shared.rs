@@ -10,13 +10,13 @@ use serde_json::value::RawValue;
 use tokio::net::unix::pipe;
 use tokio::runtime;
 use tokio::sync::{Notify, oneshot, watch};
-use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::pending::{Pending, Unmatched};
 
 use super::deliver::{Lanes, Waiting};
 use super::follow::Reading;
+use super::owner::{CallOrigin, CallsInHand};
 use super::questions::ServerRequests;
 use super::tokens::Lasting;
 use super::transport::{Transport, Unsent};
@@ -103,15 +103,15 @@ pub(super) struct Entry {
     pub(super) sink: Option<Arc<dyn NotificationSink>>,
     /// What its caller calls its progress, raw JSON; on the link that is the call's id.
     pub(super) token: Option<Arc<str>>,
-    /// Counts the answer; None where the gateway asks for itself.
-    pub(super) answers: Option<AnswerAccount>,
+    /// Whose call it is.
+    pub(super) origin: CallOrigin,
 }
 
 /// The side that asked: hears notifications under its progress token, and accounts for the answer's bytes.
 pub(super) struct AnswerRoute<'a> {
     pub(super) token: Option<&'a str>,
     pub(super) sink: Option<Arc<dyn NotificationSink>>,
-    pub(super) answers: Option<AnswerAccount>,
+    pub(super) origin: CallOrigin,
 }
 
 impl Shared {
@@ -150,7 +150,7 @@ impl Shared {
             reply: Waiting::new(reply, self.lanes.here()),
             sink: route.sink,
             token: route.token.map(Into::into),
-            answers: route.answers,
+            origin: route.origin,
         };
         let (id, few) = {
             let mut calls = self.calls();
@@ -302,8 +302,21 @@ impl Shared {
         let mut calls = self.calls();
         let entry = calls.pending.remove(id).ok()?;
         // Under the lock: an answer that comes now must find it noted, or it would never be settled.
-        self.inbound.given_up(id);
+        self.inbound.given_up(id, entry.origin.owner());
         Some(entry)
+    }
+
+    /// The owners of the calls that wait for their answers.
+    pub(super) fn in_hand(&self) -> CallsInHand {
+        let calls = self.calls();
+        CallsInHand::of(calls.pending.values().map(|entry| &entry.origin))
+    }
+
+    /// Notes that the gateway asks for itself.
+    pub(super) fn is_of_gateway(&self, id: u64) {
+        if let Ok(entry) = self.calls().pending.get_mut(id) {
+            entry.origin = CallOrigin::Gateway;
+        }
     }
 
     /// Takes a pending call out.

@@ -161,7 +161,7 @@ impl Incoming {
     pub(crate) fn answers(&self, id: u64) -> Option<AnswerAccount> {
         let link = self.link.upgrade()?;
         let calls = link.calls();
-        calls.pending.get(id).ok()?.answers.clone()
+        calls.pending.get(id).ok()?.origin.answers().cloned()
     }
 
     /// Whether a message may have so many bytes.

@@ -18,9 +18,9 @@ use super::replay_state::{LastingRequest, ReplayState};
 use super::state::{Event, ProcessId};
 use crate::jsonrpc::ResponseOutcome;
 use crate::protocol::Era;
-use crate::stdio::link::{Inbound, Link};
+use crate::stdio::link::Link;
 use crate::stdio::process::tasks::Tasks;
-use crate::stdio::process::{ListenerGuard, Opened, Process};
+use crate::stdio::process::{Listener, ListenerGuard, Opened, Process};
 
 /// A process for one request, to be held until that is answered. Dropping it gives the process back; one that was the
 /// request's alone ends, unless the request said that it was [`Leased::answered`] and nothing is open on it.
@@ -102,10 +102,10 @@ impl Leased {
         &self.process
     }
 
-    /// Hears what the process says that belongs to no call but can only be meant for this request: while nobody else
-    /// uses the process. For those that many share; one's own has its handler.
-    pub(crate) fn hear(&self, handler: Arc<dyn Inbound>) -> ListenerGuard {
-        self.process.router().hear(handler)
+    /// Hears what the process says that belongs to no call but can only be meant for the owner of this request. For
+    /// processes that many share; one's own has its handler.
+    pub(crate) fn hear(&self, listener: Listener) -> ListenerGuard {
+        self.process.router().hear(listener)
     }
 
     /// Whose the tasks of the process are.

@@ -251,6 +251,10 @@ impl State {
                 self.vacate(process, now, true);
                 self.drain(process, StopReason::Outdated, now, &mut actions);
             }
+            Event::Mute { process } => {
+                self.vacate(process, now, true);
+                self.drain(process, StopReason::Mute, now, &mut actions);
+            }
             Event::Removed {
                 replicas,
                 instead,

@@ -22,8 +22,9 @@ use crate::protocol::ClientIdentity;
 use crate::session::config::EventLogConfig;
 use crate::stdio::breaker::BreakerState;
 use crate::stdio::launch::ProcessLaunchers;
-use crate::stdio::link::Inbound;
+use crate::stdio::link::{CallOwner, Inbound};
 use crate::stdio::metrics::StdioMetrics;
+use crate::stdio::process::Listener;
 use crate::stdio::testing::program::{SCRIPT, guard, within};
 use crate::stream::{EventLog, Pulse, StreamMetrics};
 
@@ -398,7 +399,14 @@ async fn a_log_message_of_the_shared_process_reaches_who_uses_it_alone() {
         .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     let ear = Arc::new(Client::default());
-    let hearing = leased.hear(Arc::clone(&ear) as _);
+    let hearing = leased.hear(Listener {
+        owner: CallOwner {
+            principal: None,
+            aggregate: None,
+        },
+        session: None,
+        inbound: Arc::clone(&ear) as _,
+    });
     call(&leased, "log").await.expect("answered");
     assert_eq!(ear.said.load(Ordering::SeqCst), 1);
     let other = house

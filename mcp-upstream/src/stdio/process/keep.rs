@@ -263,6 +263,7 @@ impl Keeper {
     /// - an order of the pool;
     /// - the end of the link or of the process;
     /// - a suspicion, and what comes of asking;
+    /// - a process that is mute takes nothing new;
     /// - beside that: the subscription of a modern process is kept open, the tools of the shared one are read.
     async fn serve(&mut self, running: &Running, process: &Process, order: &Order) {
         let limit = self.pool.settings().connect_timeout;
@@ -285,6 +286,12 @@ impl Keeper {
             std::future::pending::<()>().await;
         };
         tokio::pin!(beside);
+        let mute = running
+            .router
+            .is_mute_for(self.pool.settings().isolation_mute);
+        tokio::pin!(mute);
+        let launcher = &self.pool.launcher;
+        let mut is_replaced = order.slot.key.is_private() || launcher.keeps_state();
         let mut asking: Option<Pin<Box<dyn Future<Output = bool> + Send + '_>>> = None;
         let (end, what) = loop {
             tokio::select! {
@@ -329,6 +336,11 @@ impl Keeper {
                         break (End::Unresponsive, "stopped answering".to_owned());
                     }
                     process.answered();
+                }
+                () = &mut mute, if !is_replaced => {
+                    is_replaced = true;
+                    self.tell_of_muteness(process);
+                    self.report(Event::Mute { process: self.id });
                 }
                 () = &mut beside => {}
             }
@@ -397,6 +409,16 @@ impl Keeper {
             pid = process.pid,
             "a process of the server of namespace {name} gave way to a client that waits: its own client has had \
              neither a request nor an open stream for a minute, and gets another process if it comes back{lost}"
+        );
+    }
+
+    fn tell_of_muteness(&self, process: &Process) {
+        let name = self.pool.name();
+        tracing::info!(
+            namespace = %name,
+            pid = process.pid,
+            "a process of the server of namespace {name} is replaced: it never answered what a client gave up, and until it \
+             does, its log messages reach no other client (isolation_mute)"
         );
     }
 

@@ -6,20 +6,26 @@
 //! - A list or a resource that changed: the audience of the namespace hears of the change, in our words. The server's
 //!   may be about a client's call.
 //! - What names a task goes to the owner of the task ([`Tasks`]).
-//! - Anything else reaches a client only while that client's call is all the server can be doing: its call is the only
-//!   one in flight, and every call before had its own answer. A call that ran out of time, was cancelled or became a
-//!   task may go on in the server, and nothing says which call the server speaks of; guessing would show one tenant's
-//!   words to another (DESIGN §3).
+//! - Anything else reaches a client only while all that the server can be doing is that client's principal's, by way of
+//!   the same namespace: the calls in flight, calls that were given up and have no answer yet, and tasks. A call that ran
+//!   out of time, was cancelled or became a task may go on in the server, and nothing says which call the server speaks of;
+//!   guessing would show one tenant's words to another (DESIGN §3). Each session hears it once, in its newest call.
+//!
+//! Servers rightly never answer a cancelled call, so what they say could be withheld from all other principals for ever.
+//! A process of which something was withheld for that reason is *mute*; its keeper has it replaced after `isolation_mute`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use slab::Slab;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
 use tooldock_workers::names::NamespaceName;
 
 use super::tasks::Tasks;
@@ -27,7 +33,7 @@ use crate::broadcast::{Audience, Change};
 use crate::catalogue::Catalogue;
 use crate::jsonrpc::{Key, Notification, ProtocolViolation, RpcError, ServerRequest, notification};
 use crate::protocol::code;
-use crate::stdio::link::Inbound;
+use crate::stdio::link::{CallOwner, CallsInHand, Inbound};
 use crate::stdio::metrics::ServerMetrics;
 
 /// Calls that were given up and are remembered until the server answers them. With more, the server counts as busy with
@@ -45,6 +51,8 @@ pub(crate) struct InboundRouter {
     /// Those who use the process now.
     users: AtomicUsize,
     tasks: Arc<Tasks>,
+    /// A message was withheld.
+    withheld: Notify,
     /// Plain data; nothing is called under it.
     inner: Mutex<Inner>,
 }
@@ -52,12 +60,36 @@ pub(crate) struct InboundRouter {
 #[derive(Default)]
 struct Inner {
     own: Option<Arc<dyn Inbound>>,
-    /// Those of the users who want to hear what can only be meant for them.
-    listening: Slab<Arc<dyn Inbound>>,
+    /// Users who want to hear what can only be meant for their owner.
+    listening: Slab<Numbered>,
+    /// Listeners so far.
+    listeners: u64,
     /// Calls the server may still work on although nobody waits for them.
-    given_up: HashSet<u64>,
+    given_up: HashMap<u64, GivenUp>,
     /// There were more of these than are remembered.
     countless: bool,
+    /// Since when a message was kept from a listener for what is given up or a task.
+    mute_since: Option<Instant>,
+}
+
+/// A call that was given up.
+struct GivenUp {
+    owner: Option<CallOwner>,
+    at: Instant,
+}
+
+/// A user's listener at a process of many.
+#[derive(Clone)]
+pub(crate) struct Listener {
+    pub(crate) owner: CallOwner,
+    /// The tag of its client's session.
+    pub(crate) session: Option<Arc<str>>,
+    pub(crate) inbound: Arc<dyn Inbound>,
+}
+
+struct Numbered {
+    number: u64,
+    listener: Listener,
 }
 
 /// A use of a process without a lease; dropping it ends the use.
@@ -84,6 +116,7 @@ impl InboundRouter {
             asked: AtomicBool::new(false),
             users: AtomicUsize::new(0),
             tasks: Arc::default(),
+            withheld: Notify::new(),
             inner: Mutex::default(),
         })
     }
@@ -105,9 +138,13 @@ impl InboundRouter {
         drop(before);
     }
 
-    /// Hears what can only be meant for this user of a process of many: log messages, while nobody else uses it.
-    pub(crate) fn hear(self: &Arc<Self>, handler: Arc<dyn Inbound>) -> ListenerGuard {
-        let key = self.lock().listening.insert(handler);
+    /// Hears what can only be meant for this listener's owner at a process of many, such as log messages.
+    pub(crate) fn hear(self: &Arc<Self>, listener: Listener) -> ListenerGuard {
+        let mut inner = self.lock();
+        let number = inner.listeners;
+        inner.listeners += 1;
+        let key = inner.listening.insert(Numbered { number, listener });
+        drop(inner);
         ListenerGuard {
             router: Arc::clone(self),
             key,
@@ -189,18 +226,71 @@ impl InboundRouter {
         self.lock().own.clone()
     }
 
-    /// The one user there is, if it listens and the server can be doing nothing else.
-    fn only_user(&self) -> Option<Arc<dyn Inbound>> {
-        let inner = self.lock();
-        let mut listening = inner.listening.iter().map(|(_, handler)| handler);
-        // Under the lock: whoever gave a call up before leaving is noted.
-        let users = self.users.load(Ordering::Acquire);
-        let only = match (users, listening.next(), listening.next()) {
-            (1, Some(handler), None) if inner.is_settled() => Arc::clone(handler),
-            _ => return None,
+    /// The listeners of a message without an address, each session once. `in_hand`: the owners of the calls in flight.
+    fn hearers(&self, in_hand: &dyn Fn() -> CallsInHand) -> Vec<Arc<dyn Inbound>> {
+        // Of most processes nobody hears anything.
+        if self.lock().listening.is_empty() {
+            return Vec::new();
+        }
+        // Asked before the lock is taken: calls are given up with the link's calls locked.
+        let in_hand = in_hand();
+        let mut inner = self.lock();
+        let Some(owner) = inner.only_owner(self.users.load(Ordering::Acquire), in_hand) else {
+            return Vec::new();
         };
-        drop(inner);
-        self.tasks.are_over().then_some(only)
+        let foreign = inner.given_up.values();
+        let foreign = foreign.filter(|it| it.owner.as_ref() != Some(&owner));
+        let since = foreign.map(|it| it.at).min();
+        let is_mute = since.is_some() || inner.countless || !self.tasks.are_of(&owner);
+        let mut heard = inner.listening.iter();
+        if is_mute {
+            if heard.any(|(_, it)| it.listener.owner == owner) {
+                let since = since.unwrap_or_else(Instant::now);
+                inner.mute_since.get_or_insert(since);
+                drop(inner);
+                self.withheld.notify_one();
+            }
+            return Vec::new();
+        }
+        let heard = heard.map(|(_, it)| it);
+        let mut heard: Vec<_> = heard.filter(|it| it.listener.owner == owner).collect();
+        heard.sort_unstable_by_key(|it| std::cmp::Reverse(it.number));
+        let mut told = HashSet::new();
+        heard.retain(|it| {
+            let session = it.listener.session.as_ref();
+            session.is_none_or(|session| told.insert(session))
+        });
+        let heard = heard.into_iter();
+        heard.map(|it| Arc::clone(&it.listener.inbound)).collect()
+    }
+
+    /// Waits until the process has been mute for so long, and no task runs there that its client still wants.
+    pub(super) async fn is_mute_for(&self, limit: Duration) {
+        loop {
+            let since = self.mute_since();
+            let Some(since) = since else {
+                self.withheld.notified().await;
+                continue;
+            };
+            let now = Instant::now();
+            if since + limit > now {
+                sleep_until(since + limit).await;
+            } else if self.tasks.are_running() {
+                sleep_until(now + limit).await;
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Since when messages are withheld. Nothing withholds them any more once all is answered.
+    fn mute_since(&self) -> Option<Instant> {
+        let is_over = !self.has_unfinished();
+        let mut inner = self.lock();
+        if is_over {
+            inner.mute_since = None;
+        }
+        inner.mute_since
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -210,23 +300,31 @@ impl InboundRouter {
 
 impl Inbound for InboundRouter {
     fn notification(&self, notification: Notification<'_>) {
+        self.notification_beside(notification, &|| CallsInHand::Mixed);
+    }
+
+    fn notification_beside(
+        &self,
+        notification: Notification<'_>,
+        in_hand: &dyn Fn() -> CallsInHand,
+    ) {
         if let Some(own) = self.own() {
             if notification.method == "notifications/tools/list_changed" {
                 self.catalogue.changed();
             }
             own.notification(notification);
-        } else if !self.announce(&notification)
-            && !self.tasks.tell(&notification)
-            && let Some(user) = self.only_user()
-        {
-            user.notification(notification);
+        } else if !self.announce(&notification) && !self.tasks.tell(&notification) {
+            for listener in self.hearers(in_hand) {
+                listener.notification(notification.clone());
+            }
         }
     }
 
-    fn given_up(&self, call: u64) {
+    fn given_up(&self, call: u64, owner: Option<&CallOwner>) {
+        let (owner, at) = (owner.cloned(), Instant::now());
         let mut inner = self.lock();
         if inner.given_up.len() < GIVEN_UP_MAX {
-            inner.given_up.insert(call);
+            inner.given_up.insert(call, GivenUp { owner, at });
         } else {
             inner.countless = true;
         }
@@ -263,6 +361,19 @@ impl Inbound for InboundRouter {
 }
 
 impl Inner {
+    /// The owner of all that the server does for its users, if there is only one. A user without a call in flight has the
+    /// server do nothing; a lone user's requests need not say whose they are.
+    fn only_owner(&self, users: usize, in_hand: CallsInHand) -> Option<CallOwner> {
+        let mut listening = self.listening.iter().map(|(_, it)| &it.listener.owner);
+        let first = listening.next()?;
+        match in_hand {
+            _ if users == 1 && self.listening.len() == 1 => Some(first.clone()),
+            CallsInHand::Of(owner) => Some(owner),
+            CallsInHand::Empty => listening.all(|it| it == first).then(|| first.clone()),
+            CallsInHand::Mixed => None,
+        }
+    }
+
     /// Whether every call that was given up has been answered since.
     fn is_settled(&self) -> bool {
         self.given_up.is_empty() && !self.countless
@@ -362,26 +473,147 @@ pub(super) mod tests {
         });
     }
 
+    fn owner(principal: &str) -> CallOwner {
+        CallOwner {
+            principal: Some(principal.into()),
+            aggregate: None,
+        }
+    }
+
+    fn listener(principal: &str, session: Option<&str>, ear: &Arc<Ear>) -> Listener {
+        Listener {
+            owner: owner(principal),
+            session: session.map(Into::into),
+            inbound: Arc::clone(ear) as _,
+        }
+    }
+
+    /// A log message while these calls are in flight.
+    fn log_beside(router: &InboundRouter, in_hand: CallsInHand) {
+        let notification = Notification {
+            method: "notifications/message",
+            params: None,
+            message: bytes::Bytes::new(),
+        };
+        router.notification_beside(notification, &|| in_hand.clone());
+    }
+
     #[tokio::test]
-    async fn a_log_message_of_a_shared_process_reaches_its_user_only_while_that_is_the_only_one() {
+    async fn a_log_message_reaches_a_principal_only_while_all_calls_in_flight_are_its_own() {
         let router = router();
-        let (one, other) = (Arc::new(Ear::default()), Arc::new(Ear::default()));
-        let _hearing = router.hear(Arc::clone(&one) as _);
+        let ears = [(); 4].map(|()| Arc::new(Ear::default()));
+        let [first, second, other, bobs] = &ears;
+        let _first = router.hear(listener("ada", Some("s"), first));
         router.enter();
-        say(&router, "notifications/message");
-        assert_eq!(one.heard(), 1);
-        // Another one that listens, and one that does not.
+        log_beside(&router, CallsInHand::Mixed);
+        assert_eq!(first.heard(), 1, "a lone user");
+        // Another call of the same session, and one of another session.
+        let _second = router.hear(listener("ada", Some("s"), second));
+        let _other = router.hear(listener("ada", Some("t"), other));
         router.enter();
-        let second = router.hear(Arc::clone(&other) as _);
-        say(&router, "notifications/message");
-        drop(second);
-        say(&router, "notifications/message");
-        assert_eq!((one.heard(), other.heard()), (1, 0));
-        router.leave();
+        router.enter();
+        log_beside(&router, CallsInHand::Of(owner("ada")));
+        let heard = || ears.each_ref().map(|ear| ear.heard());
+        assert_eq!(
+            heard(),
+            [1, 1, 1, 0],
+            "each session once, in its newest call"
+        );
+        let bob = router.hear(listener("bob", None, bobs));
+        router.enter();
+        for in_hand in [CallsInHand::Mixed, CallsInHand::Empty] {
+            log_beside(&router, in_hand);
+        }
+        assert_eq!(heard(), [1, 1, 1, 0]);
+        // His call has its answer, and hers go on.
+        log_beside(&router, CallsInHand::Of(owner("ada")));
+        log_beside(&router, CallsInHand::Of(owner("bob")));
+        assert_eq!(heard(), [1, 2, 2, 1]);
+        drop(bob);
+        // The same principal by way of an aggregate.
+        let aggregate = Some("all".parse().expect("a name"));
+        log_beside(
+            &router,
+            CallsInHand::Of(CallOwner {
+                aggregate,
+                ..owner("ada")
+            }),
+        );
+        assert_eq!(heard(), [1, 2, 2, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_cancelled_call_withholds_nothing_from_its_own_principal() {
+        let router = router();
+        router.given_up(7, Some(&owner("ada")));
+        let (ada, bob) = (Arc::new(Ear::default()), Arc::new(Ear::default()));
+        for (name, ear) in [("ada", &ada), ("bob", &bob)] {
+            let _hearing = router.hear(listener(name, None, ear));
+            log_beside(&router, CallsInHand::Of(owner(name)));
+        }
+        assert_eq!((ada.heard(), bob.heard()), (1, 0));
+        // A call that is nobody's known.
+        router.given_up(8, None);
+        let _hearing = router.hear(listener("ada", None, &ada));
+        log_beside(&router, CallsInHand::Of(owner("ada")));
+        assert_eq!(ada.heard(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_is_mute_while_it_withholds_messages_for_a_call_without_an_answer() {
+        const LIMIT: Duration = Duration::from_secs(30);
+        let router = router();
+        let is_mute = async |router: &Arc<InboundRouter>| {
+            let waited = tokio::time::timeout(LIMIT * 3, router.is_mute_for(LIMIT));
+            waited.await.is_ok()
+        };
+        router.given_up(7, Some(&owner("ada")));
+        assert!(!is_mute(&router).await, "no client waited for a word");
+        let bob = Arc::new(Ear::default());
+        let hearing = router.hear(listener("bob", None, &bob));
+        router.given_up(8, Some(&owner("ada")));
+        router.settled(7);
+        let before = Instant::now();
+        log_beside(&router, CallsInHand::Of(owner("bob")));
+        drop(hearing);
+        assert!(is_mute(&router).await);
+        assert_eq!(before.elapsed(), LIMIT);
+        router.settled(8);
+        assert!(!is_mute(&router).await, "it is answered");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_mute_process_is_kept_while_it_runs_a_task() {
+        const LIMIT: Duration = Duration::from_secs(30);
+        let router = router();
+        let created = r#"{"task":{"taskId":"t","status":"working"}}"#;
+        router.began_task(Some(7), serde_json::from_str(created).expect("JSON"));
+        let bob = Arc::new(Ear::default());
+        let _hearing = router.hear(listener("bob", None, &bob));
+        log_beside(&router, CallsInHand::Of(owner("bob")));
+        let waited = tokio::time::timeout(LIMIT * 3, router.is_mute_for(LIMIT));
+        assert!(waited.await.is_err());
+        // Cancelled, so that its end may never be told.
+        let params = r#"{"taskId":"t","status":"cancelled"}"#;
+        router.notification(Notification {
+            method: "notifications/tasks/status",
+            params: Some(params.into()),
+            message: Bytes::new(),
+        });
+        let waited = tokio::time::timeout(LIMIT * 3, router.is_mute_for(LIMIT));
+        assert!(waited.await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_change_is_no_log_message() {
+        let router = router();
+        let one = Arc::new(Ear::default());
+        let _hearing = router.hear(listener("ada", None, &one));
+        router.enter();
         say(&router, "notifications/message");
         // A change is the audience's.
         say(&router, "notifications/tools/list_changed");
-        assert_eq!(one.heard(), 2);
+        assert_eq!(one.heard(), 1);
     }
 
     #[tokio::test]
@@ -389,10 +621,10 @@ pub(super) mod tests {
         let router = router();
         // One client's call runs out of time, with or without another's in flight.
         router.enter();
-        router.given_up(7);
+        router.given_up(7, Some(&owner("bob")));
         router.leave();
         let ear = Arc::new(Ear::default());
-        let _hearing = router.hear(Arc::clone(&ear) as _);
+        let _hearing = router.hear(listener("ada", None, &ear));
         router.enter();
         for method in ["notifications/message", "x/unknown"] {
             say(&router, method);
@@ -411,7 +643,7 @@ pub(super) mod tests {
     async fn more_calls_given_up_than_are_remembered_are_never_forgotten() {
         let router = router();
         let all = GIVEN_UP_MAX as u64 + 1;
-        (0..all).for_each(|call| router.given_up(call));
+        (0..all).for_each(|call| router.given_up(call, None));
         (0..all).for_each(|call| router.settled(call));
         assert!(router.has_unfinished());
         assert!(router.lock().given_up.is_empty());
@@ -423,7 +655,7 @@ pub(super) mod tests {
         let created = r#"{"task":{"taskId":"t","status":"working"}}"#;
         router.began_task(Some(7), serde_json::from_str(created).expect("JSON"));
         let ear = Arc::new(Ear::default());
-        let _hearing = router.hear(Arc::clone(&ear) as _);
+        let _hearing = router.hear(listener("ada", None, &ear));
         router.enter();
         let status = |status: &str| {
             let params = format!(r#"{{"taskId":"t","status":"{status}"}}"#);

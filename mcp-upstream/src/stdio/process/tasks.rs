@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::jsonrpc::{self, Key, Members, Notification, spans};
-use crate::stdio::link::Inbound;
+use crate::stdio::link::{CallOwner, Inbound};
 
 /// Tasks of one process.
 const TASKS_MAX: usize = 2048;
@@ -46,8 +46,7 @@ pub(crate) struct Tasks {
 /// Whose a task is.
 #[derive(Clone)]
 pub(crate) struct Owner {
-    /// `None`: whoever needs no credentials.
-    pub(crate) principal: Option<Arc<str>>,
+    pub(crate) caller: CallOwner,
     /// Hears what the server says of the task outside of calls.
     pub(crate) ear: Option<Arc<dyn Inbound>>,
 }
@@ -66,6 +65,8 @@ struct Task {
     number: u64,
     owner: Owned,
     over: bool,
+    /// Its client cancelled it. The server may go on with it all the same, as with a cancelled call.
+    cancelled: bool,
     expires: Option<Instant>,
 }
 
@@ -87,6 +88,7 @@ struct Early {
 struct Said<'a> {
     id: Cow<'a, str>,
     over: bool,
+    cancelled: bool,
     /// How long the server keeps the task, in milliseconds from its beginning.
     keeps: Option<u64>,
 }
@@ -157,6 +159,7 @@ impl Tasks {
                 number: table.next,
                 owner: Owned::NotYet(call, None),
                 over: false,
+                cancelled: false,
                 expires: None,
             };
             task.note(&said, now);
@@ -191,7 +194,7 @@ impl Tasks {
             };
             let (early, owner) = (early.take(), owner());
             let ear = owner.ear.clone();
-            let principal = owner.principal.clone();
+            let principal = owner.caller.principal.clone();
             task.owner = Owned::By(owner);
             table.keep_share(&principal);
             early.zip(ear)
@@ -211,7 +214,7 @@ impl Tasks {
         let task = table.tasks.get(id);
         task.is_some_and(|task| match &task.owner {
             Owned::By(owner) => {
-                owner.principal.as_ref() == principal && !task.is_expired(Instant::now())
+                owner.caller.principal.as_ref() == principal && !task.is_expired(Instant::now())
             }
             Owned::NotYet(..) => false,
         })
@@ -238,6 +241,23 @@ impl Tasks {
     pub(super) fn are_over(&self) -> bool {
         let table = self.lock();
         !table.lost && table.tasks.values().all(|task| task.over)
+    }
+
+    /// Whether each task that may still run is that caller's.
+    pub(super) fn are_of(&self, caller: &CallOwner) -> bool {
+        let table = self.lock();
+        let is_of = |task: &Task| match &task.owner {
+            Owned::By(owner) => owner.caller == *caller,
+            Owned::NotYet(..) => false,
+        };
+        !table.lost && table.tasks.values().all(|task| task.over || is_of(task))
+    }
+
+    /// Whether a task runs that its client has not cancelled and the server still keeps.
+    pub(super) fn are_running(&self) -> bool {
+        let now = Instant::now();
+        let runs = |task: &Task| !task.over && !task.cancelled && !task.is_expired(now);
+        self.lock().tasks.values().any(runs)
     }
 
     /// Passes what the server says of a task on to the task's owner. `false`: it is about no task.
@@ -344,13 +364,14 @@ impl Task {
 
     fn principal(&self) -> Option<&Option<Arc<str>>> {
         match &self.owner {
-            Owned::By(owner) => Some(&owner.principal),
+            Owned::By(owner) => Some(&owner.caller.principal),
             Owned::NotYet(..) => None,
         }
     }
 
     fn note(&mut self, said: &Said<'_>, now: Instant) {
         self.over = said.over;
+        self.cancelled = said.cancelled;
         if let Some(keeps) = said.keeps {
             let keeps = Duration::from_millis(keeps).saturating_add(GRACE);
             self.expires = now.checked_add(keeps);
@@ -403,7 +424,7 @@ impl<'a> Said<'a> {
         let keeps = state.ttl_ms.or(state.ttl);
         Some(Self {
             id: state.task_id.and_then(jsonrpc::string)?,
-            // A server may go on with a cancelled task, as with a cancelled call.
+            cancelled: status.as_deref() == Some("cancelled"),
             over: status.is_some_and(|it| matches!(&*it, "completed" | "failed")),
             keeps: keeps.and_then(|keeps| keeps.get().parse().ok()),
         })

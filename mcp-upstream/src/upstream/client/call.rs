@@ -29,8 +29,9 @@ use crate::jsonrpc::{
 use crate::protocol::{ClientIdentity, code};
 use crate::seal::BoundRequest;
 use crate::session::CancelNotice;
-use crate::stdio::link::{Canceller, NotificationSink};
+use crate::stdio::link::{CallAccount, Canceller, NotificationSink};
 use crate::stdio::metrics::LastGood;
+use crate::stdio::process::Listener;
 use crate::upstream::Client;
 use crate::upstream::http::retry;
 
@@ -210,7 +211,7 @@ impl ServerCall {
             return Ok(refused);
         }
         if leased.is_common() && peer.is_heard() {
-            leased.process.hear(Arc::new(self.listener(peer)));
+            leased.process.hear(self.ear(peer));
         }
         let mut _entered = None;
         if let Some(handler) = &leased.handler {
@@ -427,6 +428,18 @@ impl ServerCall {
         }
     }
 
+    /// The listener among those of all clients of a process.
+    fn ear(&self, peer: &Peer) -> Listener {
+        Listener {
+            owner: self.requester.owner(),
+            session: match &self.client {
+                Client::Session(session) => Some(Arc::clone(session.tag())),
+                Client::Legacy(_) | Client::Modern(_) | Client::Plain => None,
+            },
+            inbound: Arc::new(self.listener(peer)),
+        }
+    }
+
     /// Notes what an answer says of tasks, and takes those of others out.
     fn with_tasks(&self, leased: &Leased, answer: Response) -> Response {
         let (process, principal) = (&*leased.process, self.requester.principal.as_ref());
@@ -434,7 +447,7 @@ impl ServerCall {
             && let Some(call) = answer.call_id()
         {
             let owner = || tasks::Owner {
-                principal: principal.cloned(),
+                caller: self.requester.owner(),
                 ear: tasks::ear(&self.external, &self.facts.namespace, &self.client, leased),
             };
             process.tasks().claim(call, owner);
@@ -569,8 +582,11 @@ impl ServerCall {
         peer: &Peer,
     ) -> Result<Response, Unanswered> {
         let request = self.requester.traced(request);
-        let answers = peer.answers().cloned();
-        let sent = process.forward(&request, self.sink(peer), self.requester.headers(), answers);
+        let account = peer.answers().map(|answers| CallAccount {
+            answers: answers.clone(),
+            owner: self.requester.owner(),
+        });
+        let sent = process.forward(&request, self.sink(peer), self.requester.headers(), account);
         self.answered(sent.map_err(unsent)?).await
     }
 

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
-use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::error::CallError;
 pub(crate) use tooldock_workers::external::Isolation;
 use tooldock_workers::process::output::RecentLines;
@@ -22,10 +21,11 @@ use crate::catalogue::Catalogue;
 use crate::jsonrpc::{ProtocolViolation, Request, Response, ResponseOutcome};
 pub(crate) use crate::protocol::{Era, EraSupport, ServerInfo};
 pub(crate) use crate::stdio::link::Inbound;
-use crate::stdio::link::{Canceller, NotificationSink};
+use crate::stdio::link::{CallAccount, Canceller, NotificationSink};
 use crate::stdio::metrics::LastGood;
 pub(crate) use crate::stdio::pool::{ConnectionKey, OpenAs, Opener};
 use crate::stdio::pool::{Presence, ServerCopy};
+use crate::stdio::process::Listener;
 use crate::stdio::process::tasks::Tasks;
 use crate::upstream::health::ServerHealth;
 
@@ -242,7 +242,7 @@ pub(crate) trait Connection: Send + Sync {
     ) -> Result<SentRequest, CallError>;
 
     /// Sends the whole request of a client of the server's own era. An error means that nothing was written.
-    /// `of_client`: what of the client's own headers goes with it. `answers` counts the answer.
+    /// `of_client`: what of the client's own headers goes with it. `account`: whose it is.
     ///
     /// # Errors
     ///
@@ -252,7 +252,7 @@ pub(crate) trait Connection: Send + Sync {
         request: &Request,
         sink: Option<Arc<dyn NotificationSink>>,
         of_client: Option<&Arc<HeaderMap>>,
-        answers: Option<AnswerAccount>,
+        account: Option<CallAccount>,
     ) -> Result<SentRequest, CallError>;
 
     /// Sends the whole notification of a client.
@@ -270,9 +270,9 @@ pub(crate) trait Connection: Send + Sync {
     /// Whose the tasks of the process are.
     fn tasks(&self) -> &Tasks;
 
-    /// Hears what a process of several can only mean for this user of it, for as long as it holds it. Said once: who hears
-    /// does not change.
-    fn hear(&self, inbound: Arc<dyn Inbound>);
+    /// Hears what a process of several can only mean for the owner of this use of it, for as long as the process is held.
+    /// Said once: the listener does not change.
+    fn hear(&self, listener: Listener);
 
     /// Asks for news of a resource, for one more client. `None`: others had asked for it before.
     ///

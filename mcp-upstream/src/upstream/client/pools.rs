@@ -8,7 +8,6 @@ use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
-use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::registry::Namespace;
@@ -16,17 +15,17 @@ use tooldock_workers::remote::BackendId;
 use tooldock_workers::worker::LogLevel;
 
 use super::connector::{
-    Connection, ConnectionKey, Connector, Era, EraSupport, Fate, Inbound, Isolation, OpenAs,
-    Opener, SentRequest, ServerInfo, Unanswered,
+    Connection, ConnectionKey, Connector, Era, EraSupport, Fate, Isolation, OpenAs, Opener,
+    SentRequest, ServerInfo, Unanswered,
 };
 use crate::catalogue::Catalogue;
 use crate::jsonrpc::{ProtocolViolation, Request, ResponseOutcome};
 use crate::stdio::launch::ServerRef;
-use crate::stdio::link::{Call, NotificationSink};
+use crate::stdio::link::{Call, CallAccount, NotificationSink};
 use crate::stdio::metrics::LastGood;
 use crate::stdio::pool::{Leased, Pools, Presence, ServerCopy, served};
-use crate::stdio::process::ListenerGuard;
 use crate::stdio::process::tasks::Tasks;
+use crate::stdio::process::{Listener, ListenerGuard};
 use crate::upstream::health::{LastRestart, ProcessCounts, ServerHealth};
 
 /// The servers of the registry.
@@ -277,10 +276,10 @@ impl Connection for Held {
         request: &Request,
         sink: Option<Arc<dyn NotificationSink>>,
         of_client: Option<&Arc<HeaderMap>>,
-        answers: Option<AnswerAccount>,
+        account: Option<CallAccount>,
     ) -> Result<SentRequest, CallError> {
         self.leased
-            .forward(request, sink, of_client, answers)
+            .forward(request, sink, of_client, account)
             .map(sent)
     }
 
@@ -296,8 +295,8 @@ impl Connection for Held {
         self.leased.tasks()
     }
 
-    fn hear(&self, inbound: Arc<dyn Inbound>) {
-        self.listener.get_or_init(|| self.leased.hear(inbound));
+    fn hear(&self, listener: Listener) {
+        self.listener.get_or_init(|| self.leased.hear(listener));
     }
 
     async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError> {

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 use serde_json::Value;
+use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::UpstreamKind;
 use tooldock_workers::remote::Balance;
 
 use crate::bridge::params::{self, Trace};
 use crate::jsonrpc::Request;
+use crate::stdio::link::CallOwner;
 use crate::upstream::CallContext;
 use crate::upstream::http::hash;
 use crate::upstream::http::passed::{self, TRACEPARENT, TRACESTATE};
@@ -23,6 +25,8 @@ pub(crate) struct Requester {
     pub(super) headers: Option<Arc<HeaderMap>>,
     /// Stands for the client, where its server's backends are chosen by that.
     pub(super) hash: u64,
+    /// The aggregate that its client called, where it came through one.
+    pub(super) aggregate: Option<NamespaceName>,
 }
 
 impl Requester {
@@ -30,6 +34,10 @@ impl Requester {
     pub(crate) fn of(cx: &CallContext<'_>) -> Self {
         let mut requester = Self {
             principal: cx.caller.principal.clone(),
+            aggregate: match cx.depth {
+                0 => None,
+                _ => cx.caller.namespace.clone(),
+            },
             ..Self::default()
         };
         if let UpstreamKind::Remote(server) = &cx.namespace.upstream {
@@ -42,6 +50,14 @@ impl Requester {
             }
         }
         requester
+    }
+
+    /// The owner of its calls.
+    pub(crate) fn owner(&self) -> CallOwner {
+        CallOwner {
+            principal: self.principal.clone(),
+            aggregate: self.aggregate.clone(),
+        }
     }
 
     /// The headers that go with a request.

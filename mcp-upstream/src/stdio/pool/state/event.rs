@@ -65,6 +65,8 @@ pub(in crate::stdio) enum Event {
     Away { since: Vec<(ProcessId, Instant)> },
     /// A process was opened with credentials that its principal does not have any more.
     Outdated { process: ProcessId },
+    /// Log messages of a process have been withheld for too long.
+    Mute { process: ProcessId },
     /// Backends are not the server's any more: those with places for what everybody shares, another one for what lasts in
     /// these, and all processes that lead to them.
     Removed {
@@ -203,6 +205,8 @@ pub(in crate::stdio) enum StopReason {
     Used,
     /// It was opened with credentials that its principal does not have any more.
     Outdated,
+    /// Its log messages were withheld for too long.
+    Mute,
     /// Its backend is not configured any more.
     Removed,
     /// An operator asked for a restart.
@@ -220,6 +224,7 @@ impl StopReason {
             Self::GaveWay => "gave_way",
             Self::Used => "used",
             Self::Outdated => "outdated",
+            Self::Mute => "mute",
             Self::Removed => "removed",
             Self::Restarted => "restarted",
         }

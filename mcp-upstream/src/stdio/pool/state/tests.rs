@@ -532,6 +532,21 @@ fn a_process_with_outdated_credentials_takes_nothing_new_and_those_of_others_go_
 }
 
 #[test]
+fn a_mute_process_takes_nothing_new_and_ends_once_it_is_idle() {
+    let mut world = World::plain();
+    let early = world.lease(ConnectionKey::Shared, legacy());
+    world.start_all(EraSupport::Legacy);
+    let old = world.granted[&early];
+    world.step(Event::Mute { process: old });
+    assert!(world.stopped.is_empty(), "its call goes on");
+    let late = world.lease(ConnectionKey::Shared, legacy());
+    world.start_all(EraSupport::Legacy);
+    assert_ne!(world.granted[&late], old);
+    world.release(old);
+    assert_eq!(world.stopped, [(old, StopReason::Mute)]);
+}
+
+#[test]
 fn what_drains_for_a_minute_is_stopped_all_the_same() {
     let mut world = World::plain();
     world.lease(ConnectionKey::Shared, legacy());

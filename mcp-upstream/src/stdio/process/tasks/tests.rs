@@ -27,7 +27,10 @@ fn principal(name: &str) -> Option<Arc<str>> {
 
 fn owner(name: &str) -> Owner {
     Owner {
-        principal: principal(name),
+        caller: CallOwner {
+            principal: principal(name),
+            aggregate: None,
+        },
         ear: None,
     }
 }

@@ -10,7 +10,6 @@ use http::HeaderMap;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
-use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
@@ -20,7 +19,8 @@ use crate::jsonrpc::{
     self, Asker, Message, Notification, RawId, Request, Response, ResponseOutcome, RpcError,
     ServerRequest, spans,
 };
-use crate::stdio::link::{Canceller, Cancels, NotificationSink};
+use crate::stdio::link::{CallAccount, Canceller, Cancels, NotificationSink};
+use crate::stdio::process::Listener;
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::testing::response;
 use crate::upstream::client::connector::{
@@ -314,7 +314,7 @@ impl Connection for FakeConnection {
         request: &Request,
         sink: Option<Arc<dyn NotificationSink>>,
         _: Option<&Arc<HeaderMap>>,
-        _: Option<AnswerAccount>,
+        _: Option<CallAccount>,
     ) -> Result<SentRequest, CallError> {
         let mut line = BytesMut::new();
         request.write_as(&mut line, OURS);
@@ -354,8 +354,8 @@ impl Connection for FakeConnection {
         &self.seen.tasks
     }
 
-    fn hear(&self, inbound: Arc<dyn Inbound>) {
-        *self.ear.lock().expect("not poisoned") = Some(inbound);
+    fn hear(&self, listener: Listener) {
+        *self.ear.lock().expect("not poisoned") = Some(listener.inbound);
     }
 
     async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError> {
