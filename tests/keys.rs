@@ -79,6 +79,28 @@ async fn call(gateway: &Gateway, key: &str, tool: &str) -> (u16, Value) {
     (answer.status().as_u16(), answer.json().await.unwrap())
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_counts_when_the_command_that_made_it_returns_and_no_more_when_it_is_revoked() {
+    let gateway = Gateway::with_tools([("work", "work.py", PROJECTS)])
+        .start()
+        .await;
+    let gateway = std::sync::Arc::new(gateway);
+    let writers = (0..8).map(|_| {
+        let gateway = std::sync::Arc::clone(&gateway);
+        tokio::spawn(async move {
+            let made = tokio::task::block_in_place(|| create(&gateway, &["--scope", "admin"]));
+            let (key, id) = made;
+            let (status, body) = call(&gateway, &key, "project_list").await;
+            assert_eq!(status, 200, "{body}");
+            tokio::task::block_in_place(|| revoke(&gateway, &id));
+            assert_eq!(call(&gateway, &key, "project_list").await.0, 401);
+        })
+    });
+    for writer in writers.collect::<Vec<_>>() {
+        writer.await.unwrap();
+    }
+}
+
 /// Waits until the gateway lets a new key in.
 async fn is_known(gateway: &Gateway, key: &str) {
     eventually("the key is let in", async || {

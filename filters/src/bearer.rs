@@ -315,8 +315,7 @@ impl Tokens {
 
     /// Whose key it is. Networks and time are judged at each request.
     fn key_owner(&self, text: &[u8], client: IpAddr) -> Result<Arc<Principal>, KeyRefusal> {
-        let table = self.keys.load();
-        let key = table.verify(text, client, SystemTime::now())?;
+        let key = self.keys.verify(text, client, SystemTime::now())?;
         Ok(Arc::new(Principal {
             name: Arc::clone(key.principal()),
             namespaces: Arc::clone(key.namespaces()),

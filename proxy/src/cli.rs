@@ -218,7 +218,7 @@ pub(crate) struct ExplainArgs {
     pub(crate) json: bool,
 }
 
-/// `tooldock keys`. Changes take effect in a running gateway within a second.
+/// `tooldock keys`. A change counts in the running gateways when the command returns.
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct KeysArgs {

@@ -107,12 +107,13 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
         effective.secrets.make_dev_key(&effective.data_dir)?;
     }
     let control = control_runtime()?;
+    let key_changes = keys::change_socket(&effective.keys_file());
     let keys = Arc::new(KeyStore::open(effective.keys_file(), effective.scopes())?);
     keys.set_makers(effective.config.admission.key_makers());
     let admission = rules::admission(&effective, keys.tables()).map_err(|error| anyhow!(error))?;
     let rules = Arc::new(ArcSwap::from_pointee(rules::rules(&effective, admission)));
     let parts = Parts::build(&effective, data, &control, &rules, &keys)?;
-    keys::start(&keys, &parts.registry, &control);
+    keys::start(&keys, key_changes, &parts.registry, &control);
 
     let state = StateMetrics::start(&parts.exported)?;
     if effective.data_file_problem().is_some() {

@@ -6,7 +6,7 @@
 //!
 //!   text of a key ── its id ──▶ KeyTable ── hash, networks, end ──▶ ApiKey      keys/text.rs, keys/table.rs
 //!                                  ▲
-//!            KeyStore: create, revoke, another process's changes                 keys/store.rs, keys/follow.rs
+//!            KeyStore: create, revoke, another process's changes                 keys/store.rs, keys/follow.rs, keys/readers.rs
 //!
 //!   a key's maker, where that is a key ── ends it, and bounds it                 keys/lineage.rs
 //!   … where that is another credential than the operator's: the same             keys/credential.rs
@@ -22,6 +22,7 @@ mod error;
 mod file;
 mod follow;
 mod lineage;
+mod readers;
 mod record;
 mod store;
 mod table;
@@ -31,6 +32,7 @@ pub use credential::{
     CredentialRecord, EntryHash, EntryName, KeyMaker, KeyMakers, MakerCredential,
 };
 pub use error::KeysError;
+pub use readers::ChangeSocket;
 pub use record::{KeyLimit, KeyLimitUnit, KeyRecord, KeyState, NewKey};
 pub use store::{KeyStore, MadeKey};
 pub use table::{ApiKey, KeyRefusal, KeyTable, KeyTables};

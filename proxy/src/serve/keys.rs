@@ -2,18 +2,34 @@
 //! open nothing. Streams of a key that counts no more end by themselves (`gateway/lasting.rs`).
 
 use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
-use tooldock_workers::keys::{KeyState, KeyStore, KeyTable};
+use tooldock_workers::keys::{ChangeSocket, KeyState, KeyStore, KeyTable};
 use tooldock_workers::registry::{Registry, Snapshot, UpstreamKind};
 
 /// Starts all of it.
-pub(super) fn start(keys: &Arc<KeyStore>, registry: &Arc<Registry>, control: &Runtime) {
-    control.spawn(Arc::clone(keys).follow());
+pub(super) fn start(
+    keys: &Arc<KeyStore>,
+    changes: Option<ChangeSocket>,
+    registry: &Arc<Registry>,
+    control: &Runtime,
+) {
+    control.spawn(Arc::clone(keys).follow(changes));
     control.spawn(warn_of_idle_scopes(Arc::clone(keys), registry.subscribe()));
+}
+
+/// The socket on which writers of the keys say that they changed, bound before the keys are read. Without one the file is
+/// looked at all the same.
+pub(super) fn change_socket(file: &Path) -> Option<ChangeSocket> {
+    let told = |error| {
+        let file = file.display();
+        tracing::warn!(%error, "{file}: changes of API keys by other processes count within a second, not at once");
+    };
+    ChangeSocket::bind(file).map_err(told).ok()
 }
 
 /// Says once of each list of scopes that no tool is open to its keys, where all tools are known.

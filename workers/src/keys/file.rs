@@ -39,6 +39,11 @@ impl Stamp {
     pub(super) fn of(path: &Path) -> Option<Self> {
         fs::metadata(path).ok().map(|it| Self::from(&it))
     }
+
+    /// Whether the file has at most so many bytes.
+    pub(super) fn is_within(&self, bytes: u64) -> bool {
+        self.length <= bytes
+    }
 }
 
 impl From<&fs::Metadata> for Stamp {

@@ -1,11 +1,15 @@
-//! Follows the file of keys while the process runs: a look at its metadata several times a second, so that a key which
-//! another process revokes counts no more within a second on every file system.
+//! Follows the file of keys while the process runs: it is read as soon as a writer says that it changed
+//! ([`super::readers`]), and its metadata are looked at several times a second, for writers that cannot say so.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::readers::{ChangeSocket, OBEYED};
 use super::store::KeyStore;
 
 /// How often the file is looked at.
@@ -16,26 +20,64 @@ const WRITE_EVERY: u32 = 240;
 
 impl KeyStore {
     /// Puts in force what other processes change, and writes when keys were used last. Runs until it is dropped.
-    pub async fn follow(self: Arc<Self>) {
+    pub async fn follow(self: Arc<Self>, socket: Option<ChangeSocket>) {
+        self.tables().look_into(&self);
+        let writers = socket.as_ref().and_then(|socket| {
+            let listener = socket.listener().and_then(UnixListener::from_std);
+            let told =
+                |error| tracing::warn!(%error, "changes of API keys are not heard of at once");
+            listener.map_err(told).ok()
+        });
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut until_write = WRITE_EVERY;
         loop {
-            looks.tick().await;
-            until_write -= 1;
-            let (store, writes) = (Arc::clone(&self), until_write == 0);
+            // - time to look
+            // - a writer that waits until its change counts
+            let writer = tokio::select! {
+                _ = looks.tick() => None,
+                writer = accepted(writers.as_ref()) => Some(writer),
+            };
+            let store = Arc::clone(&self);
+            let writes = writer.is_none() && {
+                until_write -= 1;
+                until_write == 0
+            };
             if writes {
                 until_write = WRITE_EVERY;
             }
-            let look = tokio::task::spawn_blocking(move || {
-                store.refresh();
+            let is_told = writer.is_some();
+            let look = spawn_blocking(move || {
+                match is_told {
+                    true => store.reread(),
+                    false => store.refresh(),
+                }
                 if writes {
                     store.write_uses();
                 }
             });
-            if let Err(error) = look.await {
-                tracing::error!(%error, "a look at the API keys failed; the next one follows");
+            match (look.await, writer) {
+                (Ok(()), Some(writer)) => {
+                    // A few bytes into an empty buffer; a writer that left needs none.
+                    let _ = writer.try_write(OBEYED);
+                }
+                (Ok(()), None) => {}
+                (Err(error), _) => {
+                    tracing::error!(%error, "a look at the API keys failed; the next one follows");
+                }
             }
         }
+    }
+}
+
+/// The next writer.
+async fn accepted(listener: Option<&UnixListener>) -> UnixStream {
+    let Some(listener) = listener else {
+        return pending().await;
+    };
+    match listener.accept().await {
+        Ok((writer, _)) => writer,
+        // Without descriptors, say: the look that comes with time finds the change.
+        Err(_) => pending().await,
     }
 }

@@ -1,12 +1,13 @@
 //! The store: one file, read by every process that admits requests, changed by one writer at a time.
 //!
-//! A change takes the lock, reads the file anew, replaces it, and puts the new table in force before it returns: whoever
-//! revoked a key in this process need not wait for anything. Other processes look at the file (`follow.rs`).
+//! A change takes the lock, reads the file anew, replaces it, and puts the new table in force here. Then it waits until the
+//! running gateways that read the file say that they go by it (`readers.rs`), so a change counts when it returns.
 //!
 //! All of it blocks. Call it where blocking is allowed.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -16,6 +17,7 @@ use super::credential::{self, KeyMaker, KeyMakers};
 use super::error::KeysError;
 use super::file::{self, Stamp};
 use super::lineage;
+use super::readers;
 use super::record::{KeyRecord, NewKey, whole_seconds};
 use super::table::{KeyTable, KeyTables};
 use super::text::{self, KeyId};
@@ -25,6 +27,9 @@ use crate::secrets::Secret;
 
 /// How long a writer waits for another one.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The largest file that a request waits for, in bytes: about a thousand keys.
+const LOOK_BYTES: u64 = 512 * 1024;
 
 /// The most keys, those of the last 90 days that count no more included.
 const KEYS_MAX: usize = 200_000;
@@ -45,6 +50,8 @@ pub struct KeyStore {
     losses: watch::Sender<u64>,
     changes: watch::Sender<()>,
     patience: Duration,
+    /// Gateways that did not say after the last change that they go by it.
+    behind: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -100,6 +107,7 @@ impl KeyStore {
             losses: watch::Sender::new(0),
             changes: watch::Sender::new(()),
             patience: PATIENCE,
+            behind: AtomicUsize::new(0),
         };
         let (records, stamp) = file::read(&store.path)?;
         let mut state = store.state();
@@ -161,7 +169,7 @@ impl KeyStore {
         let mut state = self.state();
         let known = state.scopes.compile(&wanted.scopes);
         known.map_err(|error| KeysError::Invalid(format!("scopes: {error}")))?;
-        let _lock = self.lock("keys create")?;
+        let lock = self.lock("keys create")?;
         let (mut records, _) = file::read(&self.path)?;
         let now = SystemTime::now();
         wanted = match maker {
@@ -193,6 +201,10 @@ impl KeyStore {
         let record = KeyRecord::new(id, wanted, maker, text.expose().as_bytes(), salt, now);
         records.push(record.clone());
         self.write(&mut state, &records)?;
+        // The gateways, this one too, read the file now.
+        drop(lock);
+        drop(state);
+        self.await_gateways();
         Ok(MadeKey { record, text })
     }
 
@@ -204,7 +216,7 @@ impl KeyStore {
     /// When there is no such key, or the file cannot be read or written.
     pub fn revoke(&self, id: KeyId) -> Result<KeyRecord, KeysError> {
         let mut state = self.state();
-        let _lock = self.lock("keys revoke")?;
+        let lock = self.lock("keys revoke")?;
         let (mut records, _) = file::read(&self.path)?;
         let record = records.iter_mut().find(|record| record.id == id);
         let record = record.ok_or(KeysError::NoSuchKey(id))?;
@@ -215,7 +227,27 @@ impl KeyStore {
         let revoked = record.clone();
         lineage::settle(&mut records);
         self.write(&mut state, &records)?;
+        drop(lock);
+        drop(state);
+        self.await_gateways();
         Ok(revoked)
+    }
+
+    /// Running gateways that did not say in time that they go by the last change. They look at the file within a second.
+    pub fn gateways_behind(&self) -> usize {
+        self.behind.load(Ordering::Relaxed)
+    }
+
+    fn await_gateways(&self) {
+        let behind = readers::await_readers(&self.path);
+        self.behind.store(behind, Ordering::Relaxed);
+        if behind > 0 {
+            tracing::warn!(
+                gateways = behind,
+                "{}: gateways did not say in time that they go by the change of API keys",
+                self.path.display()
+            );
+        }
     }
 
     /// All keys, oldest first, with their last use as far as the file and this process know it.
@@ -240,9 +272,34 @@ impl KeyStore {
     pub fn refresh(&self) {
         let mut state = self.state();
         let stamp = Stamp::of(&self.path);
-        if stamp == state.seen {
-            return;
+        if stamp != state.seen {
+            self.read_again(&mut state, stamp);
         }
+    }
+
+    /// The same for a file that is known to have changed, whatever its metadata say.
+    pub(super) fn reread(&self) {
+        let mut state = self.state();
+        let stamp = Stamp::of(&self.path);
+        self.read_again(&mut state, stamp);
+    }
+
+    /// Looks at the file for a request that came with the id of no known key. Says whether another table is in force since.
+    /// Bounded: waits for no lock, and leaves large files to whoever follows the file.
+    pub(super) fn look_for_request(&self) -> bool {
+        let Ok(mut state) = self.state.try_lock() else {
+            return false;
+        };
+        let stamp = Stamp::of(&self.path);
+        let is_small = stamp.is_some_and(|it| it.is_within(LOOK_BYTES));
+        if stamp == state.seen || !is_small {
+            return false;
+        }
+        self.read_again(&mut state, stamp);
+        true
+    }
+
+    fn read_again(&self, state: &mut State, stamp: Option<Stamp>) {
         // Taken before the file is read: one that cannot be used is told once, and read again when it changes.
         state.seen = stamp;
         let path = self.path.display();
@@ -251,8 +308,8 @@ impl KeyStore {
             if stamp.is_none() {
                 tracing::warn!("{path}: is gone: no API key counts until there is one again");
             }
-            let table = self.compiled(&state, &records)?;
-            self.publish(&mut state, table, stamp);
+            let table = self.compiled(state, &records)?;
+            self.publish(state, table, stamp);
             Ok(())
         });
         match published {

@@ -5,13 +5,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::{ArcSwap, Guard};
 
 use super::record::{self, KeyLimit, KeyRecord, KeyState};
+use super::store::KeyStore;
 use super::text::{self, KeyId};
 use crate::grant::{Grant, GrantSource};
 use crate::namespace_scope::NamespaceScope;
@@ -27,23 +28,75 @@ pub struct KeyTable {
     scopes: Arc<ScopeTable>,
 }
 
+/// The least time between two looks at the file for requests with unknown keys.
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
+
 /// The table in force, wherever it is asked. A clone is the same one.
 #[derive(Debug, Clone, Default)]
-pub struct KeyTables(Arc<ArcSwap<KeyTable>>);
+pub struct KeyTables(Arc<CurrentTable>);
+
+#[derive(Debug, Default)]
+struct CurrentTable {
+    table: ArcSwap<KeyTable>,
+    /// The store that looks at the file for unknown keys, where the process follows the file.
+    store: OnceLock<Weak<KeyStore>>,
+    /// When it last did. Nothing waits for the lock.
+    looked: Mutex<Option<Instant>>,
+}
 
 impl KeyTables {
     /// The table of this moment.
     pub fn load(&self) -> Guard<Arc<KeyTable>> {
-        self.0.load()
+        self.0.table.load()
     }
 
     /// The same to keep.
     pub fn snapshot(&self) -> Arc<KeyTable> {
-        self.0.load_full()
+        self.0.table.load_full()
+    }
+
+    /// The key that a secret text belongs to, as [`KeyTable::verify`]. For an unknown id the file is looked at once more: another
+    /// process may have made the key a moment ago.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyRefusal`], which no caller is to be told.
+    pub fn verify(
+        &self,
+        text: &[u8],
+        client: IpAddr,
+        now: SystemTime,
+    ) -> Result<Arc<ApiKey>, KeyRefusal> {
+        match self.load().verify(text, client, now) {
+            Err(KeyRefusal::Unknown) if self.look() => {
+                self.load().verify(text, client, now).map(Arc::clone)
+            }
+            verified => verified.map(Arc::clone),
+        }
+    }
+
+    /// Has the store look at its file for unknown keys from now on.
+    pub(super) fn look_into(&self, store: &Arc<KeyStore>) {
+        let _ = self.0.store.set(Arc::downgrade(store));
+    }
+
+    /// Looks at the file, at most once in [`LOOK_PAUSE`]. Says whether another table is in force since.
+    fn look(&self) -> bool {
+        let Some(store) = self.0.store.get().and_then(Weak::upgrade) else {
+            return false;
+        };
+        let Ok(mut looked) = self.0.looked.try_lock() else {
+            return false;
+        };
+        if looked.is_some_and(|at| at.elapsed() < LOOK_PAUSE) {
+            return false;
+        }
+        *looked = Some(Instant::now());
+        store.look_for_request()
     }
 
     pub(super) fn publish(&self, table: KeyTable) {
-        self.0.store(Arc::new(table));
+        self.0.table.store(Arc::new(table));
     }
 }
 
@@ -343,7 +396,6 @@ impl Compiled {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
-    use std::time::Instant;
 
     use super::super::credential::KeyMaker;
     use super::super::record::NewKey;

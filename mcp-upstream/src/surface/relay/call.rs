@@ -243,10 +243,10 @@ impl Conversation {
         memory: Option<&FrameMemory>,
     ) -> Result<Admitted, Answered> {
         let name = &self.relay.namespace;
-        let table = self.relay.keys.load();
-        let verified = table.verify(key.expose().as_bytes(), UNIX, SystemTime::now());
+        let keys = &self.relay.keys;
+        let verified = keys.verify(key.expose().as_bytes(), UNIX, SystemTime::now());
         let key = match verified {
-            Ok(key) => Arc::clone(key),
+            Ok(key) => key,
             Err(refusal) => return Err(self.wrong_key(id, refusal)),
         };
         let namespaces = Arc::clone(key.namespaces());

@@ -3,7 +3,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
-use crate::keys::{EntryHash, EntryName, KeyKind, KeyRefusal, KeyState, MakerCredential};
+use crate::keys::{
+    ChangeSocket, EntryHash, EntryName, KeyKind, KeyRefusal, KeyState, MakerCredential,
+};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -305,6 +307,73 @@ fn two_writers_lose_nothing() {
         }
     });
     assert_eq!(place.open().list().unwrap().len(), 15);
+}
+
+/// A store as a running gateway has it, read after its socket was bound.
+fn serving(place: &Place) -> Arc<KeyStore> {
+    let socket = ChangeSocket::bind(&place.file()).unwrap();
+    let store = Arc::new(place.open());
+    tokio::spawn(Arc::clone(&store).follow(Some(socket)));
+    store
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_counts_in_all_gateways_when_it_returns_whoever_else_writes() {
+    let place = Place::new();
+    let gateways = [serving(&place), serving(&place)];
+    let place = Arc::new(place);
+    let writers = (0..8).map(|at| {
+        let (place, gateways) = (Arc::clone(&place), gateways.clone());
+        tokio::task::spawn_blocking(move || {
+            // Some write by a process of their own, some in a gateway.
+            let writer = match at {
+                0 => Arc::clone(&gateways[0]),
+                _ => Arc::new(place.open()),
+            };
+            for _ in 0..3 {
+                let key = writer.create(wanted("ci")).unwrap();
+                assert_eq!(writer.gateways_behind(), 0);
+                for gateway in &gateways {
+                    assert!(verify(gateway, &key).is_ok());
+                }
+                writer.revoke(key.record.id).unwrap();
+                for gateway in &gateways {
+                    assert_eq!(verify(gateway, &key), Err(KeyRefusal::Revoked));
+                }
+            }
+        })
+    });
+    for writer in writers.collect::<Vec<_>>() {
+        writer.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unknown_key_has_the_file_looked_at_once_more() {
+    let place = Place::new();
+    let store = Arc::new(place.open());
+    let made = place.open().create(wanted("ci")).unwrap();
+    let text = made.text.expose().as_bytes();
+    let judged = || store.tables().verify(text, HERE, SystemTime::now());
+    assert_eq!(
+        judged().err(),
+        Some(KeyRefusal::Unknown),
+        "nothing follows the file"
+    );
+    store.tables().look_into(&store);
+    assert!(judged().is_ok());
+    // A second unknown key right behind the first is not a second look.
+    let later = place.open().create(wanted("later")).unwrap();
+    let later = later.text.expose().as_bytes();
+    let known = || {
+        store
+            .tables()
+            .verify(later, HERE, SystemTime::now())
+            .is_ok()
+    };
+    while !known() {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// What a process that dies in the middle has of its key.

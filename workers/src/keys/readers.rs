@@ -1,0 +1,187 @@
+//! Gateways that read a file of keys, and how they hear of a change at once.
+//!
+//! ```text
+//! $DATA/keys.json.gateways/   one socket for each running gateway
+//!
+//!   writer ── connects, after the file is replaced ──▶ gateway ── reads the file ──▶ answers
+//! ```
+//!
+//! A writer waits for the answers, so a key counts, or counts no more, when its command returns. The socket is bound before the
+//! gateway reads the file for the first time: a change that finds no socket is in what the gateway reads. Whatever goes
+//! wrong here, the gateway still looks at the file several times a second.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+/// What the folder's name ends with.
+const SUFFIX: &str = ".gateways";
+
+/// How long a writer waits for the answers of all gateways together.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Gateways that a writer waits for. More sockets than that are no gateways'.
+const READERS_MAX: usize = 64;
+
+/// The answer of a gateway that goes by the file as it is now.
+pub(super) const OBEYED: &[u8] = b"read\n";
+
+/// The socket on which a running gateway hears of changes of its file of keys. Dropping it removes it.
+#[derive(Debug)]
+pub struct ChangeSocket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl ChangeSocket {
+    /// Binds the socket of this process beside the file of keys, before the file is read. Sockets of processes that ended are
+    /// removed.
+    ///
+    /// # Errors
+    ///
+    /// When the folder cannot be made or written.
+    pub fn bind(keys: &Path) -> io::Result<Self> {
+        let folder = folder_of(keys);
+        if let Some(parent) = folder.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        match fs::DirBuilder::new().mode(0o700).create(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let opened = open(&folder)?;
+        for name in sockets(&folder) {
+            if connected(&opened, &name)
+                .is_err_and(|it| it.kind() == io::ErrorKind::ConnectionRefused)
+            {
+                let _ = fs::remove_file(folder.join(&name));
+            }
+        }
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(io::Error::other)?;
+        let name = format!("{:016x}.sock", u64::from_ne_bytes(random));
+        let listener = UnixListener::bind(short(&opened, name.as_ref()))?;
+        listener.set_nonblocking(true)?;
+        let path = folder.join(name);
+        Ok(Self { listener, path })
+    }
+
+    /// A second handle of the listener, to accept writers on.
+    pub(super) fn listener(&self) -> io::Result<UnixListener> {
+        self.listener.try_clone()
+    }
+}
+
+impl Drop for ChangeSocket {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Waits until all running gateways that read the file go by it as it is now. Answers how many did not say so in time.
+pub(super) fn await_readers(keys: &Path) -> usize {
+    let folder = folder_of(keys);
+    let Ok(opened) = open(&folder) else {
+        return 0;
+    };
+    let deadline = Instant::now() + PATIENCE;
+    let mut unheard = 0;
+    let mut asked = Vec::new();
+    for name in sockets(&folder) {
+        match connected(&opened, &name) {
+            Ok(stream) => asked.push(stream),
+            // It ended, with its socket or without removing it.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound
+                ) => {}
+            Err(_) => unheard += 1,
+        }
+    }
+    for mut stream in asked {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut answer = [0; OBEYED.len()];
+        let read = stream
+            .set_read_timeout(Some(left.max(Duration::from_millis(1))))
+            .and_then(|()| stream.read_exact(&mut answer));
+        match read {
+            Ok(()) if answer == *OBEYED => {}
+            // It ended meanwhile.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset
+                ) => {}
+            _ => unheard += 1,
+        }
+    }
+    unheard
+}
+
+fn folder_of(keys: &Path) -> PathBuf {
+    let mut folder = OsString::from(keys);
+    folder.push(SUFFIX);
+    folder.into()
+}
+
+fn open(folder: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+    Ok(rustix::fs::open(folder, flags, Mode::empty())?)
+}
+
+/// The sockets of a folder, by name.
+fn sockets(folder: &Path) -> Vec<OsString> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name());
+    let names = names.filter(|name| Path::new(name).extension().is_some_and(|it| it == "sock"));
+    names.take(READERS_MAX).collect()
+}
+
+/// A path to an entry of a folder that is short enough for a socket, however long the folder's own is.
+fn short(folder: &OwnedFd, name: &Path) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name)
+}
+
+/// Connects without waiting: what is in the folder may be no gateway's.
+fn connected(folder: &OwnedFd, name: &OsString) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(short(folder, name.as_ref()))?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &address)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_of_a_gateway_that_was_killed_is_waited_for_by_nobody_and_removed_by_the_next() {
+        let long = tempfile::tempdir().unwrap();
+        // Longer than the path of a socket may be.
+        let keys = long.path().join("x".repeat(200)).join("keys.json");
+        assert_eq!(await_readers(&keys), 0);
+        let first = ChangeSocket::bind(&keys).unwrap();
+        let second = ChangeSocket::bind(&keys).unwrap();
+        assert!(first.path.exists(), "it lives");
+        let left = first.path.clone();
+        drop((first, second));
+        assert!(!left.exists());
+        let folder = folder_of(&keys);
+        drop(UnixListener::bind(short(&open(&folder).unwrap(), Path::new("dead.sock"))).unwrap());
+        assert_eq!(await_readers(&keys), 0);
+        let _third = ChangeSocket::bind(&keys).unwrap();
+        assert_eq!(sockets(&folder).len(), 1);
+    }
+}
