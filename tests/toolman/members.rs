@@ -181,3 +181,37 @@ async fn progress_and_questions_pass_between_client_and_server() {
     let listed = result(&session, "prompts/list", json!({})).await;
     assert_eq!(names(&listed["prompts"], "name").len(), 2);
 }
+
+#[tokio::test]
+async fn servers_with_one_namespace_share_its_names_and_the_first_wins() {
+    let servers = r#"
+active_toolsets = ["*"]
+
+[[servers]]
+namespace = "all"
+command = "VEC"
+
+[[servers]]
+namespace = "all"
+command = "PJPD"
+
+[[servers]]
+namespace = "all"
+command = "PJPD"
+"#;
+    let house = House::with(servers, json!({})).await;
+    let session = house.session().await;
+    let listed = tools_of(&session).await;
+    for name in ["all_search", "all_list_projects", "all_pid"] {
+        let count = listed.iter().filter(|it| **it == name).count();
+        assert_eq!(count, 1, "{name} in {listed:?}");
+    }
+    let pid = async || super::said(&super::call(&session, "all_pid", json!({})).await);
+    assert_eq!(pid().await, pid().await, "always the same server");
+    let found = super::call(&session, "all_search", json!({"x": 1})).await;
+    assert_ne!(found["isError"], true, "{found}");
+    // The third server runs, and nothing of it is published.
+    let ready = house.gateway.client.get(house.gateway.url("/ready"));
+    let ready: Value = ready.send().await.unwrap().json().await.unwrap();
+    assert!(ready.to_string().contains("all~3"), "{ready}");
+}

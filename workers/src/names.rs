@@ -74,10 +74,10 @@ impl NamespaceName {
         &*self.0 == GLOBAL
     }
 
-    /// The name of a server that is a member of this aggregate alone, `AGGREGATE.PREFIX`. No text parses as such a name,
+    /// The name of a server that is a member of this aggregate alone, `AGGREGATE.LABEL`. No text parses as such a name,
     /// so that no request leads there but through the aggregate.
-    pub fn member(&self, prefix: &str) -> Self {
-        Self(format!("{}.{prefix}", self.0).into())
+    pub fn member(&self, label: &str) -> Self {
+        Self(format!("{}.{label}", self.0).into())
     }
 
     /// Whose secrets it gets: of a member its aggregate's.

@@ -96,17 +96,8 @@ fn spec(
     let servers = servers(source, &mut keys)?;
     keys.finish()?;
     let mut members: Vec<Member> = Vec::new();
-    let mut lines: BTreeMap<String, usize> = BTreeMap::new();
     for server in servers {
-        let (member, at) = member(source, server, (folder, over))?;
-        if lines.insert(member.prefix.clone(), at).is_some() {
-            let message = format!(
-                "there are two servers with namespace = {:?}: give each its own",
-                member.prefix
-            );
-            return Err(source.error(at, message));
-        }
-        members.push(member);
+        members.push(member(source, server, (folder, over))?);
     }
     Ok(AggregateSpec {
         file: path.to_owned(),
@@ -204,12 +195,12 @@ fn servers<'a>(source: Source<'a>, keys: &mut Keys<'a>) -> Result<Vec<Keys<'a>>,
     tables.collect()
 }
 
-/// One server, and where its namespace stands.
+/// One server.
 fn member(
     source: Source<'_>,
     mut keys: Keys<'_>,
     (folder, over): (&Path, ServedOver),
-) -> Result<(Member, usize), String> {
+) -> Result<Member, String> {
     let begin = keys.at();
     let (prefix, at) = match (keys.text("namespace")?, keys.name()) {
         (Some(given), _) => given,
@@ -348,13 +339,12 @@ fn member(
         let read: Result<Pin, _> = pin.parse();
         read.map_err(|wrong| source.error(at, format_args!("pin {wrong}")))
     });
-    let member = Member {
+    Ok(Member {
         prefix,
         kind,
         connect_timeout: connect_timeout.unwrap_or(CONNECT_TIMEOUT),
         pin: pin.transpose()?,
-    };
-    Ok((member, at))
+    })
 }
 
 /// How a command is run. Values are beside their places.

@@ -166,8 +166,9 @@ fn aggregate(
     serving: Option<&Aggregate>,
     around: &Surroundings<'_>,
 ) -> Aggregate {
-    let members = spec.members.iter().map(|member| {
-        let own = name.member(&member.prefix);
+    let labels = spec.labels();
+    let members = spec.members.iter().zip(&labels).map(|(member, label)| {
+        let own = name.member(label);
         let current = serving.and_then(|serving| serving.member(own.as_str()));
         one(&own, member, current, around)
     });
@@ -267,6 +268,21 @@ mod tests {
         assert!(Arc::ptr_eq(&own(&first, "all.a"), &own(&next, "all.a")));
         assert!(!Arc::ptr_eq(&own(&first, "all.b"), &own(&next, "all.b")));
         assert_ne!(first.content_hash, next.content_hash);
+    }
+
+    #[test]
+    fn servers_with_one_prefix_are_namespaces_of_their_own() {
+        let first = served(Ok(spec(vec![stdio("a", "x"), stdio("a", "y")])), None);
+        let names = |of: &Namespace| {
+            let own = aggregate_of(of).own_namespaces();
+            own.map(|it| it.name.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&first), ["all.a", "all.a~2"]);
+        let same = served(
+            Ok(spec(vec![stdio("a", "x"), stdio("a", "y")])),
+            Some(&first),
+        );
+        assert!(Arc::ptr_eq(aggregate_of(&first), aggregate_of(&same)));
     }
 
     #[test]

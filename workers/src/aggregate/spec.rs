@@ -1,5 +1,6 @@
 //! What an aggregate is made of, as its file says it. Nothing is looked up or started here.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -30,11 +31,28 @@ pub struct AggregateSpec {
     pub options: AggregateOptions,
 }
 
+impl AggregateSpec {
+    /// A label for each member, in their order: its prefix, with `~2`, `~3` behind it where earlier members have the same. No
+    /// prefix holds a `~`.
+    pub fn labels(&self) -> Vec<String> {
+        let mut seen: HashMap<&str, usize> = HashMap::new();
+        let labels = self.members.iter().map(|member| {
+            let count = seen.entry(&member.prefix).or_insert(0);
+            *count += 1;
+            match *count {
+                1 => member.prefix.clone(),
+                nth => format!("{}~{nth}", member.prefix),
+            }
+        });
+        labels.collect()
+    }
+}
+
 /// One server of an aggregate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
-    /// `namespace`: what stands before its names, with a `_` between. Empty: its names are published as they are. No two
-    /// members have the same one.
+    /// `namespace`: what stands before its names, with a `_` between. Empty: its names are published as they are. Members
+    /// may have it in common (AGG-09); [`AggregateSpec::labels`] tells them apart.
     pub prefix: String,
     /// What it is.
     pub kind: MemberKind,

@@ -65,7 +65,11 @@ impl Slot {
     ) -> Arc<Self> {
         let label = match &target {
             AggregateMember::Own(own) if spec.prefix.is_empty() => own.name.as_str(),
-            AggregateMember::Own(_) => &spec.prefix,
+            // Members may have a prefix in common.
+            AggregateMember::Own(own) => {
+                let (_, label) = own.name.as_str().split_once('.').unwrap_or_default();
+                label
+            }
             AggregateMember::Served(name) => name.as_str(),
         };
         let about = About {

@@ -20,6 +20,21 @@ fn stdio(member: &Member) -> &StdioServerConfig {
 }
 
 #[test]
+fn servers_may_have_a_namespace_in_common_and_are_told_apart() {
+    let spec = read_text(
+        r#"
+        servers.one = { namespace = "a", command = "x" }
+        servers.a = { command = "y" }
+        servers.last = { namespace = "", url = "http://127.0.0.1:1/mcp" }
+        servers.more = { namespace = "", from = "calc" }
+        servers.b = { namespace = "a", command = "x" }
+        "#,
+    );
+    let spec = spec.unwrap();
+    assert_eq!(spec.labels(), ["a", "a~2", "", "~2", "a~3"]);
+}
+
+#[test]
 fn a_file_lists_servers_and_patterns() {
     let spec = read_text(
         r#"
@@ -182,10 +197,6 @@ fn what_is_wrong_is_told_by_line_and_column_with_what_to_write() {
         (
             "[[servers]]\nnamespace = \"a\"\ncommand = \"x\"\nurl = \"http://a\"",
             "tools.toml:4:7: a server has command or url, not both",
-        ),
-        (
-            &format!("{server}[[servers]]\nnamespace = \"a\"\ncommand = \"y\""),
-            "tools.toml:5:13: there are two servers with namespace = \"a\": give each its own",
         ),
         (
             &format!("{server}restart = \"sometimes\""),
