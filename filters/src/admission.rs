@@ -463,7 +463,13 @@ impl<C: Clock + Clone> Admission<C> {
         };
 
         media::check_content_type(&parts.method, fields, route)?;
-        let accept = media::check_accept(&parts.method, fields, route, listener.accept, directory)?;
+        let accept = media::check_accept(
+            &parts.method,
+            fields,
+            route,
+            listener.accept,
+            (directory, &principal.name),
+        )?;
         media::check_body_size(fields, self.config.limits.body.as_u64())?;
 
         Ok(Verdict::Admitted(Admitted {

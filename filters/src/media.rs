@@ -4,8 +4,9 @@
 //! no Accept at all does.
 //!
 //! Accept on `POST /mcp` depends on the protocol version in force, which is the header's, else the session's (K-12). For
-//! `initialize` it stands in the body, so the parsed [`AcceptFlags`] travel on and the service completes the check. A
-//! version nobody knows counts as lenient here; that it is not supported is the service's to say.
+//! `initialize` it stands in the body, so the parsed [`AcceptFlags`] travel on and the service completes the check. An
+//! unknown version counts as lenient here, since `initialize` may name one in its header; the service refuses it elsewhere.
+//! So does the session of another principal.
 
 use http::header::{ACCEPT, CONTENT_LENGTH};
 use http::{HeaderName, HeaderValue, Method};
@@ -25,7 +26,7 @@ const USUAL_ACCEPT: &str = "application/json, text/event-stream";
 /// What a listener demands of Accept on `POST /mcp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcceptRule {
-    /// JSON acceptable, always.
+    /// JSON or a stream acceptable, whatever the version; the answer comes in that form.
     Lenient,
     /// Strict for the protocol versions that say so, lenient for the others.
     Auto,
@@ -174,7 +175,7 @@ fn unquoted_split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
 
 /// Whether the protocol version demands that a client lists both types by name.
 fn demands_both(version: &str) -> bool {
-    matches!(version, "2025-06-18" | "2025-11-25") || is_modern(version)
+    matches!(version, "2025-06-18" | "2025-11-25" | FIRST_MODERN_VERSION)
 }
 
 /// Whether a version is, or will be, one without a handshake.
@@ -244,7 +245,7 @@ pub(crate) fn check_accept(
     fields: &Fields<'_>,
     route: &RouteSpec,
     rule: AcceptRule,
-    directory: &dyn Directory,
+    (directory, principal): (&dyn Directory, &str),
 ) -> Result<AcceptFlags, Rejection> {
     if route.id == RouteId::Sse {
         let accept = AcceptFlags::of(fields);
@@ -285,20 +286,28 @@ pub(crate) fn check_accept(
     let both = match rule {
         AcceptRule::Lenient => false,
         AcceptRule::Auto => version
-            .or_else(|| directory.session_version(session?))
+            .or_else(|| directory.session_version(session?, principal))
             .is_some_and(demands_both),
     };
     if both && !accept.names_both() {
         return Err(not_acceptable(
-            "This protocol version needs `Accept: application/json, text/event-stream`; wildcards do not count.",
+            "This protocol version needs `Accept: application/json, text/event-stream`; wildcards do not count. For \
+             clients that cannot send it, the operator sets `accept: lenient` for the listener.",
         ));
     }
-    if !accept.json_acceptable {
-        return Err(not_acceptable(
-            "The answer is JSON, which Accept excludes; send `Accept: application/json, text/event-stream`.",
-        ));
+    if accept.json_acceptable || (rule == AcceptRule::Lenient && accept.sse_acceptable) {
+        return Ok(accept);
     }
-    Ok(accept)
+    Err(not_acceptable(match accept.sse_acceptable {
+        true => {
+            "The answer is JSON, which Accept excludes; send `Accept: application/json, text/event-stream`. For clients \
+             that cannot send it, the operator sets `accept: lenient` for the listener."
+        }
+        false => {
+            "The answer is JSON or a stream of events, and Accept excludes both; send \
+             `Accept: application/json, text/event-stream`."
+        }
+    }))
 }
 
 fn not_acceptable(message: &'static str) -> Rejection {
@@ -355,7 +364,7 @@ mod tests {
     use crate::namespace::Access;
     use crate::route;
 
-    /// Knows one session, of 2025-11-25.
+    /// Knows one session, of 2025-11-25 and of `ci`.
     struct OneSession;
 
     impl Directory for OneSession {
@@ -367,8 +376,8 @@ mod tests {
             Access::Unknown
         }
 
-        fn session_version(&self, session_id: &str) -> Option<&'static str> {
-            (session_id == "live").then_some("2025-11-25")
+        fn session_version(&self, session_id: &str, principal: &str) -> Option<&'static str> {
+            (session_id == "live" && principal == "ci").then_some("2025-11-25")
         }
 
         fn session_namespace(&self, _session_id: &str) -> Option<NamespaceName> {
@@ -388,7 +397,8 @@ mod tests {
     fn accepted(rule: AcceptRule, pairs: &[(&str, &str)]) -> Result<(), Reason> {
         let headers = headers(pairs);
         let fields = Fields::of(&headers);
-        check_accept(&Method::POST, &fields, route::of("/mcp"), rule, &OneSession)
+        let directory = (&OneSession as &dyn Directory, "ci");
+        check_accept(&Method::POST, &fields, route::of("/mcp"), rule, directory)
             .map(|_| ())
             .map_err(|rejection| rejection.reason)
     }
@@ -443,6 +453,7 @@ mod tests {
         for context in [
             ("mcp-protocol-version", "2025-03-26"),
             ("mcp-protocol-version", "1999-01-01"),
+            ("mcp-protocol-version", "2027-03-01"),
             ("mcp-session-id", "unknown"),
             ("x-none", ""),
         ] {
@@ -487,7 +498,8 @@ mod tests {
             let headers = headers(accept.as_slice());
             let fields = Fields::of(&headers);
             let route = route::of(path);
-            check_accept(&Method::GET, &fields, route, AcceptRule::Auto, &OneSession).is_ok()
+            let directory = (&OneSession as &dyn Directory, "ci");
+            check_accept(&Method::GET, &fields, route, AcceptRule::Auto, directory).is_ok()
         };
         for (accept, mcp, sse) in [
             (None, false, true),
@@ -514,10 +526,29 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_may_fix_the_rule() {
-        let json = ("accept", "application/json");
-        let modern = ("mcp-protocol-version", "2025-11-25");
-        assert_eq!(accepted(AcceptRule::Lenient, &[json, modern]), Ok(()));
+    fn a_lenient_listener_takes_all_that_can_be_answered() {
+        for version in ["2025-03-26", "2025-11-25", "2026-07-28", "2027-03-01"] {
+            let version = ("mcp-protocol-version", version);
+            assert_eq!(accepted(AcceptRule::Lenient, &[version]), Ok(()));
+            for accept in [
+                "application/json",
+                "text/event-stream",
+                "text/*",
+                "application/*, text/*",
+                "*/*",
+                "",
+                "text/event-stream, */*;q=0.1",
+                "text/html, text/*;q=0.5",
+                "application/json;q=0, text/event-stream;q=0.001",
+            ] {
+                let outcome = accepted(AcceptRule::Lenient, &[("accept", accept), version]);
+                assert_eq!(outcome, Ok(()), "{accept}");
+            }
+            for accept in ["text/html", "*/*;q=0", "application/json;q=0"] {
+                let outcome = accepted(AcceptRule::Lenient, &[("accept", accept), version]);
+                assert_eq!(outcome, Err(Reason::NotAcceptable), "{accept}");
+            }
+        }
     }
 
     #[test]

@@ -41,8 +41,8 @@ pub trait Directory {
     /// know, and for principals whose token opens them.
     fn has_folder(&self, name: &NamespaceName) -> bool;
 
-    /// The protocol version a session was negotiated with, as `MCP-Protocol-Version` spells it.
-    fn session_version(&self, session_id: &str) -> Option<&'static str>;
+    /// The protocol version that a session of this principal was negotiated with, as `MCP-Protocol-Version` spells it.
+    fn session_version(&self, session_id: &str, principal: &str) -> Option<&'static str>;
 
     /// The namespace a session belongs to, for `/messages`, which names its session in the query.
     fn session_namespace(&self, session_id: &str) -> Option<NamespaceName>;
@@ -267,7 +267,7 @@ mod tests {
             name.as_str() == "git-new"
         }
 
-        fn session_version(&self, _session_id: &str) -> Option<&'static str> {
+        fn session_version(&self, _session_id: &str, _principal: &str) -> Option<&'static str> {
             None
         }
 

@@ -16,8 +16,8 @@
 //! What a message may lead to is boxed where the ways part: with room for all of them in every request, the room would
 //! cost more than the answer to a `ping`.
 
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -28,6 +28,7 @@ use tooldock_workers::registry::Namespace;
 use crate::caller::Caller;
 use crate::format::ResultWriter;
 use crate::jsonrpc::{self, Body, Invalid, Members, Message, RequestError};
+use crate::profile::AcceptRule;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::table::Located;
@@ -39,6 +40,7 @@ pub(crate) mod call;
 mod core;
 pub(crate) mod driver;
 pub(crate) mod exchange;
+mod form;
 pub(crate) mod head;
 pub(crate) mod initialize;
 pub(crate) mod modern;
@@ -52,24 +54,35 @@ pub(crate) use exchange::events_head;
 use head::McpHead;
 pub(crate) use sessions::{create_session, delete, forget_session, get, open_stream, stream_place};
 
-/// How long a request waits for a confirmation of the session that it may have overtaken (K-15).
-const CONFIRMATION_WAIT: Duration = Duration::from_secs(1);
+/// The demands on `Accept` of a POST; each names the key that lifts it.
+const BOTH_BY_NAME: &str = "application/json and text/event-stream, both by name, unless the operator sets \
+    `accept: lenient` for the listener";
+const JSON_AT_LEAST: &str =
+    "application/json, unless the operator sets `accept: lenient` for the listener";
+const EITHER: &str = "application/json or text/event-stream";
 
 /// Answers a POST.
 pub(crate) async fn post(core: &Arc<Core>, caller: &Caller, head: &McpHead, body: &Bytes) -> Reply {
-    match posted(core, caller, head, body).await {
+    let reply = match posted(core, caller, head, body).await {
         Ok(reply) => reply,
         Err(invalid) => refused(caller, invalid),
+    };
+    match form::may_change(head.accept, &caller.profile) {
+        false => reply,
+        true => Box::pin(form::accepted(reply, head.accept)).await,
     }
 }
 
 async fn posted<'a>(
     core: &'a Arc<Core>,
     caller: &'a Caller,
-    head: &McpHead,
+    head: &'a McpHead,
     body: &'a Bytes,
 ) -> Result<Reply, Invalid<'a>> {
     let content = jsonrpc::body(body)?;
+    if let Some(body) = jsonrpc::with_empty_arguments(&content, body) {
+        return Ok(posted_again(core, caller, head, body).await);
+    }
     let message = match &content {
         Body::One(message) => message,
         Body::Batch(messages) => {
@@ -158,6 +171,19 @@ async fn posted<'a>(
     }
 }
 
+/// Answers a message that was edited on its way in.
+fn posted_again<'a>(
+    core: &'a Arc<Core>,
+    caller: &'a Caller,
+    head: &'a McpHead,
+    body: Bytes,
+) -> Pin<Box<dyn Future<Output = Reply> + Send + 'a>> {
+    Box::pin(async move {
+        let posted = posted(core, caller, head, &body).await;
+        posted.unwrap_or_else(|invalid| refused(caller, invalid))
+    })
+}
+
 /// Passes a message on, if that is how its server is reached.
 async fn passed(
     core: &Arc<Core>,
@@ -214,7 +240,8 @@ fn ping(cx: &CallContext<'_>, id: &str, members: &Members<'_>) -> Result<Vec<u8>
     Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
 }
 
-/// Waits for the client's confirmation where the listener and the version ask for it (MCP-08).
+/// Waits for the client's confirmation where the listener and the version ask for it (MCP-08). A request may have overtaken
+/// it (K-15): two POSTs have no order.
 async fn confirmed(cx: &CallContext<'_>, method: &str) -> Result<(), RequestError> {
     let Some(session) = cx.session() else {
         return Ok(());
@@ -227,7 +254,10 @@ async fn confirmed(cx: &CallContext<'_>, method: &str) -> Result<(), RequestErro
     }
     // What is never there needs no confirmation.
     cx.upstream.offers(cx, method)?;
-    if session.confirmed_within(CONFIRMATION_WAIT).await {
+    if session
+        .confirmed_within(cx.caller.profile.initialized_wait)
+        .await
+    {
         return Ok(());
     }
     Err(match session.state() {
@@ -236,8 +266,8 @@ async fn confirmed(cx: &CallContext<'_>, method: &str) -> Result<(), RequestErro
     })
 }
 
-/// Settles version and session of a legacy message. For `initialize`, which has neither yet, the version is completed
-/// from its body.
+/// Settles version and session of a legacy message. `initialize` is judged by its body: unless its headers name a live
+/// session of its own, they say nothing.
 async fn open<'a>(
     core: &'a Arc<Core>,
     caller: &'a Caller,
@@ -246,17 +276,14 @@ async fn open<'a>(
     initialize: bool,
 ) -> Result<CallContext<'a>, RequestError> {
     let namespace = namespace(core, caller)?;
-    // That of the other era says nothing of what an `initialize` asks for.
-    let other = initialize && caller.profile.modern && names(head, modern::VERSION);
-    let header = match other {
-        true => None,
-        false => header_version(caller, head)?,
+    let (session, version) = match initialize {
+        false => spoken_in(core, caller, head, &namespace).await?,
+        // Its own session again is refused later; a session that is no more ends where it ended.
+        true => match Box::pin(spoken_in_again(core, caller, head, &namespace)).await? {
+            Some((session, version)) => (Some(session), version),
+            None => (None, caller.profile.unnamed),
+        },
     };
-    let session = session(core, caller, head, &namespace).await?;
-    let version = agree(caller, header, session.as_ref())?;
-    if let Some(session) = &session {
-        sessions::not_lost(core, &namespace, session).await?;
-    }
     if !initialize {
         if session.is_none() && caller.profile.session_required(version) {
             return Err(RequestError::SessionRequired);
@@ -267,8 +294,56 @@ async fn open<'a>(
         Some(session) => Client::Session(session),
         None => Client::Legacy(version),
     };
-    let streams = head.accept.sse_named;
+    let streams = head.accept.streams();
     Ok(context(core, caller, body, namespace, client, streams))
+}
+
+/// The session of a message, if it names one, and the version in force.
+async fn spoken_in(
+    core: &Core,
+    caller: &Caller,
+    head: &McpHead,
+    namespace: &Arc<Namespace>,
+) -> Result<(Option<Arc<Session>>, ProtocolVersion), RequestError> {
+    let header = header_version(caller, head)?;
+    let session = session(core, caller, head, namespace).await?;
+    let version = agree(caller, header, session.as_ref())?;
+    if let Some(session) = &session {
+        sessions::not_lost(core, namespace, session).await?;
+    }
+    Ok((session, version))
+}
+
+/// The live session that the headers of an `initialize` name. An id that is unknown, expired or of another client names
+/// none: a client that still sends the id of before a restart gets a new session.
+async fn spoken_in_again(
+    core: &Core,
+    caller: &Caller,
+    head: &McpHead,
+    namespace: &Arc<Namespace>,
+) -> Result<Option<(Arc<Session>, ProtocolVersion)>, RequestError> {
+    if head.session.is_none() {
+        return Ok(None);
+    }
+    let found = match session(core, caller, head, namespace).await {
+        Ok(Some(session)) => sessions::not_lost(core, namespace, &session)
+            .await
+            .map(|()| session),
+        Ok(None) => return Ok(None),
+        Err(failure) => Err(failure),
+    };
+    let session = match found {
+        Ok(session) => session,
+        Err(RequestError::SessionNotFound) => return Ok(None),
+        Err(failure) => return Err(failure),
+    };
+    // The other era's version says nothing of an `initialize`.
+    let header = match caller.profile.modern && names(head, modern::VERSION) {
+        true => None,
+        false => header_version(caller, head)?,
+    };
+    let version = agree(caller, header, Some(&session))?;
+    Ok(Some((session, version)))
 }
 
 /// The context of a message: its namespace's upstream is looked up here alone.
@@ -390,12 +465,11 @@ fn acceptable(
     if accept.satisfy(&caller.profile, version) {
         return Ok(());
     }
-    let strict = caller.profile.accept == crate::profile::AcceptRule::Strict
-        && version >= ProtocolVersion::V2025_06_18;
-    Err(RequestError::NotAcceptable(if strict {
-        "application/json and text/event-stream, both by name"
-    } else {
-        "application/json"
+    let since = ProtocolVersion::V2025_06_18;
+    Err(RequestError::NotAcceptable(match caller.profile.accept {
+        AcceptRule::Strict if version >= since => BOTH_BY_NAME,
+        AcceptRule::Strict => JSON_AT_LEAST,
+        AcceptRule::Lenient => EITHER,
     }))
 }
 

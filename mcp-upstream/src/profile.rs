@@ -1,10 +1,15 @@
 //! The switches of a listener. Data, not code paths: a handler reads the switch it needs, nothing asks which profile it
 //! runs under.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use tooldock_workers::names::NamespaceName;
 
 use crate::protocol::ProtocolVersion;
+
+/// How long a request waits for the confirmation of its session by default.
+pub const INITIALIZED_WAIT: Duration = Duration::from_secs(1);
 
 /// One listener's rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +30,8 @@ pub struct Profile {
     pub accept: AcceptRule,
     /// Whether `tools/*` in a session waits for `notifications/initialized` (versions from 2025-06-18 on).
     pub require_initialized: bool,
+    /// How long such a request waits.
+    pub initialized_wait: Duration,
     /// The version of a request that names none and has no session.
     pub unnamed: ProtocolVersion,
     /// Whether a function's value is the whole result of `tools/call`, without content blocks (K-33).
@@ -72,7 +79,7 @@ pub enum SessionRule {
 pub enum AcceptRule {
     /// From 2025-06-18 on both media types by name, before that as lenient.
     Strict,
-    /// JSON must be acceptable.
+    /// JSON or a stream of events must be acceptable; the answer comes in that form.
     Lenient,
 }
 
@@ -114,6 +121,7 @@ impl Profile {
             session: SessionRule::RequiredSince2025_06_18,
             accept: AcceptRule::Strict,
             require_initialized: true,
+            initialized_wait: INITIALIZED_WAIT,
             unnamed: ProtocolVersion::FALLBACK,
             raw_result: false,
             rest_shape: RestShape::V2,

@@ -472,11 +472,15 @@ impl Service {
         &self.core
     }
 
-    /// The version of a session as far as this process knows, for a check before the body is read. Does not wait and
-    /// does not count as a use; whose session it is, is checked later.
-    pub fn session_version(&self, session_header: &str) -> Option<ProtocolVersion> {
+    /// The version of a principal's session as far as this process knows, for a check before the body is read. Does not
+    /// wait and does not count as a use; whether the session is the namespace's, is checked later.
+    pub fn session_version(
+        &self,
+        session_header: &str,
+        principal: Option<&str>,
+    ) -> Option<ProtocolVersion> {
         let session = self.core.sessions.live(session_header)?;
-        Some(session.version())
+        (session.binding().principal.as_deref() == principal).then(|| session.version())
     }
 
     /// The namespace a session talks to, for `POST /messages` without `X-Namespace`. As little a use of the session as

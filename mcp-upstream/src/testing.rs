@@ -411,6 +411,7 @@ pub(crate) fn head(session: Option<&str>, version: Option<&str>) -> McpHead {
             json_named: true,
             sse_named: true,
             json_acceptable: true,
+            sse_acceptable: true,
         },
         ..McpHead::default()
     }

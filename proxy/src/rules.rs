@@ -117,6 +117,7 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
         answers.require_initialized = effective
             .require_initialized
             .unwrap_or(answers.require_initialized);
+        answers.initialized_wait = effective.config.sessions.initialized_wait;
         Listener {
             // Validation has refused what cannot be made.
             headers: HeaderEdits::of(&listener.headers)

@@ -37,7 +37,7 @@ impl Directory for Live {
         false
     }
 
-    fn session_version(&self, session_id: &str) -> Option<&'static str> {
+    fn session_version(&self, session_id: &str, _principal: &str) -> Option<&'static str> {
         (session_id == "live").then_some("2025-11-25")
     }
 

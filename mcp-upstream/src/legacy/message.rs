@@ -1,5 +1,6 @@
 //! `POST /messages`: one message of a session, answered on the session's stream.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,11 +21,14 @@ use crate::upstream::{Client, IncomingRequest, Prepared};
 pub(super) async fn take<'a>(
     core: &'a Arc<Core>,
     caller: &'a Caller,
-    session_id: Option<&str>,
-    head: &McpHead,
+    session_id: Option<&'a str>,
+    head: &'a McpHead,
     body: &'a Bytes,
 ) -> Result<Reply, Invalid<'a>> {
     let message = jsonrpc::body(body)?;
+    if let Some(body) = jsonrpc::with_empty_arguments(&message, body) {
+        return Ok(taken_again(core, caller, session_id, head, body).await);
+    }
     let namespace = mcp::namespace(core, caller)?;
     let id = session_id.ok_or(RequestError::Shape(
         "session_id is missing: open GET /sse and post to the address it names".into(),
@@ -81,6 +85,20 @@ pub(super) async fn take<'a>(
         }
     }
     Ok(Reply::empty(StatusCode::ACCEPTED))
+}
+
+/// Takes a message that was edited on its way in.
+fn taken_again<'a>(
+    core: &'a Arc<Core>,
+    caller: &'a Caller,
+    session_id: Option<&'a str>,
+    head: &'a McpHead,
+    body: Bytes,
+) -> Pin<Box<dyn Future<Output = Reply> + Send + 'a>> {
+    Box::pin(async move {
+        let taken = take(core, caller, session_id, head, &body).await;
+        taken.unwrap_or_else(|invalid| mcp::refused(caller, invalid))
+    })
 }
 
 /// A version header, which this transport does not have, must not contradict the session once that has a version.

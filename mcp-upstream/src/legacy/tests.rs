@@ -114,7 +114,7 @@ async fn the_version_is_negotiated_once() {
         assert_eq!(client.initialize(asked).await, answered);
         let again = request(9, "initialize", json!({ "protocolVersion": "2025-06-18" }));
         assert_eq!(client.ask(again).await["error"]["code"], -32600);
-        let version = harness.service.session_version(&client.id);
+        let version = harness.service.session_version(&client.id, Some("tester"));
         assert_eq!(version.map(|version| version.as_str()), Some(answered));
         let confirmed = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
         assert_eq!(client.send(confirmed).await, StatusCode::ACCEPTED);

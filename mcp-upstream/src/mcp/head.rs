@@ -83,6 +83,8 @@ pub struct AcceptFlags {
     pub sse_named: bool,
     /// JSON may be sent: by name, by wildcard, or because the header is absent.
     pub json_acceptable: bool,
+    /// Events may be sent, likewise.
+    pub sse_acceptable: bool,
 }
 
 impl Default for AcceptFlags {
@@ -92,6 +94,7 @@ impl Default for AcceptFlags {
             json_named: false,
             sse_named: false,
             json_acceptable: true,
+            sse_acceptable: true,
         }
     }
 }
@@ -99,11 +102,27 @@ impl Default for AcceptFlags {
 impl AcceptFlags {
     /// Whether a POST with this header may be answered under a version (MCP-15, MCP-16).
     pub fn satisfy(self, profile: &Profile, version: ProtocolVersion) -> bool {
-        if profile.accept == AcceptRule::Strict && version >= ProtocolVersion::V2025_06_18 {
-            self.json_named && self.sse_named
-        } else {
-            self.json_acceptable
+        match profile.accept {
+            AcceptRule::Strict if version >= ProtocolVersion::V2025_06_18 => self.names_both(),
+            AcceptRule::Strict => self.json_acceptable,
+            AcceptRule::Lenient => self.takes_either(),
         }
+    }
+
+    /// Whether both types are listed by name.
+    pub(super) fn names_both(self) -> bool {
+        self.json_named && self.sse_named
+    }
+
+    /// Whether there is a form to answer in.
+    pub(super) fn takes_either(self) -> bool {
+        self.json_acceptable || self.sse_acceptable
+    }
+
+    /// Whether a call may be answered as a stream: by name, since clients that take anything read no streams, or because
+    /// nothing else is acceptable.
+    pub(super) fn streams(self) -> bool {
+        self.sse_named || (self.sse_acceptable && !self.json_acceptable)
     }
 }
 
@@ -219,6 +238,28 @@ mod tests {
             assert_eq!(satisfies(ProtocolVersion::V2025_11_25), strict, "{accept}");
             assert_eq!(satisfies(ProtocolVersion::V2025_06_18), strict, "{accept}");
             assert_eq!(satisfies(ProtocolVersion::V2025_03_26), lenient, "{accept}");
+        }
+        let lenient = Profile {
+            accept: AcceptRule::Lenient,
+            ..core.clone()
+        };
+        for (accept, taken, streams) in [
+            ("text/event-stream", true, true),
+            ("text/*", true, true),
+            ("text/*;q=0.2, application/json;q=0", true, true),
+            ("application/json", true, false),
+            ("*/*", true, false),
+            ("", true, false),
+            ("application/*, text/*", true, false),
+            ("text/event-stream, */*;q=0.1", true, true),
+            ("text/html", false, false),
+            ("*/*;q=0", false, false),
+        ] {
+            let flags = AcceptFlags::parse([accept]);
+            for version in [ProtocolVersion::V2025_11_25, ProtocolVersion::V2025_03_26] {
+                assert_eq!(flags.satisfy(&lenient, version), taken, "{accept}");
+            }
+            assert_eq!(flags.streams(), streams, "{accept}");
         }
         assert!(AcceptFlags::parse([]).satisfy(&core, ProtocolVersion::V2025_03_26));
     }

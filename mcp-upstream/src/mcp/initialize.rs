@@ -55,9 +55,7 @@ pub(super) async fn answer(
     params: Option<&RawValue>,
 ) -> Result<Reply, RequestError> {
     if cx.session().is_some() {
-        return Err(RequestError::Shape(
-            "the session is initialized already; send initialize without Mcp-Session-Id".into(),
-        ));
+        return Err(again());
     }
     let asked = read(params)?;
     let profile = &cx.caller.profile;
@@ -93,6 +91,13 @@ pub(super) async fn answer(
         body: body.into(),
         session: unclaimed,
     })
+}
+
+/// The refusal of a live session's second `initialize`.
+pub(super) fn again() -> RequestError {
+    RequestError::Shape(
+        "the session is initialized already; send initialize without Mcp-Session-Id".into(),
+    )
 }
 
 /// The response to `initialize` in a session of HTTP+SSE, which speaks 2024-11-05 or any version the listener serves.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::StatusCode;
 
 use super::head::{Carrier, McpHead};
-use super::{context, namespace, pass_through, prepare};
+use super::{BOTH_BY_NAME, EITHER, context, namespace, pass_through, prepare};
 use crate::caller::Caller;
 use crate::catalogue::View;
 use crate::engine::NO_ARGUMENTS;
@@ -32,6 +32,9 @@ mod meta;
 
 /// The revision spoken here.
 pub(super) const VERSION: &str = protocol::MODERN;
+
+/// Opens a stream of changes.
+const LISTEN: &str = "subscriptions/listen";
 
 /// The calls that wait for their clients.
 pub(crate) type SuspendedCalls = interaction::SuspendedCalls<delivery::ModernCall>;
@@ -117,6 +120,9 @@ async fn request(
 ) -> Result<Reply, RequestError> {
     served(caller, head, members)?;
     acceptable(caller, head)?;
+    if method == LISTEN && !head.accept.sse_acceptable {
+        return Err(RequestError::NotAcceptable("text/event-stream"));
+    }
     let namespace = namespace(core, caller)?;
     if head.version.is_none() && head.carrier == Carrier::Http {
         return Err(RequestError::HeaderMismatch(
@@ -143,7 +149,7 @@ async fn request(
         }
         let client = Client::Modern(meta.clone());
         let namespace = Arc::clone(&namespace);
-        let cx = context(core, caller, body, namespace, client, head.accept.sse_named);
+        let cx = context(core, caller, body, namespace, client, head.accept.streams());
         let passed = pass_through::modern(core, &cx, head.accept, (id, method, members));
         if let Some(reply) = Box::pin(passed).await? {
             return Ok(reply);
@@ -202,7 +208,7 @@ async fn request(
         None => None,
     };
     let client = Client::Modern(meta.clone());
-    let cx = context(core, caller, body, namespace, client, head.accept.sse_named);
+    let cx = context(core, caller, body, namespace, client, head.accept.streams());
     let request = exchange::Request {
         id,
         method,
@@ -213,7 +219,7 @@ async fn request(
     }
     match method {
         "server/discover" => discover(&cx, id).await,
-        "subscriptions/listen" => listen::open(core, &cx, id, members.params()).await,
+        LISTEN => listen::open(core, &cx, id, members.params()).await,
         _ => {
             let incoming = IncomingRequest {
                 id,
@@ -282,15 +288,14 @@ fn subject<'a>(method: &str, members: &Members<'a>) -> Option<Cow<'a, str>> {
 }
 
 fn acceptable(caller: &Caller, head: &McpHead) -> Result<(), RequestError> {
-    let strict = caller.profile.accept == AcceptRule::Strict;
     let accept = head.accept;
-    match strict {
-        true if accept.json_named && accept.sse_named => Ok(()),
-        true => Err(RequestError::NotAcceptable(
-            "application/json and text/event-stream, both by name",
-        )),
-        false if accept.json_acceptable => Ok(()),
-        false => Err(RequestError::NotAcceptable("application/json")),
+    let (satisfied, wanted) = match caller.profile.accept {
+        AcceptRule::Strict => (accept.names_both(), BOTH_BY_NAME),
+        AcceptRule::Lenient => (accept.takes_either(), EITHER),
+    };
+    match satisfied {
+        true => Ok(()),
+        false => Err(RequestError::NotAcceptable(wanted)),
     }
 }
 

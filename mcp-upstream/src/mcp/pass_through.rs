@@ -49,6 +49,7 @@ mod long;
 mod mode;
 mod pending;
 mod resume;
+mod single;
 mod tap;
 mod tasks;
 #[cfg(test)]
@@ -56,6 +57,7 @@ mod tests;
 mod up;
 
 pub(super) use long::open as stream;
+pub(super) use single::{answer_in, answer_of};
 
 use failure::Failure;
 use pending::{Pending, Stay};
@@ -146,13 +148,16 @@ pub(super) async fn legacy(
         } => {
             members.unambiguous()?;
             match opening {
-                Some(asked) if cx.session().is_none() => {
+                Some(_) if cx.session().is_some() => Err(initialize::again()),
+                Some(asked) => {
+                    // The headers of `initialize` settle nothing, neither here nor at the server.
+                    let up = up.without_version();
                     // Boxed, as is all that most messages do not lead to.
                     Box::pin(open_session(&up, cx, accept, asked, id))
                         .await
                         .map(Some)
                 }
-                _ => request(&up, cx, Era::Legacy, (id, method, members))
+                None => request(&up, cx, Era::Legacy, (id, method, members))
                     .await
                     .map(Some),
             }

@@ -13,6 +13,7 @@ mod talking;
 pub(crate) mod wire;
 
 use crate::caller::Caller;
+use crate::profile::AcceptRule;
 use crate::testing::{Harness, Refuses, Wanted, caller, delivered, harness, head, parts};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":3,"method":"ping"}"#;
@@ -64,11 +65,74 @@ async fn initialize_negotiates_and_issues_a_session() {
         let (name, id) = reply.head().headers.last().expect("a session header");
         assert_eq!(name, "mcp-session-id");
         let id = id.to_str().expect("visible ASCII");
-        let version = harness.service.session_version(id).expect("known");
+        let of = |principal| harness.service.session_version(id, principal);
+        assert_eq!((of(Some("stranger")), of(None)), (None, None));
+        let version = of(Some("tester")).expect("known");
         assert_eq!(version.as_str(), answered);
         delivered(reply);
     }
     assert_eq!(harness.metrics.sessions.get(), 5);
+}
+
+#[tokio::test]
+async fn initialize_is_judged_by_its_body() {
+    let harness = harness();
+    let live = harness.open("2025-06-18", true).await;
+    let ended = harness.open("2025-11-25", true).await;
+    let delete = harness.service.delete(caller(), head(Some(&ended), None));
+    assert_eq!(delete.await.head().status, StatusCode::NO_CONTENT);
+    let elsewhere = Caller {
+        namespace: Some("other".parse().expect("a name")),
+        ..caller()
+    };
+    let stranger = Caller {
+        principal: Some("stranger".into()),
+        ..caller()
+    };
+    let zero = "00000000-0000-0000-0000-000000000000";
+    let versions = [None, Some("2027-03-01"), Some("2024-11-05"), Some("latest")];
+    for version in versions.into_iter().chain([Some("2026-07-28"), Some("")]) {
+        for (caller, session) in [
+            (caller(), None),
+            (caller(), Some(zero)),
+            (caller(), Some("")),
+            (caller(), Some(&*ended)),
+            (stranger.clone(), Some(&*live)),
+            (elsewhere.clone(), Some(&*live)),
+        ] {
+            for (asked, answered) in [
+                ("2025-03-26", "2025-03-26"),
+                ("2025-11-25", "2025-11-25"),
+                ("2027-03-01", "2025-11-25"),
+            ] {
+                let body = initialize(asked).into();
+                let reply = harness
+                    .service
+                    .post(caller.clone(), head(session, version), body);
+                let reply = reply.await;
+                let (status, body) = parts(&reply);
+                assert_eq!(status, StatusCode::OK, "{session:?} {version:?}: {body}");
+                assert_eq!(body["result"]["protocolVersion"], answered);
+                let (name, id) = reply.head().headers.last().expect("a session");
+                assert_eq!(name, "mcp-session-id");
+                assert_ne!(id.to_str().ok(), session);
+                delivered(reply);
+            }
+        }
+    }
+    // The owner's own session is used on, and not opened again.
+    let again = initialize("2025-06-18");
+    let (status, _) = harness.post(head(Some(&live), None), &again).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    let pong = harness.post(head(Some(&live), None), PING).await;
+    assert_eq!(pong.0, StatusCode::OK);
+    // After `initialize` an unknown session stays unknown, and an unknown version unsupported.
+    let (status, _) = harness.post(head(Some(zero), None), PING).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    let (status, _) = harness
+        .post(head(Some(&live), Some("2027-03-01")), PING)
+        .await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
 }
 
 #[tokio::test]
@@ -170,6 +234,70 @@ async fn the_body_of_initialize_decides_its_accept_rule() {
     assert_eq!(body["result"]["protocolVersion"], "2025-03-26");
 }
 
+/// A caller on a listener that takes every `Accept`.
+fn lenient() -> Caller {
+    let mut caller = caller();
+    Arc::make_mut(&mut caller.profile).accept = AcceptRule::Lenient;
+    caller
+}
+
+#[tokio::test]
+async fn a_lenient_listener_answers_in_the_form_that_its_client_accepts() {
+    let harness = harness();
+    let opened = initialize("2025-11-25");
+    let (list, unknown) = (LIST, call("nope", "{}"));
+    let wrong = r#"{"jsonrpc":"2.0","id":5,"method":"nope/x"}"#;
+    for (flags, is_event) in [
+        ("text/event-stream", true),
+        ("text/*;q=0.3", true),
+        ("text/event-stream, application/json;q=0", true),
+        ("application/json", false),
+        ("*/*", false),
+        ("application/*, text/*", false),
+        ("text/event-stream, */*;q=0.1", false),
+        ("", false),
+    ] {
+        for body in [&opened, list, &unknown, wrong] {
+            let post = harness
+                .service
+                .post(lenient(), accept(flags), body.to_owned().into());
+            let reply = post.await;
+            assert_eq!(reply.head().status, StatusCode::OK, "{flags} {body}");
+            let text = String::from_utf8(crate::error::body_of(&reply).to_vec()).expect("text");
+            let kind = &reply.head().headers[0].1;
+            let json = match is_event {
+                true => {
+                    assert_eq!(kind, "text/event-stream");
+                    let event = text.strip_prefix("event: message\ndata: ");
+                    event
+                        .and_then(|it| it.strip_suffix("\n\n"))
+                        .expect("one event")
+                }
+                false => {
+                    assert_eq!(kind, "application/json");
+                    &text
+                }
+            };
+            let answer: Value = serde_json::from_str(json).expect("JSON");
+            assert_eq!(answer["jsonrpc"], "2.0");
+            let opens = reply
+                .head()
+                .headers
+                .iter()
+                .any(|(name, _)| name == "mcp-session-id");
+            assert_eq!(opens, body == opened);
+            delivered(reply);
+        }
+    }
+    for flags in ["text/html", "*/*;q=0"] {
+        let (status, _) = harness.post_as(lenient(), accept(flags), &opened).await;
+        assert_eq!(status, StatusCode::NOT_ACCEPTABLE);
+    }
+    let (_, refused) = harness.post(accept("application/json"), &opened).await;
+    let message = refused["error"]["message"].as_str().expect("text");
+    assert!(message.contains("`accept: lenient`"), "{message}");
+}
+
 #[tokio::test]
 async fn single_faults_have_their_status_and_code() {
     let harness = harness();
@@ -188,7 +316,7 @@ async fn single_faults_have_their_status_and_code() {
         "[".repeat(200),
         "]".repeat(200)
     );
-    let (list, null) = (call("echo", "[1]"), call("echo", "null"));
+    let list = call("echo", "[1]");
     let again = initialize("2025-11-25");
     let rows: Vec<(&str, McpHead, &str, u16, i64, &str)> = vec![
         (
@@ -334,14 +462,6 @@ async fn single_faults_have_their_status_and_code() {
             "arguments list",
             plain(),
             &list,
-            200,
-            -32602,
-            "invalid_params",
-        ),
-        (
-            "arguments null",
-            plain(),
-            &null,
             200,
             -32602,
             "invalid_params",
@@ -526,6 +646,29 @@ async fn arguments_and_results_keep_their_bytes() {
 }
 
 #[tokio::test]
+async fn null_arguments_are_no_arguments() {
+    let harness = harness();
+    let session = harness.open("2025-11-25", true).await;
+    let (_, with) = harness
+        .post(head(Some(&session), None), &call("echo", "{}"))
+        .await;
+    let (_, without) = harness
+        .post(head(Some(&session), None), &call("echo", "null"))
+        .await;
+    assert_eq!(without, with);
+    assert_eq!(without["result"]["isError"], false, "{without}");
+    let batch = format!("[{},{PING}]", call("echo", "null"));
+    let (_, answers) = harness.post(head(None, None), &batch).await;
+    let answered = answers.as_array().expect("a batch");
+    let echo = answered.iter().find(|it| it["id"] == 7);
+    assert_eq!(echo.expect("an answer")["result"]["isError"], false);
+    // What is wrong besides is told as ever.
+    let body = call("echo", "null");
+    let (status, _) = harness.post(head(Some("nope"), None), &body).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
 async fn a_session_belongs_to_its_namespace_and_principal() {
     let harness = harness();
     let session = harness.open("2025-11-25", true).await;
@@ -580,7 +723,8 @@ async fn delete_ends_a_session_for_good() {
         harness.post(head(Some(&session), None), PING).await.0,
         StatusCode::NOT_FOUND
     );
-    assert!(harness.service.session_version(&session).is_none());
+    let version = harness.service.session_version(&session, Some("tester"));
+    assert!(version.is_none());
     assert_eq!(harness.metrics.sessions.get(), 0);
 }
 
@@ -640,6 +784,30 @@ async fn tools_wait_for_the_confirmation_and_then_say_what_is_missing() {
     let (answer, confirmed) = tokio::join!(overtaking, confirming);
     assert_eq!(confirmed, (StatusCode::ACCEPTED, Value::Null));
     assert!(answer.1["result"]["tools"].is_array(), "{}", answer.1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_listener_says_how_long_a_request_waits_for_the_confirmation() {
+    let harness = harness();
+    for wait in [
+        Duration::ZERO,
+        Duration::from_millis(250),
+        Duration::from_secs(5),
+    ] {
+        let mut caller = caller();
+        Arc::make_mut(&mut caller.profile).initialized_wait = wait;
+        for body in [LIST, &call("echo", "{}")] {
+            let session = harness.open("2025-06-18", false).await;
+            let start = tokio::time::Instant::now();
+            let post = harness.post_as(caller.clone(), head(Some(&session), None), body);
+            let (_, answer) = post.await;
+            assert_eq!(
+                answer["error"]["data"]["code"], "not_initialized",
+                "{answer}"
+            );
+            assert_eq!(start.elapsed(), wait);
+        }
+    }
 }
 
 #[tokio::test]

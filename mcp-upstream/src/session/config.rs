@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::profile::INITIALIZED_WAIT;
 pub use crate::stream::config::EventLogConfig;
 
 /// The least [`SessionsConfig::bytes`], and the least of one principal: one session at its own bounds fits in.
@@ -20,6 +21,9 @@ pub struct SessionsConfig {
     /// How long a session lives whose client sends nothing after `initialize`, not even a confirmation.
     #[serde(with = "humantime_serde")]
     pub unused_ttl: Duration,
+    /// How long a request waits for the `notifications/initialized` of its session.
+    #[serde(with = "humantime_serde")]
+    pub initialized_wait: Duration,
     /// Sessions of all principals together.
     pub max: usize,
     /// What the sessions of all principals hold together, without what their streams keep for resumption.
@@ -50,6 +54,7 @@ impl Default for SessionsConfig {
         Self {
             ttl: Duration::from_secs(24 * 60 * 60),
             unused_ttl: Duration::from_secs(2 * 60),
+            initialized_wait: INITIALIZED_WAIT,
             max: 200_000,
             bytes: ByteSize::mib(512),
             keepalive: Duration::from_secs(15),
@@ -91,6 +96,7 @@ mod tests {
         let documented = "
             ttl: 24h
             unused_ttl: 2m
+            initialized_wait: 1s
             max: 200000
             bytes: 512MiB
             keepalive: 15s

@@ -17,7 +17,8 @@ impl AcceptFlags {
         let mut present = false;
         // (specificity, allowed) of the best match for JSON so far: 3 by name, 2 `application/*`, 1 `*/*`.
         let mut json = (0, false);
-        let mut sse_named = false;
+        // Likewise for events.
+        let mut sse = (0, false);
         for range in values.into_iter().flat_map(|value| value.split(',')) {
             let mut parts = range.split(';').map(str::trim);
             let media = parts.next().unwrap_or_default();
@@ -33,11 +34,22 @@ impl AcceptFlags {
             } else if media == "*/*" {
                 1
             } else {
-                sse_named |= media.eq_ignore_ascii_case("text/event-stream") && !refused;
-                continue;
+                0
             };
             if specificity > json.0 {
                 json = (specificity, !refused);
+            }
+            let specificity = if media.eq_ignore_ascii_case("text/event-stream") {
+                3
+            } else if media.eq_ignore_ascii_case("text/*") {
+                2
+            } else if media == "*/*" {
+                1
+            } else {
+                0
+            };
+            if specificity > sse.0 {
+                sse = (specificity, !refused);
             }
         }
         if !present {
@@ -45,8 +57,9 @@ impl AcceptFlags {
         }
         Self {
             json_named: json == (3, true),
-            sse_named,
+            sse_named: sse == (3, true),
             json_acceptable: json.1,
+            sse_acceptable: sse.1,
         }
     }
 }

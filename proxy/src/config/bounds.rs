@@ -55,6 +55,8 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         admission.timeouts.write in TIMES;
         sessions.ttl in TIMES;
         sessions.unused_ttl in TIMES;
+        // A client that never confirms waits so long before each refusal.
+        sessions.initialized_wait in Duration::ZERO..=Duration::from_secs(60);
         // Streams are looked after in sixteenths of it; a shorter one keeps the machine busy and no connection open.
         sessions.keepalive in Duration::from_millis(10)..=*TIMES.end();
         sessions.max in MANY;
@@ -204,6 +206,10 @@ mod tests {
             ),
             ("sessions: { bytes: 1B }", "sessions.bytes"),
             ("sessions: { unused_ttl: 0s }", "sessions.unused_ttl"),
+            (
+                "sessions: { initialized_wait: 2m }",
+                "sessions.initialized_wait",
+            ),
             (
                 "admission: { limits: { streams_per_principal: 0 } }",
                 "admission.limits.streams_per_principal",

@@ -65,10 +65,10 @@ impl Directory for Live<'_> {
         scan::has_folder(&self.gateway.tools_dir, name)
     }
 
-    fn session_version(&self, session_id: &str) -> Option<&'static str> {
+    fn session_version(&self, session_id: &str, principal: &str) -> Option<&'static str> {
         self.gateway
             .service
-            .session_version(session_id)
+            .session_version(session_id, Some(principal))
             .map(|version| version.as_str())
     }
 

@@ -381,6 +381,7 @@ pub(super) fn mcp_head(
             json_named: admitted.accept.json_named,
             sse_named: admitted.accept.sse_named,
             json_acceptable: admitted.accept.json_acceptable,
+            sse_acceptable: admitted.accept.sse_acceptable,
         },
         // Only a stream is resumed.
         last_event_id: (header.method == Method::GET)

@@ -63,6 +63,7 @@ fn talk(id: i64, steps: Value) -> Value {
 
 fn accept_both() -> AcceptFlags {
     AcceptFlags {
+        sse_acceptable: true,
         json_named: true,
         sse_named: true,
         json_acceptable: true,

@@ -13,6 +13,7 @@ use http::{HeaderMap, Method};
 use smallvec::SmallVec;
 
 use crate::mcp::head::SESSION_HEADER;
+use crate::profile::AcceptRule;
 use crate::reply::JSON;
 use crate::upstream::http::passed;
 use crate::upstream::http::port::RequestHeaders;
@@ -22,10 +23,11 @@ const BOTH_TYPES: HeaderValue = HeaderValue::from_static("application/json, text
 /// What the protocol says in headers begins with.
 const MCP: &str = "mcp-";
 pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const SESSION: HeaderName = HeaderName::from_static(SESSION_HEADER);
 
 /// The headers of a message on its way up, but for its session.
-pub(super) fn up(client: &HeaderMap, pass: &[String]) -> HeaderMap {
+pub(super) fn up(client: &HeaderMap, pass: &[String], rule: AcceptRule) -> HeaderMap {
     let mut up = passed::of_client(client, pass);
     for decided in [CONTENT_TYPE, SESSION] {
         up.remove(decided);
@@ -39,13 +41,15 @@ pub(super) fn up(client: &HeaderMap, pass: &[String]) -> HeaderMap {
             up.append(name, value.clone());
         }
     }
-    up.insert(ACCEPT, accept(client));
+    up.insert(ACCEPT, accept(client, rule));
     up
 }
 
-/// What the client takes. One that takes anything takes both types, which servers want to see by name.
-fn accept(client: &HeaderMap) -> HeaderValue {
+/// What the client takes. Servers want to see both types by name: so does it for a client that takes anything, and where
+/// the answer gets the form that the client accepts here.
+fn accept(client: &HeaderMap, rule: AcceptRule) -> HeaderValue {
     match client.get(ACCEPT) {
+        _ if rule == AcceptRule::Lenient => BOTH_TYPES,
         Some(accept) if memchr::memmem::find(accept.as_bytes(), b"*/*").is_none() => accept.clone(),
         _ => BOTH_TYPES,
     }
@@ -144,7 +148,7 @@ mod tests {
         ]);
         let names = |pass: &[&str]| {
             let pass: Vec<_> = pass.iter().map(|&it| it.to_owned()).collect();
-            let mut names: Vec<_> = up(&client, &pass)
+            let mut names: Vec<_> = up(&client, &pass, AcceptRule::Strict)
                 .keys()
                 .map(|name| name.as_str().to_owned())
                 .collect();
@@ -169,7 +173,11 @@ mod tests {
         ]);
         assert_eq!(named.len(), always.len() + 2);
         assert!(named.contains(&"authorization".to_owned()));
-        let session = in_session(&Arc::new(up(&client, &[])), &Method::POST, Some("theirs"));
+        let session = in_session(
+            &Arc::new(up(&client, &[], AcceptRule::Strict)),
+            &Method::POST,
+            Some("theirs"),
+        );
         assert_eq!(session["content-type"], "application/json");
         assert_eq!(session["mcp-session-id"], "theirs");
     }
@@ -185,7 +193,8 @@ mod tests {
                 Some(sent) => map(&[("accept", sent)]),
                 None => HeaderMap::new(),
             };
-            assert_eq!(up(&client, &[])[ACCEPT], goes_up);
+            assert_eq!(up(&client, &[], AcceptRule::Strict)[ACCEPT], goes_up);
+            assert_eq!(up(&client, &[], AcceptRule::Lenient)[ACCEPT], BOTH_TYPES);
         }
     }
 

@@ -117,6 +117,61 @@ async fn streamed(reply: Reply) -> (Vec<String>, bool) {
 }
 
 #[tokio::test]
+async fn a_server_is_sent_no_null_arguments() {
+    let house = house(1, |_| {});
+    let session = house.open().await;
+    let call = CALL.replace(r#"{"n":1.50}"#, "null");
+    let reply = house.reply(head(Some(&session), None), &call).await;
+    assert_eq!(reply.head().status, StatusCode::OK);
+    let seen = house.pool.backends[0].seen();
+    let sent = &seen.last().expect("the call").body;
+    assert_eq!(*sent, CALL.replace(r#"{"n":1.50}"#, "{}"));
+}
+
+#[tokio::test]
+async fn the_headers_of_initialize_open_no_way_to_another_session_or_version() {
+    let house = house(1, |_| {});
+    let opening = initialize("2025-11-25");
+    for (session, version) in [
+        (Some("of-before-a-restart"), None),
+        (None, Some("2027-03-01")),
+        (Some("of-before-a-restart"), Some("2027-03-01")),
+    ] {
+        let mut caller = asker();
+        let mut headers = HeaderMap::clone(caller.headers.as_deref().expect("headers"));
+        for (name, value) in [
+            ("mcp-session-id", session),
+            ("mcp-protocol-version", version),
+        ] {
+            if let Some(value) = value {
+                headers.insert(name, HeaderValue::from_static(value));
+            }
+        }
+        caller.headers = Some(Arc::new(headers));
+        let body = Bytes::copy_from_slice(opening.as_bytes());
+        let post = house
+            .harness
+            .service
+            .post(caller, head(session, version), body);
+        let reply = post.await;
+        let (status, body) = parts(&reply);
+        assert_eq!(status, StatusCode::OK, "{session:?} {version:?}: {body}");
+        delivered(reply);
+    }
+    for sent in house.pool.backends[0].messages("initialize") {
+        assert!(
+            !sent.headers.contains_key("mcp-protocol-version"),
+            "{sent:?}"
+        );
+        assert!(!sent.headers.contains_key("mcp-session-id"), "{sent:?}");
+    }
+    let session = house.open().await;
+    let (status, body) = house.post(&session, &opening).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{body}");
+    assert_eq!(house.pool.sent("initialize"), 4);
+}
+
+#[tokio::test]
 async fn messages_go_both_ways_byte_for_byte_and_the_session_is_ours() {
     let house = house(1, |_| {});
     let opening = initialize("2025-11-25");

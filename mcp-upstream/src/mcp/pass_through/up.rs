@@ -14,7 +14,7 @@ use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::{BackendId, Balance, RemoteServer};
 
 use super::failure::Failure;
-use super::headers::{self, BodyKind, LAST_EVENT_ID};
+use super::headers::{self, BodyKind, LAST_EVENT_ID, PROTOCOL_VERSION};
 use super::tap;
 use crate::caller::Caller;
 use crate::mcp::Core;
@@ -98,7 +98,11 @@ impl<'a> Up<'a> {
             server,
             backends: client.backends(server),
             way: Way::new(client, server),
-            headers: Arc::new(headers::up(own, &server.spec.headers.pass)),
+            headers: Arc::new(headers::up(
+                own,
+                &server.spec.headers.pass,
+                caller.profile.accept,
+            )),
             hash,
             principal: caller.principal.clone(),
         }
@@ -108,6 +112,14 @@ impl<'a> Up<'a> {
     pub(super) fn without_place(mut self) -> Self {
         if self.headers.contains_key(LAST_EVENT_ID) {
             Arc::make_mut(&mut self.headers).remove(LAST_EVENT_ID);
+        }
+        self
+    }
+
+    /// The same without the version that the request's client names in a header.
+    pub(super) fn without_version(mut self) -> Self {
+        if self.headers.contains_key(PROTOCOL_VERSION) {
+            Arc::make_mut(&mut self.headers).remove(PROTOCOL_VERSION);
         }
         self
     }

@@ -191,6 +191,7 @@ fn head(session: Option<&str>) -> McpHead {
             json_named: true,
             sse_named: true,
             json_acceptable: true,
+            sse_acceptable: true,
         },
         carrier: Carrier::Lines,
         ..McpHead::default()

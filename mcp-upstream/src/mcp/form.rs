@@ -1,0 +1,287 @@
+//! The form of an answer where a listener takes every `Accept`: JSON, or events for a client that reads nothing else.
+//!
+//! ```text
+//!   Accept                         JSON answer        stream of events (a server's own, passed on)
+//!   JSON and events, by name       as it is           as it is
+//!   JSON, a wildcard, or nothing   as it is           its last message as JSON
+//!   events alone                   one event          as it is
+//! ```
+//!
+//! Refusals with a status of their own stay JSON: a status is what such a client goes by.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::{StreamExt, stream};
+use http::StatusCode;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use smallvec::SmallVec;
+use tooldock_workers::error::{CallError, CallErrorCode};
+
+use super::head::AcceptFlags;
+use super::{events_head, pass_through};
+use crate::jsonrpc::RequestError;
+use crate::profile::{AcceptRule, Profile};
+use crate::reply::{BodyStream, Head, JSON, Reply};
+use crate::stream::frame;
+
+/// Whether answers of a POST may have to change their form.
+pub(super) fn may_change(accept: AcceptFlags, profile: &Profile) -> bool {
+    profile.accept == AcceptRule::Lenient && !(accept.json_acceptable && accept.sse_named)
+}
+
+/// The answer in a form that the client accepts.
+pub(super) async fn accepted(reply: Reply, accept: AcceptFlags) -> Reply {
+    let kind = Kind::of(reply.head());
+    match kind {
+        Some(Kind::Json) if !accept.json_acceptable => as_events(reply),
+        Some(Kind::Events) if accept.json_acceptable && !accept.sse_named => as_json(reply).await,
+        _ => reply,
+    }
+}
+
+/// The media types of a successful answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Json,
+    Events,
+}
+
+impl Kind {
+    fn of(head: &Head) -> Option<Self> {
+        let typed = |(name, value): &(http::HeaderName, http::HeaderValue)| {
+            let value = value.as_bytes();
+            let begins = |media: &[u8]| {
+                let found = value.get(..media.len());
+                found.is_some_and(|found| found.eq_ignore_ascii_case(media))
+            };
+            match *name == CONTENT_TYPE {
+                true if begins(b"application/json") => Some(Self::Json),
+                true if begins(b"text/event-stream") => Some(Self::Events),
+                _ => None,
+            }
+        };
+        let headers = head.headers.iter();
+        headers.filter(|_| head.status.is_success()).find_map(typed)
+    }
+}
+
+/// A JSON answer as one event.
+fn as_events(reply: Reply) -> Reply {
+    match reply {
+        Reply::Full { head, body } if !body.is_empty() => Reply::Full {
+            head: of_events(head),
+            body: frame::message(None, &body),
+        },
+        Reply::Opening {
+            head,
+            body,
+            session,
+        } => Reply::Opening {
+            head: of_events(head),
+            body: frame::message(None, &body),
+            session,
+        },
+        Reply::Body { head, body } => Reply::Body {
+            head: of_events(head),
+            body: one_event(body),
+        },
+        other => other,
+    }
+}
+
+/// The chunks of a JSON text as one event. A line break stands between tokens, where a space says the same.
+fn one_event(body: BodyStream) -> BodyStream {
+    let begin = stream::once(async { Ok(Bytes::from_static(b"event: message\ndata: ")) });
+    let end = stream::once(async { Ok(Bytes::from_static(b"\n\n")) });
+    let lines = body.map(|piece| piece.map(in_one_line));
+    // Nothing ends an event that broke off.
+    let mut broken = false;
+    let whole = begin.chain(lines).chain(end);
+    Box::pin(whole.take_while(move |piece| {
+        let goes_on = !broken;
+        broken |= piece.is_err();
+        std::future::ready(goes_on)
+    }))
+}
+
+fn in_one_line(piece: Bytes) -> Bytes {
+    if memchr::memchr2(b'\n', b'\r', &piece).is_none() {
+        return piece;
+    }
+    let mut line = BytesMut::with_capacity(piece.len());
+    for byte in piece {
+        line.put_u8(if matches!(byte, b'\n' | b'\r') {
+            b' '
+        } else {
+            byte
+        });
+    }
+    line.freeze()
+}
+
+/// The message that a stream of events ends with, as JSON. What the server says before is for clients that read it.
+async fn as_json(reply: Reply) -> Reply {
+    match reply {
+        Reply::Full { head, body } => match pass_through::answer_of(&body) {
+            Some(answer) => Reply::Full {
+                head: of_json(head),
+                body: answer,
+            },
+            None => unanswered(),
+        },
+        Reply::Opening {
+            head,
+            body,
+            session,
+        } => match pass_through::answer_of(&body) {
+            Some(answer) => Reply::Opening {
+                head: of_json(head),
+                body: answer,
+                session,
+            },
+            None => unanswered(),
+        },
+        Reply::Body { head, body } => match pass_through::answer_in(body).await {
+            Some(answer) => Reply::Full {
+                head: of_json(head),
+                body: answer,
+            },
+            None => unanswered(),
+        },
+        events @ Reply::Events { .. } => events,
+    }
+}
+
+/// The server's stream ended without the answer.
+fn unanswered() -> Reply {
+    let message = "The server's stream of events ended without an answer";
+    let failure = RequestError::Upstream(CallError::new(CallErrorCode::InternalError, message));
+    Reply::json(StatusCode::OK, failure.body(None))
+}
+
+fn of_events(head: Head) -> Head {
+    let mut of_events = events_head();
+    of_events.status = head.status;
+    of_events.headers.extend(of_the_answer(head));
+    of_events
+}
+
+fn of_json(head: Head) -> Head {
+    let mut of_json = Head::new(head.status).with(CONTENT_TYPE, JSON);
+    of_json.headers.extend(of_the_answer(head));
+    of_json
+}
+
+/// The headers that say something of the answer, not of its form.
+fn of_the_answer(head: Head) -> SmallVec<[(http::HeaderName, http::HeaderValue); 2]> {
+    let of_the_form = |name: &http::HeaderName| {
+        [CONTENT_TYPE, CACHE_CONTROL].contains(name) || *name == "x-accel-buffering"
+    };
+    let headers = head.headers.into_iter();
+    headers.filter(|(name, _)| !of_the_form(name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::TryStreamExt;
+    use http::HeaderValue;
+
+    use super::*;
+
+    const SSE_ALONE: AcceptFlags = AcceptFlags {
+        json_named: false,
+        sse_named: true,
+        json_acceptable: false,
+        sse_acceptable: true,
+    };
+
+    fn streamed(kind: &'static str, pieces: &[&'static str]) -> Reply {
+        let pieces: Vec<_> = pieces
+            .iter()
+            .map(|it| Ok(Bytes::from_static(it.as_bytes())))
+            .collect();
+        Reply::Body {
+            head: Head::new(StatusCode::OK).with(CONTENT_TYPE, HeaderValue::from_static(kind)),
+            body: Box::pin(stream::iter(pieces)),
+        }
+    }
+
+    async fn text(reply: Reply) -> String {
+        let bytes = match reply {
+            Reply::Full { body, .. } => body.to_vec(),
+            Reply::Body { body, .. } => {
+                let pieces: Vec<Bytes> = body.try_collect().await.expect("whole");
+                pieces.concat()
+            }
+            other => panic!("{other:?}"),
+        };
+        String::from_utf8(bytes).expect("text")
+    }
+
+    #[tokio::test]
+    async fn a_long_json_answer_is_one_event_as_it_comes() {
+        let pretty = streamed(
+            "application/json; charset=utf-8",
+            &["{\n \"a\":", "1\r\n}", "\n"],
+        );
+        let reply = accepted(pretty, SSE_ALONE).await;
+        assert_eq!(reply.head().headers[0].1, "text/event-stream");
+        assert_eq!(
+            text(reply).await,
+            "event: message\ndata: {  \"a\":1  } \n\n"
+        );
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_breaks_off_ends_no_event() {
+        let pieces = [Ok(Bytes::from_static(b"{")), Err("cut".into())];
+        let cut = Reply::Body {
+            head: Head::json(StatusCode::OK),
+            body: Box::pin(stream::iter(pieces)),
+        };
+        let Reply::Body { body, .. } = accepted(cut, SSE_ALONE).await else {
+            panic!("no stream");
+        };
+        let pieces: Vec<_> = body.collect().await;
+        assert_eq!(pieces.len(), 3);
+        assert!(pieces[2].is_err());
+    }
+
+    #[tokio::test]
+    async fn of_a_stream_a_client_without_streams_gets_the_answer() {
+        let question = r#"data: {"jsonrpc":"2.0","id":1,"method":"roots/list"}"#;
+        let told = "\u{feff}id: 1\ndata:\n\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\n";
+        let answer =
+            "event: message\ndata: {\"jsonrpc\":\"2.0\",\ndata: \"id\":7,\"result\":{}}\n\n";
+        let (first, second) = answer.split_at(30);
+        for accept in [
+            AcceptFlags::default(),
+            AcceptFlags {
+                sse_acceptable: false,
+                ..AcceptFlags::default()
+            },
+        ] {
+            let stream = streamed(
+                "text/event-stream",
+                &[told, question, "\n\n", first, second],
+            );
+            let reply = accepted(stream, accept).await;
+            assert_eq!(reply.head().headers[0].1, "application/json");
+            assert_eq!(
+                text(reply).await,
+                "{\"jsonrpc\":\"2.0\",\n\"id\":7,\"result\":{}}"
+            );
+        }
+        let stream = streamed("text/event-stream", &[told]);
+        let reply = accepted(stream, AcceptFlags::default()).await;
+        assert!(text(reply).await.contains("without an answer"));
+    }
+
+    #[tokio::test]
+    async fn refusals_keep_their_form() {
+        let refused = Reply::json(StatusCode::NOT_FOUND, "{}");
+        let reply = accepted(refused, SSE_ALONE).await;
+        assert_eq!(reply.head().headers[0].1, "application/json");
+        let taken = accepted(Reply::empty(StatusCode::ACCEPTED), SSE_ALONE).await;
+        assert!(taken.head().headers.is_empty());
+    }
+}
