@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use tooldock_workers::effect::Effect;
 use tooldock_workers::error::CallError;
@@ -27,7 +27,16 @@ pub(in super::super) struct Trial {
     /// The tool's name, as list_tools shows it.
     tool_name: String,
     /// The arguments of the tool, an object.
+    #[serde(deserialize_with = "object_or_null")]
+    #[schemars(with = "Map<String, Value>")]
     input: Map<String, Value>,
+}
+
+/// `null` is no argument, as in `tools/call`.
+fn object_or_null<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Map<String, Value>, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 #[derive(Debug, Default, Serialize, JsonSchema)]
