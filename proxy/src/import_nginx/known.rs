@@ -34,6 +34,25 @@ const MAPPED: &[&str] = &[
     "log_format", "access_log", "worker_processes", "worker_connections", "worker_shutdown_timeout", "stub_status",
 ];
 
+/// Directives of an `upstream`, which `pools` reads.
+const OF_POOLS: &[&str] = &[
+    "hash",
+    "ip_hash",
+    "least_conn",
+    "least_time",
+    "random",
+    "fair",
+    "keepalive",
+    "zone",
+    "sticky",
+    "sticky_cookie_insert",
+    "queue",
+    "state",
+    "ntlm",
+    "check",
+    "health_check",
+];
+
 /// What the gateway always does, or never needs.
 #[rustfmt::skip]
 const FINE: &[&str] = &[

@@ -14,6 +14,7 @@ use super::report::Report;
 use super::scope::Paths;
 use super::sites::Site;
 use super::tree::Directive;
+use super::values::only_variable;
 use super::view::View;
 use super::yaml_text::{Item, Map};
 
@@ -120,7 +121,8 @@ fn default_listener(
     let sites: Vec<_> = (0..view.sites.sites.len()).collect();
     let headers = answers::headers(view, &sites, report);
     let only = only_at_the_root(view, all);
-    if headers.is_empty() && only.is_none() {
+    let rewritten = rewrites_accept(view, &sites);
+    if headers.is_empty() && only.is_none() && rewritten.is_none() {
         return None;
     }
     let mut core = core_on("127.0.0.1:8000");
@@ -128,6 +130,7 @@ fn default_listener(
         core.add_with("namespace", name.as_str(), ALONE);
     }
     core.add("headers", headers);
+    take_every_accept(&mut core, rewritten);
     Some(Item::new("the default address", core))
 }
 
@@ -189,7 +192,26 @@ fn listener(
         listener.add("tls", tls);
     }
     listener.add("headers", answers::headers(view, &sites, report));
+    take_every_accept(&mut listener, rewrites_accept(view, &sites));
     (listener, authority)
+}
+
+/// The line that writes another `Accept` than the client's, for clients that send one that servers refuse.
+fn rewrites_accept<'a>(view: &View<'a>, sites: &[usize]) -> Option<&'a Directive> {
+    let exposures = view.sites.exposures.iter().zip(&view.names);
+    let served = exposures.filter(|(it, name)| name.is_some() && sites.contains(&it.site));
+    let mut headers = served.flat_map(|(it, _)| it.scope.all("proxy_set_header").iter().copied());
+    headers.find(|header| {
+        let value = header.arg(1).unwrap_or_default();
+        let is_the_clients = only_variable(value) == Some("http_accept");
+        header.first().eq_ignore_ascii_case("accept") && !is_the_clients
+    })
+}
+
+fn take_every_accept(listener: &mut Map, rewritten: Option<&Directive>) {
+    if let Some(at) = rewritten {
+        listener.add_with("accept", "lenient", at.place.to_string());
+    }
 }
 
 fn listens_of<'a>(

@@ -3,7 +3,9 @@
 
 use std::collections::HashSet;
 
-use super::{FINE, FINE_WITH, MAPPED, PLAIN, PLAIN_BEGINNINGS, SECURITY, SECURITY_BEGINNINGS};
+use super::{
+    FINE, FINE_WITH, MAPPED, OF_POOLS, PLAIN, PLAIN_BEGINNINGS, SECURITY, SECURITY_BEGINNINGS,
+};
 
 /// What is shown of other names.
 const UNKNOWN: &str = "unknown directive";
@@ -39,7 +41,7 @@ fn is_listed(name: &str) -> bool {
 fn names() -> impl Iterator<Item = &'static str> {
     let fine_with = FINE_WITH.iter().map(|(name, _, _)| *name);
     let reported = SECURITY.iter().chain(PLAIN).map(|(name, _)| *name);
-    let names = MAPPED.iter().chain(FINE).copied();
+    let names = MAPPED.iter().chain(FINE).chain(OF_POOLS).copied();
     names.chain(fine_with).chain(reported)
 }
 
@@ -67,6 +69,8 @@ mod tests {
             "gzip_types",
             "proxy_cache_key",
             "geoip2_proxy",
+            "hash",
+            "least_time",
         ] {
             assert_eq!(shown(name), name);
         }

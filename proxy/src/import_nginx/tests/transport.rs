@@ -121,3 +121,65 @@ fn all_addresses_of_a_port_are_one_listener_by_ipv4_and_ipv6() {
         assert_eq!(outcome.yaml.matches("address: ").count(), 1, "{servers}");
     }
 }
+
+#[test]
+fn a_rewritten_accept_becomes_a_listener_that_takes_every_accept() {
+    for header in [
+        "proxy_set_header Accept \"application/json, text/event-stream\";",
+        "proxy_set_header accept \"*/*\";",
+        "proxy_set_header Accept $accept;",
+        "proxy_set_header Accept \"\";",
+    ] {
+        let outcome = front("map $http_accept $accept { default '*/*'; }", "", header);
+        assert_eq!(at(&outcome, "listeners.0.accept"), "lenient", "{header}");
+        assert!(outcome.lines.is_empty(), "{:#?}", outcome.lines);
+    }
+    let outcome = import(
+        "server { listen 80; location ~ ^/mcp/ { proxy_pass http://127.0.0.1:5678; proxy_buffering off; \
+         proxy_set_header Accept \"application/json, text/event-stream\"; proxy_read_timeout 86400s; } }",
+    );
+    assert_eq!(at(&outcome, "listeners.0.accept"), "lenient");
+    for header in [
+        "",
+        "proxy_set_header Accept $http_accept;",
+        "proxy_set_header Accept-Encoding \"\";",
+    ] {
+        let outcome = front("", "", header);
+        assert_eq!(at(&outcome, "listeners.0.accept"), "null", "{header}");
+    }
+    // Of two addresses, the one that serves the location.
+    let outcome = import(
+        "server { listen 127.0.0.1:8080; location /a/ { proxy_pass http://10.0.0.1/; } }
+         server { listen 127.0.0.1:8081; proxy_set_header Accept '*/*'; location /b/ { proxy_pass http://10.0.0.2/; } }",
+    );
+    assert_eq!(at(&outcome, "listeners.0.accept"), "null");
+    assert_eq!(at(&outcome, "listeners.1.accept"), "lenient");
+    let outcome = import(
+        "server { location /a/ { proxy_pass http://10.0.0.1/; proxy_set_header Accept '*/*'; } }",
+    );
+    assert_eq!(at(&outcome, "listeners.0.accept"), "lenient");
+}
+
+#[test]
+fn directives_of_a_pool_are_reported_by_their_names() {
+    for (line, name) in [
+        ("hash $sid consistent;", "hash"),
+        ("hash $http_x_tenant;", "hash"),
+        ("queue 100 timeout=70;", "queue"),
+        ("least_time header;", "least_time"),
+        ("fair;", "fair"),
+    ] {
+        let outcome = import(&format!(
+            "map $http_mcp_session_id $sid {{ default $http_mcp_session_id; \"\" $request_id; }}
+             upstream m {{ {line} server 10.0.0.1:1; server 10.0.0.2:1; }}
+             server {{ listen 127.0.0.1:8080; location /mcp {{ proxy_pass http://m; }} }}"
+        ));
+        let named = format!("{name}: ");
+        assert!(outcome.says(&[&named]), "{line}: {:#?}", outcome.lines);
+        assert!(
+            !outcome.says(&["unknown directive"]),
+            "{:#?}",
+            outcome.lines
+        );
+    }
+}
