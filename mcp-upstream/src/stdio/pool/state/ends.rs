@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tooldock_workers::error::CallError;
 
 use super::super::key::{Key, SlotKey};
-use super::super::rules::Rules;
+use super::super::rules::{Rules, SPREAD_DELAY_MAX};
 use super::{Action, Duty, End, Failure, ProcessId, Refusal, State, StopReason};
 use crate::protocol::{Era, EraSupport};
 
@@ -266,13 +266,23 @@ impl State {
         }
         let never = self.rules.restart == tooldock_workers::external::Restart::Never;
         let lost_with_it = self.keeps_state_of(slot);
+        let spreads = self.rules.spreads;
         let Some(place) = self.slots.get_mut(slot) else {
             return;
         };
         place.process = None;
         place.away = true;
         place.failures = place.failures.saturating_add(1);
-        place.not_before = Some(now + Rules::delay(place.failures, had_worked, jitter));
+        let delay = Rules::delay(place.failures, had_worked, jitter);
+        // Requests alone open it again, and the checks of backends say when that is of use.
+        let by_requests = spreads && !place.eager;
+        place.not_before = Some(
+            now + if by_requests {
+                delay.min(SPREAD_DELAY_MAX)
+            } else {
+                delay
+            },
+        );
         place.dead = never || (had_worked && lost_with_it);
     }
 
