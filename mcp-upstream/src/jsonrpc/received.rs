@@ -1,6 +1,6 @@
 //! Words for a body that is no answer to its request, for the caller and the log: what was received, without its contents.
 
-use super::{Message, message};
+use super::{Message, message, plain};
 
 /// Characters of an id that are shown.
 const ID_SHOWN: usize = 40;
@@ -23,7 +23,8 @@ pub(crate) fn received(body: &[u8]) -> String {
     if text.trim_ascii_start().starts_with('[') {
         return "a batch of messages in place of a response".into();
     }
-    match message(text) {
+    let plain = plain::plain(text, None);
+    match message(plain.as_deref().unwrap_or(text)) {
         Ok(Message::Response { id, .. }) => {
             let id: String = id.chars().take(ID_SHOWN).collect();
             format!("the id {id}, which is not that of the request")
@@ -55,6 +56,10 @@ mod tests {
             ),
             (
                 r#"{"jsonrpc":"2.0","id":"a","result":{}}"#,
+                "the id \"a\", which is not that of the request",
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":"a","method":null,"result":{},"error":null}"#,
                 "the id \"a\", which is not that of the request",
             ),
             ("[]", "a batch of messages in place of a response"),

@@ -23,6 +23,8 @@ pub(crate) struct IdScan {
     /// The name, or the number, so far. One that is too long, or has an escape, is none of those looked for.
     capture: Capture,
     id: Option<u64>,
+    /// The value is the method's.
+    is_method: bool,
     has_method: bool,
 }
 
@@ -134,7 +136,8 @@ impl IdScan {
             self.in_string = false;
             if self.is_name() {
                 self.is_id = self.capture.text() == Some("id");
-                self.has_method |= self.capture.text() == Some("method");
+                self.is_method = self.capture.text() == Some("method");
+                self.has_method |= self.is_method;
             }
         } else if self.is_kept() {
             self.capture.push(byte);
@@ -142,6 +145,11 @@ impl IdScan {
     }
 
     fn value_ends(&mut self) {
+        if self.depth == 1 && self.is_method && self.in_value {
+            self.is_method = false;
+            // Some servers write each member of a message, as `null` where it has no value.
+            self.has_method = self.capture.text() != Some("null");
+        }
         if self.depth == 1 && self.is_id && self.in_value {
             self.is_id = false;
             let number = self.capture.text().and_then(call_number);
@@ -186,6 +194,13 @@ mod tests {
             (r#"{"result":"\"id\":3","id": "12" }"#, Some(12)),
             (r#"{"id":12.0,"result":1}"#, Some(12)),
             (r#"{"id":"a12","result":1}"#, None),
+            (
+                r#"{"id":12,"method":null,"params":null,"result":1}"#,
+                Some(12),
+            ),
+            (r#"{"id":12,"method":"null","params":null}"#, None),
+            (r#"{"method":"x","id":12,"par"#, None),
+            (r#"{"id":12,"method":"#, None),
             (r#"{"id":"1\u0032","result":1}"#, None),
             (r#"{"id":{"id":12},"result":1}"#, None),
             (r#"{"id":12,"method":"sampling/createMessage"}"#, None),
