@@ -614,3 +614,27 @@ async fn a_large_answer_ends_with_one_newline_and_its_length_counts_it() {
         assert_eq!(text, format!("\"{}\"\n", "x".repeat(length as usize)));
     }
 }
+
+#[tokio::test]
+async fn a_python_tool_gets_what_was_spelled_in_strings_where_the_operator_says_so() {
+    const SOURCE: &str = r#"
+from fastmcp.tools import tool
+
+
+@tool
+def kinds(items: list[int], options: dict, on: bool, note: str) -> list[str]:
+    """Says what it got."""
+    return [type(it).__name__ for it in (items, options, on, note)]
+"#;
+    let gateway = Gateway::with_tools([("work", "work.py", SOURCE)])
+        .config(json!({"namespaces": {"defaults": {"coerce_arguments": true}}}))
+        .start()
+        .await;
+    let arguments = json!({"items": "[1, 2]", "options": "{\"a\": 1}", "on": "true", "note": "5"});
+    let (status, answer) = gateway.call("work", "kinds", arguments).await;
+    assert_eq!(status, 200, "{answer}");
+    let said = answer.to_string();
+    for kind in ["list", "dict", "bool", "str"] {
+        assert!(said.contains(&format!("\"{kind}\"")), "{answer}");
+    }
+}

@@ -103,6 +103,8 @@ pub struct AuditRecord {
     pub relay: Option<Arc<RelayPeer>>,
     /// The arguments, see [`AuditSender::keep`].
     pub arguments: KeptArguments,
+    /// Whether arguments that were JSON in strings were read as other values. `arguments` are as they were sent.
+    pub coerced: bool,
 }
 
 impl Record for AuditRecord {
@@ -237,6 +239,7 @@ mod tests {
             token_id: None,
             relay: None,
             arguments: KeptArguments::None,
+            coerced: false,
         }
     }
 

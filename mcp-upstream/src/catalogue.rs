@@ -17,6 +17,7 @@
 //! | arguments held against a schema of the list | [`arguments`] |
 //! | results held against the schema that their tool lists | [`results`] |
 //! | pages as strict clients take them, and the faults of a server's lists | [`mend`], [`cursor`], [`mending`] |
+//! | arguments that are JSON in strings, read as the schema wants them | [`coerce`] |
 //!
 //! The tools that a namespace's files declare are a [`ToolList`] that never changes. A server's tools have a version: it
 //! changes whenever they may have, because the server said so, another process took the place of the one that listed
@@ -44,6 +45,7 @@ use tooldock_workers::names::NamespaceName;
 use crate::protocol::Era;
 
 pub(crate) mod arguments;
+pub(crate) mod coerce;
 pub(crate) mod cursor;
 mod documents;
 mod list;

@@ -105,6 +105,11 @@ pub(crate) trait UpstreamCall: CancelNotice {
         (&facts.subject, facts.named_arguments())
     }
 
+    /// Whether arguments were read as the tool's schema wants them, not as they were sent.
+    fn has_coerced_arguments(&self) -> bool {
+        false
+    }
+
     /// Whether the call failed because the state of its session is lost, so that the session is over.
     fn has_lost_its_session(&self) -> bool {
         false
@@ -259,7 +264,7 @@ impl Engine {
         events: Option<EventSender>,
         via: Option<Arc<str>>,
     ) -> CallOutcome {
-        let record = CallRecord::begin(self, &self.audit, caller, call.facts(), via);
+        let mut record = CallRecord::begin(self, &self.audit, caller, call.facts(), via);
         let outcome = self.attempt(caller, call, events).await;
         let outcome = outcome.map_err(|error| call.shown(caller, error));
         let status = outcome.as_ref().map(UpstreamReply::status);
@@ -272,6 +277,9 @@ impl Engine {
             }
             false => outcome,
         };
+        if call.has_coerced_arguments() {
+            record.note_coercion();
+        }
         record.finish(status);
         outcome
     }

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{everything, serving};
-use crate::support::programs;
+use crate::support::{eventually, programs};
 
 /// Servers written with each SDK. Their tool `half` takes an even number, which most of their schemas cannot say, or
 /// not where the gateway reads it;
@@ -103,4 +103,34 @@ async fn arguments_are_held_against_the_schema_of_the_tool() {
             ]
         );
     }
+}
+
+#[tokio::test]
+async fn arguments_that_are_json_in_strings_are_read_where_the_operator_says_so() {
+    let servers = || json!({"legacy": everything("legacy"), "modern": everything("modern")});
+    let said = |address: &str| json!({"contactMethod": "phone", "phone": "1", "address": address});
+    let tool = "json_schema_2020_12_tool";
+    let strict = serving(servers()).await;
+    let builder = super::with_servers(servers()).config(json!({
+        "namespaces": {"defaults": {"coerce_arguments": true}},
+    }));
+    let lenient = super::start(builder).await;
+    for namespace in ["legacy", "modern"] {
+        let spelled = said(r#"{"street":"Main"}"#);
+        let (status, answer) = strict.call(namespace, tool, spelled.clone()).await;
+        assert_eq!(status, 422, "{answer}");
+        let (status, answer) = lenient.call(namespace, tool, spelled).await;
+        assert_eq!(status, 200, "{answer}");
+        let (status, answer) = lenient.call(namespace, tool, said("[]")).await;
+        assert_eq!(status, 422, "{answer}");
+    }
+    let marks = eventually("the calls are in the audit log", || async {
+        let lines = crate::observability::audit(&lenient);
+        let lines: Vec<_> = lines.iter().filter(|it| it["tool"] == tool).collect();
+        let marks: Vec<_> = lines.iter().map(|it| it["coerced"].clone()).collect();
+        (marks.len() == 4).then_some(marks)
+    })
+    .await;
+    let coerced = marks.iter().filter(|mark| **mark == json!(true)).count();
+    assert_eq!(coerced, 2, "{marks:?}");
 }

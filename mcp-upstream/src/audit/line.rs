@@ -56,6 +56,9 @@ pub(super) fn format(record: &AuditRecord, clock: &mut Clock, line: &mut Vec<u8>
         peer(line, at_other_end);
     }
     put_arguments(line, &record.arguments);
+    if record.coerced {
+        line.extend_from_slice(b",\"coerced\":true");
+    }
     line.extend_from_slice(b"}\n");
 }
 

@@ -64,7 +64,15 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
                 token_id: caller.token_id(),
                 relay: caller.relay.clone(),
                 arguments,
+                coerced: false,
             }),
+        }
+    }
+
+    /// Arguments were read as the tool's schema wants them, not as they were sent.
+    pub(super) fn note_coercion(&mut self) {
+        if let Some(line) = &mut self.line {
+            line.coerced = true;
         }
     }
 

@@ -16,7 +16,7 @@
 
 use std::borrow::Cow;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use tokio::sync::watch::Receiver;
@@ -622,6 +622,7 @@ fn up(
         access: Access::of(cx.caller),
         facts,
         request,
+        coerced: OnceLock::new(),
         tasks,
         task_names: TaskNames::of(&external.key, cx),
         sent: Mutex::default(),

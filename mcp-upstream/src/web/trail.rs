@@ -35,5 +35,6 @@ pub(super) fn note<T>(core: &Core, caller: &Caller, operation: &str, outcome: &R
         token_id: caller.token_id(),
         relay: None,
         arguments: audit.keep(&bytes::Bytes::new()),
+        coerced: false,
     });
 }

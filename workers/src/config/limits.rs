@@ -154,6 +154,8 @@ limits! {
         mask_errors: bool = false;
         /// What becomes of a server's result that does not fit the `outputSchema` of its tool.
         output_schema: OutputSchema = OutputSchema::Warn;
+        /// Whether arguments that are JSON in strings are read as the object, array, number or boolean that the tool's schema wants.
+        coerce_arguments: bool = false;
     }
 }
 

@@ -66,6 +66,7 @@ fn changes_nothing(cx: &CallContext<'_>) -> bool {
     remote(&cx.namespace).is_some_and(|server| {
         server.spec.isolation == Isolation::Auto && server.spec.transport != Transport::Sse
     }) && cx.view().allows_every_tool()
+        && !cx.namespace.limits.coerce_arguments
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! One request on its way through a process, and its answer on the way back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::{sleep, timeout};
 use tooldock_workers::config::OutputSchema;
 use tooldock_workers::error::{CallError, CallErrorCode};
@@ -20,6 +21,7 @@ use super::{ExternalServers, Leased, Requester, Whose, catalogue, subscriptions,
 use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::{nulls, reply, rounds, state};
 use crate::catalogue::{Access, Catalogue, Checked, ListKind, PageKey, ToolList};
+use crate::catalogue::coerce::coerced;
 use crate::engine::{CallFacts, Peer, UpstreamCall, UpstreamReply, Work};
 use crate::heavy_work;
 use crate::interaction::Responder;
@@ -52,6 +54,8 @@ pub(super) struct ServerCall {
     /// What of its caller matters for what lists show.
     pub(super) access: Access,
     pub(super) request: Request,
+    /// The request with arguments as the tool's schema wants them, where they were sent as JSON in strings.
+    pub(super) coerced: OnceLock<Request>,
     /// What it has to do with tasks.
     pub(super) tasks: tasks::Named,
     /// How its client names tasks, where it came through an aggregate.
@@ -80,6 +84,10 @@ impl UpstreamCall for ServerCall {
         self.lost.load(Ordering::Relaxed)
     }
 
+    fn has_coerced_arguments(&self) -> bool {
+        self.coerced.get().is_some()
+    }
+
     fn start(self: Arc<Self>, peer: Peer) -> Work {
         Box::pin(async move {
             let response = self.run(&peer).await?;
@@ -91,6 +99,10 @@ impl UpstreamCall for ServerCall {
 impl ServerCall {
     async fn run(&self, peer: &Peer) -> Result<Response, CallError> {
         let shared = self.shared_list().await;
+        if self.facts.namespace.limits.coerce_arguments && self.facts.method.is_tool_call() {
+            // Boxed, so that calls of other namespaces do not carry the room for it.
+            Box::pin(self.coerce()).await;
+        }
         if let Client::Plain = self.client {
             self.check_arguments().await?;
         }
@@ -145,6 +157,38 @@ impl ServerCall {
         }
     }
 
+    /// Reads arguments that are JSON in strings as the tool's schema wants them. Where the server does not list its tools,
+    /// the arguments stay as they are.
+    async fn coerce(&self) {
+        let (namespace, tool) = (&self.facts.namespace, &*self.facts.subject);
+        let whose = Whose {
+            namespace,
+            principal: self.requester.principal.as_ref(),
+        };
+        let Ok(catalogue) = self.external.catalogue(namespace, whose.principal) else {
+            return;
+        };
+        let Ok(tools) = self.external.tools_soon(whose, &catalogue).await else {
+            return;
+        };
+        let schema = tools.tool(tool).and_then(|entry| entry.input_schema());
+        let arguments = schema.and_then(|schema| coerced(schema, &self.facts.arguments));
+        let Some(arguments) = arguments else {
+            return;
+        };
+        let edited = std::str::from_utf8(&arguments)
+            .ok()
+            .and_then(|text| self.request.edited(&[(Key::Arguments, Some(text))]).ok());
+        if let Some(edited) = edited {
+            let _ = self.coerced.set(edited);
+        }
+    }
+
+    /// The request as it goes up.
+    fn request(&self) -> &Request {
+        self.coerced.get().unwrap_or(&self.request)
+    }
+
     /// Holds arguments that no MCP client has checked against the tool's schema: when the call has its turn, so that
     /// refused calls count for limits and audit as they do with a worker.
     async fn check_arguments(&self) -> Result<(), CallError> {
@@ -161,16 +205,20 @@ impl ServerCall {
         let Ok(tools) = tools else {
             return Ok(());
         };
-        let arguments = &self.facts.arguments;
+        let coerced = self.coerced.get().and_then(|it| it.bytes(Key::Arguments));
+        let arguments = match coerced {
+            Some(coerced) => Bytes::copy_from_slice(coerced),
+            None => self.facts.arguments.clone(),
+        };
         let checked = match tools.compiled_schema(tool) {
-            Some(Some(schema)) => schema.check_lightly(arguments),
+            Some(Some(schema)) => schema.check_lightly(&arguments),
             Some(None) => Some(Ok(())),
             None => None,
         };
         if let Some(checked) = checked {
             return checked;
         }
-        let (tool, arguments) = (tool.to_owned(), arguments.clone());
+        let tool = tool.to_owned();
         let check = move || match tools.arguments_schema(&tool) {
             Some(schema) => schema.check(&arguments),
             None => Ok(()),
@@ -288,7 +336,7 @@ impl ServerCall {
                     }
                     None => None,
                 };
-                let request = params::to_legacy(&self.request, state.as_deref());
+                let request = params::to_legacy(self.request(), state.as_deref());
                 let request = request.map_err(unreadable)?;
                 self.send(process, &request, peer).await?
             }
@@ -297,7 +345,7 @@ impl ServerCall {
             }
             (Client::Session(_) | Client::Legacy(_) | Client::Plain, ServerInfo::Legacy(_))
             | (Client::Modern(_), ServerInfo::Modern(_)) => {
-                let answer = self.send(process, &self.request, peer).await?;
+                let answer = self.send(process, self.request(), peer).await?;
                 if !answer.is_error() && subscriptions::lasts(&self.facts.method) {
                     let params = self.request.raw(Key::Params).and_then(json::raw);
                     process.granted(&self.facts.method, params);
@@ -548,7 +596,7 @@ impl ServerCall {
             info: info.as_ref().unwrap_or(&gateway.info).get(),
             log_level: level,
         };
-        let mut request = params::to_modern(&self.request, metadata).map_err(unreadable)?;
+        let mut request = params::to_modern(self.request(), metadata).map_err(unreadable)?;
         for _ in 0..rounds::ROUNDS_MAX {
             let answer = self.send(process, &request, peer).await?;
             let required = match answer.is_error() {

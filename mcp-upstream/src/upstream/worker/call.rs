@@ -17,6 +17,7 @@ use tooldock_workers::worker::{CallSink, Operation, ToolReply, Worker, WorkerCal
 
 use super::{WorkerUpstream, facts, fault, string_member};
 use crate::caller::Caller;
+use crate::catalogue::coerce::coerced;
 use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, UpstreamReply, Work, explained};
 use crate::jsonrpc::{self, Key, Members, RequestError};
 use crate::protocol::Method;
@@ -172,6 +173,8 @@ pub(crate) struct FunctionCall {
     caller_facts: Option<Bytes>,
     /// The maker of API keys that the caller asks for.
     maker: KeyMaker,
+    /// The arguments as the tool's schema wants them, where they were sent as JSON in strings.
+    coerced: Option<Bytes>,
     request_id: Arc<str>,
     ports: Arc<dyn WorkerPorts>,
 }
@@ -199,6 +202,14 @@ impl FunctionCall {
             Operation::GetPrompt { prompt, arguments } => (Kind::Prompt, prompt, arguments),
             Operation::Complete { params } => (Kind::Completion, Arc::default(), params),
         };
+        let coerced = match kind {
+            Kind::Tool if cx.namespace.limits.coerce_arguments => {
+                let mut tools = cx.namespace.tools.iter();
+                let tool = tools.find(|tool| tool.name == subject);
+                tool.and_then(|tool| coerced(&tool.input_schema, &arguments))
+            }
+            _ => None,
+        };
         let talks = match caller_facts {
             Some(_) => Talks::Asks,
             None => Talks::No,
@@ -219,6 +230,7 @@ impl FunctionCall {
             kind,
             caller_facts,
             maker: cx.caller.maker.clone(),
+            coerced,
             request_id: Arc::clone(&cx.caller.request_id),
             ports: Arc::clone(ports),
         }
@@ -232,7 +244,8 @@ impl FunctionCall {
 
     fn operation(&self) -> Operation {
         let subject = Arc::clone(&self.facts.subject);
-        let arguments = self.facts.arguments.clone();
+        let arguments = self.coerced.as_ref().unwrap_or(&self.facts.arguments);
+        let arguments = arguments.clone();
         match self.kind {
             Kind::Tool => Operation::CallTool {
                 tool: subject,
@@ -278,6 +291,10 @@ impl UpstreamCall for FunctionCall {
             }
         }
         self.ports.of(namespace).map(|_| ())
+    }
+
+    fn has_coerced_arguments(&self) -> bool {
+        self.coerced.is_some()
     }
 
     fn start(self: Arc<Self>, peer: Peer) -> Work {
