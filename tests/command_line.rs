@@ -395,3 +395,36 @@ fn check_takes_a_data_directory_a_file_of_servers_or_a_namespace() {
     assert_eq!(code, Some(2));
     assert!(errors.contains("say tooldock check -c FILE"), "{errors}");
 }
+
+#[test]
+fn check_of_a_configuration_names_the_variables_that_namespaces_lack() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let namespace = folder.path().join("data/tools/work");
+    std::fs::create_dir_all(&namespace).unwrap();
+    std::fs::write(namespace.join("work.py"), "").unwrap();
+    let manifest = "env: { REGION: '${REGION_OF_WORK}' }\nsecrets: [WORK_TOKEN]\n";
+    std::fs::write(namespace.join("tooldock.yaml"), manifest).unwrap();
+    let file = folder.path().join("gateway.yaml");
+    let data = folder.path().join("data");
+    let config = json!({"data_dir": data, "namespaces": {"env_allowed": ["REGION_OF_WORK"]}});
+    std::fs::write(&file, config.to_string()).unwrap();
+    let check = |more: &[(&str, &str)]| {
+        let environment = [&TOKENS[..], more].concat();
+        let output = tooldock(&["check", "-c", file.to_str().unwrap()], &environment);
+        assert!(output.status.success(), "{}", stderr(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let told = check(&[]);
+    for name in ["REGION_OF_WORK", "WORK_TOKEN"] {
+        let is_warning = |line: &str| line.starts_with("# warning") && line.contains(name);
+        assert!(told.lines().any(is_warning), "{name}: {told}");
+    }
+    let told = check(&[("REGION_OF_WORK", "eu")]);
+    assert!(told.contains("WORK_TOKEN"), "{told}");
+    assert!(
+        !told
+            .lines()
+            .any(|line| line.contains("warning") && line.contains("env.REGION")),
+        "{told}"
+    );
+}

@@ -122,6 +122,16 @@ fn list_warnings(report: &mut String, servers: &Checked) {
     }
 }
 
+/// What is said of external servers, and of what the namespaces of the data directory lack.
+pub(crate) fn whole(effective: &Effective) -> Checked {
+    let mut checked = servers(effective);
+    let namespaces = &effective.config.namespaces;
+    let tools = effective.data_dir.join("tools");
+    let lacking = scan::lacking(&tools, namespaces, &secrets(effective).0);
+    checked.findings.extend(lacking);
+    checked
+}
+
 /// What is said of one part: a file of external servers, or the folder of a namespace.
 pub(crate) fn part(effective: &Effective, target: &Target) -> Checked {
     let namespaces = &effective.config.namespaces;

@@ -145,7 +145,7 @@ fn check(arguments: CheckArgs) -> ExitCode {
     };
     let checked = match &target {
         Some(target) => check::part(&effective, target),
-        None => check::servers(&effective),
+        None => check::whole(&effective),
     };
     let report = match (&target, &arguments.path) {
         _ if arguments.format == CheckFormat::Github => Ok(check::annotations(&checked)),

@@ -27,7 +27,7 @@ use walk::Walk;
 mod check;
 mod python;
 
-pub use check::{check, check_folder};
+pub use check::{check, check_folder, lacking};
 pub use python::PythonCheck;
 
 /// The file with a namespace's dependencies.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -46,7 +47,8 @@ def check(kind: str, function: Any, options: dict[str, Any]) -> None:
     if inspect.isfunction(function) and _is_bare_method(function):
         owner, _, name = function.__qualname__.rpartition(".")
         raise Invalid(
-            f"a method in a class body has no object to be called on; after the class write {kind}({owner}().{name})"
+            f"a method in a class body has no object to be called on; after the class write {kind}({owner}().{name}), "
+            "or put @staticmethod above if it needs none"
         )
 
 
@@ -57,10 +59,32 @@ def _mode(given: Any) -> Any:
     return getattr(given, "mode", None) or getattr(given, "taskSupport", None) or getattr(given, "task_support", None)
 
 
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+_OBJECTS = ("self", "cls", "this", "me", "klass", "instance")
+
+
 def _is_bare_method(function: Any) -> bool:
-    owner = function.__qualname__.rpartition(".")[0]
-    first = next(iter(inspect.signature(function).parameters), None)
-    return bool(owner) and not owner.endswith("<locals>") and first in ("self", "cls")
+    """Whether the function stands in a class body and takes the object first, whatever it calls it."""
+    owner, _, name = function.__qualname__.rpartition(".")
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    if not owner or owner.endswith("<locals>") or first is None or first.kind not in _POSITIONAL:
+        return False
+    there = _class_member(function, owner, name)
+    if isinstance(there, staticmethod):
+        return False
+    if there is function or isinstance(there, classmethod):
+        return True
+    # The class is out of reach, or has something else of the name by now.
+    bare = first.annotation is inspect.Parameter.empty and first.name.startswith("_")
+    return first.name.strip("_") in _OBJECTS or bare
+
+
+def _class_member(function: Any, owner: str, name: str) -> Any:
+    """What stands in the function's class under its name; None if the class cannot be found."""
+    found: Any = sys.modules.get(function.__module__)
+    for part in owner.split("."):
+        found = getattr(found, part, None)
+    return vars(found).get(name) if inspect.isclass(found) else None
 
 
 def is_async(function: Any) -> bool:

@@ -195,8 +195,13 @@ def _load_file(
     for definition in contracts:
         _add_contract(definition, filename, loaded)
     served = {getattr(author_function(it.function), "__name__", None) for it in registrations}
+    served |= {getattr(author_function(it.handler), "__name__", None) for it in contracts}
+    told: set[tuple[str, str]] = set()
     for missed in server_objects.registered_on(tree):
-        if missed.function not in served:
+        # A file that only makes a low-level server is named by the scan.
+        is_known = missed.function.rpartition(".")[2] in served or (missed.is_handler and not served)
+        if not is_known and (missed.kind, missed.function) not in told:
+            told.add((missed.kind, missed.function))
             loaded.report(f"invalid_{missed.kind}", filename, missed.advice())
 
 

@@ -34,6 +34,45 @@ LOADING = {
         "invalid_tool",
         ["after the class write tool(Shop().f)", "line 3"],
     ),
+    "a method whose object has another name": (
+        HEAD + "class Shop:\n    @tool\n    def f(this, a: int): ...",
+        "invalid_tool",
+        ["after the class write tool(Shop().f)", "@staticmethod", "line 3"],
+    ),
+    "a method without an object": (
+        HEAD + "class Shop:\n    @tool\n    def f(a: int): ...",
+        "invalid_tool",
+        ["a method in a class body has no object"],
+    ),
+    "a method of a class": (
+        HEAD + "class Shop:\n    @classmethod\n    @tool\n    def f(shop, a: int): ...",
+        "invalid_tool",
+        ["a method in a class body has no object"],
+    ),
+    "a method of a class in a function": (
+        HEAD + "def make():\n    class Shop:\n        @tool\n        def f(_self, a: int): ...\nmake()",
+        "invalid_tool",
+        ["a method in a class body has no object"],
+    ),
+    "a server object of another SDK": (
+        HEAD + "class App:\n    def tool(self, f): return f\ndef make(): return App()\napp = make()\n@app.tool\ndef f(): ...\n@tool\ndef g(): ...",
+        "invalid_tool",
+        ["f: registered only on the server object app", "put @tool on the function", "line 7"],
+    ),
+    "a server object that is handed a function": (
+        HEAD
+        + "class App:\n    def add_tool(self, fn, name=''): pass\nclass House:\n    def __init__(self): self.mcp = App()\n"
+        + "house = House()\ndef f(): ...\nhouse.mcp.add_tool(fn=f, name='x')\n@tool\ndef g(): ...",
+        "invalid_tool",
+        ["f: registered only on the server object house.mcp", "line 8"],
+    ),
+    "a low-level server beside tools": (
+        HEAD
+        + "class Server:\n    def call_tool(self): return lambda f: f\nserver = Server()\n"
+        + "@server.call_tool()\nasync def handle(name, arguments): ...\n@tool\ndef g(): ...",
+        "invalid_tool",
+        ["handle: answers for all tools of the server object server", "a function for each"],
+    ),
     "keyword arguments without names": (HEAD + "@tool\ndef f(**options): ...", "invalid_tool", ["f: **options has no schema; name the parameters"]),
     "a type nobody can check": (
         HEAD + "class Own: ...\n@tool\ndef f(a: Own): ...",

@@ -5,9 +5,10 @@ use std::path::Path;
 use super::{NamespaceSource, PythonCheck, ignored, look_at, scan};
 use crate::config::NamespacesConfig;
 use crate::external::Finding;
-use crate::manifest::INVALID_VARIABLE;
+use crate::manifest::{INVALID_VARIABLE, Variables};
 use crate::names::NamespaceName;
-use crate::secrets::Secrets;
+use crate::registry::Issue;
+use crate::secrets::{NamespaceSecrets, Secrets};
 use crate::template::Sources;
 
 /// Looks at every folder under `tools/`. A directory that is not there has no namespaces. `secrets` are those that the
@@ -29,6 +30,40 @@ pub fn check(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets)
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         Err(error) => vec![error_at(tools_dir, error.to_string())],
     }
+}
+
+/// Variables and secrets that the namespaces under `tools/` name and do not have, as warnings: the namespaces are served
+/// without them.
+pub fn lacking(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets) -> Vec<Finding> {
+    let sources = scan(tools_dir).unwrap_or_default();
+    let found = sources.iter().flat_map(|source| {
+        let secrets = secrets.for_namespace(&source.name);
+        let (_, issues) = variables(source, namespaces, &secrets);
+        issues.into_iter().map(|issue| Finding {
+            place: source.dir.join(&issue.subject).display().to_string(),
+            message: issue.message,
+            is_error: false,
+        })
+    });
+    found.collect()
+}
+
+/// What the `env` of a namespace comes to, and what of it and of its declared secrets has no value.
+fn variables(
+    source: &NamespaceSource,
+    namespaces: &NamespacesConfig,
+    secrets: &NamespaceSecrets,
+) -> (Variables, Vec<Issue>) {
+    let variables = source.manifest.variables(&Sources {
+        secrets: &secrets.values,
+        environment: &|name| std::env::var(name).ok(),
+        allowed: Some(&namespaces.env_allowed),
+    });
+    let missing = source
+        .manifest
+        .missing_secrets(&source.name, secrets, &variables);
+    let issues = variables.issues.iter().cloned().chain(missing).collect();
+    (variables, issues)
 }
 
 /// Looks at one folder, and reads its Python.
@@ -61,24 +96,14 @@ fn findings(
     let failure = source.failure.iter();
     let failure = failure.map(|failure| error_at(&source.dir, failure.message.clone()));
     let secrets = secrets.for_namespace(&source.name);
-    let variables = source.manifest.variables(&Sources {
-        secrets: &secrets.values,
-        environment: &|name| std::env::var(name).ok(),
-        allowed: Some(&namespaces.env_allowed),
-    });
-    let missing = source
-        .manifest
-        .missing_secrets(&source.name, &secrets, &variables);
+    let (variables, lacking) = variables(source, namespaces, &secrets);
     let issues = source.issues.iter().chain(&clamped);
-    let issues = issues
-        .chain(&variables.issues)
-        .chain(&missing)
-        .map(|issue| Finding {
-            place: source.dir.join(&issue.subject).display().to_string(),
-            message: issue.message.clone(),
-            // A missing variable may exist where the gateway runs; an invalid variable is invalid everywhere.
-            is_error: issue.code == INVALID_VARIABLE,
-        });
+    let issues = issues.chain(&lacking).map(|issue| Finding {
+        place: source.dir.join(&issue.subject).display().to_string(),
+        message: issue.message.clone(),
+        // A missing variable may exist where the gateway runs; an invalid variable is invalid everywhere.
+        is_error: issue.code == INVALID_VARIABLE,
+    });
     let python = python.map(|python| python.findings(source, &variables, &secrets.values));
     let python = python.into_iter().flatten();
     failure.chain(issues).chain(python).collect()
@@ -122,6 +147,15 @@ mod tests {
         let secrets = Secrets::global([("KEY", Secret::new("value"))]);
         let all = check(data.path(), &config, &secrets);
         assert_eq!(all.len(), 6, "{all:?}");
+        let lacking = lacking(data.path(), &config, &secrets);
+        let mut places: Vec<_> = lacking.iter().map(|it| &*it.place).collect();
+        places.sort_unstable();
+        assert!(
+            matches!(&places[..], [own, missing, secret] if own.ends_with("env.A")
+                && missing.ends_with("env.C") && secret.ends_with("secrets.ABSENT")),
+            "{places:?}"
+        );
+        assert!(lacking.iter().all(|it| !it.is_error), "{lacking:?}");
         let workers = WorkersConfig::default();
         let python = PythonCheck {
             workers: &workers,
