@@ -638,3 +638,66 @@ def kinds(items: list[int], options: dict, on: bool, note: str) -> list[str]:
         assert!(said.contains(&format!("\"{kind}\"")), "{answer}");
     }
 }
+
+/// A server whose tools have names of every kind.
+const NAMES: &str = r#"
+import json, sys
+
+names = ["user-profile/update", "a/b/c", "with space", "plain", "a/../b", "/rooted"]
+for line in sys.stdin:
+    message = json.loads(line)
+    method = message.get("method")
+    if "id" not in message:
+        continue
+    if method == "initialize":
+        version = message["params"]["protocolVersion"]
+        result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": {"name": "names", "version": "1"}}
+    elif method == "tools/list":
+        result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}
+    elif method == "tools/call":
+        result = {"content": [{"type": "text", "text": message["params"]["name"]}]}
+    else:
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "no"}}), flush=True)
+        continue
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"#;
+
+#[tokio::test]
+async fn every_tool_is_called_by_the_path_that_the_document_has() {
+    let server = json!({"command": "python3", "args": ["-c", NAMES]});
+    let gateway = Gateway::empty()
+        .config(json!({"upstreams": {"stdio": {"names": server}}}))
+        .start()
+        .await;
+    let base = "/namespaces/names";
+    let document = gateway.request("GET", &format!("{base}/openapi.json"));
+    let document: Value = document.send().await.unwrap().json().await.unwrap();
+    let paths = document["paths"].as_object().unwrap();
+    let mut called = Vec::new();
+    for path in paths.keys() {
+        let call = gateway.request("POST", &format!("{base}{path}"));
+        let response = call.json(&json!({})).send().await.unwrap();
+        assert_eq!(response.status(), 200, "{path}");
+        called.push(response.json::<Value>().await.unwrap());
+    }
+    called.sort_by_key(Value::to_string);
+    assert_eq!(
+        json!(called),
+        json!(["a/b/c", "plain", "user-profile/update", "with space"])
+    );
+    let description = document["info"]["description"].as_str().unwrap();
+    assert!(
+        description.contains("a/../b") && description.contains("/rooted"),
+        "{description}"
+    );
+    let schema = gateway.request("GET", &format!("{base}/tools/user-profile%2Fupdate/schema"));
+    assert_eq!(schema.send().await.unwrap().status(), 200);
+    for path in ["..%2Fplain", "a%2F..%2Fplain", "%2Fetc%2Fpasswd"] {
+        let call = gateway.request("POST", &format!("{base}/tools/{path}"));
+        assert_eq!(
+            call.json(&json!({})).send().await.unwrap().status(),
+            400,
+            "{path}"
+        );
+    }
+}

@@ -1,9 +1,12 @@
 //! Paths: split into segments, percent-decoded exactly once, refused where two readers could disagree about them.
 //!
 //! Whatever a later layer makes of a decoded segment, it cannot leave its place: there is no slash, no backslash, no NUL,
-//! no control character and no dot segment in it (SEC-11).
+//! no control character and no dot segment in it (SEC-11). The name of a tool may have slashes, since servers have such
+//! tools; no part of it is empty or a dot segment.
 
 use std::borrow::Cow;
+
+use tooldock_workers::route::can_stand_in_path;
 
 use crate::rejection::{Reason, Rejection};
 
@@ -41,7 +44,7 @@ impl From<PathFault> for Rejection {
     }
 }
 
-/// Checks a whole path; what it accepts, [`decoded`] decodes without a fault.
+/// Checks a whole path; what it accepts, [`decoded`] decodes without a fault, and [`decoded_tool`] the name of a tool.
 pub(crate) fn well_formed(path: &str) -> Result<(), PathFault> {
     // Most paths hold nothing that needs a second look at their segments.
     let mut plain = true;
@@ -52,8 +55,12 @@ pub(crate) fn well_formed(path: &str) -> Result<(), PathFault> {
         plain &= !matches!(byte, b'%' | b'.');
     }
     if !plain {
-        for segment in path.split('/') {
-            decoded(segment)?;
+        let tool = place_of_tool(path);
+        for (place, segment) in path.split('/').enumerate() {
+            match Some(place) == tool {
+                true => decoded_tool(segment)?,
+                false => decoded(segment)?,
+            };
         }
     }
     Ok(())
@@ -71,6 +78,29 @@ pub(crate) fn decoded(segment: &str) -> Result<Cow<'_, str>, PathFault> {
         return Err(PathFault::HiddenByte);
     }
     Ok(text)
+}
+
+/// Which segment of a path may name a tool: `/tools/NAME`, `/namespaces/NAMESPACE/tools/NAME`.
+fn place_of_tool(path: &str) -> Option<usize> {
+    let mut segments = path.split('/').skip(1);
+    match segments.next()? {
+        "tools" => Some(2),
+        "namespaces" => (segments.nth(1)? == "tools").then_some(4),
+        _ => None,
+    }
+}
+
+/// The segment that names a tool, percent-decoded. Its slashes are a part of the name.
+pub(crate) fn decoded_tool(segment: &str) -> Result<Cow<'_, str>, PathFault> {
+    let name = percent_decoded(segment)?;
+    match name.contains('/') {
+        false => decoded(segment),
+        true if can_stand_in_path(&name) => Ok(name),
+        true if name.split('/').any(|part| matches!(part, "." | "..")) => {
+            Err(PathFault::DotSegment)
+        }
+        true => Err(PathFault::HiddenByte),
+    }
 }
 
 /// The values of one parameter of a query string, percent-decoded.
@@ -155,6 +185,49 @@ mod tests {
             ("/mcp/ä", PathFault::RawByte),
         ] {
             assert_eq!(well_formed(path), Err(fault), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_tool_may_have_slashes_that_lead_nowhere() {
+        for (segment, name) in [
+            ("user-profile%2Fupdate", "user-profile/update"),
+            ("a%2fb%2Fc%20d", "a/b/c d"),
+            ("plain", "plain"),
+            ("%252F", "%2F"),
+        ] {
+            assert_eq!(decoded_tool(segment).as_deref(), Ok(name));
+            for path in ["/tools/", "/namespaces/n/tools/"] {
+                assert_eq!(well_formed(&format!("{path}{segment}")), Ok(()));
+                assert_eq!(well_formed(&format!("{path}{segment}/schema")), Ok(()));
+            }
+        }
+        for (segment, fault) in [
+            ("%2e%2e%2f%2e%2e", PathFault::DotSegment),
+            ("a%2F..", PathFault::DotSegment),
+            ("..%2fetc", PathFault::DotSegment),
+            ("%2Fetc%2Fpasswd", PathFault::HiddenByte),
+            ("a%2F%2Fb", PathFault::HiddenByte),
+            ("a%2F", PathFault::HiddenByte),
+            ("a%2Fb%00", PathFault::HiddenByte),
+            ("a%2Fb%5Cc", PathFault::HiddenByte),
+            ("a%5Cc", PathFault::HiddenByte),
+            ("%2e%2e", PathFault::DotSegment),
+        ] {
+            assert_eq!(
+                well_formed(&format!("/tools/{segment}")),
+                Err(fault),
+                "{segment}"
+            );
+        }
+        // Nothing else in a path.
+        for path in [
+            "/namespaces/a%2Fb/tools/x",
+            "/tools/x/a%2Fb",
+            "/api/tools/a%2Fb",
+            "/mcp/tools/a%2Fb",
+        ] {
+            assert_eq!(well_formed(path), Err(PathFault::HiddenByte), "{path}");
         }
     }
 

@@ -206,7 +206,8 @@ impl<'a> Found<'a> {
 
     /// The tool that the path names, decoded.
     pub(crate) fn name(&self) -> Result<Option<Cow<'a, str>>, Rejection> {
-        self.segments.name.map(decoded).transpose()
+        let name = self.segments.name;
+        Ok(name.map(path::decoded_tool).transpose()?)
     }
 }
 

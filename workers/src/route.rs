@@ -1,6 +1,13 @@
 //! What a request can be for. The edge finds the id by path and method, the service answers by it; the two crates do not know
 //! each other, so the ids stand below both.
 
+/// Whether the path of a request can name a tool of this name, percent-encoded. The slashes of a name lead nowhere: it has
+/// no empty part and no dot segment, and nothing in it that readers of paths take for something else.
+pub fn can_stand_in_path(tool: &str) -> bool {
+    let is_odd = |c: char| c.is_control() || c == '\\';
+    !tool.contains(is_odd) && !tool.split('/').any(|part| matches!(part, "" | "." | ".."))
+}
+
 /// What a request is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RouteId {
@@ -79,6 +86,31 @@ impl RouteId {
             Self::WebPage => "page",
             Self::WebAsset => "asset",
             Self::Api => "/api",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_slashes_can_stand_in_a_path_unless_it_leads_elsewhere() {
+        for name in [
+            "a",
+            "user-profile/update",
+            "a/b/c",
+            "größe",
+            "with space",
+            "..a",
+            "a:b",
+        ] {
+            assert!(can_stand_in_path(name), "{name}");
+        }
+        for name in [
+            "", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "./a", "a\\b", "a\0", "a\nb",
+        ] {
+            assert!(!can_stand_in_path(name), "{name}");
         }
     }
 }

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tooldock_workers::registry::Namespace;
+use tooldock_workers::route::can_stand_in_path;
 
 use sha2::{Digest as _, Sha256};
 use tooldock_workers::names::NamespaceName;
@@ -256,6 +257,9 @@ fn describe(namespace: Option<&Namespace>, layout: &Layout, tools: Vec<Described
     };
     let mut schemas = Map::new();
     schemas.insert("Error".into(), responses::error_schema());
+    let (tools, uncallable): (Vec<_>, Vec<_>) = tools
+        .into_iter()
+        .partition(|tool| can_stand_in_path(tool.name));
     let operations = operation_ids(tools.iter().map(|tool| tool.name));
     for (tool, operation) in tools.iter().zip(&operations) {
         let path = format!("/tools/{}", path_segment(tool.name));
@@ -273,7 +277,7 @@ fn describe(namespace: Option<&Namespace>, layout: &Layout, tools: Vec<Described
         "info": {
             "title": title,
             "version": version.unwrap_or(env!("CARGO_PKG_VERSION")),
-            "description": namespace.map_or("The tools of all namespaces", |it| &it.description),
+            "description": description(namespace, &uncallable),
         },
         "servers": [{ "url": layout.server }],
         "security": [{ "BearerAuth": [] }],
@@ -285,6 +289,26 @@ fn describe(namespace: Option<&Namespace>, layout: &Layout, tools: Vec<Described
         },
     });
     serde_json::to_vec(&document).expect("plain data with string keys serializes")
+}
+
+/// What the namespace says of itself, and which of its tools no path can name.
+fn description(namespace: Option<&Namespace>, uncallable: &[Described<'_>]) -> String {
+    const NAMED_MAX: usize = 10;
+    let own = namespace.map_or("The tools of all namespaces", |it| &it.description);
+    if uncallable.is_empty() {
+        return own.to_owned();
+    }
+    let names: Vec<_> = uncallable.iter().map(|tool| tool.name).collect();
+    let named = json!(&names[..names.len().min(NAMED_MAX)]);
+    let more = match names.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let left_out = format!("Left out, since no path can name them; MCP calls them: {named}{more}");
+    match own.is_empty() {
+        true => left_out,
+        false => format!("{own}\n\n{left_out}"),
+    }
 }
 
 fn tool_operation(
