@@ -217,8 +217,12 @@ async fn only_the_own_page_and_holders_of_a_token_get_in() {
         create.json(&json!({ "name": name }))
     };
     let own = format!("http://{address}");
-    let refused = answer(create("a")).await;
+    let refused = answer(create("a").header("Origin", &own)).await;
     assert_eq!(code(&refused), (403, "csrf"));
+    let refused = answer(create("a").header("Sec-Fetch-Site", "same-origin")).await;
+    assert_eq!(code(&refused), (403, "csrf"));
+    // A script is no browser, and adds nothing by itself.
+    assert_eq!(answer(create("script")).await.0, 201);
     let forged = answer(
         create("a")
             .header("X-ToolDock-Request", "1")
@@ -271,6 +275,7 @@ async fn only_the_own_page_and_holders_of_a_token_get_in() {
         .basic_auth("admin", Some(TOKEN));
     let form = form
         .header("Content-Type", "multipart/form-data; boundary=x")
+        .header("Sec-Fetch-Site", "cross-site")
         .body("--x--");
     assert_eq!(code(&answer(form).await), (403, "csrf"));
     // A preflight of another page is not answered.

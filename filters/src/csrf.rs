@@ -4,7 +4,7 @@
 //! The proof is a header that no form and no simple request of another page can carry: with it a browser asks the server
 //! first, by a preflight, which is not answered for strangers. What browsers say about a request on their own
 //! (`Sec-Fetch-Site`) has to agree; the `Origin` has been judged by then. A bearer token is proof enough: a page has to hold
-//! it itself.
+//! it itself. A request with neither `Origin` nor `Sec-Fetch-Site` is no browser's, and nothing adds credentials to it.
 
 use http::Method;
 
@@ -14,9 +14,14 @@ use crate::rejection::{Reason, Rejection};
 /// The header, in lower case.
 const PROOF: &str = "x-tooldock-request";
 
+/// The header by which browsers say whose page sends a request.
+const SITE: &str = "sec-fetch-site";
+
 /// Refuses a request that changes something and may come from another page.
 pub(crate) fn check(method: &Method, fields: &Fields<'_>) -> Result<(), Rejection> {
-    if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) || has_bearer(fields) {
+    let is_browsers = !fields.origin.is_absent() || fields.map.contains_key(SITE);
+    let is_safe = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+    if is_safe || !is_browsers || has_bearer(fields) {
         return Ok(());
     }
     if fields.map.get(PROOF).is_none_or(|value| value != "1") {
@@ -25,7 +30,7 @@ pub(crate) fn check(method: &Method, fields: &Fields<'_>) -> Result<(), Rejectio
             "Requests that change something need the header `X-ToolDock-Request: 1` here, or `Authorization: Bearer <token>`.",
         ));
     }
-    let mut sites = fields.map.get_all("sec-fetch-site").iter();
+    let mut sites = fields.map.get_all(SITE).iter();
     if sites.any(|site| site != "same-origin") {
         return Err(Rejection::new(
             Reason::Csrf,
@@ -67,9 +72,18 @@ mod tests {
         const OWN: (&str, &str) = ("sec-fetch-site", "same-origin");
         const PROVEN: (&str, &str) = (PROOF, "1");
         for method in [Method::POST, Method::PUT, Method::DELETE] {
-            assert!(refused(method.clone(), &[BASIC]));
+            // A script's.
+            assert!(!refused(method.clone(), &[BASIC]));
+            assert!(!refused(method.clone(), &[BASIC, (PROOF, "0")]));
+            for origin in ["http://127.0.0.1:8001", "https://evil.example", "null", ""] {
+                let origin = ("origin", origin);
+                assert!(refused(method.clone(), &[BASIC, origin]));
+                assert!(refused(method.clone(), &[BASIC, origin, OWN, (PROOF, "0")]));
+                assert!(!refused(method.clone(), &[BASIC, origin, PROVEN]));
+            }
             assert!(refused(method.clone(), &[BASIC, OWN]));
-            assert!(refused(method.clone(), &[BASIC, (PROOF, "0")]));
+            assert!(refused(method.clone(), &[BASIC, OWN, (PROOF, "0")]));
+            assert!(refused(method.clone(), &[BASIC, ("sec-fetch-site", "")]));
             for site in ["cross-site", "same-site", "none"] {
                 assert!(refused(
                     method.clone(),
