@@ -156,13 +156,33 @@ async fn variables_set_the_policies_of_all_listeners_that_speak_mcp() {
 #[tokio::test]
 async fn a_variable_that_this_version_does_not_act_on_is_named_at_the_start() {
     let gateway = tools()
-        .env("OUBLIETTE_SOCKET", "/run/relay.sock")
+        .env("OUBLIETTE_CALLER_WAIT_MS", "100")
         .env("TOOLDOCK_SERVICE_HOST", "10.0.0.1")
         .env("TOOLDOCK_CORE_PROT", "8000")
         .start()
         .await;
     let log = gateway.log();
-    let warning = "OUBLIETTE_SOCKET, TOOLDOCK_CORE_PROT are set, and this version does not act on these variables";
+    let warning = "OUBLIETTE_CALLER_WAIT_MS, TOOLDOCK_CORE_PROT are set, and this version does not act on these variables";
     assert!(log.contains(warning), "{log}");
     assert!(!log.contains("TOOLDOCK_SERVICE_HOST"), "{log}");
+}
+
+#[tokio::test]
+async fn the_start_says_where_mcp_is_spoken() {
+    let gateway = Gateway::empty().start().await;
+    let expected = format!("MCP at http://{}/mcp/<namespace>", gateway.address);
+    let log = gateway.log();
+    assert!(log.contains(&expected), "{log}");
+}
+
+#[tokio::test]
+async fn a_required_session_is_required_in_every_version() {
+    let gateway = tools().env("SESSION_POLICY", "required").start().await;
+    let headers = [("Accept", "application/json, text/event-stream")];
+    let (status, answer) = posted(&gateway, "/mcp/shared", &headers, list()).await;
+    assert_eq!(
+        (status, &answer["error"]["data"]["code"]),
+        (400, &json!("session_required")),
+        "{answer}"
+    );
 }

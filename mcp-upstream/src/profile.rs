@@ -65,8 +65,11 @@ pub enum BatchRule {
 /// When a session id must be sent (K-35).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SessionRule {
-    /// When the version in force is 2025-06-18 or later.
+    /// In every version.
     #[serde(rename = "required")]
+    Required,
+    /// When the version in force is 2025-06-18 or later. The rule of profiles; no key says it.
+    #[serde(skip)]
     RequiredSince2025_06_18,
     /// Never; sessions are issued all the same.
     #[serde(rename = "optional")]
@@ -246,8 +249,11 @@ impl Profile {
 
     /// Whether a request of this version must name its session.
     pub fn session_required(&self, version: ProtocolVersion) -> bool {
-        self.session == SessionRule::RequiredSince2025_06_18
-            && version >= ProtocolVersion::V2025_06_18
+        match self.session {
+            SessionRule::Required => true,
+            SessionRule::RequiredSince2025_06_18 => version >= ProtocolVersion::V2025_06_18,
+            SessionRule::Optional => false,
+        }
     }
 
     /// Whether a batch of this version is taken.

@@ -509,6 +509,9 @@ impl Assembly<'_> {
                 });
             }
             tracing::info!(listener = listener.name, "listening on {}", listener.url());
+            if let Some(url) = listener.mcp_url() {
+                tracing::info!(listener = listener.name, "MCP at {url}");
+            }
         }
         let service = |own| EdgeService::new(name, Arc::clone(&listening), own, layout.threads);
         Ok(endpoints.into_iter().map(service).collect())

@@ -13,7 +13,7 @@ mod talking;
 pub(crate) mod wire;
 
 use crate::caller::Caller;
-use crate::profile::AcceptRule;
+use crate::profile::{AcceptRule, SessionRule};
 use crate::testing::{Harness, Refuses, Wanted, caller, delivered, harness, head, parts};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":3,"method":"ping"}"#;
@@ -296,6 +296,27 @@ async fn a_lenient_listener_answers_in_the_form_that_its_client_accepts() {
     let (_, refused) = harness.post(accept("application/json"), &opened).await;
     let message = refused["error"]["message"].as_str().expect("text");
     assert!(message.contains("`accept: lenient`"), "{message}");
+}
+
+#[tokio::test]
+async fn a_listener_may_want_a_session_in_every_version() {
+    let harness = harness();
+    let mut caller = caller();
+    Arc::make_mut(&mut caller.profile).session = SessionRule::Required;
+    for version in [None, Some("2025-03-26"), Some("2025-11-25")] {
+        let post = harness.post_as(caller.clone(), head(None, version), PING);
+        let (status, answer) = post.await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{version:?}");
+        assert_eq!(answer["error"]["data"]["code"], "session_required");
+    }
+    for version in ["2025-03-26", "2025-11-25"] {
+        let opening = initialize(version);
+        let post = harness.post_as(caller.clone(), head(None, None), &opening);
+        assert_eq!(post.await.0, StatusCode::OK);
+        let session = harness.open(version, true).await;
+        let post = harness.post_as(caller.clone(), head(Some(&session), None), PING);
+        assert_eq!(post.await.0, StatusCode::OK);
+    }
 }
 
 #[tokio::test]

@@ -109,6 +109,7 @@ const VARIABLES: &[Variable] = &[
         => |s, text| if !boolean(text)? { without_global_view(s) }),
     variable!("VAULT_AUTH", "whether listeners of the profile `vault` ask for a token; `off` only on loopback, or with `admission.cidrs.allow`"
         => |s, text| if !boolean(text)? { open_vault(s) }),
+    variable!("OUBLIETTE_SOCKET" => relay.socket = |text: &str| Ok::<_, String>(text.into())),
     variable!("VAULT_NAMESPACE" => vault.namespace = |text: &str| text.parse().map_err(|error: InvalidNamespaceName| error.to_string())),
     variable!("VAULT_TOOLS_DIR" => vault.tools_dir = |text: &str| Ok::<_, String>(text.into())),
     variable!("VAULT_UI_DIR" => vault.ui_dir = |text: &str| Ok::<_, String>(text.into())),
@@ -158,7 +159,7 @@ const VARIABLES: &[Variable] = &[
     ])?),
     variable!("SESSION_POLICY" => listeners[].session = |text| choice(text, &[
         ("auto", None),
-        ("required", Some(SessionRule::RequiredSince2025_06_18)),
+        ("required", Some(SessionRule::Required)),
         ("optional", Some(SessionRule::Optional)),
     ])?),
     variable!("REQUIRE_INITIALIZED", "whether tools in a session wait for notifications/initialized" => |s, text| {
@@ -502,6 +503,7 @@ mod tests {
             "SECRETS_KEY",
             "SECRETS_KEY_NEW",
             "HOST_DATA_DIR",
+            "OUBLIETTE_SOCKET",
         ];
         for variable in VARIABLES {
             assert!(
@@ -759,11 +761,24 @@ mod tests {
             (None, None, None)
         );
         assert_eq!(s.require_initialized, Some(false));
+        let s = policies(["accept", "strict", "required", "on"]);
+        assert_eq!(s.config.listeners[0].session, Some(SessionRule::Required));
         let auto = policies(["auto"; 4]);
         assert_eq!(
             (auto.config, auto.require_initialized),
             (Config::default(), None)
         );
+    }
+
+    #[test]
+    fn the_socket_of_the_relay_may_be_named() {
+        let s = apply(Role::All, &[("OUBLIETTE_SOCKET", "/run/relay.sock")]).expect("valid");
+        let socket = s.config.relay.socket();
+        assert_eq!(socket, Some(Path::new("/run/relay.sock")));
+        assert_eq!(s.said_by["relay.socket"], "OUBLIETTE_SOCKET");
+        assert!(s.warnings.is_empty(), "{:?}", s.warnings);
+        let s = apply(Role::All, &[("OUBLIETTE_SOCKET", "off")]).expect("valid");
+        assert_eq!(s.config.relay.socket(), None);
     }
 
     #[test]

@@ -177,6 +177,20 @@ impl ListenerConfig {
         tls.is_some_and(|tls| tls.client_auth != ClientAuth::None)
     }
 
+    /// Where MCP is spoken, `<namespace>` standing for any; `None` where it is not.
+    pub(crate) fn mcp_url(&self) -> Option<String> {
+        let spec = self.profile.spec();
+        let serves = |path: &str| spec.paths.split(", ").any(|it| it == path);
+        if !serves("/mcp") {
+            return None;
+        }
+        let is_alone = matches!(self.namespace, Some(NamespaceRule::Fixed(_)));
+        Some(match serves("/mcp/{namespace}") && !is_alone {
+            true => format!("{}/mcp/<namespace>", self.url()),
+            false => format!("{}/mcp", self.url()),
+        })
+    }
+
     /// Where it is reached: `http://ADDRESS`, `https://ADDRESS`, or the Unix socket.
     pub(crate) fn url(&self) -> String {
         match (&self.address, &self.tls) {
@@ -305,6 +319,40 @@ mod tests {
 
     fn address() -> ListenAddress {
         "127.0.0.1:8000".parse().expect("an address")
+    }
+
+    #[test]
+    fn the_url_of_mcp_is_that_of_the_profile() {
+        let url = |more: &str| {
+            let text = format!("{{ name: x, address: '127.0.0.1:8000', {more} }}");
+            let listener: ListenerConfig = yaml::from_str(&text).expect("a listener");
+            listener.mcp_url()
+        };
+        for (listener, expected) in [
+            (
+                "profile: core",
+                Some("http://127.0.0.1:8000/mcp/<namespace>"),
+            ),
+            (
+                "profile: v1-mcp",
+                Some("http://127.0.0.1:8000/mcp/<namespace>"),
+            ),
+            (
+                "profile: core, namespace: calc",
+                Some("http://127.0.0.1:8000/mcp"),
+            ),
+            ("profile: manager", Some("http://127.0.0.1:8000/mcp")),
+            ("profile: vault", Some("http://127.0.0.1:8000/mcp")),
+            ("profile: metrics", None),
+            ("profile: v1-rest", None),
+        ] {
+            assert_eq!(url(listener).as_deref(), expected, "{listener}");
+        }
+        let encrypted = url("profile: core, tls: { cert: a, key: b }");
+        assert_eq!(
+            encrypted.as_deref(),
+            Some("https://127.0.0.1:8000/mcp/<namespace>")
+        );
     }
 
     #[test]

@@ -8,7 +8,6 @@ use super::{Environment, Settings};
 const LATER: &[&str] = &[
     "OUBLIETTE_API_KEY",
     "OUBLIETTE_CALLER_WAIT_MS",
-    "OUBLIETTE_SOCKET",
     "REPLICA_PEERS",
 ];
 
@@ -72,9 +71,9 @@ mod tests {
             assert_eq!(warned(&[name]), [warning]);
         }
         assert_eq!(
-            warned(&["REPLICA_PEERS", "OUBLIETTE_SOCKET"]),
+            warned(&["REPLICA_PEERS", "OUBLIETTE_API_KEY"]),
             [
-                "OUBLIETTE_SOCKET, REPLICA_PEERS are set, and this version does not act on these variables"
+                "OUBLIETTE_API_KEY, REPLICA_PEERS are set, and this version does not act on these variables"
             ]
         );
     }
