@@ -134,6 +134,72 @@ async fn traversal_in_paths_leads_nowhere() {
 }
 
 #[tokio::test]
+async fn the_host_of_the_public_url_is_answered_for() {
+    let gateway = Gateway::empty()
+        .config(json!({"admission": {"public_url": "https://gw.example"}}))
+        .start()
+        .await;
+    for (host, expected) in [
+        ("gw.example", 200),
+        ("gw.example:443", 200),
+        ("localhost", 200),
+        ("evil.example", 403),
+    ] {
+        let request = format!("GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let text = exchange(gateway.address, request.as_bytes()).await;
+        let status: u16 = text.split(' ').nth(1).unwrap().parse().unwrap();
+        assert_eq!(status, expected, "{host}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_may_send_what_servers_are_sent_of_their_clients() {
+    let gateway = Gateway::empty()
+        .config(json!({
+            "admission": {"origins": ["https://app.example"]},
+            "upstreams": {"remote": {"search": {
+                "backends": ["http://127.0.0.1:9/mcp"], "headers": {"pass": ["X-Api-Key"]},
+            }}},
+        }))
+        .start()
+        .await;
+    let preflight = gateway
+        .client
+        .request(reqwest::Method::OPTIONS, gateway.url("/mcp/search"))
+        .header("Origin", "https://app.example")
+        .header("Access-Control-Request-Method", "POST")
+        .header(
+            "Access-Control-Request-Headers",
+            "mcp-param-region, x-api-key, traceparent, x-manager-token, x-other",
+        )
+        .send()
+        .await
+        .unwrap();
+    let allowed = preflight.headers()["access-control-allow-headers"]
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let names: Vec<_> = allowed.split(", ").map(str::to_ascii_lowercase).collect();
+    for (name, allowed) in [
+        ("mcp-param-region", true),
+        ("x-api-key", true),
+        ("traceparent", true),
+        ("x-manager-token", false),
+        ("x-other", false),
+    ] {
+        assert_eq!(
+            names.iter().any(|it| it == name),
+            allowed,
+            "{name}: {names:?}"
+        );
+    }
+    let exposed = preflight.headers()["access-control-expose-headers"]
+        .to_str()
+        .unwrap();
+    assert!(exposed.contains("RateLimit, RateLimit-Policy"), "{exposed}");
+}
+
+#[tokio::test]
 async fn a_loopback_listener_answers_to_loopback_names_only() {
     let gateway = Gateway::empty().start().await;
     for (host, expected) in [

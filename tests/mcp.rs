@@ -98,6 +98,87 @@ async fn gateway() -> Gateway {
 }
 
 #[tokio::test]
+async fn initialize_is_judged_by_its_body_alone() {
+    let gateway = gateway().await;
+    let theirs = Client::ready(&gateway, "shared", "2025-11-25").await;
+    let theirs = theirs.session.as_deref().unwrap();
+    let client = Client::new(&gateway, "calc");
+    let gone = "00000000-0000-0000-0000-000000000000";
+    for (headers, asked, answered) in [
+        (&[("Mcp-Session-Id", gone)][..], "2025-11-25", "2025-11-25"),
+        (&[("Mcp-Session-Id", theirs)], "2025-06-18", "2025-06-18"),
+        (
+            &[("MCP-Protocol-Version", "2027-03-01")],
+            "2027-03-01",
+            "2025-11-25",
+        ),
+        (
+            &[("MCP-Protocol-Version", "latest"), ("Mcp-Session-Id", gone)],
+            "2025-11-25",
+            "2025-11-25",
+        ),
+        // Nor do they say which Accept is wanted.
+        (
+            &[
+                ("MCP-Protocol-Version", "2027-03-01"),
+                ("Accept", "application/json"),
+            ],
+            "2025-03-26",
+            "2025-03-26",
+        ),
+    ] {
+        let response = client.send(&initialize(asked), headers).await;
+        assert_eq!(response.status(), 200, "{headers:?}");
+        let session = response.headers()["mcp-session-id"].clone();
+        assert_ne!(session, gone);
+        let answer: Value = response.json().await.unwrap();
+        assert_eq!(answer["result"]["protocolVersion"], answered, "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lenient_listener_answers_in_a_form_that_the_client_accepts() {
+    let gateway = Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+        .core(json!({"accept": "lenient"}))
+        .start()
+        .await;
+    let client = Client::new(&gateway, "calc");
+    let null = json!({"name": "add", "arguments": null});
+    for message in [
+        initialize("2025-11-25"),
+        request(json!(1), "tools/list", json!({})),
+        request(json!(2), "tools/call", null),
+    ] {
+        for (accept, kind) in [
+            ("text/event-stream", "text/event-stream"),
+            ("text/*", "text/event-stream"),
+            ("application/json", "application/json"),
+            ("*/*", "application/json"),
+            ("application/*, text/*", "application/json"),
+            ("text/event-stream, */*;q=0.1", "application/json"),
+        ] {
+            let response = client.send(&message, &[("Accept", accept)]).await;
+            assert_eq!(response.status(), 200, "{accept}");
+            assert_eq!(response.headers()["content-type"], kind, "{accept}");
+            let text = response.text().await.unwrap();
+            let json = match kind {
+                "application/json" => &text,
+                _ => text
+                    .lines()
+                    .find_map(|line| line.strip_prefix("data: "))
+                    .unwrap(),
+            };
+            let answer: Value = serde_json::from_str(json).unwrap();
+            assert!(answer["result"].is_object(), "{answer}");
+        }
+    }
+    let response = client
+        .send(&initialize("2025-11-25"), &[("Accept", "text/html")])
+        .await;
+    assert_eq!(response.status(), 406);
+}
+
+#[tokio::test]
 async fn initialize_answers_version_capabilities_server_info_and_a_session() {
     let gateway = gateway().await;
     let mut client = Client::new(&gateway, "calc");

@@ -25,6 +25,7 @@ use crate::config::{AdmissionConfig, ConfigError};
 use crate::failures::{CredentialFailure, Failures};
 use crate::fields::Fields;
 use crate::flood::FloodGuard;
+use crate::host::HostPattern;
 use crate::limits::{CountedBy, Exhausted, Limits, Subject};
 use crate::manager::ManagerControls;
 use crate::media::{AcceptFlags, AcceptRule};
@@ -48,6 +49,8 @@ pub struct Admission<C: Clock = MonotonicClock> {
     failures: Failures<C>,
     limits: Limits<C>,
     concurrency: Concurrency,
+    /// The host of `public_url`.
+    public_host: Option<HostPattern>,
 }
 
 /// What of a listener's profile matters here.
@@ -250,6 +253,7 @@ impl<C: Clock + Clone> Admission<C> {
             concurrency: Concurrency::new(&config.limits.concurrency),
             failures: Failures::new(&config.failures, clock.clone()),
             flood: FloodGuard::new(&config.flood, clock),
+            public_host: config.public_url.host(),
             config: config.clone(),
         })
     }
@@ -355,7 +359,8 @@ impl<C: Clock + Clone> Admission<C> {
                 ..Admitted::without_credential(route, client)
             }));
         }
-        host::check(parts, fields, listener.loopback, &self.config.hosts)?;
+        let hosts = (&*self.config.hosts, self.public_host.as_ref());
+        host::check(parts, fields, listener.loopback, hosts)?;
         if request.asked == Asked::First {
             self.flood.check(client)?;
         }
@@ -365,7 +370,7 @@ impl<C: Clock + Clone> Admission<C> {
             known.cors = origin::check(fields, &self.config.origins, listener.openness())?;
         }
         if let Some(route) = known.route
-            && let Some(answer) = origin::preflight(parts, route, known.cors.as_ref())
+            && let Some(answer) = origin::preflight(parts, route, known.cors.as_ref(), directory)
         {
             return Ok(Verdict::Answered(answer));
         }

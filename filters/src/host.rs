@@ -1,7 +1,8 @@
 //! Which Host names a listener answers for: the defence against DNS rebinding and misrouted traffic.
 //!
 //! A loopback listener always answers for loopback names, since no attacker can make one point elsewhere; further names
-//! come from `admission.hosts`. Other listeners answer for the configured names, or for any where none is configured.
+//! come from `admission.hosts`. The host of `admission.public_url` is the operator's word, too: a front or a tunnel passes
+//! it on. Other listeners answer for the configured names, or for any where none is configured.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -248,7 +249,7 @@ pub(crate) fn check(
     parts: &Parts,
     fields: &Fields<'_>,
     loopback_listener: bool,
-    allowed: &[HostPattern],
+    (allowed, public): (&[HostPattern], Option<&HostPattern>),
 ) -> Result<(), Rejection> {
     let any = (allowed.is_empty() && !loopback_listener) || allowed.iter().any(HostPattern::is_any);
     let Some(host) = host_of(parts, fields)? else {
@@ -261,7 +262,10 @@ pub(crate) fn check(
     };
     let allowed = any
         || (loopback_listener && host.is_loopback())
-        || allowed.iter().any(|pattern| pattern.matches(&host));
+        || allowed
+            .iter()
+            .chain(public)
+            .any(|pattern| pattern.matches(&host));
     if allowed {
         return Ok(());
     }
@@ -332,7 +336,8 @@ mod tests {
     }
 
     fn checked(parts: &Parts, loopback: bool, allowed: &[HostPattern]) -> Result<(), Rejection> {
-        check(parts, &Fields::of(&parts.headers), loopback, allowed)
+        let fields = Fields::of(&parts.headers);
+        check(parts, &fields, loopback, (allowed, None))
     }
 
     fn reason(host: &str, loopback: bool, allowed: &[&str]) -> Option<Reason> {
@@ -343,6 +348,33 @@ mod tests {
         )
         .err()
         .map(|rejection| rejection.reason)
+    }
+
+    #[test]
+    fn every_listener_answers_for_the_host_of_the_public_url() {
+        let public: HostPattern = "gw.example".parse().unwrap();
+        let admits = |host: &str, loopback: bool, allowed: &[&str]| {
+            let parts = with_hosts(&[host.as_bytes()]);
+            let allowed = (&*patterns(allowed), Some(&public));
+            check(&parts, &Fields::of(&parts.headers), loopback, allowed).is_ok()
+        };
+        for host in [
+            "gw.example",
+            "GW.example:443",
+            "gw.example:8000",
+            "gw.example.",
+        ] {
+            assert!(admits(host, true, &[]), "{host}");
+            assert!(admits(host, true, &["other.example"]), "{host}");
+            assert!(admits(host, false, &["other.example"]), "{host}");
+        }
+        for host in ["evil.example", "x.gw.example", "gw.example.evil"] {
+            assert!(!admits(host, true, &[]), "{host}");
+            assert!(!admits(host, false, &["other.example"]), "{host}");
+            // A listener without a list still answers for any.
+            assert!(admits(host, false, &[]), "{host}");
+        }
+        assert!(admits("localhost", true, &[]));
     }
 
     #[test]

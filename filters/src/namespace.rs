@@ -46,6 +46,11 @@ pub trait Directory {
 
     /// The namespace a session belongs to, for `/messages`, which names its session in the query.
     fn session_namespace(&self, session_id: &str) -> Option<NamespaceName>;
+
+    /// Whether some server is sent this header of its clients. The name is in lower case. Asked for preflights alone.
+    fn passes_header(&self, _name: &str) -> bool {
+        false
+    }
 }
 
 /// What a directory says about a principal and a namespace.

@@ -20,21 +20,23 @@ use http::header::{
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde::{Deserialize, Serialize};
+use tooldock_workers::remote::is_of_the_gateway;
 
 use crate::fields::{Field, Fields};
+use crate::namespace::Directory;
 use crate::rejection::{Reason, Rejection};
 use crate::route::RouteSpec;
 
-const ALLOWED_REQUEST_HEADERS: &str = "Authorization, Content-Type, Accept, X-Namespace, Mcp-Session-Id, MCP-Protocol-Version, Last-Event-ID, Mcp-Method, Mcp-Name, X-Request-Id";
+const ALLOWED_REQUEST_HEADERS: &str = "Authorization, Content-Type, Accept, X-Namespace, Mcp-Session-Id, MCP-Protocol-Version, Last-Event-ID, Mcp-Method, Mcp-Name, X-Request-Id, traceparent, tracestate, baggage";
 
 /// What the names of headers that repeat a tool's arguments begin with (MCP 2026-07-28). They cannot be listed ahead.
 const ARGUMENT_HEADER_PREFIX: &str = "mcp-param-";
 
-/// The longest list of such headers a preflight is answered with, in bytes.
-const ARGUMENT_HEADERS_MAX: usize = 4096;
+/// The longest list of headers a preflight is answered with, in bytes.
+const ALLOWED_HEADERS_MAX: usize = 4096;
 
 const EXPOSED_RESPONSE_HEADERS: HeaderValue = HeaderValue::from_static(
-    "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After, X-Request-Id",
+    "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After, RateLimit, RateLimit-Policy, X-Request-Id",
 );
 
 /// Two hours, the longest a browser honours everywhere. It asks again for a header the answer did not name.
@@ -294,6 +296,7 @@ pub(crate) fn preflight(
     parts: &Parts,
     route: &RouteSpec,
     cors: Option<&CorsHeaders>,
+    directory: &dyn Directory,
 ) -> Option<Answer> {
     let asked = parts.method == Method::OPTIONS
         && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
@@ -307,15 +310,16 @@ pub(crate) fn preflight(
         ),
         (
             ACCESS_CONTROL_ALLOW_HEADERS,
-            allowed_request_headers(&parts.headers),
+            allowed_request_headers(&parts.headers, directory),
         ),
         (ACCESS_CONTROL_MAX_AGE, PREFLIGHT_MAX_AGE_SECONDS),
     ]);
     Some(answer)
 }
 
-/// The headers a page may send: the known ones, and those it asked for that repeat arguments.
-fn allowed_request_headers(headers: &HeaderMap) -> HeaderValue {
+/// The headers a page may send: the known ones, and those it asked for that repeat arguments or that a server is sent of
+/// its clients. Those that open the gateway are none of them.
+fn allowed_request_headers(headers: &HeaderMap, directory: &dyn Directory) -> HeaderValue {
     let mut allowed = Cow::Borrowed(ALLOWED_REQUEST_HEADERS);
     let asked = headers
         .get_all(ACCESS_CONTROL_REQUEST_HEADERS)
@@ -327,10 +331,13 @@ fn allowed_request_headers(headers: &HeaderMap) -> HeaderValue {
         let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else {
             continue;
         };
-        if !name.as_str().starts_with(ARGUMENT_HEADER_PREFIX) {
+        let name_text = name.as_str();
+        let is_sent = name_text.starts_with(ARGUMENT_HEADER_PREFIX)
+            || (!is_of_the_gateway(name_text) && directory.passes_header(name_text));
+        if !is_sent {
             continue;
         }
-        if allowed.len() + name.as_str().len() > ARGUMENT_HEADERS_MAX {
+        if allowed.len() + name.as_str().len() > ALLOWED_HEADERS_MAX {
             break;
         }
         let allowed = allowed.to_mut();
@@ -358,8 +365,35 @@ pub(crate) fn options(route: &RouteSpec) -> Answer {
 #[cfg(test)]
 mod tests {
     use http::header::ORIGIN;
+    use tooldock_workers::names::NamespaceName;
 
     use super::*;
+    use crate::namespace::Access;
+
+    /// Serves a server that is sent the API keys of its clients, and, against the rules, the manager's token.
+    struct PassesApiKey;
+
+    impl Directory for PassesApiKey {
+        fn namespace(&self, _name: &str, _principal: &str) -> Access {
+            Access::Unknown
+        }
+
+        fn has_folder(&self, _name: &NamespaceName) -> bool {
+            false
+        }
+
+        fn session_version(&self, _session_id: &str, _principal: &str) -> Option<&'static str> {
+            None
+        }
+
+        fn session_namespace(&self, _session_id: &str) -> Option<NamespaceName> {
+            None
+        }
+
+        fn passes_header(&self, name: &str) -> bool {
+            matches!(name, "x-api-key" | "x-manager-token")
+        }
+    }
 
     fn patterns(texts: &[&str]) -> Vec<OriginPattern> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -539,7 +573,7 @@ mod tests {
                     HeaderValue::from_str(asked).unwrap(),
                 );
             }
-            let allowed = allowed_request_headers(&headers);
+            let allowed = allowed_request_headers(&headers, &PassesApiKey);
             let allowed = allowed.to_str().unwrap();
             allowed
                 .strip_prefix(ALLOWED_REQUEST_HEADERS)
@@ -549,12 +583,28 @@ mod tests {
         assert_eq!(told(&[]), "");
         assert_eq!(told(&["authorization,x-secret, mcp-params"]), "");
         assert_eq!(
+            told(&["mcp-param-region, X-Api-Key, x-manager-token, traceparent"]),
+            ", mcp-param-region, x-api-key"
+        );
+        assert_eq!(
             told(&["Mcp-Param-Region,content-type", "mcp-param-b"]),
             ", mcp-param-region, mcp-param-b"
         );
         assert_eq!(told(&["mcp-param-a b,mcp-param-\u{e9}"]), "");
         let many = vec!["mcp-param-x"; 1000].join(",");
-        assert!(told(&[&many]).len() < ARGUMENT_HEADERS_MAX);
+        assert!(told(&[&many]).len() < ALLOWED_HEADERS_MAX);
+    }
+
+    #[test]
+    fn trace_context_may_be_sent_and_limits_may_be_read() {
+        for name in ["traceparent", "tracestate", "baggage"] {
+            assert!(ALLOWED_REQUEST_HEADERS.contains(name), "{name}");
+        }
+        let exposed = EXPOSED_RESPONSE_HEADERS;
+        let exposed: Vec<_> = exposed.to_str().unwrap().split(", ").collect();
+        for name in ["RateLimit", "RateLimit-Policy", "Retry-After"] {
+            assert!(exposed.contains(&name), "{name}");
+        }
     }
 
     #[test]

@@ -73,6 +73,12 @@ pub(crate) fn report(effective: &Effective, servers: &Checked) -> Result<String,
     for listener in &effective.config.listeners {
         let _ = writeln!(report, "#   {}", describe(listener, effective.legacy_sse));
     }
+    if let Some(host) = effective.config.admission.public_url.host() {
+        let _ = writeln!(
+            report,
+            "# host of admission.public_url: {host}, which every listener answers for beside admission.hosts"
+        );
+    }
     issuers::list(&mut report, &effective.config.admission);
     let connections = Connections::expected(effective.config.admission.limits.connections);
     let _ = writeln!(report, "# connections: {connections}");
@@ -379,6 +385,18 @@ mod tests {
         );
         assert!(report.contains(MASK));
         assert!(report.contains("level: debug"), "{report}");
+    }
+
+    #[test]
+    fn the_host_of_the_public_url_is_said_to_be_answered_for() {
+        let says = |yaml: &str| {
+            let (_dir, file) = write(yaml);
+            let effective = checked(&file, &[("BEARER_TOKEN", "hush")]).expect("valid");
+            let report = report(&effective, &Checked::default()).expect("yaml");
+            report.contains("# host of admission.public_url: gw.example, which every listener")
+        };
+        assert!(says("admission: { public_url: 'https://gw.example:8443' }"));
+        assert!(!says("{}"));
     }
 
     #[test]

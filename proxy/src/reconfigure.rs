@@ -238,6 +238,7 @@ fn admit_alike(one: &Effective, other: &Effective) -> bool {
         && a.tokens == b.tokens
         && a.certificates == b.certificates
         && a.hosts == b.hosts
+        && a.public_url.host() == b.public_url.host()
         && a.origins == b.origins
         && a.cidrs == b.cidrs
         && a.trusted_proxies == b.trusted_proxies

@@ -6,6 +6,8 @@ use std::str::FromStr;
 use http::Uri;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::host::HostPattern;
+
 const OFF: &str = "off";
 
 /// Where clients reach the gateway: an origin, such as `https://gw.example`, or nothing that is known.
@@ -16,6 +18,12 @@ impl PublicUrl {
     /// The origin without a slash at its end; `None` where the key is `off`.
     pub fn origin(&self) -> Option<&str> {
         self.0.as_deref()
+    }
+
+    /// The host by which clients reach the gateway, which every listener answers for.
+    pub fn host(&self) -> Option<HostPattern> {
+        let uri: Uri = self.origin()?.parse().ok()?;
+        uri.host()?.parse().ok()
     }
 }
 
@@ -88,6 +96,24 @@ mod tests {
     use tooldock_workers::yaml;
 
     use super::*;
+
+    #[test]
+    fn the_host_is_the_name_without_scheme_and_port() {
+        for (url, host) in [
+            ("https://gw.example", Some("gw.example")),
+            ("http://GW.example:8443", Some("gw.example")),
+            ("https://[::1]:8443", Some("::1")),
+            ("https://10.0.0.7", Some("10.0.0.7")),
+            ("off", None),
+        ] {
+            let url: PublicUrl = url.parse().expect(url);
+            assert_eq!(
+                url.host().map(|it| it.to_string()).as_deref(),
+                host,
+                "{url}"
+            );
+        }
+    }
 
     #[test]
     fn an_origin_or_off_is_a_public_url() {

@@ -75,6 +75,17 @@ impl Directory for Live<'_> {
     fn session_namespace(&self, session_id: &str) -> Option<NamespaceName> {
         self.gateway.service.session_namespace(session_id)
     }
+
+    fn passes_header(&self, name: &str) -> bool {
+        let snapshot = self.gateway.registry.load();
+        snapshot.namespaces.values().any(|it| match &it.upstream {
+            UpstreamKind::Remote(server) => {
+                let mut passed = server.spec.headers.pass.iter();
+                passed.any(|passed| passed.eq_ignore_ascii_case(name))
+            }
+            _ => false,
+        })
+    }
 }
 
 impl Gateway {
