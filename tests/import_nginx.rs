@@ -52,7 +52,16 @@ fn the_exit_status_says_whether_a_security_directive_would_be_dropped() {
     ]);
     let open = import(folder.path(), &["open.conf"]);
     assert_eq!(open.status.code(), Some(0), "{}", text(&open.stderr));
-    assert_eq!(text(&open.stderr), "");
+    let said = text(&open.stderr);
+    assert!(said.starts_with("tooldock: differs from now on"), "{said}");
+    assert!(
+        said.contains("512 calls of a namespace run at once"),
+        "{said}"
+    );
+    assert!(
+        said.lines().skip(1).all(|line| line.starts_with("  ")),
+        "{said}"
+    );
     let closed = import(folder.path(), &["closed.conf"]);
     assert_eq!(closed.status.code(), Some(2));
     let said = text(&closed.stderr);

@@ -80,7 +80,7 @@ pub(crate) fn decoded(segment: &str) -> Result<Cow<'_, str>, PathFault> {
     Ok(text)
 }
 
-/// Which segment of a path may name a tool: `/tools/NAME`, `/namespaces/NAMESPACE/tools/NAME`.
+/// The segment of a path that may name a tool: `/tools/NAME`, `/namespaces/NAMESPACE/tools/NAME`.
 fn place_of_tool(path: &str) -> Option<usize> {
     let mut segments = path.split('/').skip(1);
     match segments.next()? {

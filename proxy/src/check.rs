@@ -128,7 +128,7 @@ fn list_warnings(report: &mut String, servers: &Checked) {
     }
 }
 
-/// What is said of external servers, and of what the namespaces of the data directory lack.
+/// Findings about external servers, and the variables and files that the namespaces of the data directory lack.
 pub(crate) fn whole(effective: &Effective) -> Checked {
     let mut checked = servers(effective);
     let namespaces = &effective.config.namespaces;

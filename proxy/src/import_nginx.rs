@@ -33,6 +33,7 @@ mod listeners;
 mod logs;
 mod namespaces;
 mod network;
+mod new_limits;
 mod origins;
 mod pools;
 mod rates;
@@ -57,6 +58,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use tooldock_workers::yaml;
 
 use crate::cli::ImportNginxArgs;
 use crate::config::{self, ConfigError};
@@ -99,6 +102,12 @@ pub(crate) fn run(arguments: &ImportNginxArgs) -> ExitCode {
     }
     for line in report.lines() {
         eprintln!("{line}");
+    }
+    // A text that was checked is YAML.
+    let tree = yaml::from_slice(yaml.as_bytes()).unwrap_or_default();
+    eprintln!("tooldock: differs from now on, limits that nginx did not have:");
+    for line in new_limits::lines(&tree) {
+        eprintln!("  {line}");
     }
     let (plain, security) = (report.count(Weight::Plain), report.count(Weight::Security));
     if plain + security > 0 {

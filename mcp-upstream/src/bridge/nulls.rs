@@ -83,7 +83,7 @@ fn list(parts: &str, era: Era, depth: usize) -> Option<String> {
     Some(format!("[{}]", each.join(",")))
 }
 
-/// What a server says of itself without members that are `null`: its capabilities, each one's switches, and its name;
+/// A server's description of itself without members that are `null`: its capabilities, each one's switches, and its name;
 /// `None` where it has none.
 pub(super) fn of_opening(result: &str) -> Option<String> {
     if !may_hold_null(result.as_bytes()) {

@@ -14,7 +14,7 @@ const MARK: &str = "tooldock:cursor:";
 /// The longest cursor, in bytes of raw JSON: each request for a further page repeats it.
 const LENGTH_MAX: usize = 64 * 1024;
 
-/// What becomes of `nextCursor`.
+/// The treatment of `nextCursor`.
 pub(super) enum Judged {
     Fits,
     /// The raw JSON in its place, and the fault.

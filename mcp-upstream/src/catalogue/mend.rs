@@ -103,7 +103,7 @@ enum Shape {
     Text,
     Flag,
     Number,
-    /// One of a few texts.
+    /// A text of a short list.
     Word(&'static [&'static str]),
     /// A list of texts.
     Texts,
@@ -180,7 +180,7 @@ const PROMPT: [Field; 5] = [
     META,
 ];
 
-/// What becomes of a value.
+/// The treatment of a value.
 enum Judged {
     Fits,
     Changed(String),

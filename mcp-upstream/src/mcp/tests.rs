@@ -683,7 +683,7 @@ async fn null_arguments_are_no_arguments() {
     let answered = answers.as_array().expect("a batch");
     let echo = answered.iter().find(|it| it["id"] == 7);
     assert_eq!(echo.expect("an answer")["result"]["isError"], false);
-    // What is wrong besides is told as ever.
+    // Other faults are told as ever.
     let body = call("echo", "null");
     let (status, _) = harness.post(head(Some("nope"), None), &body).await;
     assert_eq!(status, StatusCode::NOT_FOUND);

@@ -291,7 +291,7 @@ fn describe(namespace: Option<&Namespace>, layout: &Layout, tools: Vec<Described
     serde_json::to_vec(&document).expect("plain data with string keys serializes")
 }
 
-/// What the namespace says of itself, and which of its tools no path can name.
+/// The namespace's description, and the tools that no path can name.
 fn description(namespace: Option<&Namespace>, uncallable: &[Described<'_>]) -> String {
     const NAMED_MAX: usize = 10;
     let own = namespace.map_or("The tools of all namespaces", |it| &it.description);

@@ -114,11 +114,11 @@ pub struct AggregateOptions {
     pub toolman_search: bool,
     /// Whether there is the tool `toolman_call`.
     pub toolman_call: bool,
-    /// Which characters the names of tools and prompts may have.
+    /// The characters that names of tools and prompts may have.
     pub tool_names: ToolNames,
 }
 
-/// Which characters the names of an aggregate's tools and prompts may have.
+/// The characters that names of an aggregate's tools and prompts may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ToolNames {
     /// Letters and digits of ASCII, `_` and `-`, at most 64: the names that the APIs of models take. Every other

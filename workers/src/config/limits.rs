@@ -152,14 +152,14 @@ limits! {
         principals: Vec<String> = vec!["*".into()];
         /// Whether callers read of an exception only that there was one, and the id under which the log has it.
         mask_errors: bool = false;
-        /// What becomes of a server's result that does not fit the `outputSchema` of its tool.
+        /// The treatment of a server's result that does not fit the `outputSchema` of its tool.
         output_schema: OutputSchema = OutputSchema::Warn;
         /// Whether arguments that are JSON in strings are read as the object, array, number or boolean that the tool's schema wants.
         coerce_arguments: bool = false;
     }
 }
 
-/// What becomes of a server's result that does not fit the `outputSchema` of its tool.
+/// The treatment of a server's result that does not fit the `outputSchema` of its tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputSchema {

@@ -71,9 +71,7 @@ impl Failure {
             | Self::Redirect(..)
             | Self::Malformed(_)
             | Self::NoAnswer(_)
-            | Self::Body(_) => {
-                CallErrorCode::UpstreamError
-            }
+            | Self::Body(_) => CallErrorCode::UpstreamError,
             Self::Refused(error) => error.code,
             Self::Request(_) => CallErrorCode::InvalidArguments,
         }

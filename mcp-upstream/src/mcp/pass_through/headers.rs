@@ -45,7 +45,7 @@ pub(super) fn up(client: &HeaderMap, pass: &[String], rule: AcceptRule) -> Heade
     up
 }
 
-/// What the client takes. Servers want to see both types by name: so does it for a client that takes anything, and where
+/// The types that the client takes. Servers want to see both types by name: so does it for a client that takes anything, and where
 /// the answer gets the form that the client accepts here.
 fn accept(client: &HeaderMap, rule: AcceptRule) -> HeaderValue {
     match client.get(ACCEPT) {

@@ -228,7 +228,7 @@ impl InboundRouter {
 
     /// The listeners of a message without an address, each session once. `in_hand`: the owners of the calls in flight.
     fn hearers(&self, in_hand: &dyn Fn() -> CallsInHand) -> Vec<Arc<dyn Inbound>> {
-        // Of most processes nobody hears anything.
+        // Most processes say nothing.
         if self.lock().listening.is_empty() {
             return Vec::new();
         }

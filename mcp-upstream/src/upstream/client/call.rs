@@ -20,8 +20,8 @@ use super::task_names::TaskNames;
 use super::{ExternalServers, Leased, Requester, Whose, catalogue, subscriptions, tasks};
 use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::{nulls, reply, rounds, state};
-use crate::catalogue::{Access, Catalogue, Checked, ListKind, PageKey, ToolList};
 use crate::catalogue::coerce::coerced;
+use crate::catalogue::{Access, Catalogue, Checked, ListKind, PageKey, ToolList};
 use crate::engine::{CallFacts, Peer, UpstreamCall, UpstreamReply, Work};
 use crate::heavy_work;
 use crate::interaction::Responder;
@@ -418,7 +418,7 @@ impl ServerCall {
             let (tool, result) = (Arc::clone(tool), result.to_owned());
             let check = move || tools.check_result(&tool, &result, false);
             let heavy = heavy_work::run(&self.requester.principal, check).await;
-            // What cannot be checked now is passed on.
+            // A result that cannot be checked now is passed on.
             checked = heavy.unwrap_or(Checked::Fits);
         }
         let Checked::Fault(fault) = checked else {

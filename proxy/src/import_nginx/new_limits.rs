@@ -1,0 +1,109 @@
+//! Limits of the gateway that the imported nginx did not have, for the report: each holds from the first request on.
+
+use tooldock_workers::yaml::Value;
+
+use crate::config::Config;
+
+/// A limit: the path of its key in the imported configuration, and its words.
+struct NewLimit {
+    path: &'static [&'static str],
+    words: String,
+}
+
+/// The lines of the section: limits whose key the imported configuration does not set.
+pub(super) fn lines(yaml: &Value) -> Vec<String> {
+    let defaults = Config::default();
+    let limits = &defaults.namespaces.defaults;
+    let timeout = humantime_serde::re::humantime::format_duration(limits.timeout);
+    let admission = &defaults.admission.limits;
+    let all = [
+        NewLimit {
+            path: &["namespaces", "defaults", "max_concurrency"],
+            words: format!(
+                "{} calls of a namespace run at once and {} wait (max_concurrency, queue); more get 503 overloaded",
+                limits.max_concurrency.remote(),
+                limits.queue
+            ),
+        },
+        NewLimit {
+            path: &["namespaces", "defaults", "timeout"],
+            words: format!(
+                "a call takes at most {timeout} (timeout), its stream included; nginx ended silences of 60s"
+            ),
+        },
+        NewLimit {
+            path: &["namespaces", "defaults", "max_result"],
+            words: format!("an answer holds at most {} (max_result)", limits.max_result),
+        },
+        NewLimit {
+            path: &["admission", "limits", "streams_per_principal"],
+            words: format!(
+                "a principal holds at most {} streams and {} sessions (streams_per_principal, sessions_per_principal)",
+                admission.streams_per_principal, admission.sessions_per_principal
+            ),
+        },
+        NewLimit {
+            path: &["admission", "limits", "header_fields"],
+            words: format!(
+                "a request has at most {} header lines (header_fields)",
+                admission.header_fields
+            ),
+        },
+    ];
+    let unset = all
+        .into_iter()
+        .filter(|limit| !has(yaml, limit.path) && !every_server_has(yaml, limit.path));
+    unset
+        .map(|limit| {
+            format!(
+                "{}: {}",
+                limit.path[..limit.path.len() - 1].join("."),
+                limit.words
+            )
+        })
+        .collect()
+}
+
+/// Whether the limits of each remote server set the key that the path ends with.
+fn every_server_has(yaml: &Value, path: &[&str]) -> bool {
+    let servers = yaml.get("upstreams").and_then(|it| it.get("remote"));
+    let (Some(Value::Mapping(servers)), Some(key)) = (servers, path.last()) else {
+        return false;
+    };
+    servers
+        .values()
+        .all(|server| has(server, &["limits", *key]))
+}
+
+fn has(yaml: &Value, path: &[&str]) -> bool {
+    let mut found = yaml;
+    for key in path {
+        match found.get(*key) {
+            Some(value) => found = value,
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use tooldock_workers::yaml;
+
+    use super::*;
+
+    #[test]
+    fn limits_that_the_import_sets_are_not_new() {
+        let read = |text: &str| lines(&yaml::from_slice(text.as_bytes()).expect("YAML"));
+        let all = read("{}");
+        assert!(
+            all.iter()
+                .any(|line| line.contains("512 calls of a namespace")),
+            "{all:?}"
+        );
+        let set = read(
+            "{ namespaces: { defaults: { timeout: 24h } }, admission: { limits: { streams_per_principal: 5 } } }",
+        );
+        assert_eq!(set.len(), all.len() - 2, "{set:?}");
+    }
+}
