@@ -3,10 +3,14 @@
 //! Values of variables and headers are shown only where they are nothing but a reference `${NAME}`. In other texts, such as
 //! arguments and addresses, whatever looks like a credential is masked, and in doubt a text is masked too.
 
+mod pasted;
+
 use serde_json::{Map, Value};
 
 use crate::environment::redact_credentials;
 use crate::template::Template;
+
+pub use pasted::pasted;
 
 /// Stands in the place of a masked value.
 pub const MASK: &str = "***MASKED***";
@@ -41,6 +45,25 @@ const KNOWN: [&str; 27] = [
     "oub_",
     "SG.",
 ];
+/// Beginnings that no word but a credential has. Behind the others, letters and digits have to be mixed.
+const CERTAIN: [&str; 14] = [
+    "ghp_",
+    "gho_",
+    "ghu_",
+    "ghs_",
+    "ghr_",
+    "github_pat_",
+    "glpat-",
+    "xoxa-",
+    "xoxb-",
+    "xoxp-",
+    "xoxs-",
+    "xapp-",
+    "AIza",
+    "ya29.",
+];
+/// Ends the first line of a private key.
+const PRIVATE_KEY: &str = "PRIVATE KEY-----";
 /// The fewest characters behind such a beginning.
 const KNOWN_REST_MIN: usize = 4;
 /// A word of at least so many letters and digits is taken for a credential.
@@ -83,6 +106,9 @@ fn split_kept(text: &str, mark: char) -> (&str, Option<&str>) {
 
 /// A text of any kind, such as an argument or a script for a shell.
 pub fn text(text: &str) -> String {
+    if text.contains(PRIVATE_KEY) {
+        return MASK.to_owned();
+    }
     // First: a password may have blanks and quotes in it.
     let text = redact_credentials(text);
     let mut shown = String::with_capacity(text.len());
@@ -135,23 +161,33 @@ pub fn arguments<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Vec<String
 }
 
 /// An option of one letter with its value attached, masked: `-pPASSWORD`, `-uUSER:PASSWORD`, `-HName: value`, `-eNAME=value`.
-/// None for other arguments. `-p8080` is a port, and `-python` an option of its own.
+/// None for other arguments.
 fn attached(argument: &str) -> Option<String> {
+    let (letter, said) = attached_option(argument)?;
+    let shown = match letter {
+        'p' => value(said),
+        'u' | 'U' => login(said),
+        _ => pair(said),
+    };
+    Some(format!("-{letter}{shown}"))
+}
+
+/// The letter and the value of such an option. `-p8080` is a port, and `-python` an option of its own.
+fn attached_option(argument: &str) -> Option<(char, &str)> {
     let mut letters = argument.strip_prefix('-')?.chars();
     let letter = letters.next()?;
     let said = letters.as_str();
     if said.is_empty() || said.starts_with('=') {
         return None;
     }
-    let shown = match letter {
-        'p' if is_long_name(argument) || is_port(said) => return None,
-        'p' => value(said),
-        'u' | 'U' if said.contains([':', '%']) => login(said),
-        'H' if said.contains(':') => pair(said),
-        'e' if is_variable(said) => pair(said),
-        _ => return None,
+    let is_one = match letter {
+        'p' => !is_long_name(argument) && !is_port(said),
+        'u' | 'U' => said.contains([':', '%']),
+        'H' => said.contains(':'),
+        'e' => is_variable(said),
+        _ => false,
     };
-    Some(format!("-{letter}{shown}"))
+    is_one.then_some((letter, said))
 }
 
 /// Whether an argument with one dash that begins with `-p` is the name of an option of several letters.
@@ -295,6 +331,7 @@ fn values(entry: &Value) -> Value {
             let masked = keys.iter().map(|(key, it)| match key.as_str() {
                 // These two lists hold names of headers, not values.
                 "pass" | "remove" => (key.clone(), server(it)),
+                name if has_token(name) => (MASK.to_owned(), values(it)),
                 _ => (key.clone(), values(it)),
             });
             Value::Object(masked.collect::<Map<_, _>>())
@@ -438,7 +475,7 @@ fn is_gap(c: char) -> bool {
 fn is_credential(word: &str) -> bool {
     let is_path = word.starts_with(['/', '.', '~']);
     let mut parts = word.split(|c: char| !(c.is_ascii_alphanumeric() || "-_+.=".contains(c)));
-    parts.any(|part| is_known(part) || (!is_path && looks_random(part)))
+    has_token(word) || parts.any(|part| is_known(part) || (!is_path && looks_random(part)))
 }
 
 /// Whether a credential follows the word in a header.
@@ -452,6 +489,41 @@ fn is_known(word: &str) -> bool {
         rest.is_some_and(|rest| rest.len() >= KNOWN_REST_MIN)
     };
     KNOWN.iter().any(|known| begins(known))
+}
+
+/// Whether a text has the token of a well-known service anywhere in it, or a private key. A word that only begins like one,
+/// such as `npm_config_registry`, is none.
+fn has_token(text: &str) -> bool {
+    /// The fewest characters of a token whose beginning other words have, too.
+    const UNCERTAIN_MIN: usize = 12;
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_+.=".contains(c);
+    let is_token = |known: &str, at: usize| {
+        let begins = !text[..at].ends_with(|c: char| c.is_ascii_alphanumeric());
+        let rest = &text[at + known.len()..];
+        let rest = &rest[..rest.find(|c| !is_allowed(c)).unwrap_or(rest.len())];
+        let is_long = match CERTAIN.contains(&known) {
+            true => rest.len() >= KNOWN_REST_MIN,
+            false => known.len() + rest.len() >= UNCERTAIN_MIN && is_dense(rest),
+        };
+        begins && is_long
+    };
+    let mut known = KNOWN.iter();
+    text.contains(PRIVATE_KEY)
+        || known.any(|known| text.match_indices(known).any(|(at, _)| is_token(known, at)))
+}
+
+/// Whether a part of a word has letters and digits in it as no name has.
+fn is_dense(word: &str) -> bool {
+    const RUN_MIN: usize = 6;
+    const DIGITS_MIN: usize = 8;
+    const LONG: usize = 16;
+    let mut runs = word.split(|c: char| !c.is_ascii_alphanumeric());
+    runs.any(|run| {
+        let has_digit = run.bytes().any(|byte| byte.is_ascii_digit());
+        let has_letter = run.bytes().any(|byte| byte.is_ascii_alphabetic());
+        run.len() >= LONG
+            || (has_digit && run.len() >= if has_letter { RUN_MIN } else { DIGITS_MIN })
+    })
 }
 
 /// Whether a word is long and mixes letters and digits, as no name does.

@@ -5,6 +5,7 @@
 //! gateway leave nothing behind.
 
 use std::ffi::{OsStr, OsString};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -228,10 +229,23 @@ fn message(stdout: &[u8], stderr: &[u8]) -> String {
 /// Takes `user:password@` out of every URL: index addresses carry credentials.
 pub(crate) fn redact_credentials(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(scheme) = rest.find("://") {
-        let (before, after) = rest.split_at(scheme + 3);
-        clean.push_str(before);
+    let mut shown = 0;
+    for found in url_logins(text) {
+        clean.push_str(&text[shown..found.start]);
+        clean.push_str("[redacted]");
+        shown = found.end;
+    }
+    clean.push_str(&text[shown..]);
+    clean
+}
+
+/// Users and passwords in the URLs of a text: the part between `://` and the `@`.
+pub(crate) fn url_logins(text: &str) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let mut begin = 0;
+    while let Some(scheme) = text[begin..].find("://") {
+        begin += scheme + 3;
+        let after = &text[begin..];
         let end = after
             .find(|c: char| {
                 c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '<' | '>')
@@ -246,16 +260,12 @@ pub(crate) fn redact_credentials(text: &str) -> String {
             }
             _ => end,
         };
-        match after[..end].rfind('@') {
-            Some(at) => {
-                clean.push_str("[redacted]");
-                rest = &after[at..];
-            }
-            None => rest = after,
+        if let Some(at) = after[..end].rfind('@') {
+            found.push(begin..begin + at);
+            begin += at;
         }
     }
-    clean.push_str(rest);
-    clean
+    found
 }
 
 #[cfg(test)]

@@ -143,6 +143,10 @@ pub(crate) fn check_entry(entry: Value) -> Result<StdioServerConfig, InvalidServ
     server(entry, &RegistryCache::new())
 }
 
+/// A sentence about keys of servers that are not started here.
+const REMOTE: &str = "belongs to a remote server, which is reached over HTTP; remote servers stand in the operator's \
+                      configuration (upstreams.remote), and a server here has a command or the name of a package";
+
 /// One entry.
 fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, InvalidServer> {
     let Value::Mapping(mut keys) = entry else {
@@ -160,6 +164,16 @@ fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, Inva
             let key = crate::template::scalar(key.clone()).unwrap_or_default();
             let text = error.to_string();
             let message = text.strip_prefix(&format!("{key}: ")).unwrap_or(&text);
+            let message = match &*key {
+                "backends" | "headers" | "oauth" | "url" => REMOTE.to_owned(),
+                _ => message.replace(
+                    "expected one of ",
+                    match message.starts_with("unknown field `") {
+                        true => "expected one of `source`, `name`, `package_type`, ",
+                        false => "expected one of ",
+                    },
+                ),
+            };
             return Err(InvalidServer::new(key, message));
         }
     }
@@ -330,6 +344,13 @@ servers:
             assert_eq!(error.key, key, "{entry}: {error}");
             assert!(!error.to_string().contains("hunter2"), "{error}");
         }
+        let unknown = one("{ comand: x }").unwrap_err().to_string();
+        assert!(
+            unknown.starts_with("comand: unknown field `comand`, expected one of `source`, `name`, `package_type`, `command`"),
+            "{unknown}"
+        );
+        let remote = one("{ url: 'https://h/mcp' }").unwrap_err().to_string();
+        assert!(remote.contains("upstreams.remote"), "{remote}");
     }
 
     #[test]

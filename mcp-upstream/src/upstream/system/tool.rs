@@ -214,7 +214,7 @@ pub(super) fn read<P: DeserializeOwned>(arguments: &[u8]) -> Result<P, CallError
     let mut reader = serde_json::Deserializer::from_slice(arguments);
     serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
-        let text = error.into_inner().to_string();
+        let text = without_value(error.into_inner().to_string());
         // Where in the text it stands helps nobody who wrote an object.
         let text = text.split(" at line ").next().unwrap_or_default();
         let place = match &*path {
@@ -223,6 +223,17 @@ pub(super) fn read<P: DeserializeOwned>(arguments: &[u8]) -> Result<P, CallError
         };
         invalid(format!("{place}{text}. Nothing was changed"))
     })
+}
+
+/// A complaint about a wrong type without the text that it quotes: a value of a secret may stand in the wrong place.
+fn without_value(text: String) -> String {
+    const BEGIN: &str = "string \"";
+    match (text.find(BEGIN), text.rfind("\", expected")) {
+        (Some(begin), Some(end)) if begin < end => {
+            format!("{}string{}", &text[..begin], &text[end + 1..])
+        }
+        _ => text,
+    }
 }
 
 /// Arguments that are wrong.

@@ -56,6 +56,9 @@ impl ManagementTool for ListServers {
     }
 }
 
+/// A sentence about `${NAME}` outside of `env`.
+const ARGUMENTS: &str = "Arguments are passed as they are, and ${NAME} in them is never replaced, since every user of the machine can read them";
+
 /// Adds a server to the file.
 pub(in super::super) struct AddServer;
 
@@ -81,7 +84,8 @@ impl ManagementTool for AddServer {
     const NAME: &'static str = "add_server";
     const DESCRIPTION: &'static str = "Add an MCP server that others wrote: a package of npm or PyPI, or a command, which runs \
         as the gateway's user over standard input and output. Its name becomes a namespace. Never put a value of a secret \
-        into the entry: write ${NAME} there and call prepare_secret(key, namespace). search_registry finds servers by a word. \
+        into the entry: write ${NAME} as the value of a variable in `env`, never in `args`, and call prepare_secret(key, \
+        namespace). search_registry finds servers by a word. \
         After calling: reload_core, which installs and starts the server; then list_namespaces, test_tool, and read_output \
         where it does not start.";
     const HINTS: Hints = Hints::ADDS.each_time();
@@ -98,10 +102,17 @@ impl ManagementTool for AddServer {
         }: NewServer,
         _: Progress,
     ) -> Result<Added, CallError> {
-        if let Some(key) = pasted_secret(&config) {
+        if let Some(place) = mask::pasted(&config) {
             return Err(invalid(format!(
-                "config.{key}: looks like the value of a secret, and was not stored. Write ${{NAME}} in its place, call \
-                 prepare_secret(key, namespace) for NAME, and let the user set the value"
+                "config.{place}: looks like the value of a secret, and was not stored. Write ${{NAME}} as the value of a \
+                 variable in `env`, call prepare_secret(key, namespace) for NAME, and let the user set the value. {ARGUMENTS}. \
+                 Nothing was changed"
+            )));
+        }
+        if let Some(at) = reference_in_arguments(&config) {
+            return Err(invalid(format!(
+                "config.args[{at}]: {ARGUMENTS}. Give the value by a variable in `env`, such as {{\"NAME\": \"${{NAME}}\"}}, if \
+                 the server reads one. Nothing was changed"
             )));
         }
         if management.workspace.exists(&name).await.is_ok() {
@@ -154,6 +165,13 @@ impl ManagementTool for RemoveServer {
         _: Progress,
     ) -> Result<Removed, CallError> {
         let removed = management.workspace.remove_server(&name).await;
+        if matches!(removed, Err(ServerRefused::Unknown(_)))
+            && management.workspace.exists(&name).await.is_ok()
+        {
+            return Err(refused(format!(
+                "{name} is a namespace with tool files and no server; delete_namespace removes it. Nothing was changed"
+            )));
+        }
         removed.map_err(not_changed)?;
         Ok(Removed {
             removed: true,
@@ -162,23 +180,25 @@ impl ManagementTool for RemoveServer {
     }
 }
 
-/// The key of the first variable or argument that looks like the value of a secret.
-fn pasted_secret(config: &Map<String, Value>) -> Option<String> {
-    let is_secret = |value: &Value| {
-        let text = value.as_str().unwrap_or_default();
-        !text.contains("${") && mask::looks_like_a_value(text)
+/// The first argument with a `${NAME}`, which nothing replaces there. Scripts of a shell are left alone, and so is
+/// mcp-remote, which looks such names up in its own environment.
+fn reference_in_arguments(config: &Map<String, Value>) -> Option<usize> {
+    const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "ash"];
+    let arguments = config.get("args").and_then(Value::as_array)?;
+    let command = config
+        .get("command")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let command = command.rsplit('/').next().unwrap_or_default();
+    let mut texts = arguments.iter().filter_map(Value::as_str);
+    let replaces = SHELLS.contains(&command)
+        || texts.any(|it| it == "mcp-remote" || it.starts_with("mcp-remote@"));
+    let is_reference = |it: &Value| {
+        let text = it.as_str().unwrap_or_default();
+        text.split_once("${")
+            .is_some_and(|(_, after)| after.contains('}'))
     };
-    let variables = config.get("env").and_then(Value::as_object);
-    let variable = variables
-        .into_iter()
-        .flatten()
-        .find(|(_, value)| is_secret(value))
-        .map(|(name, _)| format!("env.{name}"));
-    variable.or_else(|| {
-        let arguments = config.get("args").and_then(Value::as_array)?;
-        let at = arguments.iter().position(is_secret)?;
-        Some(format!("args[{at}]"))
-    })
+    (!replaces).then(|| arguments.iter().position(is_reference))?
 }
 
 fn not_changed(error: ServerRefused) -> CallError {
@@ -201,24 +221,45 @@ fn not_changed(error: ServerRefused) -> CallError {
 mod tests {
     use serde_json::json;
 
+    use super::super::super::tool::read;
     use super::*;
 
     #[test]
-    fn values_of_secrets_are_found_in_variables_and_arguments_and_references_are_none() {
-        let found = |config: Value| pasted_secret(config.as_object().expect("an object"));
-        let token = format!("ghp_{}", "Ab3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3hJ6");
+    fn references_in_arguments_are_found_but_where_the_program_replaces_them() {
+        let found = |config: Value| reference_in_arguments(config.as_object().expect("an object"));
         assert_eq!(
-            found(json!({"command": "x", "env": {"A": "plain", "TOKEN": token}})).as_deref(),
-            Some("env.TOKEN")
+            found(json!({"command": "x", "args": ["--token", "a ${T} b"]})),
+            Some(1)
         );
         assert_eq!(
-            found(json!({"command": "x", "args": ["--key", token]})).as_deref(),
-            Some("args[1]")
+            found(json!({"name": "a/b", "args": ["--token=${T}"]})),
+            Some(0)
         );
-        let clean = json!({
-            "command": "npx", "args": ["-y", "@modelcontextprotocol/server-everything", "/srv/data"],
-            "env": {"TOKEN": "${GITHUB_TOKEN}", "REGION": "eu-central-1", "PORT": 8080},
-        });
-        assert_eq!(found(clean), None);
+        for config in [
+            json!({"command": "/bin/sh", "args": ["-c", "exec run --token ${T}"]}),
+            json!({"command": "npx", "args": ["-y", "mcp-remote", "https://h", "--header", "Authorization:${T}"]}),
+            json!({"command": "x", "args": ["$T", "${", 1], "env": {"T": "${T}"}}),
+            json!({"command": "x"}),
+        ] {
+            assert_eq!(found(config.clone()), None, "{config}");
+        }
+    }
+
+    #[test]
+    fn a_complaint_about_a_wrong_type_does_not_repeat_the_value() {
+        for arguments in [
+            r#"{"name":"a","config":"ghp_c4n4ry at line 3"}"#,
+            r#"{"name":"a","config":"c4n4ry\", expected x"}"#,
+        ] {
+            let error = read::<NewServer>(arguments.as_bytes()).expect_err(arguments);
+            assert!(
+                error
+                    .message
+                    .starts_with("config: invalid type: string, expected"),
+                "{}",
+                error.message
+            );
+            assert!(!error.message.contains("c4n4ry"), "{}", error.message);
+        }
     }
 }

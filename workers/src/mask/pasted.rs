@@ -1,0 +1,563 @@
+//! Credentials that stand in the entry of a new server as they are, so that the entry is refused before it is stored.
+//!
+//! The mask hides a text in doubt; a refusal needs a reason that its reader understands. Reasons are a token of a well-known
+//! service, a login in a URL, and a literal value behind a name, an option or a header that says that a secret follows.
+//! Long and random words alone are none: ids of commits, digests and ids of documents look like that. Whatever is refused
+//! here, the mask hides as well.
+
+use serde_json::{Map, Value};
+
+use super::{
+    Next, after_option, attached_option, has_token, is_dense, is_gap, is_scheme, is_secret,
+};
+use crate::environment::url_logins;
+use crate::template::is_variable_name;
+
+/// Commands for databases and logins whose `-p` is a password.
+const PASSWORD_COMMANDS: [&str; 9] = [
+    "mariadb",
+    "mariadb-dump",
+    "mongo",
+    "mongosh",
+    "mysql",
+    "mysqladmin",
+    "mysqldump",
+    "mysqlsh",
+    "sshpass",
+];
+
+/// The place of the first credential in the keys of a server, such as `env.API_TOKEN` or `args[1]`. Never its value.
+pub fn pasted(entry: &Map<String, Value>) -> Option<String> {
+    let command = entry.get("command").and_then(Value::as_str);
+    let command = command.unwrap_or_default().rsplit('/').next();
+    let command = command.unwrap_or_default();
+    entry.iter().find_map(|(key, it)| match (key.as_str(), it) {
+        (name, _) if has_token(name) => Some("the name of a key".to_owned()),
+        ("args" | "arguments", Value::Array(all)) => {
+            arguments(command, all).map(|at| format!("{key}[{at}]"))
+        }
+        ("env" | "environment" | "headers" | "header", it) => of_names(key, it),
+        (name, it) => keyed(key, name, it),
+    })
+}
+
+/// The place of a credential in the value of a key.
+fn keyed(place: &str, key: &str, value: &Value) -> Option<String> {
+    match value {
+        Value::Null | Value::Bool(_) => None,
+        // Numbers and times are settings of the gateway.
+        Value::Number(_) => None,
+        Value::String(said) => is_credential_of(key, said).then(|| place.to_owned()),
+        Value::Array(all) => {
+            let mut items = all.iter().enumerate();
+            items.find_map(|(at, it)| keyed(&format!("{place}[{at}]"), "", it))
+        }
+        Value::Object(_) => of_names(place, value),
+    }
+}
+
+/// The place of a credential in a list of variables or headers.
+fn of_names(place: &str, value: &Value) -> Option<String> {
+    match value {
+        Value::Object(keys) => keys.iter().find_map(|(name, it)| {
+            if has_token(name) {
+                return Some(format!("{place}: the name of a variable"));
+            }
+            let place = format!("{place}.{name}");
+            match it {
+                Value::Number(number) => {
+                    is_credential_of(name, &number.to_string()).then_some(place)
+                }
+                it => keyed(&place, name, it),
+            }
+        }),
+        Value::Array(all) => {
+            let mut items = all.iter().enumerate();
+            let found = items.find(|(_, it)| match it {
+                Value::String(said) => is_credential_pair(said),
+                it => of_names("", it).is_some(),
+            });
+            found.map(|(at, _)| format!("{place}[{at}]"))
+        }
+        Value::String(said) => is_in_text(said).then(|| place.to_owned()),
+        Value::Null | Value::Bool(_) | Value::Number(_) => None,
+    }
+}
+
+/// The position of the first argument with a credential.
+fn arguments(command: &str, all: &[Value]) -> Option<usize> {
+    let mut next = Next::Shown;
+    let mut option = "";
+    let is_password_command = PASSWORD_COMMANDS.contains(&command);
+    all.iter().position(|it| {
+        let Some(argument) = it.as_str() else {
+            let is_found = next == Next::Masked && it.is_number() && says_secret(option);
+            next = Next::Shown;
+            return is_found && is_value(option, &it.to_string());
+        };
+        let now = std::mem::replace(&mut next, Next::Shown);
+        let is_option = argument.starts_with('-');
+        let is_found = match now {
+            Next::Pair => is_credential_pair(argument),
+            Next::Masked if !is_option => says_secret(option) && is_value(option, argument),
+            Next::Login if !is_option => is_login(argument),
+            Next::Password if !is_option => is_password_command && is_value("password", argument),
+            _ => false,
+        };
+        if is_found || is_in_text(argument) {
+            return true;
+        }
+        if !is_option {
+            return false;
+        }
+        if let Some((letter, said)) = attached_option(argument) {
+            return match letter {
+                'p' => is_password_command && is_value("password", said),
+                'u' | 'U' => is_login(said),
+                _ => is_credential_pair(said),
+            };
+        }
+        let Some((name, said)) = argument.split_once('=') else {
+            (next, option) = (after_option(argument), argument);
+            return false;
+        };
+        match after_option(name) {
+            Next::Masked => says_secret(name) && is_value(name, said),
+            Next::Pair => is_credential_pair(said),
+            Next::Login => is_login(said),
+            Next::Password => is_password_command && is_value("password", said),
+            Next::Shown | Next::Separator => false,
+        }
+    })
+}
+
+/// Whether the value of a variable, a header or a key is or has a credential.
+fn is_credential_of(name: &str, said: &str) -> bool {
+    is_in_text(said) || (says_secret(name) && is_value(name, said))
+}
+
+/// `NAME=VALUE` or `Name: value`. A script behind `-e` has no name before its first sign.
+fn is_credential_pair(text: &str) -> bool {
+    let pair = text.split_once(['=', ':']);
+    let pair = pair.filter(|(name, _)| !name.contains(char::is_whitespace));
+    is_in_text(text) || pair.is_some_and(|(name, said)| is_credential_of(name, said))
+}
+
+/// `USER:PASSWORD` or `USER%PASSWORD`. The user and the group of a container are none.
+fn is_login(text: &str) -> bool {
+    let Some((user, said)) = text.split_once([':', '%']) else {
+        return false;
+    };
+    let is_id = |it: &str| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit());
+    user != said && !is_id(user) && !text.contains("://") && is_value("password", said)
+}
+
+/// Whether a name says that a secret follows, and not something about a secret such as the file that has it.
+fn says_secret(name: &str) -> bool {
+    const ABOUT: [&str; 49] = [
+        "algorithm",
+        "alg",
+        "audience",
+        "backend",
+        "budget",
+        "count",
+        "dir",
+        "directory",
+        "domain",
+        "enabled",
+        "endpoint",
+        "env",
+        "exp",
+        "expiry",
+        "expires",
+        "field",
+        "file",
+        "folder",
+        "format",
+        "header",
+        "host",
+        "id",
+        "issuer",
+        "length",
+        "limit",
+        "limits",
+        "location",
+        "method",
+        "mode",
+        "name",
+        "parallelism",
+        "path",
+        "policy",
+        "port",
+        "prefix",
+        "provider",
+        "region",
+        "required",
+        "scope",
+        "scopes",
+        "size",
+        "store",
+        "timeout",
+        "ttl",
+        "type",
+        "uri",
+        "url",
+        "usage",
+        "version",
+    ];
+    let parts = || name.split(|c: char| !c.is_ascii_alphanumeric());
+    let last = parts().rfind(|part| !part.is_empty()).unwrap_or_default();
+    let last = last.to_ascii_lowercase();
+    let is_public = parts().any(|part| part.eq_ignore_ascii_case("public"));
+    let is_word_with_key = last.ends_with("key") && last != "key" && {
+        // `APIKEY` and `sshKey` are keys, `MONKEY` is none.
+        const KEYS: [&str; 8] = [
+            "apikey",
+            "accesskey",
+            "secretkey",
+            "privatekey",
+            "authkey",
+            "masterkey",
+            "signingkey",
+            "appkey",
+        ];
+        !KEYS.iter().any(|key| last.ends_with(key)) && !name.ends_with("Key")
+    };
+    let is_file = name.to_ascii_lowercase().ends_with("file") || last.contains("tokeniz");
+    is_secret(name) && !is_public && !is_file && !is_word_with_key && !ABOUT.contains(&&*last)
+}
+
+/// Whether a text behind a name that says "secret" is a value as it is: no reference, no path, no URL, and no setting such as
+/// `true`.
+fn is_value(name: &str, text: &str) -> bool {
+    const SETTINGS: [&str; 10] = [
+        "true", "false", "yes", "no", "on", "off", "none", "null", "auto", "default",
+    ];
+    let said = text.trim();
+    let said = match said.split_once(' ') {
+        Some((scheme, said)) if is_scheme(scheme) => said.trim(),
+        _ => said,
+    };
+    let is_number = said.bytes().all(|byte| byte.is_ascii_digit());
+    let name = name.to_ascii_lowercase();
+    let is_count = is_number && (name.ends_with("tokens") || name.contains("max"));
+    let is_kind = name.ends_with("auth") && said.bytes().all(|byte| byte.is_ascii_lowercase());
+    !said.is_empty()
+        && !SETTINGS.iter().any(|it| said.eq_ignore_ascii_case(it))
+        && !is_count
+        && !is_kind
+        && !said.contains("://")
+        && !is_reference(said)
+        && !is_place(said)
+}
+
+/// A text that has its value elsewhere: `${NAME}` with few words around it, `$NAME`, or a command of a shell.
+fn is_reference(text: &str) -> bool {
+    /// The longest word beside a reference that belongs to no value.
+    const WORD_MAX: usize = 8;
+    if text.starts_with("$(") || text.strip_prefix('$').is_some_and(is_variable_name) {
+        return true;
+    }
+    let mut has_reference = false;
+    let mut beside = 0;
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        let Some((name, after)) = after.split_once('}') else {
+            break;
+        };
+        has_reference |= !name.is_empty();
+        beside = beside.max(longest_word(before));
+        rest = after;
+    }
+    has_reference && beside.max(longest_word(rest)) <= WORD_MAX
+}
+
+/// The length of the longest word; a word that mixes letters and digits has no length that would do.
+fn longest_word(text: &str) -> usize {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+    let lengths = words.map(|word| match is_dense(word) {
+        true => usize::MAX,
+        false => word.len(),
+    });
+    lengths.max().unwrap_or_default()
+}
+
+/// A path of files.
+fn is_place(text: &str) -> bool {
+    let is_allowed = |c: char| c.is_alphanumeric() || "-_./~ ".contains(c);
+    ["/", "./", "../", "~/"]
+        .iter()
+        .any(|it| text.starts_with(it))
+        && text.chars().all(is_allowed)
+        && !text.split('/').any(super::looks_random)
+}
+
+/// Whether a text of any kind, such as an argument or a script for a shell, has a credential in it.
+fn is_in_text(text: &str) -> bool {
+    has_token(text) || is_in_urls(text) || is_in_words(text)
+}
+
+/// A login or a secret parameter in a URL of the text.
+fn is_in_urls(text: &str) -> bool {
+    let is_password = |login: &str| match login.split_once(':') {
+        Some((_, said)) => !said.is_empty() && !is_reference(said),
+        // A user alone, as of Git's servers, is none.
+        None => is_dense(login) && !is_reference(login),
+    };
+    let mut logins = url_logins(text).into_iter();
+    let is_end = |c: char| c.is_whitespace() || "\"'`<>".contains(c);
+    let mut urls = text.split(is_end).filter(|word| word.contains("://"));
+    logins.any(|login| is_password(&text[login]))
+        || urls.any(|url| {
+            let (_, query) = url.split_once(['?', '#']).unwrap_or_default();
+            let mut fields = query.split(['&', '?', '#']);
+            fields.any(|field| match field.split_once('=') {
+                Some((name, said)) => says_secret(name) && is_value(name, said) && !is_word(said),
+                None => false,
+            })
+        })
+}
+
+/// A literal value behind a name, an option or a scheme among the words of the text.
+fn is_in_words(text: &str) -> bool {
+    /// The kind of value that the next word may be.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Behind {
+        Nothing,
+        /// A name; a colon or an equals sign may follow.
+        Name,
+        /// A name and its colon or equals sign, or an option.
+        Value,
+        /// The scheme of a header without a name in front of it.
+        Scheme,
+    }
+    let mut behind = Behind::Nothing;
+    let mut rest = text;
+    let mut is_quoted = false;
+    while !rest.is_empty() {
+        let (word, after) = rest.split_at(rest.find(is_gap).unwrap_or(rest.len()));
+        let now = std::mem::replace(&mut behind, Behind::Nothing);
+        if word.is_empty() {
+            behind = now;
+        } else if word.chars().all(|c| ":=,".contains(c)) {
+            if now != Behind::Nothing {
+                behind = Behind::Value;
+            }
+        } else if is_scheme(word) {
+            behind = match now {
+                Behind::Value => Behind::Value,
+                _ => Behind::Scheme,
+            };
+        } else if now == Behind::Scheme && is_literal(word, true) && is_dense(word) {
+            return true;
+        } else if now == Behind::Value && !word.starts_with('-') && is_literal(word, is_quoted) {
+            return true;
+        } else {
+            for piece in word.split([';', '&', ',']) {
+                behind = match piece.split_once(['=', ':']) {
+                    Some((name, said)) if says_secret(name) => {
+                        if is_scheme(said) || said.is_empty() {
+                            Behind::Value
+                        } else if is_value(name, said)
+                            && is_literal(said, !is_weak(name) || name.starts_with('-'))
+                        {
+                            return true;
+                        } else {
+                            Behind::Nothing
+                        }
+                    }
+                    Some(_) => Behind::Nothing,
+                    None if !says_secret(piece) => Behind::Nothing,
+                    None if piece.starts_with('-') => Behind::Value,
+                    None => Behind::Name,
+                };
+            }
+        }
+        let (gap, after) = after.split_at(after.find(|c| !is_gap(c)).unwrap_or(after.len()));
+        is_quoted = gap.ends_with(['"', '\'']);
+        if gap.contains('`') {
+            // The output of a command follows.
+            behind = Behind::Nothing;
+        }
+        rest = after;
+    }
+    false
+}
+
+/// Whether a word of a script is a value and no expression of a language. A plain word counts only where it `may_be_word`.
+fn is_literal(word: &str, may_be_word: bool) -> bool {
+    let is_expression =
+        word.contains(['(', '[', '{', '$', '<', '>', '|', '\\']) || word.contains("env.");
+    !is_expression && is_value("", word) && (may_be_word || !is_word(word))
+}
+
+/// A name that many things have which are no secrets.
+fn is_weak(name: &str) -> bool {
+    let name = name.trim_start_matches('-');
+    ["key", "auth", "pin", "pass", "pat"].contains(&name)
+}
+
+/// A word as texts for people have it.
+fn is_word(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || b"-_.,!".contains(&byte);
+    text.bytes().all(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::mask;
+
+    fn found(config: &Value) -> Option<String> {
+        pasted(config.as_object().expect("an object"))
+    }
+
+    #[test]
+    fn credentials_are_found_wherever_they_stand_and_the_mask_hides_them() {
+        const CANARY: &str = "c4n4ry-9f3e7a";
+        let token = format!("ghp_{CANARY}");
+        for (config, place) in [
+            (json!({"env": {"A": token}}), "env.A"),
+            (json!({"env": {"A": format!("x={token},y")}}), "env.A"),
+            (json!({"env": {"A": format!("{token} ${{B}}")}}), "env.A"),
+            (
+                json!({"env": {(token.clone()): "x"}}),
+                "env: the name of a variable",
+            ),
+            (json!({"env": {"DB_PASSWORD": CANARY}}), "env.DB_PASSWORD"),
+            (json!({"env": {"SERVICE_KEY": CANARY}}), "env.SERVICE_KEY"),
+            (
+                json!({"env": {"X_TOKEN": format!("Bearer {CANARY}")}}),
+                "env.X_TOKEN",
+            ),
+            (
+                json!({"env": {"CLIENT_SECRET": format!("{CANARY}${{X}}")}}),
+                "env.CLIENT_SECRET",
+            ),
+            (
+                json!({"env": {"URL": format!("postgres://me:{CANARY}@h/db")}}),
+                "env.URL",
+            ),
+            (
+                json!({"env": {"URL": format!("https://h/x?a=1&api_key={CANARY}")}}),
+                "env.URL",
+            ),
+            (
+                json!({"env": {"H": format!("Authorization: Bearer {CANARY}")}}),
+                "env.H",
+            ),
+            (
+                json!({"env": {"C": format!("Server=h;Password={CANARY};User=me")}}),
+                "env.C",
+            ),
+            (json!({"env": [format!("API_KEY={CANARY}")]}), "env[0]"),
+            (json!({"args": ["run", token]}), "args[1]"),
+            (
+                json!({"args": [format!("--url=https://h/{token}/x")]}),
+                "args[0]",
+            ),
+            (json!({"args": ["-y", "--token", CANARY]}), "args[2]"),
+            (json!({"args": [format!("--api-key={CANARY}")]}), "args[0]"),
+            (
+                json!({"args": ["-H", format!("X-Api-Key: {CANARY}")]}),
+                "args[1]",
+            ),
+            (
+                json!({"args": ["--header", format!("Authorization: Basic {CANARY}")]}),
+                "args[1]",
+            ),
+            (
+                json!({"args": [format!("--header=Authorization:Bearer {CANARY}")]}),
+                "args[0]",
+            ),
+            (
+                json!({"args": ["-e", format!("X_SECRET={CANARY}")]}),
+                "args[1]",
+            ),
+            (
+                json!({"args": [format!("GITHUB_TOKEN={CANARY}")]}),
+                "args[0]",
+            ),
+            (json!({"args": ["-u", format!("me:{CANARY}")]}), "args[1]"),
+            (
+                json!({"args": [format!("https://me:{CANARY}@h/x")]}),
+                "args[0]",
+            ),
+            (
+                json!({"args": ["-c", format!("curl -H 'Authorization: Bearer {CANARY}' h")]}),
+                "args[1]",
+            ),
+            (
+                json!({"args": ["-c", format!("TOKEN={CANARY} run")]}),
+                "args[1]",
+            ),
+            (
+                json!({"args": ["-c", format!("run --password {CANARY}")]}),
+                "args[1]",
+            ),
+            (
+                json!({"args": [format!("{{\"token\": \"{CANARY}\"}}")]}),
+                "args[0]",
+            ),
+            (
+                json!({"command": "mysql", "args": [format!("-p{CANARY}")]}),
+                "args[0]",
+            ),
+            (
+                json!({"command": format!("run --token={CANARY}")}),
+                "command",
+            ),
+            (json!({"cwd": format!("/srv/{token}")}), "cwd"),
+            (
+                json!({"oauth": {"client_secret": CANARY}}),
+                "oauth.client_secret",
+            ),
+        ] {
+            assert_eq!(found(&config).as_deref(), Some(place), "{config}");
+            let shown = mask::server(&config).to_string();
+            assert!(!shown.contains(CANARY), "{shown}");
+        }
+        for config in [
+            json!({"env": {"PASSWORD": 12_345_678}}),
+            json!({"env": {"PASSWORD": "correct horse battery"}}),
+            json!({"env": {"A": "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n"}}),
+            json!({"env": {"A": "xoxb-1234-5678-abcd"}}),
+            json!({"env": {"A": "AKIAIOSFODNN7EXAMPLE"}}),
+            json!({"args": ["--k", "sk-live-abcdefghijklmnopqrst"]}),
+        ] {
+            assert!(found(&config).is_some(), "{config}");
+        }
+    }
+
+    #[test]
+    fn long_and_random_words_references_and_settings_are_no_credentials() {
+        let commit = "3f786850e387550fdab836ed7e6dc881de23001b";
+        let digest = format!("sha256:{}", "9f86d081884c7d65".repeat(4));
+        let sheet = "1BxiMVs0XRA5nFMdKvBdBZjgmUUqptlbs74OgvE2upms";
+        for config in [
+            json!({"args": ["--ref", commit, "--image", format!("x@{digest}"), sheet]}),
+            json!({"args": [format!("git+https://github.com/a/b@{commit}"), "ssh://git@github.com/a/b"]}),
+            json!({"args": ["-y", "@modelcontextprotocol/server-everything", "/srv/data", "pkg@1.2.3"]}),
+            json!({"args": ["-c", "echo \"arg is $0\" >&2"], "command": "sh"}),
+            json!({"args": ["-c", "curl -H \"Authorization: Bearer $TOKEN\" https://h/x?token=$TOKEN"]}),
+            json!({"args": ["-c", "TOKEN=$(cat /run/secrets/token) exec run --token \"$TOKEN\""]}),
+            json!({"args": ["-c", "import os; token = os.environ['TOKEN']; print('token:', len(token))"]}),
+            json!({"args": ["-e", "const key = process.env.API_KEY; run({key})"]}),
+            json!({"args": ["--allow=/data1,/data2", "--port", 8080, "-p", "8080:80", "-u", "1000:1000"]}),
+            json!({"args": ["--token-file", "/run/secrets/token", "--ssl-key=/etc/ssl/server.pem", "--max-tokens=4096"]}),
+            json!({"args": ["-H", "Accept: application/json", "-e", "REGION=eu-central-1", "--auth", "oauth"]}),
+            json!({"args": ["--url", "https://h.example/mcp?sort=name&page=2#top", "--api-key-env", "X_KEY"]}),
+            json!({"args": ["exec", "server --help | grep token"]}),
+            json!({"env": {"TOKEN": "${GITHUB_TOKEN}", "H": "Bearer ${TOKEN}", "REGION": "eu-central-1", "PORT": 8080}}),
+            json!({"env": {"SHEET_ID": sheet, "COMMIT": commit, "MAX_TOKENS": "4096", "TOKENIZERS_PARALLELISM": "false"}}),
+            json!({"env": {"GOOGLE_APPLICATION_CREDENTIALS": "/srv/creds.json", "TOKEN_URL": "https://h/oauth/token"}}),
+            json!({"env": {"DATABASE_URL": "postgres://me:${DB_PASSWORD}@h/db", "USE_AUTH_TOKEN": "true", "MONKEY": "see"}}),
+            json!({"env": {"npm_config_registry": "https://registry.npmjs.org/", "A": "sk-learn", "B": "npm_config_cache"}}),
+            json!({"source": "registry", "name": "a/token-server", "package_type": "npm", "personal": ["TOKEN"]}),
+        ] {
+            assert_eq!(found(&config), None, "{config}");
+        }
+    }
+}
