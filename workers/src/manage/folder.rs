@@ -2,15 +2,19 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::ops::Deref;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::{NotDone, Workspace, blocking, leftovers};
+use super::{NotDone, Workspace, blocking, leftovers, servers};
+use crate::external::EXTERNAL_FILE;
 use crate::fault;
 use crate::manifest::DeclaredSecret;
 use crate::names::NamespaceName;
+use crate::precedence::Names;
 use crate::scan;
 
 /// How the folder of a deleted namespace is called until everything in it is removed. The scan passes such names over.
@@ -57,7 +61,7 @@ impl Workspace {
     ///
     /// When there is none, or its folder cannot be opened.
     pub async fn exists(&self, name: &NamespaceName) -> Result<(), NotDone> {
-        let (tools, name) = (self.data.tools_dir(), name.clone());
+        let (tools, name) = (self.tools(), name.clone());
         blocking(move || Folder::open(&tools, &name).map(drop)).await
     }
 
@@ -65,7 +69,8 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// When something of that name is there, with its path in the message, or when the configuration has the name.
+    /// When something of that name is there, with its path in the message, or when the configuration or a server of
+    /// `external/config.yaml` has the name.
     pub async fn create_namespace(&self, name: &NamespaceName) -> Result<PathBuf, NotDone> {
         if name.is_path_of_v1() {
             return Err(NotDone(format!(
@@ -74,9 +79,16 @@ impl Workspace {
         }
         self.not_configured(name)?;
         let lock = self.lock().await?;
-        let path = self.data.tools_dir().join(name.as_str());
+        let (tools, name) = (self.tools(), name.clone());
         blocking(move || {
             let _lock = lock;
+            if servers::has(&tools.servers, &name) {
+                return Err(NotDone(format!(
+                    "there is a server {name} in {EXTERNAL_FILE}, which a namespace of that name would displace; choose another \
+                     name, or remove_server first"
+                )));
+            }
+            let path = tools.join(name.as_str());
             fault::point();
             match fs::create_dir(&path) {
                 Ok(()) => {}
@@ -103,7 +115,7 @@ impl Workspace {
     /// When there is no such namespace, or the file system refuses.
     pub async fn delete_namespace(&self, name: &NamespaceName) -> Result<(), NotDone> {
         let lock = self.lock().await?;
-        let tools = self.data.tools_dir();
+        let tools = self.tools();
         let venv = self.data.venvs_dir().join(name.as_str());
         let adding = self.adding_lock(name);
         let name = name.clone();
@@ -159,6 +171,53 @@ pub(super) fn sync_folder(path: &Path) -> Result<(), NotDone> {
     synced.map_err(|error| NotDone::io("sync", path, &error))
 }
 
+/// The folders of all namespaces, and the names that other places have.
+#[derive(Clone)]
+pub(super) struct Tools {
+    dir: PathBuf,
+    /// The file with the servers that managers add.
+    servers: PathBuf,
+    configured: Arc<Names>,
+}
+
+impl Workspace {
+    pub(super) fn tools(&self) -> Tools {
+        Tools {
+            dir: self.data.tools_dir(),
+            servers: self.servers_file(),
+            configured: Arc::clone(&self.configured_names()),
+        }
+    }
+}
+
+impl Tools {
+    /// The error for a name that has no folder.
+    fn no_folder(&self, name: &NamespaceName) -> NotDone {
+        let configured = self.configured.winner(name).map(|claim| &*claim.place);
+        let place = match configured {
+            None if servers::has(&self.servers, name) => Some(EXTERNAL_FILE),
+            configured => configured,
+        };
+        NotDone(match place {
+            Some(place) => format!(
+                "{name} is a server that others wrote ({place}): it has no tool files, no requirements.txt and no tooldock.yaml \
+                 here. test_tool runs a tool of it, read_output shows what it printed, list_secrets(namespace) shows its secrets"
+            ),
+            None => format!(
+                "there is no namespace {name}; list_namespaces shows those there are, create_namespace makes one"
+            ),
+        })
+    }
+}
+
+impl Deref for Tools {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.dir
+    }
+}
+
 /// An open folder of a namespace. It stays this folder whatever its path becomes meanwhile.
 pub(super) struct Folder {
     descriptor: OwnedFd,
@@ -168,14 +227,12 @@ pub(super) struct Folder {
 
 impl Folder {
     /// Opens the folder of a namespace. A symlink in its place is not followed.
-    pub(super) fn open(tools: &Path, name: &NamespaceName) -> Result<Self, NotDone> {
+    pub(super) fn open(tools: &Tools, name: &NamespaceName) -> Result<Self, NotDone> {
         let path = tools.join(name.as_str());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match openat(CWD, &path, flags, Mode::empty()) {
             Ok(descriptor) => Ok(Self { descriptor, path }),
-            Err(rustix::io::Errno::NOENT) => Err(NotDone(format!(
-                "there is no namespace {name}; list_namespaces shows those there are, create_namespace makes one"
-            ))),
+            Err(rustix::io::Errno::NOENT) => Err(tools.no_folder(name)),
             Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => Err(NotDone(format!(
                 "{} is no folder of its own (a symlink or a file), and is not managed",
                 path.display()

@@ -150,7 +150,7 @@ impl Workspace {
         namespace: &NamespaceName,
         look: impl FnOnce(&Folder) -> Result<T, NotDone> + Send + 'static,
     ) -> Result<T, NotDone> {
-        let (tools, namespace) = (self.data.tools_dir(), namespace.clone());
+        let (tools, namespace) = (self.tools(), namespace.clone());
         blocking(move || look(&Folder::open(&tools, &namespace)?)).await
     }
 }

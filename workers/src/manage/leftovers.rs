@@ -25,7 +25,7 @@ impl Workspace {
     pub async fn clear_leftovers(&self) -> Result<usize, NotDone> {
         // Whoever writes a file or removes a folder holds it.
         let lock = self.lock().await?;
-        let (tools, venvs) = (self.data.tools_dir(), self.data.venvs_dir());
+        let (tools, venvs) = (self.tools(), self.data.venvs_dir());
         let namespaces = blocking({
             let tools = tools.clone();
             move || folders(&tools).map_err(|error| NotDone::io("read", &tools, &error))

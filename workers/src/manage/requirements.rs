@@ -42,7 +42,7 @@ impl Workspace {
     ///
     /// When there is no such namespace, or the file cannot be read.
     pub async fn requirements(&self, namespace: &NamespaceName) -> Result<Vec<String>, NotDone> {
-        let (tools, namespace) = (self.data.tools_dir(), namespace.clone());
+        let (tools, namespace) = (self.tools(), namespace.clone());
         blocking(move || {
             let folder = Folder::open(&tools, &namespace)?;
             Ok(lines(&text_of(&tools, &folder)?.unwrap_or_default()))
@@ -77,7 +77,7 @@ impl Workspace {
     ) -> Result<Adding, NotDone> {
         // Before there is a file for the lock: the name may be anything.
         self.exists(namespace).await?;
-        let (tools, name) = (self.data.tools_dir(), namespace.clone());
+        let (tools, name) = (self.tools(), namespace.clone());
         let turn = LockOf::take(
             self.adding_lock(namespace),
             tools.join(name.as_str()),
@@ -114,7 +114,7 @@ impl Workspace {
         adding: Adding,
     ) -> Result<(), NotDone> {
         let lock = self.lock().await?;
-        let (tools, name) = (self.data.tools_dir(), namespace.clone());
+        let (tools, name) = (self.tools(), namespace.clone());
         blocking(move || {
             let _lock = lock;
             let folder = Folder::open(&tools, &name)?;
@@ -144,7 +144,7 @@ impl Workspace {
         &self,
         namespace: &NamespaceName,
     ) -> Result<Result<(), NotInstalled>, NotDone> {
-        let (tools, name) = (self.data.tools_dir(), namespace.clone());
+        let (tools, name) = (self.tools(), namespace.clone());
         let source = blocking(move || {
             Folder::open(&tools, &name)?;
             source_of(&tools, &name)

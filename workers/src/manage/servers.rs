@@ -41,7 +41,7 @@ pub enum ServerRefused {
     Exists(NamespaceName),
     /// There is none.
     #[error(
-        "external/config.yaml has no server {0}; servers of the gateway's own configuration are changed there"
+        "there is no server {0} in external/config.yaml; list_servers shows those there are, and servers of the gateway's own configuration are changed there"
     )]
     Unknown(NamespaceName),
     /// A key is wrong.
@@ -171,7 +171,7 @@ impl Workspace {
         .await
     }
 
-    fn servers_file(&self) -> PathBuf {
+    pub(super) fn servers_file(&self) -> PathBuf {
         self.data.root().join(EXTERNAL_FILE)
     }
 
@@ -194,6 +194,12 @@ impl Workspace {
         });
         changed.await?
     }
+}
+
+/// Whether the file has a server of that name. A file that cannot be read has none: nothing is served of it.
+pub(super) fn has(path: &Path, name: &NamespaceName) -> bool {
+    let tree = read(path).unwrap_or_default();
+    servers_of(&tree).contains_key(Value::from(name.as_str()))
 }
 
 /// What the file says; nothing where there is none.

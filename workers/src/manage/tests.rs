@@ -305,3 +305,41 @@ fn no_lock_is_left_of_namespaces_that_are_not_there() {
     assert_eq!(run(workspace.clear_leftovers()).unwrap(), 1);
     assert_eq!(locks(), [""; 0]);
 }
+
+#[test]
+fn the_name_of_a_server_is_no_namespace_and_every_refusal_says_so() {
+    let root = tempfile::tempdir().unwrap();
+    let workspace = workspace(root.path());
+    let name = namespace();
+    run(workspace.add_server(&name, serde_json::json!({"command": "npx"}))).unwrap();
+    let created = run(workspace.create_namespace(&name)).unwrap_err();
+    assert!(
+        created
+            .0
+            .starts_with("there is a server ns in external/config.yaml"),
+        "{created}"
+    );
+    for refused in [
+        run(workspace.write_tool_file(&name, &file("a.py"), "x = 1".to_owned())).map(drop),
+        run(workspace.delete_tool_file(&name, &file("a.py"))).map(drop),
+        run(workspace.requirements(&name)).map(drop),
+        run(workspace.exists(&name)),
+        run(workspace.delete_namespace(&name)),
+    ] {
+        let refused = refused.unwrap_err();
+        assert!(
+            refused.0.starts_with("ns is a server that others wrote"),
+            "{refused}"
+        );
+    }
+    run(workspace.remove_server(&name)).unwrap();
+    run(workspace.create_namespace(&name)).unwrap();
+    // Of the operator's configuration.
+    let configured = crate::external::ServersConfig {
+        stdio: crate::yaml::from_str("{ other: { command: x } }").unwrap(),
+        ..Default::default()
+    };
+    workspace.set_configured(&configured, &Default::default());
+    let refused = run(workspace.exists(&"other".parse().unwrap())).unwrap_err();
+    assert!(refused.0.contains("(upstreams.stdio.other)"), "{refused}");
+}

@@ -66,7 +66,7 @@ impl Workspace {
         &self,
         namespace: &NamespaceName,
     ) -> Result<Vec<(String, String)>, NotDone> {
-        let (tools, namespace) = (self.data.tools_dir(), namespace.clone());
+        let (tools, namespace) = (self.tools(), namespace.clone());
         blocking(move || {
             let folder = Folder::open(&tools, &namespace)?;
             let entries = fs::read_dir(folder.entry("."))
@@ -118,7 +118,7 @@ impl Workspace {
             )));
         }
         let lock = self.lock().await?;
-        let (tools, namespace, file) = (self.data.tools_dir(), namespace.clone(), file.clone());
+        let (tools, namespace, file) = (self.tools(), namespace.clone(), file.clone());
         blocking(move || {
             let _lock = lock;
             let folder = Folder::open(&tools, &namespace)?;
@@ -153,7 +153,7 @@ impl Workspace {
         file: &ToolFileName,
     ) -> Result<Changed, NotDone> {
         let lock = self.lock().await?;
-        let (tools, namespace, file) = (self.data.tools_dir(), namespace.clone(), file.clone());
+        let (tools, namespace, file) = (self.tools(), namespace.clone(), file.clone());
         blocking(move || {
             let _lock = lock;
             let folder = Folder::open(&tools, &namespace)?;

@@ -351,11 +351,12 @@ impl ManagementTool for CheckSecrets {
         }: InNamespace,
         _: Progress,
     ) -> Result<Checked, CallError> {
-        let declared = declared(&management, &name).await?.ok_or_else(|| {
-            refused(format!(
-                "There is no namespace folder {name}; list_namespaces shows those there are"
-            ))
-        })?;
+        let Some(declared) = declared(&management, &name).await? else {
+            management.workspace.exists(&name).await?;
+            return Err(refused(format!(
+                "{name} is not a folder that a reload serves; list_namespaces shows those there are"
+            )));
+        };
         let whose = name.clone();
         let check = with_names(&management, move |names| names.check(&whose, &declared)).await?;
         Ok(Checked {
