@@ -1,8 +1,10 @@
 //! What a child prints: read without ever making it wait, cut into bounded lines, logged at a bounded rate.
 //!
-//! A child that floods its output is slowed by nothing and costs the log nothing: lines beyond the rate are dropped and
-//! their number is logged once per window. Secrets that whoever owns the child named are hidden. What it deliberately does not do: keep output but
-//! while a server is asked what it may not know, for its last line ([`LastLine`]) and, of servers, a bounded number of lines as they were logged ([`RecentLines`]), or look for meaning in it — except that a line may be diverted to whoever owns the child before it is logged ([`Pump::divert`]).
+//! A child that floods its output is slowed by nothing and costs the log nothing: lines beyond the rate are not logged, and
+//! their number is logged once per window. Secrets that the owner of the child named are hidden. Output is kept while a server
+//! is asked a question that it may not know, for its last line ([`LastLine`]), and as a bounded number of last lines, those
+//! beyond the rate among them ([`RecentLines`]). No meaning is looked for in it, except that a line may be diverted to the
+//! owner of the child before it is logged ([`Pump::divert`]).
 
 mod address;
 mod hold;
@@ -82,7 +84,7 @@ impl OutputLimit {
         }
     }
 
-    /// With what is logged kept for operators, too. `pid`: the process that prints.
+    /// With the last lines kept for operators. `pid`: the process that prints.
     pub(crate) fn keeping(self, lines: Arc<RecentLines>, pid: Option<u32>) -> Self {
         Self {
             recent: Some((lines, pid)),
@@ -217,9 +219,9 @@ impl<R: AsyncRead + Unpin> Pump<R> {
                     if let Some(last) = &self.limit.last {
                         last.keep(line.clone());
                     }
+                    log.keep(&line);
                     match self.limit.admit(Instant::now()) {
                         Admission::Log if held.holds() => {
-                            log.keep(&line);
                             if let Some(released) = held.hold(line) {
                                 log.released(&released);
                             }
@@ -227,7 +229,6 @@ impl<R: AsyncRead + Unpin> Pump<R> {
                         Admission::Log => {
                             // What was held until now comes first.
                             log.released(&held.release_if_over());
-                            log.keep(&line);
                             log.line(&line, false);
                         }
                         Admission::Suppress => self.limit.suppressed.inc(),
@@ -263,8 +264,7 @@ impl Log<'_> {
         };
         let text = self.read(line).text;
         if !text.is_empty() {
-            let text = printable(text, line.cut, &self.limit.redactor);
-            recent.keep(*pid, self.stream, &text);
+            recent.keep_read(*pid, self.stream, (text, line.cut), &self.limit.redactor);
         }
     }
 
@@ -331,7 +331,7 @@ fn report_suppressed(namespace: &NamespaceName, count: u64) {
 const CONTINUED: &str = "\n    | ";
 
 /// A text of several lines as it may be logged: without secrets, each line marked as part of the text, and no more lines
-/// than the limit allows. `None` where not even the first is allowed; the rest is counted.
+/// than the limit allows. `None` where not even the first is allowed; the rest is counted. All lines are kept for operators.
 pub(crate) fn loggable(
     namespace: &NamespaceName,
     text: &str,
@@ -344,22 +344,22 @@ pub(crate) fn loggable(
     let shown = limit.redactor.hide(text.as_bytes().to_vec(), false);
     let mut out = String::with_capacity(shown.len() + shown.len() / 8);
     for line in String::from_utf8_lossy(&shown).lines() {
+        if let Some((recent, pid)) = &limit.recent {
+            recent.keep(*pid, Stream::Stderr, &printable_text(line));
+        }
         if limit.admit(now) == Admission::Suppress {
             limit.suppressed.inc();
             continue;
         }
         out.push_str(CONTINUED);
-        let begin = out.len();
         push_printable(&mut out, line);
-        if let Some((recent, pid)) = &limit.recent {
-            recent.keep(*pid, Stream::Stderr, &out[begin..]);
-        }
     }
     (!out.is_empty()).then_some(out)
 }
 
-/// A line as text that cannot drive a terminal.
-pub(crate) fn printable_text(line: &str) -> String {
+/// A line as text that cannot drive a terminal and reads as it was written: control characters and those that end a line
+/// or turn the direction of text are escaped.
+pub fn printable_text(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
     push_printable(&mut text, line);
     text
@@ -369,10 +369,20 @@ fn push_printable(out: &mut String, line: &str) {
     for character in line.chars() {
         match character {
             '\t' => out.push('\t'),
-            control if control.is_control() => out.extend(control.escape_default()),
+            control if control.is_control() || is_layout(control) => {
+                out.extend(control.escape_default());
+            }
             plain => out.push(plain),
         }
     }
+}
+
+/// Characters that end a line or change the direction of text, so that a line reads as another one.
+fn is_layout(character: char) -> bool {
+    matches!(
+        character,
+        '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{061c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
 }
 
 /// The line as text that cannot forge another log line or drive a terminal.
@@ -401,6 +411,9 @@ mod tests {
             "a\tb\\u{1b}[31m\\rc"
         );
         assert_eq!(printable(b"abc", true, &none), "abc … [cut]");
+        let turned = "a\u{202e}b\u{2066}c\u{2028}d\u{85}e\u{e9}";
+        let shown = printable(turned.as_bytes(), false, &none);
+        assert_eq!(shown, "a\\u{202e}b\\u{2066}c\\u{2028}d\\u{85}e\u{e9}");
         assert_eq!(printable(&[0xff], false, &none), "\u{fffd}");
     }
 
@@ -466,5 +479,37 @@ mod tests {
         .await;
         let logged = 5000 - suppressed.get();
         assert!((u64::from(rate::BURST)..1000).contains(&logged), "{logged}");
+    }
+
+    #[tokio::test]
+    async fn the_last_lines_of_a_flood_are_kept_without_secrets_whatever_the_log_admits() {
+        let recent = Arc::new(RecentLines::default());
+        let redactor = Redactor::new(&[crate::secrets::Secret::new("hunter2")]);
+        let flood = format!("{}the reason: hunter2\x1b[31m\n", "line\n".repeat(5000));
+        Pump {
+            namespace: "n".parse().expect("valid"),
+            stream: Stream::Stdout,
+            reader: flood.as_bytes(),
+            limit: OutputLimit::new(IntCounter::new("c", "c").expect("valid"))
+                .hiding(redactor)
+                .keeping(Arc::clone(&recent), None),
+            addressed: false,
+        }
+        .log()
+        .await;
+        let kept = recent.after(0);
+        let last = kept.last().expect("kept lines");
+        assert_eq!(
+            (last.number, &*last.text),
+            (5001, "the reason: [redacted]\\u{1b}[31m")
+        );
+        assert_eq!(kept.len(), 500);
+        // The same holds for a traceback behind them.
+        let limit = OutputLimit::new(IntCounter::new("c", "c").expect("valid"));
+        let limit = limit.keeping(Arc::clone(&recent), None);
+        let text = format!("{}KeyError", "  frame\n".repeat(3 * rate::BURST as usize));
+        loggable(&"n".parse().expect("valid"), &text, &limit);
+        let kept = recent.after(0);
+        assert_eq!(kept.last().map(|line| &*line.text), Some("KeyError"));
     }
 }

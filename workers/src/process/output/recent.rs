@@ -1,5 +1,6 @@
-//! What the processes of one server printed lately, for operators who look at it: a bounded number of lines, each as the
-//! log has it.
+//! The last lines that the processes of one server printed, for operators who look at them: bounded in number and size, and
+//! shown as the log shows lines. The rate of the log does not hold here: the last lines of a flood are those that explain it.
+//! A line is kept as it was read and made fit to be shown when it is, so that a flood costs no search for secrets.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -8,7 +9,8 @@ use std::time::SystemTime;
 
 use tokio::sync::watch;
 
-use super::Stream;
+use super::redact::Redactor;
+use super::{Stream, printable};
 use crate::names::NamespaceName;
 
 /// Lines that are kept of one server …
@@ -39,9 +41,59 @@ pub struct RecentLines {
     newest: watch::Sender<u64>,
 }
 
+/// A line as it is kept.
+#[derive(Clone)]
+struct KeptLine {
+    number: u64,
+    at: SystemTime,
+    pid: Option<u32>,
+    stream: Stream,
+    text: KeptText,
+}
+
+#[derive(Clone)]
+enum KeptText {
+    /// Fit to be shown.
+    Shown(Arc<str>),
+    /// As it was read, with the secrets that may be in it.
+    Read {
+        bytes: Arc<[u8]>,
+        cut: bool,
+        redactor: Arc<Redactor>,
+    },
+}
+
+impl KeptText {
+    fn len(&self) -> usize {
+        match self {
+            Self::Shown(text) => text.len(),
+            Self::Read { bytes, .. } => bytes.len(),
+        }
+    }
+}
+
+impl KeptLine {
+    fn shown(self) -> RecentLine {
+        RecentLine {
+            number: self.number,
+            at: self.at,
+            pid: self.pid,
+            stream: self.stream,
+            text: match self.text {
+                KeptText::Shown(text) => text,
+                KeptText::Read {
+                    bytes,
+                    cut,
+                    redactor,
+                } => printable(&bytes, cut, &redactor).into(),
+            },
+        }
+    }
+}
+
 #[derive(Default)]
 struct Kept {
-    lines: VecDeque<RecentLine>,
+    lines: VecDeque<KeptLine>,
     bytes: usize,
     last: u64,
 }
@@ -59,10 +111,13 @@ impl RecentLines {
     /// The lines that are kept of those after this number, oldest first. A number that no line has had yet is one of a
     /// count that began before this one: then all lines are new.
     pub fn after(&self, number: u64) -> Vec<RecentLine> {
-        let kept = self.lock();
-        let after = if number > kept.last { 0 } else { number };
-        let new = kept.lines.iter().filter(|line| line.number > after);
-        new.cloned().collect()
+        let new: Vec<_> = {
+            let kept = self.lock();
+            let after = if number > kept.last { 0 } else { number };
+            let new = kept.lines.iter().filter(|line| line.number > after);
+            new.cloned().collect()
+        };
+        new.into_iter().map(KeptLine::shown).collect()
     }
 
     /// The number of the newest line, now and whenever a line comes. 0: there has been none.
@@ -70,18 +125,40 @@ impl RecentLines {
         self.newest.subscribe()
     }
 
+    /// Keeps a line that is fit to be shown.
     pub(crate) fn keep(&self, pid: Option<u32>, stream: Stream, text: &str) {
+        self.push(pid, stream, KeptText::Shown(text.into()));
+    }
+
+    /// Keeps a line as it was read.
+    pub(super) fn keep_read(
+        &self,
+        pid: Option<u32>,
+        stream: Stream,
+        (bytes, cut): (&[u8], bool),
+        redactor: &Arc<Redactor>,
+    ) {
+        let (bytes, redactor) = (bytes.into(), Arc::clone(redactor));
+        let text = KeptText::Read {
+            bytes,
+            cut,
+            redactor,
+        };
+        self.push(pid, stream, text);
+    }
+
+    fn push(&self, pid: Option<u32>, stream: Stream, text: KeptText) {
         let number = {
             let mut kept = self.lock();
             kept.last += 1;
-            let line = RecentLine {
+            kept.bytes += text.len();
+            let line = KeptLine {
                 number: kept.last,
                 at: SystemTime::now(),
                 pid,
                 stream,
-                text: text.into(),
+                text,
             };
-            kept.bytes += text.len();
             kept.lines.push_back(line);
             while kept.lines.len() > LINES_MAX || kept.bytes > BYTES_MAX {
                 let Some(oldest) = kept.lines.pop_front() else {
