@@ -1,6 +1,6 @@
 //! The secrets that the functions and servers of a namespace know: hidden in answers that go through a chat (SCR-14).
 //!
-//! Only exact copies are found. A tool that encodes a secret before it answers cannot be helped from here.
+//! Exact copies are found, and copies as Python's `repr` and JSON write them. A tool that encodes a secret before it answers cannot be helped from here.
 
 use std::sync::Arc;
 

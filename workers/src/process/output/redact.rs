@@ -1,6 +1,9 @@
 //! Secrets that a child prints: found in a line and hidden before the line is logged.
 //!
-//! Only exact copies are found. A child that encodes a secret before it prints it cannot be helped from here.
+//! Exact copies are found, and copies as Python's `repr` and JSON write them. A child that encodes a secret in another way
+//! before it prints it cannot be helped from here.
+
+use std::fmt::Write as _;
 
 use memchr::memmem::Finder;
 
@@ -25,19 +28,28 @@ impl Redactor {
     pub(crate) fn new<'a>(secrets: impl IntoIterator<Item = &'a Secret>) -> Self {
         let mut needles = Vec::new();
         for secret in secrets {
-            let whole = secret.expose().trim_matches(['\r', '\n']);
+            let value = secret.expose();
+            let whole = value.trim_matches(['\r', '\n']);
             if whole.contains('\n') {
                 let parts = whole.lines().map(str::trim);
-                needles.extend(parts.filter(|part| part.len() >= PART_MIN));
+                for part in parts.filter(|part| part.len() >= PART_MIN) {
+                    push_forms(&mut needles, part);
+                    needles.push(part.to_owned());
+                }
+                // Written in one line.
+                push_forms(&mut needles, whole);
             } else if whole.len() >= SECRET_MIN {
-                needles.push(whole);
+                push_forms(&mut needles, whole);
+                needles.push(whole.to_owned());
             }
         }
         needles.sort_unstable_by(|one, other| other.len().cmp(&one.len()).then(one.cmp(other)));
         needles.dedup();
         let needles = needles.into_iter();
         Self {
-            needles: needles.map(|text| Finder::new(text).into_owned()).collect(),
+            needles: needles
+                .map(|text| Finder::new(&text).into_owned())
+                .collect(),
         }
     }
 
@@ -74,6 +86,58 @@ impl Redactor {
             .iter()
             .fold(line, |line, needle| hide_one(line, needle, cut))
     }
+}
+
+/// The value as texts in quotes hold it, where that is another text: JSON, JSON in ASCII, and the two forms of Python's
+/// `repr`, of which the one in double quotes leaves single quotes alone.
+fn push_forms(needles: &mut Vec<String>, value: &str) {
+    let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && !b"\"'\\".contains(&byte);
+    if value.bytes().all(is_plain) {
+        return;
+    }
+    let json = serde_json::Value::String(value.to_owned()).to_string();
+    let json = json[1..json.len() - 1].to_owned();
+    let forms = [
+        json_in_ascii(&json),
+        json,
+        repr(value, true),
+        repr(value, false),
+    ];
+    needles.extend(forms.into_iter().filter(|form| form != value));
+}
+
+/// JSON as `json.dumps` writes it: every character beyond ASCII is escaped.
+fn json_in_ascii(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for character in json.chars() {
+        match character {
+            ' '..='~' => text.push(character),
+            other => {
+                for unit in other.encode_utf16(&mut [0; 2]) {
+                    let _ = write!(text, "\\u{unit:04x}");
+                }
+            }
+        }
+    }
+    text
+}
+
+fn repr(value: &str, in_single_quotes: bool) -> String {
+    let mut text = String::with_capacity(value.len());
+    for character in value.chars() {
+        match character {
+            '\\' => text.push_str("\\\\"),
+            '\'' if in_single_quotes => text.push_str("\\'"),
+            '\n' => text.push_str("\\n"),
+            '\r' => text.push_str("\\r"),
+            '\t' => text.push_str("\\t"),
+            other if other.is_control() || other == '\u{a0}' => {
+                let _ = write!(text, "\\x{:02x}", u32::from(other));
+            }
+            other => text.push(other),
+        }
+    }
+    text
 }
 
 fn hide_one(line: Vec<u8>, needle: &Finder<'_>, cut: bool) -> Vec<u8> {
@@ -137,6 +201,30 @@ mod tests {
         for line in key.lines().filter(|line| *line != "abc") {
             assert_eq!(hidden(&[key], line, false), "[redacted]");
         }
+    }
+
+    #[test]
+    fn a_value_is_hidden_as_python_and_json_write_it_in_quotes() {
+        let secret = "quo\"te\\back'tick\té😀";
+        for line in [
+            r#"KeyError: 'quo"te\\back\'tick\té😀'"#,
+            r#"KeyError: "x quo"te\\back'tick\té😀""#,
+            r#"{"a": "quo\"te\\back'tick\té😀"}"#,
+            r#"{"a": "quo\"te\\back'tick\t\u00e9\ud83d\ude00"}"#,
+        ] {
+            let shown = hidden(&[secret], line, false);
+            assert!(!shown.contains("back"), "{shown}");
+            assert!(shown.contains("[redacted]"), "{shown}");
+        }
+        // Values of several lines stand in one then, short lines of them too.
+        let key = "-----BEGIN KEY-----\nabc\nMIIEvQIBADANBg\n";
+        for line in [
+            r"ValueError: '-----BEGIN KEY-----\nabc\nMIIEvQIBADANBg\n'",
+            r#"{"k":"-----BEGIN KEY-----\nabc\nMIIEvQIBADANBg"}"#,
+        ] {
+            assert!(!hidden(&[key], line, false).contains("abc"), "{line}");
+        }
+        assert_eq!(Redactor::new(&[Secret::new("hunter2")]).needles.len(), 1);
     }
 
     #[test]
