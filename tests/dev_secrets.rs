@@ -82,6 +82,27 @@ async fn a_secret_that_an_agent_prepares_is_set_beside_a_dev_gateway_and_outlive
     assert_eq!(status(&manager).await, "ok");
     let file = json!({"namespace": "story", "filename": "length.py", "code": CODE});
     manager.call("write_tool", file).await.value();
+    // `check` of a path finds the kept key as the other commands do, whatever DATA_DIR is.
+    let story = data.join("tools/story");
+    fs::write(
+        story.join("tooldock.yaml"),
+        "secrets: [STORY_KEY, ABSENT]\n",
+    )
+    .unwrap();
+    let elsewhere = folder.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    for data_dir in [&data, &elsewhere] {
+        for checked in [&data, &story] {
+            let checked = tooldock(data_dir, &["check", checked.to_str().unwrap()], "");
+            let said = [&checked.stdout[..], &checked.stderr[..]].concat();
+            let said = String::from_utf8(said).unwrap();
+            assert!(
+                said.contains("ABSENT") && !said.contains("STORY_KEY"),
+                "{said}"
+            );
+        }
+    }
+    fs::remove_file(story.join("tooldock.yaml")).unwrap();
     manager.call("reload_core", json!({})).await.value();
     let trial = json!({"namespace": "story", "tool_name": "length", "input": {}});
     let tried = manager.call("test_tool", trial.clone()).await.value();

@@ -12,7 +12,7 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::precedence;
 use tooldock_workers::remote::RemoteServerConfig;
 use tooldock_workers::scan::{self, PythonCheck};
-use tooldock_workers::secrets::{SecretSource as _, SecretStore, Secrets};
+use tooldock_workers::secrets::{Protection, SecretSource as _, SecretStore, Secrets};
 use tooldock_workers::yaml::{self, Value};
 
 use crate::config::{Config, Effective, ListenerConfig, NamespaceRule};
@@ -142,12 +142,17 @@ pub(crate) fn whole(effective: &Effective) -> Checked {
 pub(crate) fn part(effective: &Effective, target: &Target) -> Checked {
     let namespaces = &effective.config.namespaces;
     match target {
-        Target::Servers(file) => external::check_file(file, namespaces, &secrets(effective).0),
+        Target::Servers(file) => {
+            // `DATA/external/config.yaml` is of that data directory.
+            let data = folder_in(file.parent().unwrap_or(file), "external");
+            external::check_file(file, namespaces, &secrets(effective, data).0)
+        }
         Target::Namespace(folder) => folder_part(effective, folder, None),
         Target::Python(folder, file) => folder_part(effective, folder, Some(file)),
         Target::DataDir(data) => {
             let mut checked = servers(effective);
-            let folders = scan::check(&data.join("tools"), namespaces, &secrets(effective).0);
+            let secrets = secrets(effective, Some(data)).0;
+            let folders = scan::check(&data.join("tools"), namespaces, &secrets);
             checked.findings.extend(folders);
             checked
         }
@@ -157,16 +162,15 @@ pub(crate) fn part(effective: &Effective, target: &Target) -> Checked {
 /// Findings about the folder of a namespace, or about a single Python file of the folder.
 fn folder_part(effective: &Effective, folder: &Path, file: Option<&str>) -> Checked {
     // `DATA/tools/NAME` is of that data directory, whatever the configuration says.
-    let tools = folder
-        .parent()
-        .filter(|parent| parent.file_name().is_some_and(|it| it == "tools"));
+    let data = folder.parent().and_then(|tools| folder_in(tools, "tools"));
     let python = PythonCheck {
         workers: &effective.config.workers,
-        data_dir: tools.and_then(Path::parent).unwrap_or(&effective.data_dir),
+        data_dir: data.unwrap_or(&effective.data_dir),
         only: file,
     };
     let namespaces = &effective.config.namespaces;
-    let mut findings = scan::check_folder(folder, namespaces, &secrets(effective).0, &python);
+    let secrets = secrets(effective, data).0;
+    let mut findings = scan::check_folder(folder, namespaces, &secrets, &python);
     if let Some(file) = file {
         let file = folder.join(file).display().to_string();
         findings.retain(|it| it.place.starts_with(&file));
@@ -175,6 +179,12 @@ fn folder_part(effective: &Effective, folder: &Path, file: Option<&str>) -> Chec
         findings,
         ..Checked::default()
     }
+}
+
+/// The data directory of a folder in it, where the folder is called so.
+fn folder_in<'a>(folder: &'a Path, name: &str) -> Option<&'a Path> {
+    let is_it = folder.file_name().is_some_and(|it| it == name);
+    folder.parent().filter(|_| is_it)
 }
 
 /// Findings as annotations of GitHub Actions, a line each.
@@ -208,7 +218,7 @@ pub(crate) fn annotations(checked: &Checked) -> String {
 
 /// What is said of external servers, in the configuration and in the data directory.
 pub(crate) fn servers(effective: &Effective) -> Checked {
-    let (secrets, unreadable) = secrets(effective);
+    let (secrets, unreadable) = secrets(effective, None);
     let config = &effective.config;
     let mut claims = precedence::configured(&config.upstreams, &config.toolman);
     claims.extend(scan::claims(&effective.data_dir.join("tools")));
@@ -245,20 +255,28 @@ fn aggregates(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// The secrets that the gateway would have, and what is wrong with the store.
-fn secrets(effective: &Effective) -> (Secrets, Option<Finding>) {
-    let store = SecretStore::new(&effective.data_dir, effective.secrets.protection());
-    match store.read() {
+/// The secrets that the gateway would have, and what is wrong with the store. A data directory `beside` the checked folder
+/// that holds secrets goes before the configuration's, and a key that `--dev` has kept there opens it.
+fn secrets(effective: &Effective, beside: Option<&Path>) -> (Secrets, Option<Finding>) {
+    let holds = |data: &&Path| SecretStore::new(data, Protection::Unset).has_values();
+    let data = beside.filter(holds).unwrap_or(&effective.data_dir);
+    let mut settings = effective.secrets.clone();
+    let found = |message, is_error| {
+        let place = "secrets".to_owned();
+        let finding = Finding {
+            place,
+            message,
+            is_error,
+        };
+        (Secrets::default(), Some(finding))
+    };
+    if let Err(error) = settings.find_dev_key(data) {
+        return found(error.to_string(), true);
+    }
+    match SecretStore::new(data, settings.protection()).read() {
         Ok(secrets) => (secrets, None),
-        Err(error) => {
-            let finding = Finding {
-                place: "secrets".to_owned(),
-                message: error.to_string(),
-                // `serve` is likely started with the key, where `check` may have none.
-                is_error: effective.secrets.key.is_some(),
-            };
-            (Secrets::default(), Some(finding))
-        }
+        // `serve` is likely started with the key, where `check` may have none.
+        Err(error) => found(error.to_string(), settings.key.is_some()),
     }
 }
 

@@ -38,7 +38,7 @@ impl Target {
             let has = |name: &str| real.join(name).exists();
             return if has("tools") || has("external") || has("config.yaml") {
                 Ok(Self::DataDir(real))
-            } else if has(MANIFEST_FILE) || has_python(&real) {
+            } else if has(MANIFEST_FILE) || has_python(&real) || is_in_tools(&real) {
                 Ok(Self::Namespace(real))
             } else {
                 Err(said(
@@ -70,6 +70,12 @@ impl Target {
             )),
         }
     }
+}
+
+/// Whether a folder stands where folders of namespaces do, in a directory called `tools`.
+fn is_in_tools(folder: &Path) -> bool {
+    let tools = folder.parent().and_then(Path::file_name);
+    tools.is_some_and(|it| it == "tools")
 }
 
 /// Whether a Python file is in a folder.
@@ -136,6 +142,10 @@ mod tests {
         let namespace = Ok(Target::Namespace(at("data/tools/github")));
         assert_eq!(target("data/tools/github/tooldock.yaml"), namespace);
         assert_eq!(target("data/tools/github"), namespace);
+        // Nothing is in it yet; its own sentence says so.
+        fs::create_dir(at("data/tools/emp")).expect("made");
+        let empty = Ok(Target::Namespace(at("data/tools/emp")));
+        assert_eq!(target("data/tools/emp"), empty);
         for (path, why) in [
             ("conf/tooldock.yaml", "check -c FILE"),
             ("other.yaml", "neither"),

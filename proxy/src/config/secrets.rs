@@ -34,7 +34,7 @@ impl SecretsSettings {
     /// # Errors
     ///
     /// The kept key cannot be used.
-    pub(super) fn find_dev_key(&mut self, data_dir: &Path) -> Result<(), ConfigError> {
+    pub(crate) fn find_dev_key(&mut self, data_dir: &Path) -> Result<(), ConfigError> {
         if self.key.is_none() && !self.allow_insecure {
             let found = dev::found_secrets_key(data_dir);
             self.key = found.map_err(|error| ConfigError::variable(KEY, format!("{error:#}")))?;
