@@ -27,7 +27,7 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use prometheus::{Encoder, TextEncoder};
 use tooldock_filters::{
-    Admission, Admitted, Asked, ErrorShape, Fields, ListenerRules, Permit, Reason, Rejection,
+    Admission, Admitted, Asked, Auth, ErrorShape, Fields, ListenerRules, Permit, Reason, Rejection,
     RouteId, Verdict, lists_any_type,
 };
 use tooldock_upstream::profile::Profile;
@@ -86,6 +86,14 @@ pub(crate) struct Rules {
     pub(crate) write_timeout: Duration,
     /// Seconds a connection may idle between requests; `None` closes after each answer.
     pub(crate) keepalive: Option<u64>,
+}
+
+impl Rules {
+    /// Whether a listener admits requests without a credential.
+    pub(crate) fn admits_anonymous(&self) -> bool {
+        let mut listeners = self.listeners.iter();
+        listeners.any(|listener| matches!(listener.rules.auth, Auth::None | Auth::Optional))
+    }
 }
 
 /// The gateway: everything a request needs, shared by all of them.

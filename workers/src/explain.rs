@@ -70,7 +70,8 @@ pub struct KnownPrincipal {
     /// The id of the API key, which tells apart keys with one name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
-    /// active, or the reason why the credential does not count: expired or revoked.
+    /// active, or the reason why the credential does not count: expired, revoked, or, of requests without a credential, not
+    /// admitted by any listener.
     pub state: String,
 }
 

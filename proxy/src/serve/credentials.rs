@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use tooldock_upstream::Credentials;
 use tooldock_workers::explain::{Credential, KnownPrincipal, Principals};
 use tooldock_workers::keys::{self, ApiKey, KeyId, KeyState, KeyTables};
+use tooldock_workers::names::ANONYMOUS;
 
 use crate::gateway::Rules;
 
@@ -59,10 +60,13 @@ impl Credentials for Known {
             let known = self.principals().in_words();
             format!("No token, certificate or API key belongs to {shown:?}. The principals there are: {known}.")
         })?;
+        let is_shut_out = who == ANONYMOUS && !rules.admits_anonymous();
         Ok(Credential {
             principal: Arc::clone(principal.name()),
             named: format!("the credential of {}", principal.name()),
-            ended: None,
+            ended: is_shut_out.then(|| {
+                format!("{ANONYMOUS} does not count: no listener admits requests without a credential (auth: none)")
+            }),
             patterns,
             namespaces: Arc::clone(principal.namespaces()),
             grant: principal.grant().cloned(),
@@ -77,7 +81,10 @@ impl Credentials for Known {
             name: name.to_owned(),
             credential: credential.to_owned(),
             key_id: None,
-            state: KeyState::Active.as_str().to_owned(),
+            state: match name == ANONYMOUS && !rules.admits_anonymous() {
+                true => "not admitted by any listener".to_owned(),
+                false => KeyState::Active.as_str().to_owned(),
+            },
         });
         let table = self.keys.load();
         let now = SystemTime::now();
