@@ -492,6 +492,31 @@ async fn explain_names_the_rule_that_refuses_and_is_right_about_every_tool() {
         told.contains("REFUSES  principals of the namespace"),
         "{told}"
     );
+    // No listener has `auth: none`.
+    let (_, told) = explain(&["--as", "anonymous"]);
+    assert!(
+        told.contains("anonymous (the credential of anonymous) may not use work")
+            && told.contains("REFUSES  credential: anonymous does not count"),
+        "{told}"
+    );
+    let ask = |variables: &[(&str, &str)]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tooldock"))
+            .args(["explain", "-c", config.to_str().unwrap()])
+            .env_clear()
+            .env("DATA_DIR", gateway.data_dir())
+            .env("MANAGER_INTERNAL_TOKEN", MANAGER_TOKEN)
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap();
+        String::from_utf8([&output.stdout[..], &output.stderr[..]].concat()).unwrap()
+    };
+    let listed = ask(&[("BEARER_TOKEN", TOKEN)]);
+    assert!(
+        listed.contains("anonymous  (none, not admitted by any listener)"),
+        "{listed}"
+    );
+    let told = ask(&[]);
+    assert!(told.contains("BEARER_TOKEN is not set"), "{told}");
     let (code, told) = explain(&["--as", "nobody"]);
     assert_eq!(code, Some(1));
     assert!(

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -135,6 +136,17 @@ async fn dev_keeps_its_token_from_one_start_to_the_next() {
             200
         );
         tokens.push(token);
+        // A command beside the gateway finds both tokens.
+        let core = gateway.url("");
+        let explained = Command::new(env!("CARGO_BIN_EXE_tooldock"))
+            .args(["explain", "--core", &core])
+            .env_clear()
+            .env("DATA_DIR", &data)
+            .output()
+            .unwrap();
+        assert!(explained.status.success(), "{explained:?}");
+        let listed = String::from_utf8(explained.stdout).unwrap();
+        assert!(listed.contains("bearer  (BEARER_TOKEN)"), "{listed}");
         gateway.signal(Signal::TERM);
         gateway.ended().await;
     }

@@ -112,8 +112,34 @@ pub(crate) fn kept_secrets_key(data_dir: &Path) -> anyhow::Result<Secret> {
 ///
 /// As for [`kept_secrets_key`].
 pub(crate) fn found_secrets_key(data_dir: &Path) -> anyhow::Result<Option<Secret>> {
-    match data_dir.join(SECRETS_KEY_FILE).symlink_metadata() {
-        Ok(_) => kept_secrets_key(data_dir).map(Some),
+    found(data_dir, SECRETS_KEY_FILE, kept_secrets_key)
+}
+
+/// The bearer token that a run of `--dev` on this data directory has kept, if there was one.
+///
+/// # Errors
+///
+/// As for [`kept_token`].
+pub(crate) fn found_token(data_dir: &Path) -> anyhow::Result<Option<Secret>> {
+    found(data_dir, TOKEN_FILE, kept_token)
+}
+
+/// The token of the manager that a run of `--dev` on this data directory has kept, if there was one.
+///
+/// # Errors
+///
+/// As for [`kept_token`].
+pub(crate) fn found_manager_token(data_dir: &Path) -> anyhow::Result<Option<Secret>> {
+    found(data_dir, MANAGER_TOKEN_FILE, kept_manager_token)
+}
+
+fn found(
+    data_dir: &Path,
+    file: &str,
+    kept: fn(&Path) -> anyhow::Result<Secret>,
+) -> anyhow::Result<Option<Secret>> {
+    match data_dir.join(file).symlink_metadata() {
+        Ok(_) => kept(data_dir).map(Some),
         Err(_) => Ok(None),
     }
 }

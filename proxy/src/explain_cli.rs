@@ -1,7 +1,6 @@
 //! `tooldock explain`: rights of a principal in a namespace and the rules behind them, or the list of principals, asked of
 //! the running gateway.
 
-use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 
@@ -10,15 +9,16 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tooldock_upstream::management::core::{CoreLink as _, CoreRequest};
 use tooldock_workers::explain::{Explanation, Principals, Question};
+use tooldock_workers::process::output::printable_text;
 
 use crate::cli::ExplainArgs;
 use crate::config::{self, CoreUrl, Effective, ListenAddress, ProfileName};
 use crate::serve::CoreOverHttp;
-use crate::{print, refuse};
+use crate::{dev, print, refuse};
 
 /// Asks the gateway that this configuration describes.
 pub(crate) fn run(arguments: ExplainArgs) -> ExitCode {
-    let (effective, url) = match prepared(&arguments) {
+    let asker = match prepared(&arguments) {
         Ok(prepared) => prepared,
         Err(reason) => return refuse(reason),
     };
@@ -29,19 +29,19 @@ pub(crate) fn run(arguments: ExplainArgs) -> ExitCode {
                 namespace,
                 tool: arguments.tool,
             };
-            let asked = asked::<Explanation>(&effective, url, &question);
+            let asked = asked::<Explanation>(&asker, &question);
             asked.map(|answer| shown(&answer, told, arguments.json))
         }
         // clap wants both or neither.
         _ => {
-            let asked = asked::<Principals>(&effective, url, &json!({}));
+            let asked = asked::<Principals>(&asker, &json!({}));
             asked.map(|answer| shown(&answer, listed, arguments.json))
         }
     };
     match answer {
         Ok(text) => print(&text),
         Err(reason) => {
-            eprintln!("tooldock: {reason}");
+            eprintln!("tooldock: {}", printable_text(&reason));
             ExitCode::FAILURE
         }
     }
@@ -50,29 +50,63 @@ pub(crate) fn run(arguments: ExplainArgs) -> ExitCode {
 fn shown<T: Serialize>(answer: &T, for_people: impl Fn(&T) -> String, as_json: bool) -> String {
     match as_json {
         // A structure of texts is always JSON.
-        true => serde_json::to_string_pretty(answer).unwrap_or_default() + "\n",
+        true => json_text(&serde_json::to_string_pretty(answer).unwrap_or_default()) + "\n",
         false => for_people(answer),
     }
 }
 
+/// JSON without characters that drive a terminal: JSON escapes only some of them.
+fn json_text(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for character in json.chars() {
+        let shown = printable_text(character.encode_utf8(&mut [0; 4]));
+        match character == '\n' || shown.chars().eq([character]) {
+            true => text.push(character),
+            false => {
+                for unit in character.encode_utf16(&mut [0; 2]) {
+                    text.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+        }
+    }
+    text
+}
+
 /// The configuration with its tokens, and where its gateway is.
-fn prepared(arguments: &ExplainArgs) -> Result<(Effective, CoreUrl), String> {
+struct Asker {
+    effective: Effective,
+    url: CoreUrl,
+    /// Whether BEARER_TOKEN or its file is set.
+    is_set: bool,
+}
+
+fn prepared(arguments: &ExplainArgs) -> Result<Asker, String> {
     let mut effective = config::load_for_command(arguments.config.as_deref(), None)?;
-    if effective.generated.bearer {
-        // The running gateway made another token, or asks for none.
-        effective.bearer = None;
+    let data = effective.data_dir.clone();
+    let found = |token: anyhow::Result<_>| token.map_err(|error| format!("{error:#}"));
+    let is_set = effective.bearer.is_some();
+    if !is_set {
+        effective.bearer = found(dev::found_token(&data))?;
     }
     if effective.generated.manager {
-        return Err(
-            "MANAGER_INTERNAL_TOKEN: not set, nor is MANAGER_INTERNAL_TOKEN_FILE; explain shows it to the running gateway, which needs the same one"
-                .into(),
-        );
+        let kept = found(dev::found_manager_token(&data))?.ok_or_else(|| {
+            format!(
+                "MANAGER_INTERNAL_TOKEN: not set, nor is MANAGER_INTERNAL_TOKEN_FILE, and {} has no token of serve --dev; \
+                 explain shows it to the running gateway, which needs the same one",
+                data.display()
+            )
+        })?;
+        effective.keep_manager(kept);
     }
     let url = match &arguments.core {
         Some(url) => url.parse().map_err(|error| format!("--core: {error}"))?,
         None => core_of(&effective)?,
     };
-    Ok((effective, url))
+    Ok(Asker {
+        effective,
+        url,
+        is_set,
+    })
 }
 
 /// Where the core of a configuration listens, or what `CORE_URL` says.
@@ -107,17 +141,13 @@ fn reachable(address: SocketAddr) -> CoreUrl {
     CoreUrl { host, port }
 }
 
-fn asked<T: DeserializeOwned>(
-    effective: &Effective,
-    url: CoreUrl,
-    question: &impl Serialize,
-) -> Result<T, String> {
+fn asked<T: DeserializeOwned>(asker: &Asker, question: &impl Serialize) -> Result<T, String> {
     let question = serde_json::to_vec(question).map_err(|error| error.to_string())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    let core = CoreOverHttp::at(effective, url);
+    let core = CoreOverHttp::at(&asker.effective, asker.url.clone());
     let request = CoreRequest::Explain {
         question: question.into(),
     };
@@ -127,16 +157,36 @@ fn asked<T: DeserializeOwned>(
     if !answer.status.is_success() {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let detail = body["detail"].as_str().unwrap_or("no reason is given");
-        return Err(format!("{detail} ({})", answer.status));
+        let hint = match (answer.status.as_u16(), asker.is_set) {
+            (401, false) => {
+                " BEARER_TOKEN is not set, nor is BEARER_TOKEN_FILE: set one of them to the token of the running gateway."
+            }
+            (401, true) => {
+                " BEARER_TOKEN, or what its file holds, is not the token of the running gateway."
+            }
+            _ => "",
+        };
+        return Err(format!("{detail} ({}).{hint}", answer.status));
     }
     serde_json::from_slice(&answer.body).map_err(|error| {
         format!("the gateway's answer is not understood ({error}): it is of another version")
     })
 }
 
+/// Lines for a terminal. Names and rules come from tools, clients and configurations: none drives the terminal.
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    fn push(&mut self, line: impl AsRef<str>) {
+        self.0.push_str(&printable_text(line.as_ref()));
+        self.0.push('\n');
+    }
+}
+
 /// The principals for people, one in each line.
 fn listed(answer: &Principals) -> String {
-    let mut text = String::new();
+    let mut lines = Lines::default();
     for principal in &answer.principals {
         let id = principal.key_id.as_deref();
         let id = id.map(|id| format!(" {id}")).unwrap_or_default();
@@ -144,58 +194,54 @@ fn listed(answer: &Principals) -> String {
             "active" => String::new(),
             state => format!(", {state}"),
         };
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
+        lines.push(format!(
             "{}  ({}{id}{state})",
             principal.name, principal.credential
-        );
+        ));
     }
     if answer.left_out > 0 {
-        let _ = writeln!(text, "and {} more", answer.left_out);
+        lines.push(format!("and {} more", answer.left_out));
     }
-    text
+    lines.0
 }
 
 /// The answer for people.
 fn told(answer: &Explanation) -> String {
-    let mut text = String::new();
+    let mut lines = Lines::default();
     let may = if answer.allowed { "may" } else { "may not" };
     let what = match &answer.tool {
         Some(tool) => format!("call {tool} in"),
         None => "use".to_owned(),
     };
-    // Writing to a string cannot fail.
-    let _ = writeln!(
-        text,
+    lines.push(format!(
         "{} ({}) {may} {what} {}:",
         answer.principal, answer.credential, answer.namespace
-    );
+    ));
     for rule in &answer.rules {
         let word = if rule.allows { "allows " } else { "REFUSES" };
-        let _ = writeln!(text, "  {word}  {}: {}", rule.rule, rule.says);
+        lines.push(format!("  {word}  {}: {}", rule.rule, rule.says));
     }
     if !answer.tools.is_empty() {
-        let _ = writeln!(text, "Tools:");
+        lines.push("Tools:");
     }
     for tool in &answer.tools {
-        let _ = match &tool.refused_by {
-            None => writeln!(text, "  allowed  {}", tool.name),
-            Some(rule) => writeln!(text, "  refused  {} ({rule})", tool.name),
-        };
+        lines.push(match &tool.refused_by {
+            None => format!("  allowed  {}", tool.name),
+            Some(rule) => format!("  refused  {} ({rule})", tool.name),
+        });
     }
     if answer.left_out > 0 {
-        let _ = writeln!(text, "  and {} more", answer.left_out);
+        lines.push(format!("  and {} more", answer.left_out));
     }
     for note in &answer.notes {
-        let _ = writeln!(text, "Note: {note}.");
+        lines.push(format!("Note: {note}."));
     }
-    text
+    lines.0
 }
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::explain::{Rule, ToolAccess};
+    use tooldock_workers::explain::{KnownPrincipal, Rule, ToolAccess};
 
     use super::*;
 
@@ -243,6 +289,50 @@ mod tests {
         assert_eq!(
             told(&all),
             "key:ci (API key abc) may use work:\nTools:\n  allowed  list\n  and 3 more\n"
+        );
+    }
+
+    #[test]
+    fn names_and_rules_cannot_drive_the_terminal() {
+        let evil = "a\u{1b}[2J\nb\u{202e}c\u{2028}d";
+        let shown = "a\\u{1b}[2J\\nb\\u{202e}c\\u{2028}d";
+        let answer = Explanation {
+            principal: evil.into(),
+            credential: "token".into(),
+            namespace: "work".into(),
+            tool: None,
+            allowed: true,
+            rules: vec![Rule {
+                rule: "scopes".into(),
+                allows: true,
+                says: evil.into(),
+            }],
+            tools: vec![ToolAccess {
+                name: evil.into(),
+                allowed: true,
+                refused_by: None,
+            }],
+            left_out: 0,
+            notes: vec![evil.into()],
+        };
+        assert_eq!(
+            told(&answer),
+            format!(
+                "{shown} (token) may use work:\n  allows   scopes: {shown}\nTools:\n  allowed  {shown}\nNote: {shown}.\n"
+            )
+        );
+        let json = super::shown(&evil, |_| String::new(), true);
+        assert!(!json.contains(['\u{1b}', '\u{202e}', '\u{2028}']), "{json}");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), evil);
+        let principal = KnownPrincipal {
+            name: evil.into(),
+            credential: "token".into(),
+            key_id: None,
+            state: "active".into(),
+        };
+        assert_eq!(
+            listed(&Principals::new(vec![principal])),
+            format!("{shown}  (token)\n")
         );
     }
 
