@@ -181,7 +181,7 @@ fn story(repository: &str) -> Vec<Row> {
             "read_output",
             json!({"namespace": "story", "lines": 501}),
             "refused",
-            "1..500",
+            "from 1 to 500",
         ),
         (
             "add_server",

@@ -31,12 +31,14 @@ pub struct Template(String);
 /// Why a template has no value. Names the variable, never a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoValue {
-    #[error("${{{0}}} is set neither in the gateway's environment nor in the secrets store")]
+    #[error(
+        "${{{0}}} is set neither in the gateway's environment nor in the secrets store; prepare_secret asks for it, `tooldock secrets set` sets it"
+    )]
     Missing(String),
     #[error("${{{0}}} is the gateway's own and is not given away")]
     Own(String),
     #[error(
-        "${{{0}}} is not in the secrets store, and namespaces.env_allowed of the gateway's configuration does not name it"
+        "${{{0}}} is not in the secrets store, and namespaces.env_allowed of the gateway's configuration does not name it; prepare_secret asks for it, `tooldock secrets set` sets it"
     )]
     NotAllowed(String),
     #[error(

@@ -3,8 +3,7 @@
 
 use bytes::Bytes;
 use http::StatusCode;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json as value};
+use serde_json::{Map, Value, json as value};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tooldock_workers::names::NamespaceName;
@@ -19,19 +18,49 @@ use crate::reply::Reply;
 /// The most bytes of text in one answer. The oldest lines are left out.
 const BYTES_MAX: usize = 64 * 1024;
 
+/// Lines of an answer where the request names no number.
+const LINES: u64 = 50;
+/// The most lines of an answer.
+const LINES_MAX: u64 = 500;
+
 /// The body of a request.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct OutputWanted {
-    /// The namespace.
-    pub(crate) namespace: NamespaceName,
+#[derive(Debug, PartialEq, Eq)]
+struct OutputWanted {
+    namespace: NamespaceName,
     /// The most lines, from the newest back.
-    pub(crate) lines: usize,
+    lines: usize,
+}
+
+impl OutputWanted {
+    /// Reads a body. The error is a sentence about the wrong member.
+    fn read(body: &[u8]) -> Result<Self, &'static str> {
+        let members: Map<String, Value> = serde_json::from_slice(body)
+            .map_err(|_| "the body must be a JSON object with namespace and lines")?;
+        if members
+            .keys()
+            .any(|key| key != "namespace" && key != "lines")
+        {
+            return Err("the body has a member that is neither namespace nor lines");
+        }
+        let namespace = members.get("namespace").and_then(Value::as_str);
+        let namespace = namespace.and_then(|name| name.parse().ok());
+        let lines = match members.get("lines") {
+            None | Some(Value::Null) => Some(LINES),
+            Some(lines) => lines.as_u64(),
+        };
+        let lines = lines.filter(|lines| (1..=LINES_MAX).contains(lines));
+        Ok(Self {
+            namespace: namespace.ok_or("namespace must be the name of a namespace")?,
+            lines: lines
+                .and_then(|lines| usize::try_from(lines).ok())
+                .ok_or("lines must be a whole number from 1 to 500")?,
+        })
+    }
 }
 
 /// Answers with the last lines, oldest first.
 pub(crate) async fn output(core: &Core, body: Bytes) -> Reply {
-    let OutputWanted { namespace, lines } = match serde_json::from_slice(&body) {
+    let OutputWanted { namespace, lines } = match OutputWanted::read(&body) {
         Ok(wanted) => wanted,
         Err(error) => {
             let message = format!("The question is not understood: {error}");
@@ -40,7 +69,7 @@ pub(crate) async fn output(core: &Core, body: Bytes) -> Reply {
     };
     let Some(served) = core.registry.namespace(namespace.as_str()) else {
         let message = format!(
-            "The core serves no namespace {namespace}; after reload_core it does, if it can"
+            "The core serves no namespace {namespace}; list_namespaces shows those there are, and reload_core serves a new one"
         );
         return error::rest_plain(StatusCode::NOT_FOUND, "namespace_not_found", &message);
     };
@@ -52,7 +81,10 @@ pub(crate) async fn output(core: &Core, body: Bytes) -> Reply {
             UpstreamKind::Aggregate(_) => {
                 format!("{namespace} stands for several servers, which have their own output")
             }
-            _ => format!("{namespace} has no process that prints; /ready says why"),
+            UpstreamKind::Failed(_) => format!(
+                "{namespace} could not be loaded, and no process of it prints: reload_core says why, and so does test_tool"
+            ),
+            _ => format!("{namespace} has no tools, and no process that prints"),
         };
         return error::rest_plain(StatusCode::NOT_FOUND, "no_output", &message);
     };
@@ -81,4 +113,38 @@ pub(crate) fn line(line: &RecentLine) -> Value {
         "stream": line.stream.as_str(),
         "text": &*line.text,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_body_is_refused_in_words_and_the_number_of_lines_is_bounded() {
+        let lines = |body: &str| OutputWanted::read(body.as_bytes()).map(|wanted| wanted.lines);
+        for (body, read) in [
+            (r#"{"namespace":"a"}"#, 50),
+            (r#"{"namespace":"a","lines":null}"#, 50),
+            (r#"{"namespace":"a","lines":500}"#, 500),
+        ] {
+            assert_eq!(lines(body), Ok(read), "{body}");
+        }
+        for (body, why) in [
+            (r#"{"namespace":"a","lines":501}"#, "from 1 to 500"),
+            (r#"{"namespace":"a","lines":0}"#, "from 1 to 500"),
+            (r#"{"namespace":"a","lines":-1}"#, "from 1 to 500"),
+            (r#"{"namespace":"a","lines":"5"}"#, "from 1 to 500"),
+            (r#"{"lines":5}"#, "namespace must be"),
+            (r#"{"namespace":7}"#, "namespace must be"),
+            (
+                r#"{"namespace":"a","line":5}"#,
+                "neither namespace nor lines",
+            ),
+            ("[]", "JSON object"),
+            ("", "JSON object"),
+        ] {
+            let error = lines(body).expect_err(body);
+            assert!(error.contains(why), "{body}: {error}");
+        }
+    }
 }

@@ -1,22 +1,24 @@
 //! `read_output`: the last lines that the tools of a namespace printed.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Value, json};
 use tooldock_workers::effect::Effect;
 use tooldock_workers::error::CallError;
 
 use super::super::Management;
 use super::super::core::CoreRequest;
 use super::super::parameters::Namespace;
-use super::super::tool::{Hints, ManagementTool, Progress, invalid, written};
+use super::super::tool::{Hints, ManagementTool, Progress, written};
 
 /// Lines of an answer where the caller names no number.
-const LINES: usize = 50;
+const LINES: u64 = 50;
 /// The most lines of an answer.
-const LINES_MAX: usize = 500;
+const LINES_MAX: u64 = 500;
 
 /// Asks the core for lines.
 pub(in super::super) struct ReadOutput;
@@ -28,13 +30,52 @@ pub(in super::super) struct OutputOf {
     /// The namespace's name, as list_namespaces shows it.
     namespace: Namespace,
     /// The most lines, from the newest back: 1 to 500. Without it, 50.
-    #[serde(default = "lines")]
-    #[schemars(range(min = 1, max = 500))]
-    lines: usize,
+    #[serde(default)]
+    lines: LineCount,
 }
 
-fn lines() -> usize {
-    LINES
+/// The number of lines; `null` counts as absent.
+#[derive(Debug, PartialEq, Eq)]
+struct LineCount(u64);
+
+impl Default for LineCount {
+    fn default() -> Self {
+        Self(LINES)
+    }
+}
+
+impl<'de> Deserialize<'de> for LineCount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        if value.is_null() {
+            return Ok(Self::default());
+        }
+        let lines = value
+            .as_u64()
+            .filter(|lines| (1..=LINES_MAX).contains(lines));
+        let wrong = || D::Error::custom("must be a whole number from 1 to 500");
+        lines.map(Self).ok_or_else(wrong)
+    }
+}
+
+impl JsonSchema for LineCount {
+    fn schema_name() -> Cow<'static, str> {
+        "LineCount".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "integer", "minimum": 1, "maximum": LINES_MAX })
+    }
+}
+
+impl Serialize for LineCount {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(self.0)
+    }
 }
 
 /// The last lines of a namespace.
@@ -74,16 +115,35 @@ impl ManagementTool for ReadOutput {
         management: Arc<Management>,
         OutputOf {
             namespace: Namespace(namespace),
-            lines,
+            lines: LineCount(lines),
         }: OutputOf,
         _: Progress,
     ) -> Result<Output, CallError> {
-        if !(1..=LINES_MAX).contains(&lines) {
-            return Err(invalid(format!(
-                "lines: {lines} is not in 1..{LINES_MAX}. Nothing was changed"
-            )));
-        }
         let wanted = written(&json!({ "namespace": namespace, "lines": lines }))?;
         management.ask_core(CoreRequest::Output { wanted }).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::tool::read;
+    use super::*;
+
+    #[test]
+    fn the_number_of_lines_is_read_and_a_wrong_one_is_refused_in_words() {
+        let lines = |text: &str| {
+            let arguments = format!(r#"{{"namespace":"a"{text}}}"#);
+            let read = read::<OutputOf>(arguments.as_bytes());
+            read.map(|it| it.lines.0).map_err(|error| error.message)
+        };
+        assert_eq!(lines(""), Ok(LINES));
+        assert_eq!(lines(r#","lines":null"#), Ok(LINES));
+        assert_eq!(lines(r#","lines":500"#), Ok(LINES_MAX));
+        for wrong in ["0", "501", "-1", "1.5", r#""5""#, "[]", "true"] {
+            assert_eq!(
+                lines(&format!(r#","lines":{wrong}"#)),
+                Err("lines: must be a whole number from 1 to 500. Nothing was changed".to_owned())
+            );
+        }
     }
 }
