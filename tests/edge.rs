@@ -145,7 +145,9 @@ async fn the_host_of_the_public_url_is_answered_for() {
         ("localhost", 200),
         ("evil.example", 403),
     ] {
-        let request = format!("GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let request = format!(
+            "GET /namespaces HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
+        );
         let text = exchange(gateway.address, request.as_bytes()).await;
         let status: u16 = text.split(' ').nth(1).unwrap().parse().unwrap();
         assert_eq!(status, expected, "{host}");

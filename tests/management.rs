@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -132,6 +133,8 @@ fn tree(data: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
             } else if kind.is_dir() {
                 found.insert(path.clone(), Vec::new());
                 folders.push(path);
+            } else if kind.is_socket() {
+                found.insert(path, Vec::new());
             } else {
                 found.insert(path.clone(), fs::read(&path).unwrap());
             }
