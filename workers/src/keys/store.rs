@@ -61,6 +61,8 @@ struct State {
     makers: Option<KeyMakers>,
     /// Of the file that was read last, whether or not it could be used.
     seen: Option<Stamp>,
+    /// Of the file that could not be used, so that the log says it once.
+    unusable: Option<Stamp>,
     /// Whether the last uses could not be written, so that the log says it once.
     uses_unwritten: bool,
 }
@@ -102,6 +104,7 @@ impl KeyStore {
                 scopes: Arc::new(scopes),
                 makers: None,
                 seen: None,
+                unusable: None,
                 uses_unwritten: false,
             }),
             losses: watch::Sender::new(0),
@@ -313,11 +316,16 @@ impl KeyStore {
             Ok(())
         });
         match published {
-            Ok(()) => tracing::info!(
-                keys = self.tables.load().len(),
-                "{path}: API keys read again"
-            ),
+            Ok(()) => {
+                state.unusable = None;
+                tracing::info!(
+                    keys = self.tables.load().len(),
+                    "{path}: API keys read again"
+                );
+            }
+            Err(_) if state.unusable.is_some() && state.unusable == stamp => {}
             Err(error) => {
+                state.unusable = stamp;
                 tracing::error!(%error, "the API keys of before stay in force");
             }
         }
