@@ -69,7 +69,9 @@ fn followed(member: &Member, asked: &str, response: &BackendResponse) -> Option<
     let host = member.headers.host();
     let authorities = [Some(&*member.authority), host];
     let target = target_of(location, asked, member.spec.backend.tls, &authorities)?;
-    differs_by_a_slash(asked, &target).then_some(target)
+    // Another request may have been redirected meanwhile: then `asked` is the remembered target already.
+    let is_remembered = member.moved.get() == Some(&target);
+    (is_remembered || differs_by_a_slash(asked, &target)).then_some(target)
 }
 
 fn location(headers: &HeaderMap) -> Option<&str> {
