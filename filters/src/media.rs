@@ -72,6 +72,38 @@ impl AcceptFlags {
         }
     }
 
+    /// Reads Accept as a lenient listener does, where the usual reading leaves no form to answer in: `*` stands for `*/*`,
+    /// a weight that is no weight counts as 1, as in `*;q=.2` of older HTTP libraries, and a header without any media
+    /// range says nothing.
+    fn leniently(fields: &Fields<'_>) -> Self {
+        let usual = Self::of(fields);
+        if usual.json_acceptable || usual.sse_acceptable {
+            return usual;
+        }
+        let ranges = || {
+            let values = fields.map.get_all(ACCEPT).iter();
+            values.flat_map(|value| elements(value.as_bytes()))
+        };
+        let name = |range| unquoted_split(range, b';').map(<[u8]>::trim_ascii).next();
+        let is_range = |range| name(range).is_some_and(|name| name == b"*" || name.contains(&b'/'));
+        if !ranges().any(is_range) {
+            return Self::ANY;
+        }
+        let accepts = |types: &[&[u8]]| {
+            ranges().any(|range| {
+                let mut parameters = unquoted_split(range, b';').map(<[u8]>::trim_ascii);
+                let name = parameters.next().unwrap_or_default();
+                let is_named = types.iter().any(|it| name.eq_ignore_ascii_case(it));
+                is_named && odd_weight_above_zero(parameters)
+            })
+        };
+        Self {
+            json_acceptable: accepts(&[b"application/json", b"application/*", b"*/*", b"*"]),
+            sse_acceptable: accepts(&[b"text/event-stream", b"text/*", b"*/*", b"*"]),
+            ..usual
+        }
+    }
+
     fn parse<'a>(values: impl Iterator<Item = &'a HeaderValue>) -> Self {
         let (mut json, mut sse, mut application, mut text, mut any) =
             (None, None, None, None, None);
@@ -134,6 +166,20 @@ fn wanted<'a>(parameters: impl Iterator<Item = &'a [u8]>) -> Option<bool> {
         return weight_above_zero(weight.trim_ascii_start());
     }
     Some(true)
+}
+
+/// True for a weight above 0, one that no reader understands, and none.
+fn odd_weight_above_zero<'a>(parameters: impl Iterator<Item = &'a [u8]>) -> bool {
+    for parameter in parameters {
+        let Some((b'q' | b'Q', rest)) = parameter.split_first() else {
+            continue;
+        };
+        let weight = rest.trim_ascii_start().strip_prefix(b"=").unwrap_or(rest);
+        let weight = std::str::from_utf8(weight.trim_ascii()).ok();
+        let weight = weight.and_then(|weight| weight.parse::<f32>().ok());
+        return weight.is_none_or(|weight| weight > 0.0);
+    }
+    true
 }
 
 /// `0`, `1`, `0.5`, `1.000`: RFC 9110 §12.4.2.
@@ -274,7 +320,10 @@ pub(crate) fn check_accept(
         single(fields.last_event_id, &LAST_EVENT_ID)?;
         single(fields.session_id, &MCP_SESSION_ID)?
     };
-    let accept = AcceptFlags::of(fields);
+    let accept = match rule {
+        AcceptRule::Lenient => AcceptFlags::leniently(fields),
+        AcceptRule::Auto => AcceptFlags::of(fields),
+    };
     if *method == Method::GET && !accept.sse_named {
         return Err(not_acceptable(
             "GET opens a stream: send `Accept: text/event-stream`; wildcards do not count.",
@@ -540,11 +589,17 @@ mod tests {
                 "text/event-stream, */*;q=0.1",
                 "text/html, text/*;q=0.5",
                 "application/json;q=0, text/event-stream;q=0.001",
+                "text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2",
+                "*",
+                "*; q=.2",
+                "application/json;q=.5",
+                "application/json;q=2",
+                "garbage",
             ] {
                 let outcome = accepted(AcceptRule::Lenient, &[("accept", accept), version]);
                 assert_eq!(outcome, Ok(()), "{accept}");
             }
-            for accept in ["text/html", "*/*;q=0", "application/json;q=0"] {
+            for accept in ["text/html", "*/*;q=0", "application/json;q=0", "*;q=0"] {
                 let outcome = accepted(AcceptRule::Lenient, &[("accept", accept), version]);
                 assert_eq!(outcome, Err(Reason::NotAcceptable), "{accept}");
             }

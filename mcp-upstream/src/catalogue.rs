@@ -163,6 +163,11 @@ impl Catalogue {
             first.and_then(|key| inner.pages.get(&key).cloned())
         };
         let mut taken = first.map_or_else(HashSet::new, |first| mend::names(kind, &first));
+        // A server that does not know the cursor may answer with its first page: that is an answer, not a list of
+        // duplicates.
+        if mend::names(kind, page).is_subset(&taken) {
+            taken.clear();
+        }
         let page = (page, key.cursor.as_deref());
         self.lists.page(namespace, (kind, era), page, &mut taken)
     }

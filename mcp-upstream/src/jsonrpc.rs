@@ -37,7 +37,7 @@ use index::Index;
 pub(crate) use key::Key;
 pub(crate) use members::Members;
 pub(crate) use notification::Notification;
-pub(crate) use nulls::with_empty_arguments;
+pub(crate) use nulls::without_nulls;
 pub(crate) use received::received;
 pub(crate) use request::{Request, Unreadable};
 pub(crate) use request_error::RequestError;

@@ -80,7 +80,7 @@ async fn posted<'a>(
     body: &'a Bytes,
 ) -> Result<Reply, Invalid<'a>> {
     let content = jsonrpc::body(body)?;
-    if let Some(body) = jsonrpc::with_empty_arguments(&content, body) {
+    if let Some(body) = jsonrpc::without_nulls(&content, body) {
         return Ok(posted_again(core, caller, head, body).await);
     }
     let message = match &content {

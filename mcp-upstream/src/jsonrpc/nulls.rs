@@ -1,57 +1,104 @@
-//! `"arguments": null` of a call, as clients write it in languages that write members which hold nothing: it says `{}`.
+//! Members of clients' messages that are `null`, as languages write them which send every member: they count as absent.
 //!
-//! Read so at the entrance, once for every upstream: a server that is sent `null` refuses the call, too.
+//! | member | read as |
+//! |---|---|
+//! | `params` | `{}` |
+//! | `params.arguments` of `tools/call` and `prompts/get`, `params.capabilities` of `initialize`, `params._meta` | `{}` |
+//! | `params.cursor` | left out: an empty cursor is a cursor |
+//!
+//! Read so at the entrance, once for every upstream: a server that is sent `null` refuses the message, too.
+
+use std::borrow::Cow;
 
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
 
+use super::spans::{self, MemberEdit};
 use super::splice::{Edit, splice};
 use super::{Body, Key, Message};
 use crate::protocol::method::TOOLS_CALL;
 
 const NULL: &str = "null";
+const EMPTY: &str = "{}";
 const PROMPTS_GET: &str = "prompts/get";
+const INITIALIZE: &str = "initialize";
 
-/// The body with `{}` in the place of calls' null arguments; `None` where there are none.
-pub(crate) fn with_empty_arguments(content: &Body<'_>, body: &Bytes) -> Option<Bytes> {
+/// A part of the body with its replacement.
+type Change<'a> = (&'a str, Cow<'static, str>);
+
+/// The body without members that are null; `None` where there are none.
+pub(crate) fn without_nulls(content: &Body<'_>, body: &Bytes) -> Option<Bytes> {
     match content {
         Body::One(message) => {
-            let null = null_arguments(message)?;
-            edited(body, &[null])
+            let change = change(message)?;
+            edited(body, vec![change])
         }
         Body::Batch(messages) => {
             // Most batches are not read twice for this.
             memmem::find(body, NULL.as_bytes())?;
             let read = |text| super::message(text).ok();
-            let nulls = messages
+            let changes = messages
                 .iter()
-                .filter_map(|message| null_arguments(&read(message.get())?));
-            edited(body, &nulls.collect::<Vec<_>>())
+                .filter_map(|message| change(&read(message.get())?));
+            edited(body, changes.collect())
         }
     }
 }
 
-/// The null itself.
-fn null_arguments<'a>(message: &Message<'a>) -> Option<&'a str> {
-    let Message::Request {
+fn change<'a>(message: &Message<'a>) -> Option<Change<'a>> {
+    let (Message::Request {
         method, members, ..
-    } = message
+    }
+    | Message::Notification { method, members }) = message
     else {
         return None;
     };
-    let null = members.raw(Key::Arguments).filter(|raw| *raw == NULL)?;
-    matches!(&**method, TOOLS_CALL | PROMPTS_GET).then_some(null)
+    let params = members.params()?.get();
+    if params == NULL {
+        return Some((params, EMPTY.into()));
+    }
+    let null = |key| members.raw(key).filter(|raw| *raw == NULL);
+    if null(Key::Cursor).is_some() {
+        let mut edits = vec![MemberEdit::Remove("cursor")];
+        if null(Key::Meta).is_some() {
+            edits.push(MemberEdit::Remove("_meta"));
+        }
+        return Some((params, spans::edited(params, &edits)?.into()));
+    }
+    let arguments = || match &**method {
+        TOOLS_CALL | PROMPTS_GET => null(Key::Arguments),
+        // Once in a session: its parameters may be searched.
+        INITIALIZE => spans::find(params, "capabilities").filter(|raw| *raw == NULL),
+        _ => None,
+    };
+    match (arguments(), null(Key::Meta)) {
+        (Some(_), Some(_)) => {
+            let name = if &**method == INITIALIZE {
+                "capabilities"
+            } else {
+                "arguments"
+            };
+            let edits = [
+                MemberEdit::Set(name, EMPTY.into()),
+                MemberEdit::Remove("_meta"),
+            ];
+            Some((params, spans::edited(params, &edits)?.into()))
+        }
+        (Some(null), None) | (None, Some(null)) => Some((null, EMPTY.into())),
+        (None, None) => None,
+    }
 }
 
-/// The body with `{}` for parts of it.
-fn edited(body: &Bytes, nulls: &[&str]) -> Option<Bytes> {
+/// The body with parts of it replaced.
+fn edited(body: &Bytes, changes: Vec<Change<'_>>) -> Option<Bytes> {
     let text = std::str::from_utf8(body).ok()?;
-    let edits = nulls.iter().map(|null| Edit::new(text, null, "{}"));
+    let edits = changes.iter().map(|(part, new)| Edit::new(text, part, &**new));
     let mut edits: Vec<_> = edits.collect();
     if edits.is_empty() {
         return None;
     }
-    let mut out = BytesMut::with_capacity(body.len());
+    let added: usize = changes.iter().map(|(_, new)| new.len()).sum();
+    let mut out = BytesMut::with_capacity(body.len() + added);
     splice(&mut out, body, &mut edits);
     Some(out.freeze())
 }
@@ -63,12 +110,12 @@ mod tests {
     fn read(text: &'static str) -> Option<String> {
         let body = Bytes::from_static(text.as_bytes());
         let content = super::super::body(&body).ok()?;
-        let edited = with_empty_arguments(&content, &body)?;
+        let edited = without_nulls(&content, &body)?;
         Some(String::from_utf8(edited.to_vec()).expect("text"))
     }
 
     #[test]
-    fn null_arguments_of_a_call_are_empty_ones_and_no_other_byte_changes() {
+    fn members_that_are_null_count_as_absent_and_no_other_member_changes() {
         for (text, expected) in [
             (
                 r#" {"jsonrpc":"2.0","id":1e2,"method":"tools/call","params":{"arguments" : null ,"name":"null","x":null}}"#,
@@ -77,6 +124,26 @@ mod tests {
             (
                 r#"{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"p","arguments":null}}"#,
                 r#"{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"p","arguments":{}}}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","method":"notifications/initialized","params":null}"#,
+                r#"{"jsonrpc":"2.0","method":"notifications/initialized","params":{}}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params": {"cursor":null, "x":1}}"#,
+                r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params": {"x":1}}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":null}}"#,
+                r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{}}}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":null}}"#,
+                r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{}}}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":null,"_meta":null}}"#,
+                r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{}}}"#,
             ),
             (
                 r#"[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":null}},5,
@@ -94,8 +161,9 @@ mod tests {
         for text in [
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"a":null}}}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"}}"#,
-            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":null}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"x/y","params":{"arguments":null}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"null"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":null}"#,
             r#"[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"a":null}}}]"#,
         ] {
             assert_eq!(read(text), None, "{text}");

@@ -26,7 +26,7 @@ pub(super) async fn take<'a>(
     body: &'a Bytes,
 ) -> Result<Reply, Invalid<'a>> {
     let message = jsonrpc::body(body)?;
-    if let Some(body) = jsonrpc::with_empty_arguments(&message, body) {
+    if let Some(body) = jsonrpc::without_nulls(&message, body) {
         return Ok(taken_again(core, caller, session_id, head, body).await);
     }
     let namespace = mcp::namespace(core, caller)?;
