@@ -133,7 +133,7 @@ pub(crate) fn whole(effective: &Effective) -> Checked {
     let mut checked = servers(effective);
     let namespaces = &effective.config.namespaces;
     let tools = effective.data_dir.join("tools");
-    let lacking = scan::lacking(&tools, namespaces, &secrets(effective).0);
+    let lacking = scan::lacking(&tools, namespaces, &secrets(effective, None).0);
     checked.findings.extend(lacking);
     checked
 }

@@ -92,7 +92,9 @@ fn change<'a>(message: &Message<'a>) -> Option<Change<'a>> {
 /// The body with parts of it replaced.
 fn edited(body: &Bytes, changes: Vec<Change<'_>>) -> Option<Bytes> {
     let text = std::str::from_utf8(body).ok()?;
-    let edits = changes.iter().map(|(part, new)| Edit::new(text, part, &**new));
+    let edits = changes
+        .iter()
+        .map(|(part, new)| Edit::new(text, part, &**new));
     let mut edits: Vec<_> = edits.collect();
     if edits.is_empty() {
         return None;

@@ -348,9 +348,9 @@ fn is_in_words(text: &str) -> bool {
                 Behind::Value => Behind::Value,
                 _ => Behind::Scheme,
             };
-        } else if now == Behind::Scheme && is_literal(word, true) && is_dense(word) {
-            return true;
-        } else if now == Behind::Value && !word.starts_with('-') && is_literal(word, is_quoted) {
+        } else if (now == Behind::Scheme && is_literal(word, true) && is_dense(word))
+            || (now == Behind::Value && !word.starts_with('-') && is_literal(word, is_quoted))
+        {
             return true;
         } else {
             for piece in word.split([';', '&', ',']) {
