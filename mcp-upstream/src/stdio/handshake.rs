@@ -145,8 +145,10 @@ pub(crate) async fn probe(
                 ended_by_probe: true,
             });
         }
-        // What is not reached has not refused anything.
-        Ok(Err(error)) if !link.is_piped() => return Err(error.into()),
+        // A server that is not reached has refused nothing. An answer that is too large is an odd answer like any other.
+        Ok(Err(error)) if !link.is_piped() && error.code != CallErrorCode::ResultTooLarge => {
+            return Err(error.into());
+        }
         _ => {}
     }
     let outcome = initialize_until(link, &identity.initialize_params(), end).await;

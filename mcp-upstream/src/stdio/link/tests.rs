@@ -299,6 +299,18 @@ async fn a_clients_cancellation_goes_up_with_its_reason_and_ends_the_call() {
 }
 
 #[tokio::test]
+async fn answers_behind_a_byte_order_mark_are_answers() {
+    let mut scene = Scene::new();
+    for _ in 0..2 {
+        let (call, id) = scene.begin("next").await;
+        let answer = format!("\u{feff}{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{}}}}");
+        scene.peer.send(&answer).await;
+        assert_eq!(result(within(call).await), "{}");
+    }
+    assert!(scene.odd().is_empty());
+}
+
+#[tokio::test]
 async fn answers_and_progress_are_read_however_their_numbers_and_empty_members_are_written() {
     let mut scene = Scene::new();
     let (sender, mut heard) = mpsc::channel(8);

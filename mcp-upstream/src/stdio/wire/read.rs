@@ -31,7 +31,7 @@ type Fits = Box<dyn Fn(usize) -> bool + Send>;
 /// One line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// Not empty, without white space around it and without carriage returns in it.
+    /// Not empty, without white space around it, without a byte order mark before it, and without carriage returns in it.
     Whole(Bytes),
     /// It was too long and is gone; the call it answers, if it answers one, or the id of the request that it was.
     TooLong {
@@ -137,7 +137,9 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 size: end as u64,
             });
         }
-        let text = whole.trim_ascii();
+        let begun = without_mark(whole.trim_ascii_start());
+        let begin = whole.len() - begun.len();
+        let text = begun.trim_ascii_end();
         if text.is_empty() {
             return None;
         }
@@ -149,7 +151,6 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         if large && text.len() < PINNED_MAX / 4 {
             return Some(Line::Whole(Bytes::copy_from_slice(text)));
         }
-        let begin = whole.len() - whole.trim_ascii_start().len();
         let span = begin..begin + text.len();
         Some(Line::Whole(whole.freeze().slice(span)))
     }
@@ -183,6 +184,14 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             requested: scan.requested(),
             size,
         })
+    }
+}
+
+/// Strips a byte order mark, and white space behind it, from the beginning of a line.
+fn without_mark(line: &[u8]) -> &[u8] {
+    match line {
+        [0xEF, 0xBB, 0xBF, rest @ ..] => rest.trim_ascii_start(),
+        _ => line,
     }
 }
 
@@ -251,6 +260,33 @@ mod tests {
                 [whole("a"), whole("{ \"b\":1}"), whole("c"), whole("last")]
             );
             assert_eq!(end, End::Closed);
+        }
+    }
+
+    #[test]
+    fn a_byte_order_mark_before_a_line_is_passed_over() {
+        let bytes =
+            "\u{feff}a\n\u{feff}\n \u{feff} b\u{feff}c \r\nd\n\u{feff}{\r\"e\":1}\n\u{feff}";
+        for piece in 1..bytes.len() {
+            let (lines, end) = read(bytes.as_bytes(), piece, 100);
+            let expected = ["a", "b\u{feff}c", "d", "{ \"e\":1}"].map(whole);
+            assert_eq!(lines, expected);
+            assert_eq!(end, End::Closed);
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_behind_a_byte_order_mark_says_which_call_it_answered() {
+        let long = format!("\u{feff}{{\"id\":7,\"result\":\"{}\"}}", "x".repeat(5_000));
+        let skipped = Line::TooLong {
+            answered: Some(7),
+            requested: None,
+            size: long.len() as u64,
+        };
+        for piece in [1, 7, 100_000] {
+            let (lines, _) = read(format!("{long}\n").as_bytes(), piece, 1000);
+            assert_eq!(lines.len(), 1);
+            assert_eq!(lines[0], skipped);
         }
     }
 

@@ -211,13 +211,14 @@ pub(crate) fn session_verdict(
     }
 }
 
-/// Whether the answer to `server/discover` is that of a server, or a front end, that knows no such question. Servers with
-/// sessions refuse what names none with 400 and an error without an id. What any request may be refused by says nothing.
+/// True where the answer to `server/discover` may come from a server, or a front end, that does not know the question. An
+/// unknown message is refused with almost any status; `initialize` would only meet missing credentials (401) and a limit
+/// (429) again.
 pub(super) fn knows_no_such_question(response: &BackendResponse) -> bool {
     match response.status.as_u16() {
-        400 | 404 | 405 | 406 | 415 | 422 | 500 | 501 => true,
         200..=299 => kind(response) == Kind::Other,
-        _ => false,
+        401 | 429 => false,
+        _ => true,
     }
 }
 
@@ -339,7 +340,16 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 mod tests {
     use http::HeaderValue;
 
+    use super::super::testing::text;
     use super::*;
+
+    #[test]
+    fn every_status_but_that_of_missing_credentials_and_of_a_limit_may_mean_an_unknown_question() {
+        for status in 300..600 {
+            let found = knows_no_such_question(&text(status, "no"));
+            assert_eq!(found, !matches!(status, 401 | 429), "{status}");
+        }
+    }
 
     #[test]
     fn a_server_says_in_seconds_or_by_a_date_when_to_come_back() {

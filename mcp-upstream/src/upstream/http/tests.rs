@@ -206,6 +206,25 @@ async fn whatever_a_server_answers_to_the_probe_initialize_is_tried() {
                 Ok(response)
             }),
         ),
+        (
+            "a body announced as too large",
+            Box::new(|_| {
+                let kind = ("content-type", "application/json");
+                let (response, _) = open(200, &[kind, ("content-length", "1073741824")]);
+                Ok(response)
+            }),
+        ),
+        (
+            "a body that is too large",
+            Box::new(|_| {
+                let (response, pour) = open(200, &[("content-type", "application/json")]);
+                tokio::spawn(async move {
+                    let spaces = || Ok(Bytes::from(vec![b' '; 1 << 20]));
+                    while pour.send(spaces()).await.is_ok() {}
+                });
+                Ok(response)
+            }),
+        ),
         ("a closed connection", broken_off(SendErrorKind::Closed)),
         ("no HTTP", broken_off(SendErrorKind::Malformed)),
     ];
@@ -224,6 +243,42 @@ async fn whatever_a_server_answers_to_the_probe_initialize_is_tried() {
         assert_eq!(call(&leased).await.outcome.as_deref(), Ok(DONE), "{what}");
         assert_eq!(scene.backends[0].count("server/discover"), 1, "{what}");
     }
+}
+
+#[tokio::test]
+async fn whatever_status_the_probe_is_refused_with_initialize_is_tried() {
+    let statuses = [
+        301, 302, 304, 403, 407, 408, 409, 410, 411, 413, 418, 421, 426, 451, 502, 503, 504, 505,
+        520, 530,
+    ];
+    for status in statuses {
+        for media in ["text/html", "application/json", "text/event-stream"] {
+            let scene = Scene::new(1, move |seen: Seen| async move {
+                match &*seen.what() {
+                    "server/discover" => Ok(whole(status, &[("content-type", media)], "{}")),
+                    _ => legacy(seen, |seen| Ok(json(&done(seen)))).await,
+                }
+            });
+            let leased = session(&scene, "a").await;
+            let outcome = call(&leased).await.outcome;
+            assert_eq!(outcome.as_deref(), Ok(DONE), "{status} {media}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn where_initialize_fails_after_an_odd_answer_to_the_probe_its_failure_is_told() {
+    let scene = Scene::new(1, |seen: Seen| async move {
+        Ok(match &*seen.what() {
+            "server/discover" => text(502, "no"),
+            _ => text(410, "no"),
+        })
+    });
+    let key = ConnectionKey::Session("a".into());
+    let opening = OpenAs::gateway(Era::Legacy);
+    let lease = scene.pools.lease(&scene.server, key, opening);
+    let error = within(lease).await.expect_err("no server");
+    assert!(error.message.contains("HTTP 410"), "{error}");
 }
 
 #[tokio::test]
