@@ -12,6 +12,8 @@
 //! | tool schemas that are not of an object, such `structuredContent` | untouched | wrapped as the member `result`, or the schema is left out ([`schemas`]) | untouched |
 //! | optional members that are `null`, in results of calls, prompts and resources, and in what a server says of itself | left out ([`nulls`]) | the same | the same |
 //! | a resource that is not there | −32002 becomes −32602 | −32602 with a `uri` becomes −32002 | untouched |
+//! | errors that are no errors of JSON-RPC | mended ([`errors`]) | the same | the same |
+//! | results that are no objects | `upstream_error` | the same | the same |
 //! | other errors, unknown members, numbers | untouched | untouched | untouched |
 //! | elicitation, sampling, roots | the server's requests suspend the call, the client gets `input_required` with those of one moment together; its retry resumes it | `input_required` becomes requests to the client, their answers the retry ([`rounds`]) | requests and responses pass whole in the session's own process; `input_required` and retries pass |
 //! | asking before the call a process was opened for | asked as part of the call, which goes up once that is answered | — | to the session |
@@ -35,6 +37,7 @@
 //! each passes by its own name and finds only servers that know it. A legacy server's notification that belongs to no
 //! request reaches a modern client only through `subscriptions/listen`.
 
+pub(crate) mod errors;
 pub(crate) mod nulls;
 pub(crate) mod params;
 pub(crate) mod reply;

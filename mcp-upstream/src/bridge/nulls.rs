@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use memchr::memmem::Finder;
 use serde_json::value::RawValue;
 
+use super::SERVER_INFO;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::protocol::Era;
 
@@ -40,14 +41,18 @@ fn may_hold_null(text: &[u8]) -> bool {
     NULL.find(text).is_some()
 }
 
-/// The result of a call, a prompt or a resource without optional members that are `null`; `None` where it has none. `era` is
-/// the server's: in 2026-07-28 `structuredContent` may be `null`.
+/// The result of a call, a prompt or a resource without optional members that are `null`; `None` where it has none. The
+/// content of a call must be there: it becomes an empty list. `era` is the server's: in 2026-07-28 `structuredContent` may
+/// be `null`.
 pub(crate) fn of_result(method: &str, era: Era, result: &[u8]) -> Option<String> {
     let is_known = matches!(method, "tools/call" | "prompts/get" | "resources/read");
     if !is_known || !may_hold_null(result) {
         return None;
     }
-    part(std::str::from_utf8(result).ok()?, era, 0)
+    let result = std::str::from_utf8(result).ok()?;
+    let listed = (method == "tools/call" && spans::find(result, "content") == Some("null"))
+        .then(|| spans::edit(result, &[MemberEdit::Set("content", "[]".into())]));
+    part(listed.as_deref().unwrap_or(result), era, 0).or(listed)
 }
 
 fn part(object: &str, era: Era, depth: usize) -> Option<String> {
@@ -71,8 +76,13 @@ fn part(object: &str, era: Era, depth: usize) -> Option<String> {
 }
 
 fn list(parts: &str, era: Era, depth: usize) -> Option<String> {
+    each(parts, |it| part(it, era, depth))
+}
+
+/// A list with some of its parts changed; `None` where nothing changes.
+fn each(parts: &str, change: impl Fn(&str) -> Option<String>) -> Option<String> {
     let all: Vec<&RawValue> = serde_json::from_str(parts).ok()?;
-    let changed: Vec<_> = all.iter().map(|it| part(it.get(), era, depth)).collect();
+    let changed: Vec<_> = all.iter().map(|it| change(it.get())).collect();
     if changed.iter().all(Option::is_none) {
         return None;
     }
@@ -89,10 +99,44 @@ pub(super) fn of_opening(result: &str) -> Option<String> {
     if !may_hold_null(result.as_bytes()) {
         return None;
     }
-    without(result, &["capabilities", "serverInfo"], |part| {
-        let all: Vec<_> = spans::members(part)?.into_iter().map(|it| it.0).collect();
-        let names: Vec<&str> = all.iter().map(|it| &**it).collect();
-        without(part, &names, |inner| without(inner, &[], |_| None))
+    let named = of_meta(result.as_bytes());
+    let said = named.as_deref().unwrap_or(result);
+    without(said, &["capabilities", "serverInfo"], described).or(named)
+}
+
+/// The name of a server without members that are `null`; `None` where it has none.
+pub(super) fn of_info(info: &str) -> Option<String> {
+    may_hold_null(info.as_bytes())
+        .then(|| described(info))
+        .flatten()
+}
+
+/// The result of a modern server whose `_meta` names it, without members of that name that are `null`; `None` where it has
+/// none.
+pub(crate) fn of_meta(result: &[u8]) -> Option<String> {
+    if !may_hold_null(result) {
+        return None;
+    }
+    let result = std::str::from_utf8(result).ok()?;
+    let meta = spans::find(result, "_meta")?;
+    let change = match spans::find(meta, SERVER_INFO)? {
+        "null" => MemberEdit::Remove(SERVER_INFO),
+        info => MemberEdit::Set(SERVER_INFO, of_info(info)?.into()),
+    };
+    let meta = spans::edit(meta, &[change]);
+    Some(spans::edit(
+        result,
+        &[MemberEdit::Set("_meta", meta.into())],
+    ))
+}
+
+/// Capabilities or a name, without members that are `null` there and one level below.
+fn described(part: &str) -> Option<String> {
+    let all: Vec<_> = spans::members(part)?.into_iter().map(|it| it.0).collect();
+    let names: Vec<&str> = all.iter().map(|it| &**it).collect();
+    without(part, &names, |inner| match inner.as_bytes().first() {
+        Some(b'[') => each(inner, |it| without(it, &[], |_| None)),
+        _ => without(inner, &[], |_| None),
     })
 }
 
@@ -125,6 +169,16 @@ mod tests {
                 "tools/call",
                 r#"{"content":[{"type":"text","text":"a","annotations":null,"_meta":null},{"type":"text","text":"b","annotations":{"audience":null,"priority":1.50}}],"structuredContent":null,"isError":null,"_meta":null}"#,
                 r#"{"content":[{"type":"text","text":"a"},{"type":"text","text":"b","annotations":{"priority":1.50}}]}"#,
+            ),
+            (
+                "tools/call",
+                r#"{"content":null,"x":1.50}"#,
+                r#"{"content":[],"x":1.50}"#,
+            ),
+            (
+                "tools/call",
+                r#"{"isError":null,"content":null}"#,
+                r#"{"content":[]}"#,
             ),
             (
                 "prompts/get",
@@ -162,5 +216,20 @@ mod tests {
         let plain = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"x":1.50}},"serverInfo":{"name":"s"}}"#;
         assert_eq!(of_opening(odd).as_deref(), Some(plain));
         assert_eq!(of_opening(plain), None);
+        let odd = r#"{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","icons":null},"a/b":null},"instructions":null}"#;
+        let plain = r#"{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"},"a/b":null}}"#;
+        assert_eq!(of_opening(odd).as_deref(), Some(plain));
+        assert_eq!(of_opening(plain), None);
+    }
+
+    #[test]
+    fn a_result_names_its_server_by_what_has_a_value() {
+        let odd = r#"{"content":[],"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","title":null,"icons":[{"src":"a:b","sizes":null},{"src":"c:d"}]},"a/b":null}}"#;
+        let plain = r#"{"content":[],"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","icons":[{"src":"a:b"},{"src":"c:d"}]},"a/b":null}}"#;
+        assert_eq!(of_meta(odd.as_bytes()).as_deref(), Some(plain));
+        assert_eq!(of_meta(plain.as_bytes()), None);
+        let none = r#"{"_meta":{"io.modelcontextprotocol/serverInfo":null}}"#;
+        assert_eq!(of_meta(none.as_bytes()).as_deref(), Some(r#"{"_meta":{}}"#));
+        assert_eq!(of_info(r#"{"name":"null"}"#), None);
     }
 }

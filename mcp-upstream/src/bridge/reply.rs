@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
-use super::{SERVER_INFO, schemas};
+use super::{SERVER_INFO, nulls, schemas};
 use crate::jsonrpc::ResponseOutcome;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::protocol::{CacheScope, code};
@@ -29,8 +29,10 @@ impl<'a> Server<'a> {
         }
     }
 
-    fn info(&self) -> Option<&'a str> {
-        spans::find(self.initialize, "serverInfo")
+    /// The server's name, without members that are `null`.
+    fn info(&self) -> Option<Cow<'a, str>> {
+        let info = spans::find(self.initialize, "serverInfo").filter(|it| *it != "null")?;
+        Some(nulls::of_info(info).map_or(Cow::Borrowed(info), Cow::Owned))
     }
 
     fn announces(&self, list: &str) -> bool {
@@ -73,8 +75,9 @@ pub(crate) fn to_modern(
         ));
     }
     if let Some(info) = server.info() {
-        let meta = spans::find(object, "_meta").unwrap_or("{}");
-        let info = MemberEdit::Default(SERVER_INFO, info.into());
+        let meta = spans::find(object, "_meta").filter(|it| *it != "null");
+        let meta = meta.unwrap_or("{}");
+        let info = MemberEdit::Default(SERVER_INFO, info);
         changes.push(MemberEdit::Set("_meta", spans::edit(meta, &[info]).into()));
     }
     ResponseOutcome::Result(spans::edit(object, &changes).into())
@@ -194,6 +197,18 @@ mod tests {
                 (&json!(ttl), &json!(scope))
             );
             assert_eq!(list["_meta"]["a"], 1);
+        }
+    }
+
+    #[test]
+    fn a_modern_client_is_told_the_name_without_members_that_are_null() {
+        let initialized = br#"{"serverInfo":{"name":"s","title":null,"icons":null,"x":1.0}}"#;
+        let server = Server::of(initialized);
+        for odd in [r#"{"a":1}"#, r#"{"a":1,"_meta":null}"#] {
+            let reply = to_modern("x/own", result(odd), server, CacheScope::Public);
+            let reply: Value = serde_json::from_str(&text(reply)).expect("JSON");
+            let expected = json!({ "name": "s", "x": 1.0 });
+            assert_eq!(reply["_meta"][SERVER_INFO], expected, "{odd}");
         }
     }
 

@@ -19,7 +19,7 @@ use super::isolation::{Place, may_ask};
 use super::task_names::TaskNames;
 use super::{ExternalServers, Leased, Requester, Whose, catalogue, subscriptions, tasks};
 use crate::bridge::params::{self, ClientMetadata};
-use crate::bridge::{nulls, reply, rounds, state};
+use crate::bridge::{errors, nulls, reply, rounds, state};
 use crate::catalogue::coerce::coerced;
 use crate::catalogue::{Access, Catalogue, Checked, ListKind, PageKey, ToolList};
 use crate::engine::{CallFacts, Peer, UpstreamCall, UpstreamReply, Work};
@@ -362,6 +362,14 @@ impl ServerCall {
                 None => answer,
             },
         };
+        let named = match opening {
+            ServerInfo::Modern(_) if !answer.is_error() => nulls::of_meta(answer.payload()),
+            _ => None,
+        };
+        let answer = match named {
+            Some(result) => answer.with_payload(result.into()),
+            None => answer,
+        };
         // A principal's list is nobody else's; and none of these is kept where it is not everybody's.
         if leased.place.key == ConnectionKey::Shared
             && !self.requester.is_told_apart()
@@ -643,7 +651,37 @@ impl ServerCall {
         *self.sent() = Some(sent.cancel);
         let answer = sent.answer.await;
         self.sent().take();
-        answer
+        let answer = answer?;
+        match answer.is_error() {
+            false if answer.payload().starts_with(b"{") => Ok(answer),
+            false => Err(self.no_object(&answer).into()),
+            true => Ok(match errors::mended(answer.payload()) {
+                Some(error) => answer.with_payload(error.into()),
+                None => answer,
+            }),
+        }
+    }
+
+    /// The failure of a request whose result is no object. No method of MCP has such a result, and clients that read one
+    /// wait on.
+    #[cold]
+    fn no_object(&self, answer: &Response) -> CallError {
+        let (namespace, method) = (&self.facts.namespace, &self.facts.method);
+        let violation = ProtocolViolation::NotAMessage;
+        self.external.processes.violation(namespace, violation);
+        let found = match answer.payload().first() {
+            Some(b'n') => "null",
+            Some(b'"') => "a string",
+            Some(b'[') => "a list",
+            Some(b't' | b'f') => "true or false",
+            _ => "a number",
+        };
+        let message = format!(
+            "the server of namespace {} gave an answer to {} that is no response of MCP: \
+             a result that is no object, but {found}",
+            namespace.name, &**method
+        );
+        CallError::new(CallErrorCode::UpstreamError, message)
     }
 
     fn sent(&self) -> MutexGuard<'_, Option<Canceller>> {

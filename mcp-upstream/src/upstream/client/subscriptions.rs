@@ -11,7 +11,7 @@ use super::binding::UpstreamBinding;
 use super::connector::ServerInfo;
 use super::watch::{NotWatched, Watch};
 use super::{ExternalServers, Leased, Requester};
-use crate::bridge::server_info;
+use crate::bridge::{errors, server_info};
 use crate::broadcast::Filter;
 use crate::format;
 use crate::interaction::after;
@@ -172,6 +172,7 @@ impl From<NotWatched> for RequestError {
     fn from(not: NotWatched) -> Self {
         match not {
             NotWatched::Refused(error) => {
+                let error = errors::mended(&error).map_or(error, Into::into);
                 Self::forwarded(Response::from_outcome(ResponseOutcome::Error(error)))
             }
             NotWatched::Failed(error) => Self::Upstream(error),

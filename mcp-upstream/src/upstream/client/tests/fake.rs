@@ -603,6 +603,11 @@ async fn call(
             let error = CallError::new(CallErrorCode::WorkerUnavailable, "gone");
             Err(error.into())
         }
+        // Its arguments are its answer.
+        "answers" => match read["arguments"].get("error") {
+            Some(odd) => Ok(error(odd.clone())),
+            None => result(read["arguments"]["result"].to_string()),
+        },
         "fails" => result(r#"{"isError":true,"content":[{"type":"text","text":"no"}]}"#),
         "missing" => Ok(error(
             json!({ "code": -32602, "message": "Unknown tool: missing" }),

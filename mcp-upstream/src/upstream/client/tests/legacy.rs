@@ -43,6 +43,36 @@ async fn a_session_that_can_be_asked_has_a_process_of_its_own_that_ends_with_it(
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_that_clients_cannot_read_becomes_an_error_that_they_can() {
+    for speaks in ERAS {
+        let house = house(speaks);
+        let (session, _) = house.open(json!({})).await;
+        let call = |answer: Value| json!({ "name": "answers", "arguments": answer });
+        let boom = call(json!({ "error": "boom" }));
+        let legacy = house.in_session(&session, "tools/call", boom.clone());
+        for reply in [legacy.await, house.modern("tools/call", boom).await] {
+            let body = body(&reply);
+            assert_eq!(body["error"]["code"], -32603, "{body}");
+            assert_eq!(body["error"]["message"], "boom", "{body}");
+        }
+        for (odd, found) in [
+            (json!(null), "null"),
+            (json!("hello"), "a string"),
+            (json!([1]), "a list"),
+        ] {
+            let call = call(json!({ "result": odd }));
+            let legacy = house.in_session(&session, "tools/call", call.clone());
+            for reply in [legacy.await, house.modern("tools/call", call).await] {
+                let body = body(&reply);
+                assert_eq!(body["result"]["isError"], true, "{body}");
+                let fault = format!("a result that is no object, but {found}");
+                assert!(body.to_string().contains(&fault), "{body}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn calls_pass_untouched_and_modern_servers_hear_who_asks() {
     for speaks in ERAS {
         let house = house(speaks);
