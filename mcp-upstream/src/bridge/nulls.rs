@@ -32,13 +32,47 @@ const OPTIONAL: [&str; 17] = [
 ];
 /// Members that hold further parts: one, or a list.
 const PARTS: [&str; 5] = ["annotations", "content", "contents", "messages", "resource"];
+/// Members of a server's name, and its key in `_meta`.
+const INFO: [&str; 11] = [
+    "name",
+    "title",
+    "version",
+    "description",
+    "icons",
+    "websiteUrl",
+    "src",
+    "mimeType",
+    "sizes",
+    "theme",
+    SERVER_INFO,
+];
 /// The deepest part of a result: an annotation of what a message of a prompt embeds.
 const DEPTH_MAX: usize = 5;
 
-/// Whether some text may hold `null`. Most results do not.
+/// Made once: making one costs more than looking through a usual text.
+static NULL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("null"));
+
+/// True where some text may hold `null`. Most do not.
 fn may_hold_null(text: &[u8]) -> bool {
-    static NULL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("null"));
     NULL.find(text).is_some()
+}
+
+/// True where the text may hold a member of one of these names that is `null`. Only the bytes before each `null` are looked
+/// at, so that results which carry JSON of their own are not parsed for its nulls. A name written with escapes is not found.
+fn may_hold_null_of(text: &[u8], names: &[&str]) -> bool {
+    let is_value_of_one = |at: usize| {
+        let before = text.get(..at).unwrap_or_default().trim_ascii_end();
+        let name = before.strip_suffix(b":").map(<[u8]>::trim_ascii_end);
+        let Some(name) = name.and_then(|it| it.strip_suffix(b"\"")) else {
+            return false;
+        };
+        let is_it = |it: &&str| {
+            let quote = name.strip_suffix(it.as_bytes());
+            quote.is_some_and(|it| it.ends_with(b"\""))
+        };
+        names.iter().any(|it| is_it(it))
+    };
+    NULL.find_iter(text).any(is_value_of_one)
 }
 
 /// The result of a call, a prompt or a resource without optional members that are `null`; `None` where it has none. The
@@ -46,7 +80,7 @@ fn may_hold_null(text: &[u8]) -> bool {
 /// be `null`.
 pub(crate) fn of_result(method: &str, era: Era, result: &[u8]) -> Option<String> {
     let is_known = matches!(method, "tools/call" | "prompts/get" | "resources/read");
-    if !is_known || !may_hold_null(result) {
+    if !is_known || !may_hold_null_of(result, &OPTIONAL) {
         return None;
     }
     let result = std::str::from_utf8(result).ok()?;
@@ -114,7 +148,7 @@ pub(super) fn of_info(info: &str) -> Option<String> {
 /// The result of a modern server whose `_meta` names it, without members of that name that are `null`; `None` where it has
 /// none.
 pub(crate) fn of_meta(result: &[u8]) -> Option<String> {
-    if !may_hold_null(result) {
+    if !may_hold_null_of(result, &INFO) {
         return None;
     }
     let result = std::str::from_utf8(result).ok()?;
@@ -208,6 +242,30 @@ mod tests {
         let null = br#"{"content":[],"structuredContent":null}"#;
         assert_eq!(of_result("tools/call", Era::Modern, null), None);
         assert_eq!(of_result("x/own", Era::Legacy, br#"{"_meta":null}"#), None);
+    }
+
+    #[test]
+    fn only_a_null_behind_the_name_of_an_optional_member_is_worth_a_look() {
+        let may = |text: &str| may_hold_null_of(text.as_bytes(), &OPTIONAL);
+        for text in [
+            r#"{"text":null}"#,
+            "{\"text\" :\n\tnull}",
+            r#"{"a":null,"b":{"_meta":null}}"#,
+        ] {
+            assert!(may(text), "{text}");
+        }
+        for text in [
+            r#"{"a":null}"#,
+            r#"{"context":null}"#,
+            r#"{"content":[{"text":"{\"text\":null}"}]}"#,
+            r#"{"text":[null]}"#,
+            r#"{"text":"null"}"#,
+            "null",
+            ":null",
+            "\":null",
+        ] {
+            assert!(!may(text), "{text}");
+        }
     }
 
     #[test]
