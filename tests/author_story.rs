@@ -11,7 +11,7 @@ use crate::support::programs::root;
 const PROJECT: &str =
     "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n";
 
-/// A build backend that needs no index.
+/// A build backend for a wheel, which needs no package index.
 const BACKEND: &str = r"
 import zipfile
 
@@ -42,7 +42,7 @@ fn block(blocks: &[String], with: &str) -> String {
         .clone()
 }
 
-/// `tooldock check` of a path in the namespace's folder.
+/// Runs `tooldock check` on a path in the namespace's folder.
 fn check(gateway: &Gateway, arguments: &[&str], path: &str) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tooldock"));
     let command = command.arg("check").args(arguments);
@@ -87,7 +87,8 @@ async fn an_author_follows_the_page_from_the_first_tool_to_a_repaired_mistake() 
     let (status, refused) = call("list_issues", json!({"owner": "o"})).await;
     assert_eq!(status, 422, "{refused}");
 
-    // The second style, completed by a model and a handler, beside the first.
+    // A file in the second style of the page (`register_tools`), with the model and the handler that the page leaves
+    // out.
     let registered = block(&python, "def register_tools");
     let registered = registered.replace(
         "\n\ndef register_tools",
@@ -95,7 +96,7 @@ async fn an_author_follows_the_page_from_the_first_tool_to_a_repaired_mistake() 
          async def add(given: AddInput) -> int:\n    return given.a + given.b\n\n\ndef register_tools",
     );
     write("sums.py", &registered);
-    // Resources, prompts and questions, as they are printed.
+    // The page's code for resources, prompts and questions, unchanged.
     write("book.py", &block(&python, "async def book"));
     let report = gateway.reload().await;
     let files = report["files"].as_array().unwrap().iter();
@@ -116,7 +117,7 @@ async fn an_author_follows_the_page_from_the_first_tool_to_a_repaired_mistake() 
         .unwrap();
     assert!(text.starts_with("Review this C code"), "{answer}");
 
-    // Settings and packages.
+    // The page's `tooldock.yaml`, and a package from a folder of the namespace.
     write(
         "tooldock.yaml",
         &block(&blocks("yaml"), "author: build team"),
@@ -148,7 +149,7 @@ async fn an_author_follows_the_page_from_the_first_tool_to_a_repaired_mistake() 
         (200, json!("twohttps"))
     );
 
-    // A mistake is named before the reload, and by a call after it.
+    // The check reports a mistake before the reload, and a call reports it afterwards.
     write(
         "issues.py",
         &first.replace("def list_issues(", "def list_issues(("),

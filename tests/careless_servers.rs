@@ -1,5 +1,5 @@
-//! Servers that are careless as those of the field are: odd lists, members that are null, ids as strings. Behind the
-//! gateway they work on pipes, over HTTP in both modes, and in an aggregate, and their lists are those that strict clients take.
+//! Careless servers, as found in practice: odd lists, members that are null, ids as strings. Behind the gateway they
+//! work on pipes, over HTTP in both modes, and in an aggregate, and strict clients accept their lists.
 //!
 //! The server is `fixtures/servers/careless.py`.
 
@@ -19,7 +19,7 @@ fn script() -> String {
     script.to_str().expect("UTF-8").to_owned()
 }
 
-/// The server on a port, ended with this value.
+/// The server on a port. It ends when this value is dropped.
 struct OverHttp {
     url: String,
     _child: Child,
@@ -46,7 +46,7 @@ impl OverHttp {
     }
 }
 
-/// A gateway with the server on pipes, over HTTP in client mode and passed on, and in an aggregate.
+/// A gateway with the server on pipes, over HTTP in client mode and in pass-through, and in an aggregate.
 async fn gateway(remote: &OverHttp, more: Value) -> (Gateway, TempDir) {
     let folder = TempDir::new().expect("a temporary directory");
     let script = script();
@@ -70,7 +70,7 @@ async fn gateway(remote: &OverHttp, more: Value) -> (Gateway, TempDir) {
     (gateway, folder)
 }
 
-/// The JSON of a path.
+/// The JSON that a GET of the path answers.
 async fn get(gateway: &Gateway, path: &str) -> Value {
     let sent = gateway.request("GET", path).send().await.expect("sent");
     sent.json().await.expect("JSON")
@@ -137,7 +137,7 @@ async fn careless_lists_reach_clients_as_strict_ones_take_them() {
         );
         let templates = result(&session, "resources/templates/list", json!({})).await;
         assert_eq!(templates, json!({"resourceTemplates": []}));
-        // REST has all pages.
+        // REST lists the tools of all pages.
         let rest: Value = get(&gateway, &format!("/namespaces/{namespace}/tools")).await;
         let text = rest.to_string();
         for tool in ["good", "any.of", "bare", "add"] {
@@ -233,7 +233,7 @@ async fn answers_with_odd_envelopes_are_read_in_every_mode_and_broken_ones_are_n
         let text = cut.to_string();
         assert!(text.contains("cut after"), "{namespace}: {text}");
         if namespace == "pipes" {
-            // An answer to nothing is not waited for on pipes.
+            // On pipes, an answer under an unknown id is passed over, and the call goes on waiting.
             continue;
         }
         let mut answer = session.post(&message("foreign")).await;
@@ -257,7 +257,7 @@ async fn results_that_do_not_fit_their_output_schema_are_counted_or_refused() {
     let (gateway, _folder) = gateway(&remote, overrides).await;
     for (namespace, is_error) in [("pipes", true), ("http", false), ("raw", false)] {
         let session = session(&gateway, namespace).await;
-        // The tools are known.
+        // A result is checked only if the tools have been listed.
         let listed: Value = get(&gateway, &format!("/namespaces/{namespace}/tools")).await;
         assert!(listed.to_string().contains("add"), "{listed}");
         let call = |v: Value| {

@@ -82,7 +82,7 @@ async fn a_secret_that_an_agent_prepares_is_set_beside_a_dev_gateway_and_outlive
     assert_eq!(status(&manager).await, "ok");
     let file = json!({"namespace": "story", "filename": "length.py", "code": CODE});
     manager.call("write_tool", file).await.value();
-    // `check` of a path finds the kept key as the other commands do, whatever DATA_DIR is.
+    // `check` of a path finds the kept key as other commands do, even if DATA_DIR is another folder.
     let story = data.join("tools/story");
     fs::write(
         story.join("tooldock.yaml"),

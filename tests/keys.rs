@@ -492,7 +492,7 @@ async fn explain_names_the_rule_that_refuses_and_is_right_about_every_tool() {
         told.contains("REFUSES  principals of the namespace"),
         "{told}"
     );
-    // No listener has `auth: none`.
+    // No listener has `auth: none`, so requests without a credential are refused.
     let (_, told) = explain(&["--as", "anonymous"]);
     assert!(
         told.contains("anonymous (the credential of anonymous) may not use work")

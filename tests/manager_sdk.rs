@@ -354,7 +354,7 @@ fn story(repository: &str) -> Vec<Row> {
     ]
 }
 
-/// Runs a client with the calls of `rows`, compares how each of them ends, and gives what the client saw.
+/// Runs a client with the calls of `rows`, checks how each call ends, and returns the client's report.
 async fn tell(mut client: Command, url: &str, rows: &[Row]) -> Value {
     let url = url.to_owned();
     let calls: Vec<_> = rows
@@ -420,7 +420,7 @@ async fn every_tool_is_called_by(client: Command) {
 
 const HELPER: &str = "RATE = 3\n";
 
-/// A tool with a helper module, a package, a secret and a line of output.
+/// A tool that needs a helper module, a package and a secret, and prints a line.
 const FARE: &str = r#"import os
 
 import local_package
@@ -436,7 +436,7 @@ def fare(km: int) -> int:
     return RATE * km // 1
 "#;
 
-/// The first part of an agent's work: until a person has to set the secret.
+/// The first part of an agent's work: up to the point where a person has to set the secret.
 fn before_the_secret() -> Vec<Row> {
     let file = |filename: &str, code: &str| json!({"namespace": "trips", "filename": filename, "code": code});
     vec![
@@ -486,7 +486,7 @@ fn before_the_secret() -> Vec<Row> {
     ]
 }
 
-/// The second part, with the secret: to the end of the namespace.
+/// The second part of an agent's work: from the set secret to the end of the namespace.
 fn after_the_secret() -> Vec<Row> {
     let file = |code: &str| json!({"namespace": "trips", "filename": "fares.py", "code": code});
     let trial = || json!({"namespace": "trips", "tool_name": "fare", "input": {"km": 4}});
@@ -551,8 +551,8 @@ fn after_the_secret() -> Vec<Row> {
     ]
 }
 
-/// Each step is named by the server's instructions, by the description of a tool that was called before, or by an answer:
-/// the agent has read nothing else.
+/// Checks that each tool is named before its call: by the server's instructions, by the description of a tool that was
+/// called before, or by an answer. An agent reads nothing else.
 fn every_step_is_named_before_it(read: &mut String, seen: &Value, rows: &[Row]) {
     *read += seen["instructions"].as_str().unwrap();
     for ((tool, ..), result) in rows.iter().zip(seen["results"].as_array().unwrap()) {
@@ -580,7 +580,7 @@ async fn an_agents_work_is_done_by(client: impl Fn() -> Command) {
     let seen = tell(client(), &url, &rows).await;
     let mut read = String::new();
     every_step_is_named_before_it(&mut read, &seen, &rows);
-    // The person runs the command that the agent passes on.
+    // A person runs the command that the last answer names, and sets the secret.
     let prepared = seen["results"].as_array().unwrap().last().unwrap();
     let prepared: Value = serde_json::from_str(prepared[1].as_str().unwrap()).unwrap();
     let mut words = prepared["command"].as_str().unwrap().split(' ');

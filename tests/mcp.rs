@@ -117,7 +117,7 @@ async fn initialize_is_judged_by_its_body_alone() {
             "2025-11-25",
             "2025-11-25",
         ),
-        // Nor do they say which Accept is wanted.
+        // The version header does not decide which `Accept` is required either.
         (
             &[
                 ("MCP-Protocol-Version", "2027-03-01"),

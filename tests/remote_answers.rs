@@ -1,5 +1,5 @@
-//! Remote servers that work without the gateway and answer otherwise than the gateway asked: compressed, with a byte order
-//! mark, by a redirect to the path with its slash, and nothing to `server/discover`.
+//! Remote servers that other clients can use, with unusual answers: compressed, with a byte order mark, by a redirect
+//! to the path with its slash, and without an answer to `server/discover`.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -19,7 +19,7 @@ const CODINGS: [&str; 4] = ["gzip", "deflate", "br", "zstd"];
 const MODES: [&str; 2] = ["client", "pass_through"];
 const VERSION: &str = "2025-11-25";
 
-/// A server whose answers are as the path of its endpoint says: `/CODING/json`, `/CODING/events`, `/odd/`, `/forgetful`.
+/// A server with one kind of answers at each endpoint: `/CODING/json`, `/CODING/events`, `/odd/`, `/forgetful`.
 struct Odd {
     address: SocketAddr,
     seen: Arc<Seen>,
@@ -93,7 +93,7 @@ fn redirect(location: &str) -> Vec<u8> {
     response(307, &format!("Location: {location}\r\n"), b"")
 }
 
-/// The result of a message that has one.
+/// The result for a message; `None` for an unknown method.
 fn result(message: &Value) -> Option<Value> {
     Some(match message["method"].as_str()? {
         "initialize" => json!({"protocolVersion": VERSION, "capabilities": {"tools": {}},
@@ -126,7 +126,7 @@ fn answered(message: &Value) -> Option<Vec<u8>> {
     Some(answer.to_string().into_bytes())
 }
 
-/// Answers whose body has that coding, whatever was asked.
+/// An answer compressed with this coding, regardless of the request.
 fn coded(coding: &str, events: bool, message: &Value) -> Vec<u8> {
     let Some(answer) = answered(message) else {
         return response(202, "", b"");
@@ -161,7 +161,7 @@ fn coded(coding: &str, events: bool, message: &Value) -> Vec<u8> {
     response(200, &headers, &body)
 }
 
-/// Answers with a byte order mark, and unknown methods with an empty object.
+/// An answer with a byte order mark. Unknown methods are answered with an empty object.
 fn odd(message: &Value) -> Vec<u8> {
     let json = "Content-Type: application/json\r\n";
     match (message.get("id"), result(message)) {
@@ -174,7 +174,7 @@ fn odd(message: &Value) -> Vec<u8> {
     }
 }
 
-/// Answers by sessions; messages of unknown sessions are refused under their own id.
+/// An answer in a session. Messages of unknown sessions are refused under their own id.
 fn forgetful(seen: &Seen, head: &str, message: &Value) -> Vec<u8> {
     let json = "Content-Type: application/json\r\n";
     if message["method"] == "initialize" {
@@ -239,7 +239,7 @@ async fn answers_that_come_compressed_are_decoded_in_every_mode() {
         let text = &answer["result"]["content"][0]["text"];
         assert_eq!(text, "say größe", "{namespace}: {answer}");
         if namespace.contains("_json_") {
-            // A few KiB that would become 20 MiB: bounded by `max_result`.
+            // A few KiB that decode to 20 MiB: bounded by `max_result`.
             let message = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "huge"}});
             let request = session.post_text(&message).into_bytes();
             let answer = crate::support::raw::exchange(gateway.address, &closing(request)).await;
@@ -253,7 +253,7 @@ async fn answers_that_come_compressed_are_decoded_in_every_mode() {
             }
         }
     }
-    // REST goes by client mode, too.
+    // REST calls to a server in client mode are answered, too.
     let (status, answer) = gateway.call("br_json_client", "say", json!({})).await;
     assert_eq!(status, 200, "{answer}");
     // The error about an unknown coding says that the answer is compressed.
@@ -263,7 +263,7 @@ async fn answers_that_come_compressed_are_decoded_in_every_mode() {
     assert!(message.contains("compressed"), "{answer}");
 }
 
-/// The request on a connection that ends behind it.
+/// The request with `Connection: close`.
 fn closing(request: Vec<u8>) -> Vec<u8> {
     let text = String::from_utf8(request).expect("text");
     text.replacen("\r\n", "\r\nConnection: close\r\n", 1)
@@ -331,7 +331,7 @@ async fn a_redirect_to_the_slash_a_byte_order_mark_and_an_odd_probe_do_not_matte
             answer["result"]["content"][0]["text"], "say größe",
             "{mode}: {answer}"
         );
-        // The same mark before a client's own message.
+        // A client's own message may begin with a byte order mark, too.
         let ping = format!(
             "\u{feff}{}",
             json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"})
@@ -389,7 +389,7 @@ async fn a_session_that_its_server_forgot_is_opened_again_though_the_refusal_has
         );
         let opened = *odd.seen.opened.lock().expect("fine");
         odd.seen.sessions.lock().expect("fine").clear();
-        // The call may have begun.
+        // The call is not repeated, since it may have begun.
         let refused = said(&session, 3, "act").await;
         assert!(
             refused.to_string().contains("worker_unavailable"),
@@ -402,7 +402,7 @@ async fn a_session_that_its_server_forgot_is_opened_again_though_the_refusal_has
         );
         odd.seen.sessions.lock().expect("fine").clear();
         let harmless = (5..10).map(async |id| match mode {
-            // Only client mode reads which tools are harmless.
+            // Only client mode reads the hints of tools, and so knows which tools are harmless.
             "client" => said(&session, id, "say").await["result"]["content"][0]["text"].take(),
             _ => {
                 let list = session.request(id, "tools/list", json!({})).await;

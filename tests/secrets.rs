@@ -136,7 +136,7 @@ async fn dev_keeps_its_token_from_one_start_to_the_next() {
             200
         );
         tokens.push(token);
-        // A command beside the gateway finds both tokens.
+        // A command on the gateway's machine finds both tokens.
         let core = gateway.url("");
         let explained = Command::new(env!("CARGO_BIN_EXE_tooldock"))
             .args(["explain", "--core", &core])

@@ -221,7 +221,7 @@ async fn only_the_own_page_and_holders_of_a_token_get_in() {
     assert_eq!(code(&refused), (403, "csrf"));
     let refused = answer(create("a").header("Sec-Fetch-Site", "same-origin")).await;
     assert_eq!(code(&refused), (403, "csrf"));
-    // A script is no browser, and adds nothing by itself.
+    // A script is not a browser, so no credentials are added automatically.
     assert_eq!(answer(create("script")).await.0, 201);
     let forged = answer(
         create("a")

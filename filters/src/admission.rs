@@ -173,7 +173,7 @@ pub struct Admitted {
 }
 
 impl Admitted {
-    /// A request on a path that needs no credential.
+    /// The admission of a request on a path that needs no credential.
     fn without_credential(route: &'static RouteSpec, client: IpAddr) -> Self {
         Self {
             route,
@@ -346,8 +346,8 @@ impl<C: Clock + Clone> Admission<C> {
             && route.check_method(&parts.method).is_ok()
             && parts.method != Method::OPTIONS
         {
-            // Balancers probe by address, whatever names the listener answers for. Pages of origins that are not allowed get
-            // an answer that their browsers keep from them.
+            // Load balancers probe by address, so every well-formed Host is admitted. A page of an origin that is not
+            // allowed is answered without CORS headers, so its browser hides the answer.
             host::check_form(parts, fields)?;
             let (principal, manager, failure) = self.known_at_a_probe(request, client);
             let cors = origin::check(fields, &self.config.origins, listener.openness());
@@ -578,8 +578,8 @@ impl<C: Clock + Clone> Admission<C> {
         Some((principal, listed.namespaces.clone()))
     }
 
-    /// The names of the principals of tokens and certificates, and of requests without a credential, each with the kind of
-    /// its credential.
+    /// All principals, as pairs of a name and the kind of its credential: tokens, certificates, and requests without a
+    /// credential.
     pub fn principals(&self) -> impl Iterator<Item = (&str, &'static str)> {
         let bearer = self.tokens.named(BEARER).map(|_| (BEARER, "BEARER_TOKEN"));
         let tokens = self.config.tokens.iter();

@@ -64,7 +64,7 @@ impl Principal {
         }
     }
 
-    /// The entry as a maker of API keys.
+    /// Sets the maker that API keys made with this entry have.
     pub(crate) fn making(self, maker: KeyMaker) -> Self {
         Self { maker, ..self }
     }

@@ -1,10 +1,11 @@
 //! Where a browser adds its user's credentials on its own, a request that changes something has to prove that the listener's
 //! own page sends it.
 //!
-//! The proof is a header that no form and no simple request of another page can carry: with it a browser asks the server
-//! first, by a preflight, which is not answered for strangers. What browsers say about a request on their own
-//! (`Sec-Fetch-Site`) has to agree; the `Origin` has been judged by then. A bearer token is proof enough: a page has to hold
-//! it itself. A request with neither `Origin` nor `Sec-Fetch-Site` is no browser's, and nothing adds credentials to it.
+//! The proof is a header that no form and no simple request of another page can carry: with it a browser asks the
+//! server first, by a preflight, which is not answered for strangers. What browsers say about a request on their own
+//! (`Sec-Fetch-Site`) has to agree; the `Origin` has been judged by then. A bearer token is proof enough, since a page
+//! must have the token to send it. A request with neither `Origin` nor `Sec-Fetch-Site` does not come from a browser,
+//! so no credentials are added to it automatically.
 
 use http::Method;
 
@@ -14,7 +15,8 @@ use crate::rejection::{Reason, Rejection};
 /// The header, in lower case.
 const PROOF: &str = "x-tooldock-request";
 
-/// The header by which browsers say whose page sends a request.
+/// Header in which browsers say how the page that sends a request is related to the server: same origin, same site, or
+/// neither.
 const SITE: &str = "sec-fetch-site";
 
 /// Refuses a request that changes something and may come from another page.
@@ -72,7 +74,7 @@ mod tests {
         const OWN: (&str, &str) = ("sec-fetch-site", "same-origin");
         const PROVEN: (&str, &str) = (PROOF, "1");
         for method in [Method::POST, Method::PUT, Method::DELETE] {
-            // A script's.
+            // A script, which sends neither `Origin` nor `Sec-Fetch-Site`.
             assert!(!refused(method.clone(), &[BASIC]));
             assert!(!refused(method.clone(), &[BASIC, (PROOF, "0")]));
             for origin in ["http://127.0.0.1:8001", "https://evil.example", "null", ""] {

@@ -1,8 +1,8 @@
 //! Which Host names a listener answers for: the defence against DNS rebinding and misrouted traffic.
 //!
 //! A loopback listener always answers for loopback names, since no attacker can make one point elsewhere; further names
-//! come from `admission.hosts`. The host of `admission.public_url` is the operator's word, too: a front or a tunnel passes
-//! it on. Other listeners answer for the configured names, or for any where none is configured.
+//! come from `admission.hosts`. The host of `admission.public_url` is always among them, since a reverse proxy or a
+//! tunnel passes it on. Other listeners answer for the configured names, or for any where none is configured.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -239,7 +239,7 @@ fn parse_port(text: &str) -> Option<Option<u16>> {
     digits.then(|| text.parse().ok()).flatten().map(Some)
 }
 
-/// Refuses a request whose Host is missing, malformed or ambiguous, whatever name it has.
+/// Refuses a request whose Host is missing, malformed or ambiguous. Any well-formed name passes.
 pub(crate) fn check_form(parts: &Parts, fields: &Fields<'_>) -> Result<(), Rejection> {
     host_of(parts, fields).map(drop)
 }
@@ -371,7 +371,7 @@ mod tests {
         for host in ["evil.example", "x.gw.example", "gw.example.evil"] {
             assert!(!admits(host, true, &[]), "{host}");
             assert!(!admits(host, false, &["other.example"]), "{host}");
-            // A listener without a list still answers for any.
+            // A listener without configured names still answers for any host.
             assert!(admits(host, false, &[]), "{host}");
         }
         assert!(admits("localhost", true, &[]));

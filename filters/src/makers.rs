@@ -1,7 +1,7 @@
 //! Credentials as makers of API keys: the entry of the configuration that each counts by.
 //!
-//! Rights and ends of a maker's keys are decided in [`tooldock_workers::keys`]. Here entries get the names
-//! and hashes by which a key's record finds its maker's entry again, also after a reload.
+//! The rights and the end of the keys that a maker makes are decided in [`tooldock_workers::keys`]. Here entries get
+//! the names and hashes by which a key's record finds its maker's entry again, also after a reload.
 
 use std::sync::Arc;
 use std::time::SystemTime;

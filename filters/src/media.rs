@@ -3,10 +3,10 @@
 //! A stream (GET) needs `text/event-stream` by name on `/mcp`; on `/sse`, where nothing else could be meant, a wildcard or
 //! no Accept at all does.
 //!
-//! Accept on `POST /mcp` depends on the protocol version in force, which is the header's, else the session's (K-12). For
-//! `initialize` it stands in the body, so the parsed [`AcceptFlags`] travel on and the service completes the check. An
-//! unknown version counts as lenient here, since `initialize` may name one in its header; the service refuses it elsewhere.
-//! So does the session of another principal.
+//! Accept on `POST /mcp` depends on the protocol version in force, which is the header's, else the session's (K-12).
+//! For `initialize` the version stands in the body, so the parsed [`AcceptFlags`] travel on and the service completes
+//! the check. An unknown version counts as lenient here, since the header of an `initialize` may name one; for other
+//! requests the service refuses the version. A session of another principal counts as lenient, too.
 
 use http::header::{ACCEPT, CONTENT_LENGTH};
 use http::{HeaderName, HeaderValue, Method};
@@ -26,7 +26,7 @@ const USUAL_ACCEPT: &str = "application/json, text/event-stream";
 /// What a listener demands of Accept on `POST /mcp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcceptRule {
-    /// JSON or a stream acceptable, whatever the version; the answer comes in that form.
+    /// JSON or a stream must be acceptable, in all versions; the answer has the acceptable form.
     Lenient,
     /// Strict for the protocol versions that say so, lenient for the others.
     Auto,
@@ -72,9 +72,9 @@ impl AcceptFlags {
         }
     }
 
-    /// Reads Accept as a lenient listener does, where the usual reading leaves no form to answer in: `*` stands for `*/*`,
-    /// a weight that is no weight counts as 1, as in `*;q=.2` of older HTTP libraries, and a header without any media
-    /// range says nothing.
+    /// Reads Accept leniently if the strict reading accepts neither JSON nor a stream: `*` stands for `*/*`, a
+    /// malformed weight counts as above 0, and a header without any media range accepts everything. Older HTTP
+    /// libraries send `*;q=.2`.
     fn leniently(fields: &Fields<'_>) -> Self {
         let usual = Self::of(fields);
         if usual.json_acceptable || usual.sse_acceptable {
@@ -168,7 +168,7 @@ fn wanted<'a>(parameters: impl Iterator<Item = &'a [u8]>) -> Option<bool> {
     Some(true)
 }
 
-/// True for a weight above 0, one that no reader understands, and none.
+/// True unless the weight is a number that is not above 0. A missing or malformed weight counts as above 0.
 fn odd_weight_above_zero<'a>(parameters: impl Iterator<Item = &'a [u8]>) -> bool {
     for parameter in parameters {
         let Some((b'q' | b'Q', rest)) = parameter.split_first() else {
@@ -413,7 +413,7 @@ mod tests {
     use crate::namespace::Access;
     use crate::route;
 
-    /// Knows one session, of 2025-11-25 and of `ci`.
+    /// A directory with a single session: of protocol version 2025-11-25 and principal `ci`.
     struct OneSession;
 
     impl Directory for OneSession {

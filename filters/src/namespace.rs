@@ -41,13 +41,13 @@ pub trait Directory {
     /// know, and for principals whose token opens them.
     fn has_folder(&self, name: &NamespaceName) -> bool;
 
-    /// The protocol version that a session of this principal was negotiated with, as `MCP-Protocol-Version` spells it.
+    /// The negotiated protocol version of a session of this principal, spelled as in `MCP-Protocol-Version`.
     fn session_version(&self, session_id: &str, principal: &str) -> Option<&'static str>;
 
     /// The namespace a session belongs to, for `/messages`, which names its session in the query.
     fn session_namespace(&self, session_id: &str) -> Option<NamespaceName>;
 
-    /// Whether some server is sent this header of its clients. The name is in lower case. Asked for preflights alone.
+    /// Whether some server gets this header of its clients. The name is in lower case. Used for preflights only.
     fn passes_header(&self, _name: &str) -> bool {
         false
     }

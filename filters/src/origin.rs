@@ -32,7 +32,7 @@ const ALLOWED_REQUEST_HEADERS: &str = "Authorization, Content-Type, Accept, X-Na
 /// What the names of headers that repeat a tool's arguments begin with (MCP 2026-07-28). They cannot be listed ahead.
 const ARGUMENT_HEADER_PREFIX: &str = "mcp-param-";
 
-/// The longest list of headers a preflight is answered with, in bytes.
+/// The longest list of allowed headers in the answer to a preflight, in bytes.
 const ALLOWED_HEADERS_MAX: usize = 4096;
 
 const EXPOSED_RESPONSE_HEADERS: HeaderValue = HeaderValue::from_static(
@@ -317,8 +317,8 @@ pub(crate) fn preflight(
     Some(answer)
 }
 
-/// The headers a page may send: the known ones, and those it asked for that repeat arguments or that a server is sent of
-/// its clients. Those that open the gateway are none of them.
+/// The headers that a page may send: a fixed list, and those headers of the preflight that mirror arguments or that a
+/// server gets of its clients. Headers with credentials for the gateway are not added.
 fn allowed_request_headers(headers: &HeaderMap, directory: &dyn Directory) -> HeaderValue {
     let mut allowed = Cow::Borrowed(ALLOWED_REQUEST_HEADERS);
     let asked = headers
@@ -370,7 +370,7 @@ mod tests {
     use super::*;
     use crate::namespace::Access;
 
-    /// Serves a server that is sent the API keys of its clients, and, against the rules, the manager's token.
+    /// A directory with a server that gets the API keys of its clients and, against the rules, the manager's token.
     struct PassesApiKey;
 
     impl Directory for PassesApiKey {

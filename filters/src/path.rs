@@ -1,8 +1,8 @@
 //! Paths: split into segments, percent-decoded exactly once, refused where two readers could disagree about them.
 //!
-//! Whatever a later layer makes of a decoded segment, it cannot leave its place: there is no slash, no backslash, no NUL,
-//! no control character and no dot segment in it (SEC-11). The name of a tool may have slashes, since servers have such
-//! tools; no part of it is empty or a dot segment.
+//! Whatever a later layer makes of a decoded segment, it cannot leave its place: there is no slash, no backslash, no
+//! NUL, no control character and no dot segment in it (SEC-11). A tool's name may contain slashes, since some servers
+//! have such tools; no part of the name is empty or a dot segment.
 
 use std::borrow::Cow;
 
@@ -44,7 +44,8 @@ impl From<PathFault> for Rejection {
     }
 }
 
-/// Checks a whole path; what it accepts, [`decoded`] decodes without a fault, and [`decoded_tool`] the name of a tool.
+/// Checks a whole path. In an accepted path [`decoded`] decodes every segment, and [`decoded_tool`] every tool name,
+/// without a fault.
 pub(crate) fn well_formed(path: &str) -> Result<(), PathFault> {
     // Most paths hold nothing that needs a second look at their segments.
     let mut plain = true;
@@ -80,7 +81,7 @@ pub(crate) fn decoded(segment: &str) -> Result<Cow<'_, str>, PathFault> {
     Ok(text)
 }
 
-/// The segment of a path that may name a tool: `/tools/NAME`, `/namespaces/NAMESPACE/tools/NAME`.
+/// The position of the segment that may name a tool: `/tools/NAME`, `/namespaces/NAMESPACE/tools/NAME`.
 fn place_of_tool(path: &str) -> Option<usize> {
     let mut segments = path.split('/').skip(1);
     match segments.next()? {
@@ -90,7 +91,7 @@ fn place_of_tool(path: &str) -> Option<usize> {
     }
 }
 
-/// The segment that names a tool, percent-decoded. Its slashes are a part of the name.
+/// Percent-decodes the segment that names a tool. Slashes in it are a part of the name.
 pub(crate) fn decoded_tool(segment: &str) -> Result<Cow<'_, str>, PathFault> {
     let name = percent_decoded(segment)?;
     match name.contains('/') {
@@ -220,7 +221,7 @@ mod tests {
                 "{segment}"
             );
         }
-        // Nothing else in a path.
+        // Only the name of a tool may contain an encoded slash.
         for path in [
             "/namespaces/a%2Fb/tools/x",
             "/tools/x/a%2Fb",

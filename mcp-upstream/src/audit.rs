@@ -103,7 +103,8 @@ pub struct AuditRecord {
     pub relay: Option<Arc<RelayPeer>>,
     /// The arguments, see [`AuditSender::keep`].
     pub arguments: KeptArguments,
-    /// Whether arguments that were JSON in strings were read as other values. `arguments` are as they were sent.
+    /// Whether arguments sent as JSON in strings were converted to the types of the tool's schema. `arguments` holds
+    /// them as sent.
     pub coerced: bool,
 }
 

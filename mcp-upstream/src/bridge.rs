@@ -10,10 +10,10 @@
 //! | `_meta` of requests | the protocol's own keys are taken out ([`params::to_legacy`]) | version, capabilities, client, log level are put in ([`params::to_modern`]) | untouched |
 //! | results | `resultType`, `ttlMs`, `cacheScope`, `serverInfo` are added ([`reply::to_modern`]) | the first three are taken out ([`reply::to_legacy`]) | untouched |
 //! | tool schemas that are not of an object, such `structuredContent` | untouched | wrapped as the member `result`, or the schema is left out ([`schemas`]) | untouched |
-//! | optional members that are `null`, in results of calls, prompts and resources, and in what a server says of itself | left out ([`nulls`]) | the same | the same |
+//! | optional members that are `null`, in results of calls, prompts and resources, and in a server's description of itself | left out ([`nulls`]) | the same | the same |
 //! | a resource that is not there | −32002 becomes −32602 | −32602 with a `uri` becomes −32002 | untouched |
-//! | errors that are no errors of JSON-RPC | mended ([`errors`]) | the same | the same |
-//! | results that are no objects | `upstream_error` | the same | the same |
+//! | errors that are not valid in JSON-RPC | mended ([`errors`]) | the same | the same |
+//! | results that are not objects | replaced by an `upstream_error` | the same | the same |
 //! | other errors, unknown members, numbers | untouched | untouched | untouched |
 //! | elicitation, sampling, roots | the server's requests suspend the call, the client gets `input_required` with those of one moment together; its retry resumes it | `input_required` becomes requests to the client, their answers the retry ([`rounds`]) | requests and responses pass whole in the session's own process; `input_required` and retries pass |
 //! | asking before the call a process was opened for | asked as part of the call, which goes up once that is answered | — | to the session |

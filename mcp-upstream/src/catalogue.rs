@@ -15,9 +15,9 @@
 //! | lists as the gateway wrote them | [`written`] |
 //! | documents made of them | [`documents`] |
 //! | arguments held against a schema of the list | [`arguments`] |
-//! | results held against the schema that their tool lists | [`results`] |
-//! | pages as strict clients take them, and the faults of a server's lists | [`mend`], [`cursor`], [`mending`] |
-//! | arguments that are JSON in strings, read as the schema wants them | [`coerce`] |
+//! | results checked against the output schema of their tool | [`results`] |
+//! | pages mended for strict clients, and the faults of a server's lists | [`mend`], [`cursor`], [`mending`] |
+//! | arguments sent as JSON in strings, converted to the types of the schema | [`coerce`] |
 //!
 //! The tools that a namespace's files declare are a [`ToolList`] that never changes. A server's tools have a version: it
 //! changes whenever they may have, because the server said so, another process took the place of the one that listed
@@ -84,7 +84,7 @@ const HINTS_MAX: usize = 10_000;
 pub(crate) struct Catalogue {
     /// Plain data; nothing awaits under it.
     inner: Mutex<Inner>,
-    /// How its lists are mended.
+    /// The mending of the server's lists.
     lists: Arc<ListMending>,
     results: results::Results,
     /// The version at which the tools are to be read again.
@@ -122,7 +122,7 @@ fn next_version() -> u64 {
 }
 
 impl Catalogue {
-    /// A catalogue that knows nothing, of a server whose lists are mended so.
+    /// An empty catalogue, of a server whose lists are mended by `lists`.
     pub(crate) fn mended_by(lists: Arc<ListMending>) -> Self {
         Self {
             lists,
@@ -130,19 +130,19 @@ impl Catalogue {
         }
     }
 
-    /// How the server's lists are mended.
+    /// The mending of the server's lists.
     pub(crate) fn lists(&self) -> &Arc<ListMending> {
         &self.lists
     }
 
-    /// Mends lists in that mode from now on.
+    /// Sets the mode in which lists are mended from now on.
     pub(crate) fn set_lists(&self, mode: ListMode) {
         if self.lists.set(mode) {
             self.changed();
         }
     }
 
-    /// A page of a list as clients are shown it; `None` where it is as the server wrote it, or is known.
+    /// The mended page of a list; `None` if the page needs no mending or is kept already.
     pub(crate) fn mended(
         &self,
         namespace: &NamespaceName,
@@ -155,7 +155,7 @@ impl Catalogue {
         };
         let first = {
             let inner = self.lock();
-            // Pages are kept as they are shown.
+            // Kept pages are mended already.
             if inner.pages.get(key) == Some(page) {
                 return None;
             }
@@ -163,7 +163,7 @@ impl Catalogue {
             first.and_then(|key| inner.pages.get(&key).cloned())
         };
         let mut taken = first.map_or_else(HashSet::new, |first| mend::names(kind, &first));
-        // A server that does not know the cursor may answer with its first page: that is an answer, not a list of
+        // A server that does not know the cursor may answer with its first page. The names on that page are not
         // duplicates.
         if mend::names(kind, page).is_subset(&taken) {
             taken.clear();
@@ -188,7 +188,7 @@ impl Catalogue {
         inner.tools.as_ref().map(|known| Arc::clone(&known.list))
     }
 
-    /// The tools, where some of them list a schema for their results.
+    /// The tools, if any of them has an `outputSchema`.
     pub(crate) fn with_results(&self) -> Option<Arc<ToolList>> {
         match self.results.are_declared() {
             true => self.known(),
@@ -196,7 +196,7 @@ impl Catalogue {
         }
     }
 
-    /// Whether a fault of a tool's results is new, and is logged.
+    /// Notes a fault of a tool's results. True if the fault is new and is to be logged.
     pub(crate) fn is_new_fault(&self, tool: &str, fault: &str) -> bool {
         self.results.is_news(tool, fault)
     }

@@ -105,7 +105,7 @@ pub(crate) trait UpstreamCall: CancelNotice {
         (&facts.subject, facts.named_arguments())
     }
 
-    /// Whether arguments were read as the tool's schema wants them, not as they were sent.
+    /// Whether arguments were converted to the types of the tool's schema, and so differ from those sent.
     fn has_coerced_arguments(&self) -> bool {
         false
     }
@@ -421,7 +421,7 @@ impl CallFacts {
         }
     }
 
-    /// True for outcomes that may hold the text of a failure: failed calls, and the states of tasks.
+    /// True for outcomes that may contain the text of an error: failed calls, and states of tasks.
     fn may_tell_of_failure(&self, status: Result<&str, CallErrorCode>) -> bool {
         status != Ok("ok") || self.method.starts_with("tasks/")
     }

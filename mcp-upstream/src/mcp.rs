@@ -54,7 +54,7 @@ pub(crate) use exchange::events_head;
 use head::McpHead;
 pub(crate) use sessions::{create_session, delete, forget_session, get, open_stream, stream_place};
 
-/// The demands on `Accept` of a POST; each names the key that lifts it.
+/// Requirements on `Accept` of a POST, as error messages word them, with the configuration key that relaxes them.
 const BOTH_BY_NAME: &str = "application/json and text/event-stream, both by name, unless the operator sets \
     `accept: lenient` for the listener";
 const JSON_AT_LEAST: &str =
@@ -171,7 +171,7 @@ async fn posted<'a>(
     }
 }
 
-/// Answers a message that was edited on its way in.
+/// Answers a message after its `null` members were removed.
 fn posted_again<'a>(
     core: &'a Arc<Core>,
     caller: &'a Caller,
@@ -240,8 +240,8 @@ fn ping(cx: &CallContext<'_>, id: &str, members: &Members<'_>) -> Result<Vec<u8>
     Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
 }
 
-/// Waits for the client's confirmation where the listener and the version ask for it (MCP-08). A request may have overtaken
-/// it (K-15): two POSTs have no order.
+/// Waits for `notifications/initialized` if the listener and the version require it (MCP-08). A request may overtake
+/// that notification (K-15), since two POSTs have no order.
 async fn confirmed(cx: &CallContext<'_>, method: &str) -> Result<(), RequestError> {
     let Some(session) = cx.session() else {
         return Ok(());
@@ -266,8 +266,8 @@ async fn confirmed(cx: &CallContext<'_>, method: &str) -> Result<(), RequestErro
     })
 }
 
-/// Settles version and session of a legacy message. `initialize` is judged by its body: unless its headers name a live
-/// session of its own, they say nothing.
+/// Determines the session and the protocol version of a legacy message. The headers of an `initialize` are ignored,
+/// unless they name a live session of the same client.
 async fn open<'a>(
     core: &'a Arc<Core>,
     caller: &'a Caller,
@@ -278,7 +278,8 @@ async fn open<'a>(
     let namespace = namespace(core, caller)?;
     let (session, version) = match initialize {
         false => spoken_in(core, caller, head, &namespace).await?,
-        // Its own session again is refused later; a session that is no more ends where it ended.
+        // A second `initialize` in a live session is refused later. An id of a session that has ended counts as no
+        // session.
         true => match Box::pin(spoken_in_again(core, caller, head, &namespace)).await? {
             Some((session, version)) => (Some(session), version),
             None => (None, caller.profile.unnamed),
@@ -298,7 +299,7 @@ async fn open<'a>(
     Ok(context(core, caller, body, namespace, client, streams))
 }
 
-/// The session of a message, if it names one, and the version in force.
+/// The session that a message names, if any, and the protocol version in force.
 async fn spoken_in(
     core: &Core,
     caller: &Caller,
@@ -314,8 +315,8 @@ async fn spoken_in(
     Ok((session, version))
 }
 
-/// The live session that the headers of an `initialize` name. An id that is unknown, expired or of another client names
-/// none: a client that still sends the id of before a restart gets a new session.
+/// The live session that the headers of an `initialize` name; `None` for an id that is unknown, expired or of another
+/// client, so that a client which still sends its id from before a restart gets a new session.
 async fn spoken_in_again(
     core: &Core,
     caller: &Caller,
@@ -337,7 +338,7 @@ async fn spoken_in_again(
         Err(RequestError::SessionNotFound) => return Ok(None),
         Err(failure) => return Err(failure),
     };
-    // The other era's version says nothing of an `initialize`.
+    // A version header of 2026-07-28 is ignored: `initialize` belongs to the older era.
     let header = match caller.profile.modern && names(head, modern::VERSION) {
         true => None,
         false => header_version(caller, head)?,

@@ -8,7 +8,7 @@ use tooldock_workers::names::NamespaceName;
 
 use crate::protocol::ProtocolVersion;
 
-/// How long a request waits for the confirmation of its session by default.
+/// Default for how long a request waits for its session's `notifications/initialized`.
 pub const INITIALIZED_WAIT: Duration = Duration::from_secs(1);
 
 /// One listener's rules.
@@ -30,7 +30,7 @@ pub struct Profile {
     pub accept: AcceptRule,
     /// Whether `tools/*` in a session waits for `notifications/initialized` (versions from 2025-06-18 on).
     pub require_initialized: bool,
-    /// How long such a request waits.
+    /// How long a request waits for `notifications/initialized`.
     pub initialized_wait: Duration,
     /// The version of a request that names none and has no session.
     pub unnamed: ProtocolVersion,
@@ -68,7 +68,7 @@ pub enum SessionRule {
     /// In every version.
     #[serde(rename = "required")]
     Required,
-    /// When the version in force is 2025-06-18 or later. The rule of profiles; no key says it.
+    /// When the version in force is 2025-06-18 or later. The default of profiles; no configuration key selects it.
     #[serde(skip)]
     RequiredSince2025_06_18,
     /// Never; sessions are issued all the same.
@@ -82,7 +82,7 @@ pub enum SessionRule {
 pub enum AcceptRule {
     /// From 2025-06-18 on both media types by name, before that as lenient.
     Strict,
-    /// JSON or a stream of events must be acceptable; the answer comes in that form.
+    /// JSON or a stream of events must be acceptable; the answer has the acceptable form.
     Lenient,
 }
 

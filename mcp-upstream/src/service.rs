@@ -472,8 +472,9 @@ impl Service {
         &self.core
     }
 
-    /// The version of a principal's session as far as this process knows, for a check before the body is read. Does not
-    /// wait and does not count as a use; whether the session is the namespace's, is checked later.
+    /// The protocol version of a principal's session, if this process knows the session. For checks before the body is
+    /// read: does not wait, and does not count as a use of the session. Whether the session belongs to the namespace is
+    /// checked later.
     pub fn session_version(
         &self,
         session_header: &str,

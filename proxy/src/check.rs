@@ -143,7 +143,7 @@ pub(crate) fn part(effective: &Effective, target: &Target) -> Checked {
     let namespaces = &effective.config.namespaces;
     match target {
         Target::Servers(file) => {
-            // `DATA/external/config.yaml` is of that data directory.
+            // `DATA/external/config.yaml` belongs to the data directory `DATA`, whose secrets count.
             let data = folder_in(file.parent().unwrap_or(file), "external");
             external::check_file(file, namespaces, &secrets(effective, data).0)
         }
@@ -181,7 +181,7 @@ fn folder_part(effective: &Effective, folder: &Path, file: Option<&str>) -> Chec
     }
 }
 
-/// The data directory of a folder in it, where the folder is called so.
+/// The data directory of a folder in it: the parent of `folder`, if `folder` has this name.
 fn folder_in<'a>(folder: &'a Path, name: &str) -> Option<&'a Path> {
     let is_it = folder.file_name().is_some_and(|it| it == name);
     folder.parent().filter(|_| is_it)
@@ -255,8 +255,9 @@ fn aggregates(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// The secrets that the gateway would have, and what is wrong with the store. A data directory `beside` the checked folder
-/// that holds secrets goes before the configuration's, and a key that `--dev` has kept there opens it.
+/// The secrets that the gateway would have, and a finding if the store cannot be read. If the data directory `beside`
+/// the checked folder holds secrets, these count instead of those of the configured data directory, and a key that
+/// `--dev` has kept there opens them.
 fn secrets(effective: &Effective, beside: Option<&Path>) -> (Secrets, Option<Finding>) {
     let holds = |data: &&Path| SecretStore::new(data, Protection::Unset).has_values();
     let data = beside.filter(holds).unwrap_or(&effective.data_dir);
@@ -275,7 +276,7 @@ fn secrets(effective: &Effective, beside: Option<&Path>) -> (Secrets, Option<Fin
     }
     match SecretStore::new(data, settings.protection()).read() {
         Ok(secrets) => (secrets, None),
-        // `serve` is likely started with the key, where `check` may have none.
+        // Without a key only a warning: `serve` is probably started with a key that `check` lacks.
         Err(error) => found(error.to_string(), settings.key.is_some()),
     }
 }

@@ -286,7 +286,7 @@ impl Effective {
         }
     }
 
-    /// Puts a manager token that was kept in place of the generated token. A token that the operator set stays.
+    /// Replaces the generated manager token by a kept one. A token that the operator set stays.
     pub(crate) fn keep_manager(&mut self, kept: Secret) {
         if self.generated.manager {
             self.manager_token = kept.clone();

@@ -1,5 +1,5 @@
-//! `tooldock explain`: rights of a principal in a namespace and the rules behind them, or the list of principals, asked of
-//! the running gateway.
+//! `tooldock explain`: the rights of a principal in a namespace and the rules behind them, or the list of principals,
+//! requested from the running gateway.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: ExplainArgs) -> ExitCode {
             let asked = asked::<Explanation>(&asker, &question);
             asked.map(|answer| shown(&answer, told, arguments.json))
         }
-        // clap wants both or neither.
+        // clap requires both arguments or none.
         _ => {
             let asked = asked::<Principals>(&asker, &json!({}));
             asked.map(|answer| shown(&answer, listed, arguments.json))
@@ -49,13 +49,13 @@ pub(crate) fn run(arguments: ExplainArgs) -> ExitCode {
 
 fn shown<T: Serialize>(answer: &T, for_people: impl Fn(&T) -> String, as_json: bool) -> String {
     match as_json {
-        // A structure of texts is always JSON.
+        // The answer holds only texts, so it can always be written as JSON.
         true => json_text(&serde_json::to_string_pretty(answer).unwrap_or_default()) + "\n",
         false => for_people(answer),
     }
 }
 
-/// JSON without characters that drive a terminal: JSON escapes only some of them.
+/// Escapes characters of a JSON text that control a terminal: JSON itself escapes only some of them.
 fn json_text(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for character in json.chars() {
@@ -173,7 +173,7 @@ fn asked<T: DeserializeOwned>(asker: &Asker, question: &impl Serialize) -> Resul
     })
 }
 
-/// Lines for a terminal. Names and rules come from tools, clients and configurations: none drives the terminal.
+/// Lines for a terminal, with control characters escaped: names and rules come from tools, clients and configurations.
 #[derive(Default)]
 struct Lines(String);
 
@@ -184,7 +184,7 @@ impl Lines {
     }
 }
 
-/// The principals for people, one in each line.
+/// The principals as text for people, one per line.
 fn listed(answer: &Principals) -> String {
     let mut lines = Lines::default();
     for principal in &answer.principals {

@@ -103,7 +103,7 @@ pub(crate) fn run(arguments: &ImportNginxArgs) -> ExitCode {
     for line in report.lines() {
         eprintln!("{line}");
     }
-    // A text that was checked is YAML.
+    // The text passed the check, so it is YAML.
     let tree = yaml::from_slice(yaml.as_bytes()).unwrap_or_default();
     eprintln!("tooldock: differs from now on, limits that nginx did not have:");
     for line in new_limits::lines(&tree) {

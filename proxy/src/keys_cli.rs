@@ -75,7 +75,7 @@ fn command(arguments: KeysArgs, effective: &Effective) -> Result<String, KeysErr
     }
 }
 
-/// Says where a change does not count at once.
+/// Warns if running gateways have not confirmed a change.
 fn tell_of_gateways_behind(store: &KeyStore) {
     let behind = store.gateways_behind();
     if behind > 0 {

@@ -10,9 +10,9 @@
 //! and answered on the thread that serves its client. HTTP/1.1 is spoken: a stream of its own connection cannot hold up
 //! another one.
 //!
-//! Left out on purpose: redirects that change more than a slash ([`redirect`]), repeated requests but with a new token where
-//! the server refused the old one, and all of MCP. A connection that turns out to be closed before
-//! anything was written to it is no request that was sent: then another one is opened.
+//! Left out on purpose: redirects that change more than a slash ([`redirect`]), repeated requests except with a new
+//! token after the server refused the old one, and all of MCP. A connection that turns out to be closed before anything
+//! was written to it is no request that was sent: then another one is opened.
 
 mod balance;
 mod client;

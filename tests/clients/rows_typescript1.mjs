@@ -1,9 +1,9 @@
 // Calls tools through the official TypeScript SDK, 1.x, which checks each result against the tool's output schema.
 //
-// Arguments: URL of the MCP endpoint, token. Reads from standard input a JSON list of calls, each `[tool, arguments]`. Prints
-// one JSON object: `instructions` of the server, `listed`, the description of each tool by its name, and `results`, for each
-// call `[how it ended, text]`, where a call ends as `ok`, `refused` (a result with isError) or `raised` (the SDK refused the answer). An argument `$MEMBER` stands for that
-// member of the last result that had one.
+// Arguments: URL of the MCP endpoint, token. Reads from standard input a JSON list of calls, each `[tool, arguments]`.
+// Prints one JSON object: `instructions` of the server; `listed`, the description of each tool by its name; and
+// `results`, for each call `[end, text]`, where the end is `ok`, `refused` (a result with isError) or `raised` (the SDK
+// refused the answer). An argument `$MEMBER` stands for that member of the last result that had one.
 
 import { readFileSync } from 'node:fs';
 

@@ -68,7 +68,8 @@ effects! {
     DeletesNamespaces: Cover::Tool("delete_namespace"), "deletes namespaces and servers";
     /// A secret and its value.
     RemovesSecrets: Cover::Tool("remove_secret"), "removes secrets";
-    /// Lines that tools printed, and tracebacks. A tool could write the same to its author.
+    /// Lines that tools printed, and tracebacks. Covered by the tool that writes files, since a tool could send the
+    /// same lines to its author.
     ReadsOutput: Cover::Tool(WRITE_TOOL), "reads what tools printed";
     /// Code, a package or a command of the caller's choice runs as the gateway's user: at once, or after a reload.
     RunsCode: Cover::Tool(WRITE_TOOL), "writes code, or runs code or commands as the gateway's user";

@@ -89,7 +89,7 @@ impl Principals {
     /// The most principals that a list has.
     const LISTED_MAX: usize = 1000;
 
-    /// A list of these, ordered and bounded.
+    /// Sorts these principals, and keeps as many as a list may have.
     pub fn new(mut principals: Vec<KnownPrincipal>) -> Self {
         let key = |it: &KnownPrincipal| (it.name.clone(), it.key_id.clone());
         principals.sort_by_key(key);

@@ -1,6 +1,7 @@
 //! The secrets that the functions and servers of a namespace know: hidden in answers that go through a chat (SCR-14).
 //!
-//! Exact copies are found, and copies as Python's `repr` and JSON write them. A tool that encodes a secret before it answers cannot be helped from here.
+//! Found are exact copies, and copies escaped by Python's `repr` or JSON. A secret that a tool encodes in another way
+//! stays visible.
 
 use std::sync::Arc;
 
@@ -172,7 +173,7 @@ impl HiddenValues {
             .then(|| value.to_string().into_bytes())
     }
 
-    /// JSON without the values as they are, and as texts of JSON usually escape them. The JSON is searched and not parsed: for
+    /// JSON without the secrets, found plain and in the usual escapes of JSON. The JSON is searched and not parsed, for
     /// messages that are too large to be parsed on a thread that carries messages.
     pub fn hide_in_large_json(&self, json: &[u8]) -> Option<Vec<u8>> {
         if !self.0.may_be_in_json(json) {

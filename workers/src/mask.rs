@@ -45,7 +45,7 @@ const KNOWN: [&str; 27] = [
     "oub_",
     "SG.",
 ];
-/// Beginnings that no word but a credential has. Behind the others, letters and digits have to be mixed.
+/// Prefixes that only credentials have. Behind other prefixes, letters and digits have to be mixed.
 const CERTAIN: [&str; 14] = [
     "ghp_",
     "gho_",
@@ -62,7 +62,7 @@ const CERTAIN: [&str; 14] = [
     "AIza",
     "ya29.",
 ];
-/// Ends the first line of a private key.
+/// The end of the first line of a private key.
 const PRIVATE_KEY: &str = "PRIVATE KEY-----";
 /// The fewest characters behind such a beginning.
 const KNOWN_REST_MIN: usize = 4;
@@ -172,7 +172,8 @@ fn attached(argument: &str) -> Option<String> {
     Some(format!("-{letter}{shown}"))
 }
 
-/// The letter and the value of such an option. `-p8080` is a port, and `-python` an option of its own.
+/// The letter and the value of an option of one letter with its value attached; `None` for other arguments, such as
+/// `-p8080`, a port, and `-python`, a long option.
 fn attached_option(argument: &str) -> Option<(char, &str)> {
     let mut letters = argument.strip_prefix('-')?.chars();
     let letter = letters.next()?;
@@ -491,10 +492,10 @@ fn is_known(word: &str) -> bool {
     KNOWN.iter().any(|known| begins(known))
 }
 
-/// Whether a text has the token of a well-known service anywhere in it, or a private key. A word that only begins like one,
-/// such as `npm_config_registry`, is none.
+/// Whether a text contains a token of a well-known service, or a private key. A word that only begins like a token,
+/// such as `npm_config_registry`, does not count.
 fn has_token(text: &str) -> bool {
-    /// The fewest characters of a token whose beginning other words have, too.
+    /// The fewest characters of a token whose prefix other words have, too.
     const UNCERTAIN_MIN: usize = 12;
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_+.=".contains(c);
     let is_token = |known: &str, at: usize| {
@@ -512,7 +513,7 @@ fn has_token(text: &str) -> bool {
         || known.any(|known| text.match_indices(known).any(|(at, _)| is_token(known, at)))
 }
 
-/// Whether a part of a word has letters and digits in it as no name has.
+/// Whether a part of a word is longer than in names, or mixes letters and digits more than names do.
 fn is_dense(word: &str) -> bool {
     const RUN_MIN: usize = 6;
     const DIGITS_MIN: usize = 8;

@@ -74,8 +74,8 @@ impl NamespaceName {
         &*self.0 == GLOBAL
     }
 
-    /// The name of a server that is a member of this aggregate alone, `AGGREGATE.LABEL`. No text parses as such a name,
-    /// so that no request leads there but through the aggregate.
+    /// The name of a server that belongs to this aggregate alone, `AGGREGATE.LABEL`. No text parses as such a name, so
+    /// requests reach the server only through the aggregate.
     pub fn member(&self, label: &str) -> Self {
         Self(format!("{}.{label}", self.0).into())
     }

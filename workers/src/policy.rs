@@ -52,7 +52,8 @@ impl Patterns {
 
     /// Whether one of the patterns matches the name.
     pub(crate) fn is_match(&self, name: &str) -> bool {
-        // `GlobSet` splits the name into its parts before it checks whether it has patterns: an empty set is asked nothing.
+        // An empty `GlobSet` is not asked: it would split the name into its parts before it finds that it has no
+        // patterns.
         self.everything || (!self.globs.is_empty() && self.globs.is_match(name))
     }
 

@@ -1,8 +1,8 @@
 //! What a request can be for. The edge finds the id by path and method, the service answers by it; the two crates do not know
 //! each other, so the ids stand below both.
 
-/// Whether the path of a request can name a tool of this name, percent-encoded. The slashes of a name lead nowhere: it has
-/// no empty part and no dot segment, and nothing in it that readers of paths take for something else.
+/// Whether the path of a request can name a tool of this name, percent-encoded. It cannot if the name has a control
+/// character, a backslash, an empty part or a dot segment, which readers of paths take for something else.
 pub fn can_stand_in_path(tool: &str) -> bool {
     let is_odd = |c: char| c.is_control() || c == '\\';
     !tool.contains(is_odd) && !tool.split('/').any(|part| matches!(part, "" | "." | ".."))

@@ -189,7 +189,7 @@ pub struct Worker {
     retired: AtomicBool,
     /// The rate and the redactor of logged tracebacks.
     output: OutputLimit,
-    /// The last lines that its processes printed, and the tracebacks of its functions.
+    /// The last lines that the worker's processes printed, and the tracebacks of its functions.
     recent: Arc<RecentLines>,
 }
 
@@ -407,8 +407,8 @@ impl Worker {
         output::loggable(&self.spec().namespace, text, &self.output)
     }
 
-    /// The last lines that its processes printed, with the tracebacks of its functions, as they were logged. A later
-    /// generation of the namespace goes on with them.
+    /// The last lines that the worker's processes printed, with the tracebacks of its functions, as the log shows them.
+    /// A later generation of the namespace continues them.
     pub fn recent_output(&self) -> Arc<RecentLines> {
         Arc::clone(&self.recent)
     }

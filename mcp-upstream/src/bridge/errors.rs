@@ -1,18 +1,18 @@
-//! Error answers of servers that are no errors of JSON-RPC: a text alone, no code, a code that is a name. Official clients
-//! drop such an answer and wait on.
+//! Mends errors of servers that are not valid JSON-RPC errors: a bare text, no code, a name as the code. Official
+//! clients drop an answer with such an error and keep waiting.
 
 use serde_json::Value;
 
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::protocol::code;
 
-/// The message of an error whose server wrote none, as JSON.
+/// The message, as JSON, for an error without a message.
 const NO_MESSAGE: &str = r#""the server gave no message""#;
-/// The largest number whose neighbours every JSON reader tells apart.
+/// The largest integer that every JSON reader reads exactly.
 const SAFE_MAX: u64 = (1 << 53) - 1;
 
-/// The error object with an integer as its code, a text as its message, and no `data` that is `null`; `None` where it has all
-/// of that. An object that holds a key twice stays as it is.
+/// The error object with an integer as its code, a text as its message, and without `data` that is `null`; `None` if
+/// the error is valid already. An object with a repeated key stays unchanged.
 pub(crate) fn mended(error: &[u8]) -> Option<String> {
     let error = std::str::from_utf8(error).ok()?.trim();
     if !error.starts_with('{') {
@@ -36,20 +36,20 @@ pub(crate) fn mended(error: &[u8]) -> Option<String> {
     (!changes.is_empty()).then(|| spans::edit(error, &changes))
 }
 
-/// The code in place of one that is no integer, or is not spelled as one; `None` for an integer.
+/// The replacement for a code that is not a plain integer; `None` for a plain integer.
 fn integer(code: &str) -> Option<String> {
     let is_safe = |number: i64| number.unsigned_abs() <= SAFE_MAX;
     if code.parse::<i64>().is_ok_and(is_safe) {
         return None;
     }
-    // `-32601.0` is a spelling of some languages.
+    // Some languages spell integers as `-32601.0`.
     let whole = code.strip_suffix(".0");
     let whole = whole.and_then(|it| it.parse::<i64>().ok());
     let whole = whole.filter(|number| is_safe(*number));
     Some(whole.unwrap_or(i64::from(code::INTERNAL)).to_string())
 }
 
-/// The text in place of a message that is none, as JSON; `None` for a text.
+/// The replacement, as JSON, for a message that is missing or not a text; `None` for a text.
 fn message(value: &str) -> Option<String> {
     match value {
         "null" => Some(NO_MESSAGE.to_owned()),

@@ -1,5 +1,6 @@
-//! Optional members of results that a server wrote as `null`: no revision allows that, and strict clients refuse the whole
-//! result for one. What a tool says of itself, in `structuredContent` and `_meta`, stays as it is.
+//! Removes optional members of results that a server wrote as `null`: no revision allows `null` there, and strict
+//! clients refuse the whole result. The contents of `structuredContent` and `_meta` are the tool's own data and stay
+//! unchanged.
 
 use std::sync::LazyLock;
 
@@ -30,9 +31,9 @@ const OPTIONAL: [&str; 17] = [
     "title",
     "websiteUrl",
 ];
-/// Members that hold further parts: one, or a list.
+/// Members that hold further parts of a result: a single part, or a list of parts.
 const PARTS: [&str; 5] = ["annotations", "content", "contents", "messages", "resource"];
-/// Members of a server's name, and its key in `_meta`.
+/// Members of `serverInfo` and of its icons, and the key of `serverInfo` in `_meta`.
 const INFO: [&str; 11] = [
     "name",
     "title",
@@ -46,19 +47,20 @@ const INFO: [&str; 11] = [
     "theme",
     SERVER_INFO,
 ];
-/// The deepest part of a result: an annotation of what a message of a prompt embeds.
+/// The deepest nesting of parts in a result, such as the annotations of a resource that a prompt's message embeds.
 const DEPTH_MAX: usize = 5;
 
-/// Made once: making one costs more than looking through a usual text.
+/// Searches for `null`. Built once, since building costs more than searching a usual text.
 static NULL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("null"));
 
-/// True where some text may hold `null`. Most do not.
+/// True if the text contains the word `null`. Most texts do not.
 fn may_hold_null(text: &[u8]) -> bool {
     NULL.find(text).is_some()
 }
 
-/// True where the text may hold a member of one of these names that is `null`. Only the bytes before each `null` are looked
-/// at, so that results which carry JSON of their own are not parsed for its nulls. A name written with escapes is not found.
+/// True if the text may hold a member with one of these names and the value `null`. Only the bytes before each `null`
+/// are compared, so results that carry JSON with nulls of their own need no parsing. A name written with escapes is not
+/// found.
 fn may_hold_null_of(text: &[u8], names: &[&str]) -> bool {
     let is_value_of_one = |at: usize| {
         let before = text.get(..at).unwrap_or_default().trim_ascii_end();
@@ -75,9 +77,9 @@ fn may_hold_null_of(text: &[u8], names: &[&str]) -> bool {
     NULL.find_iter(text).any(is_value_of_one)
 }
 
-/// The result of a call, a prompt or a resource without optional members that are `null`; `None` where it has none. The
-/// content of a call must be there: it becomes an empty list. `era` is the server's: in 2026-07-28 `structuredContent` may
-/// be `null`.
+/// The result of a call, a prompt or a resource without optional members that are `null`; `None` if there are none. A
+/// call must have `content`, so `null` becomes an empty list there. `era` is the server's: in 2026-07-28
+/// `structuredContent` may be `null`.
 pub(crate) fn of_result(method: &str, era: Era, result: &[u8]) -> Option<String> {
     let is_known = matches!(method, "tools/call" | "prompts/get" | "resources/read");
     if !is_known || !may_hold_null_of(result, &OPTIONAL) {
@@ -113,7 +115,7 @@ fn list(parts: &str, era: Era, depth: usize) -> Option<String> {
     each(parts, |it| part(it, era, depth))
 }
 
-/// A list with some of its parts changed; `None` where nothing changes.
+/// A list with `change` applied to its parts; `None` if no part changes.
 fn each(parts: &str, change: impl Fn(&str) -> Option<String>) -> Option<String> {
     let all: Vec<&RawValue> = serde_json::from_str(parts).ok()?;
     let changed: Vec<_> = all.iter().map(|it| change(it.get())).collect();
@@ -127,8 +129,8 @@ fn each(parts: &str, change: impl Fn(&str) -> Option<String>) -> Option<String> 
     Some(format!("[{}]", each.join(",")))
 }
 
-/// A server's description of itself without members that are `null`: its capabilities, each one's switches, and its name;
-/// `None` where it has none.
+/// A server's description of itself without members that are `null` among its capabilities, their switches and its
+/// name; `None` if there are none. `result` is that of `initialize` or `server/discover`.
 pub(super) fn of_opening(result: &str) -> Option<String> {
     if !may_hold_null(result.as_bytes()) {
         return None;
@@ -138,15 +140,15 @@ pub(super) fn of_opening(result: &str) -> Option<String> {
     without(said, &["capabilities", "serverInfo"], described).or(named)
 }
 
-/// The name of a server without members that are `null`; `None` where it has none.
+/// A server's `serverInfo` without members that are `null`; `None` if there are none.
 pub(super) fn of_info(info: &str) -> Option<String> {
     may_hold_null(info.as_bytes())
         .then(|| described(info))
         .flatten()
 }
 
-/// The result of a modern server whose `_meta` names it, without members of that name that are `null`; `None` where it has
-/// none.
+/// The result of a modern server without members that are `null` in the `serverInfo` of its `_meta`; `None` if there
+/// are none.
 pub(crate) fn of_meta(result: &[u8]) -> Option<String> {
     if !may_hold_null_of(result, &INFO) {
         return None;
@@ -164,7 +166,7 @@ pub(crate) fn of_meta(result: &[u8]) -> Option<String> {
     ))
 }
 
-/// Capabilities or a name, without members that are `null` there and one level below.
+/// Capabilities or a `serverInfo` without members that are `null`, at the top and one level below.
 fn described(part: &str) -> Option<String> {
     let all: Vec<_> = spans::members(part)?.into_iter().map(|it| it.0).collect();
     let names: Vec<&str> = all.iter().map(|it| &**it).collect();
@@ -174,7 +176,8 @@ fn described(part: &str) -> Option<String> {
     })
 }
 
-/// An object without members that are `null`, these of its members changed; `None` where nothing changes.
+/// An object without members that are `null`, and with `change` applied to the members that `inside` names; `None` if
+/// nothing changes.
 fn without(
     object: &str,
     inside: &[&str],

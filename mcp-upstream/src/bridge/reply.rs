@@ -29,7 +29,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// The server's name, without members that are `null`.
+    /// The server's `serverInfo`, without members that are `null`.
     fn info(&self) -> Option<Cow<'a, str>> {
         let info = spans::find(self.initialize, "serverInfo").filter(|it| *it != "null")?;
         Some(nulls::of_info(info).map_or(Cow::Borrowed(info), Cow::Owned))

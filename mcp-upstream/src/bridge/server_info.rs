@@ -26,7 +26,7 @@ pub(crate) fn declares(opening: &ServerInfo, path: &[&str]) -> bool {
     found.is_some_and(|it| !matches!(it, "false" | "null"))
 }
 
-/// The server's message without members that are `null`.
+/// The result of `initialize` or `server/discover`, without members that are `null`.
 fn said(result: &Bytes) -> Cow<'_, str> {
     let text = String::from_utf8_lossy(result);
     nulls::of_opening(&text).map_or(text, Cow::Owned)

@@ -140,12 +140,12 @@ impl InputSchema {
         Some(self.judge(&arguments, steps))
     }
 
-    /// Checks a structured result as far as that is not too much work; in place of problems, the first one's place and
-    /// rule. `None`: nothing is wrong, as far as that was looked at. `light`: only where it is little work.
+    /// Checks a structured result, and gives the place and the rule of the first problem. `None`: there is no problem,
+    /// or the check would be too much work. With `light` only small checks run.
     ///
     /// # Errors
     ///
-    /// It is more than little work.
+    /// With `light`: the check is not small.
     pub(super) fn fault_of_result(&self, result: &[u8], light: bool) -> Result<Option<String>, ()> {
         let (bytes_max, steps_max) = match light {
             true => (LIGHT_BYTES_MAX, LIGHT_STEPS_MAX),

@@ -1,10 +1,11 @@
-//! Arguments that are JSON in strings, where a tool's `inputSchema` wants no string (`coerce_arguments`).
+//! Converts arguments sent as JSON in strings, where a tool's `inputSchema` allows no string (`coerce_arguments`).
 //!
-//! Some models write `"5"` for a number, `"[1, 2]"` for an array and `"{\"a\": 1}"` for an object. Such a string becomes the value
-//! that it spells where the schema allows that value's type and no string. Anything else keeps its bytes: a string that is no
-//! JSON, or JSON of a type that the schema does not want, is the server's to judge.
+//! Some models write `"5"` for a number, `"[1, 2]"` for an array and `"{\"a\": 1}"` for an object. Such a string
+//! becomes the value that it spells if the schema allows the value's type but not a string. All other values keep their
+//! bytes: the server judges a string that is not JSON, or JSON of a type that the schema does not allow.
 //!
-//! A type that cannot be told allows strings: a schema without `type`, a `$ref` to elsewhere, an `anyOf` with such an arm.
+//! A schema whose type is unclear counts as allowing strings: no `type`, a `$ref` to another document, an `anyOf` with
+//! such a branch.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -13,10 +14,11 @@ use serde_json::value::RawValue;
 use crate::jsonrpc;
 use crate::jsonrpc::spans::{self, MemberEdit};
 
-/// The largest schema, and the largest arguments, that are looked at, in bytes.
+/// Bounds in bytes. With a larger schema or larger arguments nothing is converted.
 const SCHEMA_MAX: usize = 64 * 1024;
 const ARGUMENTS_MAX: usize = 256 * 1024;
-/// How deep arguments are looked into, and how many references and alternatives lead to a type.
+/// The deepest nesting of arguments, and the longest chain of references and alternatives in a schema, that is
+/// followed.
 const DEPTH_MAX: usize = 16;
 
 /// Types of JSON values.
@@ -105,13 +107,13 @@ impl Types {
     }
 }
 
-/// The arguments of a tool with that schema, strings that spell other values replaced. `None`: there is none of them.
+/// The arguments with strings converted to the types of the schema; `None` if no string is to be converted.
 pub(crate) fn coerced(schema: &RawValue, arguments: &[u8]) -> Option<Bytes> {
     if schema.get().len() > SCHEMA_MAX || arguments.len() > ARGUMENTS_MAX {
         return None;
     }
     let arguments = std::str::from_utf8(arguments).ok()?;
-    // Most arguments hold no string that could spell anything.
+    // Most arguments hold no string, object or list, and need no look at the schema.
     let may_spell = spans::members(arguments)?
         .iter()
         .any(|(_, value)| value.starts_with(['"', '{', '[']));
@@ -122,7 +124,7 @@ pub(crate) fn coerced(schema: &RawValue, arguments: &[u8]) -> Option<Bytes> {
     value(&root, &root, arguments, DEPTH_MAX).map(Bytes::from)
 }
 
-/// A value, raw JSON, as the schema wants it. `None`: as it is.
+/// A raw JSON value, converted to the types of the schema; `None` if nothing is to be converted.
 fn value(schema: &Value, root: &Value, raw: &str, depth: usize) -> Option<String> {
     let depth = depth.checked_sub(1)?;
     let raw = raw.trim();
@@ -181,7 +183,7 @@ fn property<'a>(schema: &'a Value, key: &str) -> Option<&'a Value> {
     known.or_else(|| schema.get("additionalProperties"))
 }
 
-/// The part of a schema that `part` finds in it, in what it refers to, or in one of its alternatives.
+/// Searches a schema, the target of its `$ref` and its alternatives for the first part that `part` finds.
 fn find<'a>(
     schema: &'a Value,
     root: &'a Value,

@@ -1,7 +1,7 @@
-//! Cursors of servers that are no strings, as strict clients take them.
+//! Cursors of servers that are not strings, turned into strings for strict clients.
 //!
-//! A cursor is a string in every revision. One that is a number or an object reaches clients as a string that holds its
-//! JSON behind a mark, and goes up again in the server's own spelling.
+//! A cursor is a string in every revision. A cursor that is a number or an object reaches clients as a string: a mark,
+//! then the cursor's JSON. When a client sends that string, the server gets the cursor in its original spelling.
 
 use std::borrow::Cow;
 
@@ -14,16 +14,16 @@ const MARK: &str = "tooldock:cursor:";
 /// The longest cursor, in bytes of raw JSON: each request for a further page repeats it.
 const LENGTH_MAX: usize = 64 * 1024;
 
-/// The treatment of `nextCursor`.
+/// The judgement of a `nextCursor`.
 pub(super) enum Judged {
     Fits,
-    /// The raw JSON in its place, and the fault.
+    /// The cursor is replaced by this raw JSON, because of this fault.
     Changed(String, &'static str),
-    /// The list ends here, and the reason.
+    /// The cursor is removed, so that the list ends with this page, for this reason.
     Unfit(&'static str),
 }
 
-/// Judges `nextCursor`, as raw JSON, of the page that was asked for by the cursor `asked_by`.
+/// Judges the `nextCursor`, raw JSON, of the page that was requested with the cursor `asked_by`.
 pub(super) fn judge(next: &str, asked_by: Option<&str>) -> Judged {
     if next.len() > LENGTH_MAX {
         return Judged::Unfit("its nextCursor is longer than 64 KiB");
@@ -31,7 +31,7 @@ pub(super) fn judge(next: &str, asked_by: Option<&str>) -> Judged {
     match next.as_bytes().first() {
         _ if next == "null" => Judged::Unfit("its nextCursor is null"),
         _ if next == "false" => Judged::Unfit("its nextCursor is false"),
-        // The same page would come again, without end.
+        // A client would request the same page for ever.
         _ if asked_by.is_some_and(|asked| same(asked, next)) => {
             Judged::Unfit("its nextCursor is the cursor of the page itself")
         }
@@ -48,12 +48,12 @@ fn same(one: &str, other: &str) -> bool {
     one == other || text(one).is_some_and(|one| text(other) == Some(one))
 }
 
-/// The raw JSON of a cursor in its server's own spelling; `None` where it is that already.
+/// The cursor in the server's own spelling, raw JSON; `None` if the cursor has no mark.
 pub(crate) fn of_server(cursor: &RawValue) -> Option<Box<RawValue>> {
     let text: Cow<'_, str> = jsonrpc::string(cursor)?;
     let own = text.strip_prefix(MARK)?;
     let own = RawValue::from_string(own.to_owned()).ok()?;
-    // Nothing else is ever marked.
+    // Strings are never marked, so a string behind the mark is the server's own cursor.
     (!own.get().starts_with('"')).then_some(own)
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct ToolList {
     /// What the compiled schemas of the tools weigh.
     compiled: AtomicUsize,
     version: u64,
-    /// Some tool of a server says of which form its result is.
+    /// Whether some tool of a server has an `outputSchema`.
     declares_outputs: bool,
     /// As the gateway wrote it for clients.
     pub(super) written: WrittenLists,
@@ -41,7 +41,7 @@ pub(crate) struct ToolEntry {
     source: Source,
     /// What arguments are held against, once a call needed it; `None`: nothing can be.
     input: OnceLock<Option<Arc<InputSchema>>>,
-    /// The same for structured results.
+    /// The compiled schema of structured results, once a result was checked; `None`: there is no usable schema.
     output: OnceLock<Option<Arc<InputSchema>>>,
 }
 
@@ -168,17 +168,17 @@ impl ToolList {
         self.keep(&entry.input, compiled)
     }
 
-    /// Whether some tool of a server says of which form its result is.
+    /// Whether some tool of a server has an `outputSchema`.
     pub(super) fn declares_outputs(&self) -> bool {
         self.declares_outputs
     }
 
-    /// The schema that a tool's structured results are checked against, if it has a usable schema. `light`: only where it is
-    /// compiled.
+    /// The compiled schema of a tool's structured results; `None` if the tool has no usable schema. With `light`
+    /// nothing is compiled.
     ///
     /// # Errors
     ///
-    /// It is not compiled yet.
+    /// With `light`: the schema is not compiled yet.
     pub(super) fn result_schema(
         &self,
         entry: &ToolEntry,
@@ -194,7 +194,7 @@ impl ToolList {
         }
     }
 
-    /// Keeps a compiled schema, where there is room.
+    /// Stores a compiled schema in its slot, if the list's schemas do not weigh too much.
     fn keep(
         &self,
         place: &OnceLock<Option<Arc<InputSchema>>>,

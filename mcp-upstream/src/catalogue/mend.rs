@@ -1,4 +1,4 @@
-//! Lists of servers as strict clients take them.
+//! Mends lists of servers for strict clients.
 //!
 //! Many clients check a whole list against the schema of MCP and refuse all of it for one entry, so one careless entry
 //! would hide all others. A page is mended where that keeps its meaning: members that are `null` or of a wrong type are
@@ -17,7 +17,7 @@ use crate::protocol::Era;
 
 mod schema;
 
-/// Characters of a name that reports show.
+/// The most characters of a name that a report shows.
 const NAME_MAX: usize = 64;
 
 /// The lists of MCP.
@@ -29,18 +29,18 @@ pub(crate) enum ListKind {
     Prompts,
 }
 
-/// A mend of one entry, or of a page where `entry` is `None`.
+/// A mend of one entry, or of the whole page if `entry` is `None`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Mend {
-    /// The entry's name, cut, or its place in the list.
+    /// The entry's name, shortened, or the entry's position in the list.
     pub(super) entry: Option<String>,
-    /// The entry is not listed any more.
+    /// Whether the entry was removed from the list.
     pub(super) left_out: bool,
-    /// The faults, in words that follow the name.
+    /// The faults, worded to follow the entry's name.
     pub(super) what: String,
 }
 
-/// A definition with changes, and its faults.
+/// A mended definition, and a description of the faults that it had.
 pub(crate) type MendedEntry = (String, String);
 
 impl ListKind {
@@ -94,22 +94,22 @@ impl ListKind {
     }
 }
 
-/// An optional member: its key and its values.
+/// An optional member: its key, and the form of its value.
 type Field = (&'static str, Shape);
 
-/// The values that a member may have.
+/// The form that a member's value must have.
 #[derive(Clone, Copy)]
 enum Shape {
     Text,
     Flag,
     Number,
-    /// A text of a short list.
+    /// A text out of this list.
     Word(&'static [&'static str]),
     /// A list of texts.
     Texts,
-    /// An object with these optional members among others.
+    /// An object that may have these optional members, and others.
     Object(&'static [Field]),
-    /// A list of objects, each with a text of that name and optional members.
+    /// A list of objects. Each must have a text under this key, and may have these optional members.
     Objects(&'static str, &'static [Field]),
 }
 
@@ -180,11 +180,11 @@ const PROMPT: [Field; 5] = [
     META,
 ];
 
-/// The treatment of a value.
+/// The judgement of a value.
 enum Judged {
     Fits,
     Changed(String),
-    /// The reason why it is left out.
+    /// The value is left out, for this reason.
     Unfit(&'static str),
 }
 
@@ -210,7 +210,7 @@ impl Shape {
     }
 }
 
-/// An object with its known members mended.
+/// Judges an object, and mends its known members.
 fn object(value: &str, fields: &[Field]) -> Judged {
     let Some((single, mut changed)) = single_keys(value) else {
         return Judged::Unfit("is of a wrong type");
@@ -227,7 +227,7 @@ fn object(value: &str, fields: &[Field]) -> Judged {
     }
 }
 
-/// A list of objects with those left out that have no text of that name.
+/// Judges a list of objects. Objects without a text under the key `name` are left out.
 fn objects(value: &str, name: &str, fields: &[Field]) -> Judged {
     let Ok(all) = serde_json::from_str::<Vec<&RawValue>>(value) else {
         return Judged::Unfit("is of a wrong type");
@@ -252,7 +252,7 @@ fn objects(value: &str, name: &str, fields: &[Field]) -> Judged {
     }
 }
 
-/// The object with these members mended; `None` where nothing is wrong. The faults go to `wrong`.
+/// The object with the members in `fields` mended; `None` if nothing is wrong. Adds the faults to `wrong`.
 fn mended_fields(object: &str, fields: &[Field], wrong: &mut Vec<String>) -> Option<String> {
     let members = spans::members(object)?;
     let mut changes: Vec<MemberEdit<'_>> = Vec::new();
@@ -275,8 +275,8 @@ fn mended_fields(object: &str, fields: &[Field], wrong: &mut Vec<String>) -> Opt
     (!changes.is_empty()).then(|| spans::edit(object, &changes))
 }
 
-/// The object with each key once, the last value of each, as most parsers read it; `true`: a key was there twice. `None`
-/// for a value that is no object.
+/// The object without repeated keys. The last value of a key stays, as most parsers read it. `true`: a key was
+/// repeated. `None` for a value that is not an object.
 fn single_keys(object: &str) -> Option<(Cow<'_, str>, bool)> {
     if spans::members(object).is_some() {
         return Some((object.into(), false));
@@ -295,19 +295,19 @@ fn single_keys(object: &str) -> Option<(Cow<'_, str>, bool)> {
     Some((format!("{{{}}}", last.join(",")).into(), true))
 }
 
-/// Whether a value stands under that key more than once.
+/// Whether the object holds the key `name` more than once.
 fn is_twice(object: &str, name: &str) -> bool {
     let raw: Option<&RawValue> = serde_json::from_str(object).ok();
     let all = raw.and_then(all_entries).unwrap_or_default();
     all.iter().filter(|(key, _)| key == name).count() > 1
 }
 
-/// The definition of an entry as strict clients take it, with its faults; `None` where it is that already. `era` is the
-/// server's: in 2026-07-28 an `outputSchema` may describe anything.
+/// Mends the definition of an entry for strict clients; `None` if nothing is wrong. `era` is the server's: in
+/// 2026-07-28 an `outputSchema` may describe any value.
 ///
 /// # Errors
 ///
-/// The reason why no client could use it.
+/// The reason why no client could use the entry.
 pub(crate) fn entry(
     kind: ListKind,
     era: Era,
@@ -344,7 +344,7 @@ pub(crate) fn entry(
     })
 }
 
-/// The schemas of a tool.
+/// Mends the schemas of a tool.
 fn tool(text: &str, era: Era, wrong: &mut Vec<String>) -> Result<Option<String>, String> {
     let mut changes = Vec::new();
     let input = spans::find(text, "inputSchema");
@@ -372,7 +372,7 @@ fn tool(text: &str, era: Era, wrong: &mut Vec<String>) -> Result<Option<String>,
     Ok((!changes.is_empty()).then(|| spans::edit(text, &changes)))
 }
 
-/// A resource or a template with a name: its URI where it has none.
+/// Gives a resource or a template without a name its URI as the name.
 fn named_resource(kind: ListKind, text: &str, wrong: &mut Vec<String>) -> Option<String> {
     if spans::find(text, "name").is_some_and(|name| name.starts_with('"')) {
         return None;
@@ -382,8 +382,8 @@ fn named_resource(kind: ListKind, text: &str, wrong: &mut Vec<String>) -> Option
     Some(spans::edit(text, &[MemberEdit::Set("name", uri.into())]))
 }
 
-/// A page of a list as strict clients take it, with its mends; `None` where it is that already. `asked_by` is the raw
-/// cursor that the page was asked for by. `taken`: names of earlier pages, to which those of this page are added.
+/// Mends a page of a list for strict clients; `None` if nothing is wrong. `asked_by` is the raw cursor with which the
+/// page was requested. `taken` holds the names on earlier pages; the names on this page are added.
 pub(crate) fn page(
     (kind, era): (ListKind, Era),
     page: &str,
@@ -395,7 +395,7 @@ pub(crate) fn page(
         let found = members.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| *value)
     };
-    // A result that is no list yet.
+    // A result that is no list yet, such as a question to the client, stays unchanged.
     if member("resultType").is_some_and(|it| !matches!(it, "null" | r#""complete""#)) {
         return None;
     }
@@ -445,8 +445,8 @@ pub(crate) fn page(
     (!changes.is_empty()).then(|| (spans::edit(page, &changes), mends))
 }
 
-/// The raw entries of a list. An object of entries, as PHP and maps give, is the list of its values; a key that is no
-/// number names its entry. `None` for other values.
+/// The raw entries of a list. An object of entries, as PHP and maps produce, counts as the list of its values; a key
+/// that is not a number becomes the name of its entry. `None` for other values.
 fn entries_of(kind: ListKind, list: &str) -> Option<Vec<Cow<'_, str>>> {
     if list.starts_with('[') {
         let all: Vec<&RawValue> = serde_json::from_str(list).ok()?;
@@ -463,7 +463,7 @@ fn entries_of(kind: ListKind, list: &str) -> Option<Vec<Cow<'_, str>>> {
     Some(members.iter().map(|it| entry(it).into()).collect())
 }
 
-/// The list of entries with each mended, or left out; `None` where nothing is wrong.
+/// The list with its entries mended or left out; `None` if nothing is wrong.
 fn entries_mended(
     (kind, era): (ListKind, Era),
     entries: &[Cow<'_, str>],
@@ -678,7 +678,7 @@ mod tests {
         ] {
             assert_eq!(listed(wrong, None).0, right);
         }
-        // A view of some tools shows no list that holds a key twice.
+        // A page that holds its list twice stays unchanged: filtered views do not show it.
         let twice = r#"{"tools":[],"tools":[{"name":"a"}]}"#;
         assert_eq!(listed(twice, None).0, twice);
     }

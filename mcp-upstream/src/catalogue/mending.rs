@@ -1,4 +1,4 @@
-//! The mends of one server's lists: whether there are any, and how operators hear of them.
+//! Mending of one server's lists: whether it is on, and the faults for the log and `/ready`.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,17 +12,17 @@ use tooldock_workers::names::NamespaceName;
 use super::mend::{self, ListKind, Mend};
 use crate::protocol::Era;
 
-/// Mends of one server that are told apart. Further ones are made and neither logged nor shown.
+/// The most different mends of one server that are logged and shown. Further mends are made without a report.
 const MENDS_MAX: usize = 1_000;
-/// Lines of `/ready`.
+/// The most reports in `/ready`.
 const SHOWN_MAX: usize = 50;
-/// Entries that one line names.
+/// The most entries that a report names.
 const NAMED_MAX: usize = 20;
 
-/// How the lists of a server are mended, shared by all connections to it.
+/// The mending of a server's lists, shared by all connections to the server.
 #[derive(Debug, Default)]
 pub(crate) struct ListMending {
-    /// Lists pass as the server wrote them.
+    /// Whether lists are passed on as the server wrote them.
     raw: AtomicBool,
     /// Plain data; nothing awaits under it.
     told: Mutex<Told>,
@@ -30,7 +30,7 @@ pub(crate) struct ListMending {
 
 #[derive(Debug, Default)]
 struct Told {
-    /// Each mend that was logged.
+    /// All mends that were logged.
     logged: HashSet<(ListKind, Mend)>,
     /// The mends of the lists as they are now …
     current: HashSet<(ListKind, Mend)>,
@@ -38,20 +38,20 @@ struct Told {
     order: Vec<(ListKind, Mend)>,
 }
 
-/// A fault of entries of one list, for `/ready`.
+/// A fault that entries of one list share, for the log and `/ready`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct MendReport {
-    /// The method.
+    /// The method that requests the list.
     list: &'static str,
-    /// The names of the entries, or their places; none where the fault is the page's.
+    /// The names or positions of the entries; empty if the fault is in the page itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     entries: Vec<String>,
-    /// The number of further entries.
+    /// The number of entries that are not named.
     #[serde(skip_serializing_if = "is_zero")]
     more: usize,
     /// Whether the entries are left out.
     left_out: bool,
-    /// The fault.
+    /// A description of the fault.
     fault: String,
 }
 
@@ -64,14 +64,15 @@ fn is_zero(number: &usize) -> bool {
 }
 
 impl ListMending {
-    /// Goes by that mode from now on. Says whether it went by another.
+    /// Sets the mode. True if the mode changes.
     pub(crate) fn set(&self, mode: ListMode) -> bool {
         let raw = mode == ListMode::Raw;
         self.raw.swap(raw, Ordering::Relaxed) != raw
     }
 
-    /// The page of a list as clients are shown it; `None` where that is as the server wrote it. `asked_by` is the raw
-    /// cursor it was asked for by; `taken`, the names of earlier pages, to which those of this page are added.
+    /// Mends a page of a list, and reports the faults; `None` if the page passes as the server wrote it. `asked_by` is
+    /// the raw cursor with which the page was requested. `taken` holds the names on earlier pages; the names on this
+    /// page are added.
     pub(crate) fn page(
         &self,
         namespace: &NamespaceName,
@@ -88,7 +89,7 @@ impl ListMending {
         Some(mended.into())
     }
 
-    /// The faults of the lists as they are now.
+    /// Reports of the faults in the current lists.
     pub(crate) fn reports(&self) -> Vec<MendReport> {
         let mut reports = Vec::new();
         for (kind, mend) in &self.told().order {
@@ -97,7 +98,7 @@ impl ListMending {
         reports
     }
 
-    /// The lists are read anew, so that faults of before show no more.
+    /// Forgets the faults of the current lists, which are about to be read again.
     pub(super) fn changed(&self) {
         let mut told = self.told();
         told.current.clear();
@@ -127,7 +128,7 @@ impl ListMending {
     }
 }
 
-/// Adds a mend to the report of its fault.
+/// Adds a mend to the report of its fault, or adds a report if there are fewer than `max`.
 fn note(reports: &mut Vec<MendReport>, kind: ListKind, mend: &Mend, max: usize) {
     let list = kind.method();
     let same = |it: &&mut MendReport| {

@@ -107,7 +107,7 @@ pub(super) async fn read(
         let Some(next) = cursor.as_deref().map(RawValue::get) else {
             return Ok(read);
         };
-        // The same pages would come again, without end.
+        // A cursor that was requested before would repeat the same pages for ever.
         let asked = |(by, _): &(Option<String>, _)| by.as_deref() == Some(next);
         if read.pages.iter().any(asked) {
             return Ok(read);

@@ -1,7 +1,7 @@
-//! Results of tools held against the `outputSchema` that their servers list.
+//! Checks results of tools against the `outputSchema` that their servers list.
 //!
-//! Official clients refuse a result that does not fit: the work is done, and the answer is lost. Nothing is looked at
-//! where no tool of a server lists such a schema.
+//! Official clients refuse a result that does not fit: the tool has done its work, and the answer is lost. Nothing is
+//! checked if no tool of the server has an `outputSchema`.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,22 +10,22 @@ use std::sync::{Mutex, PoisonError};
 use super::list::ToolList;
 use crate::jsonrpc::spans;
 
-/// Faults of one server that are told apart in the log.
+/// The most different faults of one server that are logged.
 const FAULTS_MAX: usize = 1_000;
 
-/// The results of one server.
+/// State of the checks of one server's results.
 #[derive(Debug, Default)]
 pub(super) struct Results {
-    /// Some tool lists an `outputSchema`.
+    /// Whether some tool has an `outputSchema`.
     pub(super) declared: AtomicBool,
-    /// Tools with the faults that were logged. Plain data; nothing awaits under it.
+    /// Pairs of a tool and a fault that were logged. Plain data; nothing awaits under it.
     logged: Mutex<HashSet<(String, String)>>,
 }
 
 /// The outcome of a check.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Checked {
-    /// Nothing is wrong with the result, as far as that can be said.
+    /// No fault was found, or the result could not be checked.
     Fits,
     /// The fault, with its place.
     Fault(String),
@@ -43,7 +43,7 @@ impl Results {
             .store(list.declares_outputs(), Ordering::Relaxed);
     }
 
-    /// Whether a fault is new, and is logged.
+    /// Notes a fault. True if the fault is new and is to be logged.
     pub(super) fn is_news(&self, tool: &str, fault: &str) -> bool {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         logged.len() < FAULTS_MAX && logged.insert((tool.to_owned(), fault.to_owned()))
@@ -51,7 +51,8 @@ impl Results {
 }
 
 impl ToolList {
-    /// Holds the result of a call against the schema that the tool lists. `light`: as far as that is little work.
+    /// Checks the result of a call against the tool's `outputSchema`. With `light` a long check is not run, but
+    /// reported as [`Checked::Heavy`].
     pub(crate) fn check_result(&self, tool: &str, result: &str, light: bool) -> Checked {
         let Some(entry) = self.tool(tool) else {
             return Checked::Fits;
@@ -62,7 +63,7 @@ impl ToolList {
         let is_other = |name: &str, usual: &str| {
             spans::find(result, name).is_some_and(|it| it != usual && it != "null")
         };
-        // A failure, a task, or a question to the client.
+        // Failures, tasks and questions to the client have no structured content to check.
         if is_other("isError", "false")
             || is_other("task", "null")
             || is_other("resultType", "\"complete\"")
@@ -140,7 +141,7 @@ mod tests {
             };
             assert_eq!(list.check_result(tool, result, false), expected, "{result}");
         }
-        // Compiled by now.
+        // The schema is compiled now, so a light check suffices.
         assert_eq!(list.check_result("add", ok, true), Checked::Fits);
         let long = format!(
             r#"{{"structuredContent":{{"v":1,"x":"{}"}}}}"#,

@@ -206,7 +206,7 @@ async fn a_server_that_refuses_or_has_no_end_of_pages_is_read_as_far_as_it_goes(
     };
     let list = read(&catalogue, &endless).await.expect("read");
     assert_eq!(list.entries().len(), 100);
-    // Cursors that come again, at once or later, lead to nothing new.
+    // A repeated cursor ends the reading, whether it comes again at once or later.
     for pages in [
         vec![page("a", Some("0"))],
         vec![page("a", Some("1")), page("b", Some("0"))],
@@ -248,7 +248,7 @@ async fn careless_pages_are_mended_on_every_way() {
         let mended = mended.expect("mended");
         assert_eq!(mended, shown[at]);
         asked_by_client.remember(key.clone(), &mended);
-        // A page that is known needs no look.
+        // A page that is kept already is not mended again.
         let again = asked_by_client.mended(&name, list, (&mended, Era::Legacy));
         assert_eq!(again, None);
     }

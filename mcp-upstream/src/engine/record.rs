@@ -69,7 +69,7 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         }
     }
 
-    /// Arguments were read as the tool's schema wants them, not as they were sent.
+    /// Notes that arguments were converted to the types of the tool's schema.
     pub(super) fn note_coercion(&mut self) {
         if let Some(line) = &mut self.line {
             line.coerced = true;

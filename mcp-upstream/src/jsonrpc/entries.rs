@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 struct Entries {
     max: usize,
-    /// A key may be there twice.
+    /// Whether a key may be repeated.
     repeated: bool,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn entries(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> 
     few_entries(raw, usize::MAX)
 }
 
-/// The entries in their order, those of a key that is there twice included. `None` for a value that is no object.
+/// The entries in their order, with all values of repeated keys. `None` for a value that is not an object.
 pub(crate) fn all_entries(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
     let mut deserializer = serde_json::Deserializer::from_str(raw.get());
     let entries = Entries {

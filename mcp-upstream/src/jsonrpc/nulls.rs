@@ -1,4 +1,4 @@
-//! Members of clients' messages that are `null`, as languages write them which send every member: they count as absent.
+//! Removes members of clients' messages that are `null`: some languages send every member, and `null` counts as absent.
 //!
 //! | member | read as |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `params.arguments` of `tools/call` and `prompts/get`, `params.capabilities` of `initialize`, `params._meta` | `{}` |
 //! | `params.cursor` | left out: an empty cursor is a cursor |
 //!
-//! Read so at the entrance, once for every upstream: a server that is sent `null` refuses the message, too.
+//! A message is edited once, before any upstream sees it: servers refuse `null`, too.
 
 use std::borrow::Cow;
 
@@ -34,7 +34,7 @@ pub(crate) fn without_nulls(content: &Body<'_>, body: &Bytes) -> Option<Bytes> {
             edited(body, vec![change])
         }
         Body::Batch(messages) => {
-            // Most batches are not read twice for this.
+            // Most batches hold no `null` and need no second reading.
             memmem::find(body, NULL.as_bytes())?;
             let read = |text| super::message(text).ok();
             let changes = messages
@@ -67,7 +67,7 @@ fn change<'a>(message: &Message<'a>) -> Option<Change<'a>> {
     }
     let arguments = || match &**method {
         TOOLS_CALL | PROMPTS_GET => null(Key::Arguments),
-        // Once in a session: its parameters may be searched.
+        // `initialize` comes once in a session, so a search of its parameters costs little.
         INITIALIZE => spans::find(params, "capabilities").filter(|raw| *raw == NULL),
         _ => None,
     };

@@ -1,15 +1,15 @@
-//! Messages of servers that are odd and clear, in the form that every reader takes.
+//! Normalizes messages of servers that deviate from JSON-RPC but have a clear meaning.
 //!
-//! Some libraries write each optional member, as `null` where it has no value, and some write the number of a request as
-//! a string. Official clients take both. Such a message is rewritten once, before it is read again; a message that is
-//! fine never gets here.
+//! Some libraries write each optional member, as `null` if it has no value, and some write the number of a request as a
+//! string. Official clients accept both. Such a message is rewritten once and then read again; a valid message is not
+//! rewritten.
 
 use serde_json::value::RawValue;
 
 use super::spans::{self, MemberEdit};
 
-/// The number of a request of the gateway's own, in the raw id of an answer: `5`, `5.0` or `"5"`. The gateway gives out
-/// numbers alone, so that no two of them are spelled alike.
+/// The number of a request that the gateway sent, from the raw id of an answer: `5`, `5.0` or `"5"`. The gateway's ids
+/// are numbers only, so the spellings are unambiguous.
 #[inline]
 pub(crate) fn call_number(id: &str) -> Option<u64> {
     id.parse().ok().or_else(|| spelled_otherwise(id))
@@ -24,16 +24,16 @@ fn spelled_otherwise(id: &str) -> Option<u64> {
         Some(_) => return None,
         None => digits,
     };
-    // A sign is none of a request of ours.
+    // The gateway's ids have no sign.
     let plain = digits.bytes().all(|it| it.is_ascii_digit());
     digits.parse().ok().filter(|_| plain)
 }
 
-/// The message with the members left out that are `null` where they may be absent, and with the id of its request as that
-/// was sent. `asked` is the raw id of the request that waits for an answer; without it, a number that is spelled
-/// otherwise becomes one. `None` for a message that needs no change, and for text that is no object.
+/// The message without optional members that are `null`, and with the id in the spelling of the request. `asked` is the
+/// raw id of the request that waits for an answer; without it, an id such as `"5"` becomes a number. `None` if the
+/// message needs no change or is not an object.
 pub(crate) fn plain(text: &str, asked: Option<&str>) -> Option<String> {
-    // The members are only found in text that is JSON.
+    // `spans::members` finds members only in valid JSON.
     serde_json::from_str::<&RawValue>(text).ok()?;
     let members = spans::members(text)?;
     let member = |name: &str| {
@@ -68,7 +68,7 @@ pub(crate) fn plain(text: &str, asked: Option<&str>) -> Option<String> {
     (!changes.is_empty()).then(|| spans::edit(text, &changes))
 }
 
-/// The id in the spelling of the request, where the server spelled it otherwise.
+/// The id in the spelling of the request; `None` if the server spelled it so, or answers another request.
 fn own_id(id: &str, asked: Option<&str>) -> Option<String> {
     let own = match asked {
         None => call_number(id)?.to_string(),

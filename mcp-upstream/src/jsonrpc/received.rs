@@ -1,11 +1,11 @@
-//! Words for a body that is no answer to its request, for the caller and the log: what was received, without its contents.
+//! Describes a body that does not answer its request, for the caller and the log, without the body's contents.
 
 use super::{Message, message, plain};
 
-/// Characters of an id that are shown.
+/// The most characters of an id that are shown.
 const ID_SHOWN: usize = 40;
 
-/// Says what a body is that does not answer the request, to follow "answered with".
+/// Describes a body that does not answer its request, worded to follow "answered with".
 pub(crate) fn received(body: &[u8]) -> String {
     let size = body.len();
     if body.trim_ascii().is_empty() {

@@ -17,7 +17,7 @@ pub(crate) enum ProtocolViolation {
     Late,
     /// More open requests than a server may have.
     TooManyRequests,
-    /// A result that does not fit the `outputSchema` of its tool. It is not ignored.
+    /// A result that does not fit the `outputSchema` of its tool. Such a result is counted, but not ignored.
     OutputSchema,
 }
 

@@ -87,7 +87,7 @@ pub(super) async fn take<'a>(
     Ok(Reply::empty(StatusCode::ACCEPTED))
 }
 
-/// Takes a message that was edited on its way in.
+/// Takes a message after its `null` members were removed.
 fn taken_again<'a>(
     core: &'a Arc<Core>,
     caller: &'a Caller,

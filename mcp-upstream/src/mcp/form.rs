@@ -1,13 +1,14 @@
-//! The form of an answer where a listener takes every `Accept`: JSON, or events for a client that reads nothing else.
+//! Converts answers to the form that the client accepts, on listeners with `accept: lenient`: JSON, or events for a
+//! client that accepts nothing else.
 //!
 //! ```text
 //!   Accept                         JSON answer        stream of events (a server's own, passed on)
-//!   JSON and events, by name       as it is           as it is
-//!   JSON, a wildcard, or nothing   as it is           its last message as JSON
-//!   events alone                   one event          as it is
+//!   JSON and events, by name       unchanged          unchanged
+//!   JSON, a wildcard, or nothing   unchanged          its last message as JSON
+//!   events alone                   one event          unchanged
 //! ```
 //!
-//! Refusals with a status of their own stay JSON: a status is what such a client goes by.
+//! Refusals with an error status stay JSON, since a client recognizes them by the status.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{StreamExt, stream};
@@ -23,7 +24,7 @@ use crate::profile::{AcceptRule, Profile};
 use crate::reply::{BodyStream, Head, JSON, Reply};
 use crate::stream::frame;
 
-/// Whether answers of a POST may have to change their form.
+/// Whether answers to a POST may need another form.
 pub(super) fn may_change(accept: AcceptFlags, profile: &Profile) -> bool {
     profile.accept == AcceptRule::Lenient && !(accept.json_acceptable && accept.sse_named)
 }
@@ -64,7 +65,7 @@ impl Kind {
     }
 }
 
-/// A JSON answer as one event.
+/// A JSON answer as a single event.
 fn as_events(reply: Reply) -> Reply {
     match reply {
         Reply::Full { head, body } if !body.is_empty() => Reply::Full {
@@ -88,12 +89,12 @@ fn as_events(reply: Reply) -> Reply {
     }
 }
 
-/// The chunks of a JSON text as one event. A line break stands between tokens, where a space says the same.
+/// The chunks of a JSON text as a single event. Line breaks become spaces: in JSON they stand only between tokens.
 fn one_event(body: BodyStream) -> BodyStream {
     let begin = stream::once(async { Ok(Bytes::from_static(b"event: message\ndata: ")) });
     let end = stream::once(async { Ok(Bytes::from_static(b"\n\n")) });
     let lines = body.map(|piece| piece.map(in_one_line));
-    // Nothing ends an event that broke off.
+    // An event that breaks off gets no end.
     let mut broken = false;
     let whole = begin.chain(lines).chain(end);
     Box::pin(whole.take_while(move |piece| {
@@ -118,7 +119,8 @@ fn in_one_line(piece: Bytes) -> Bytes {
     line.freeze()
 }
 
-/// The message that a stream of events ends with, as JSON. What the server says before is for clients that read it.
+/// The answer in a stream of events, as JSON. Earlier messages of the server are dropped, since the client reads no
+/// streams.
 async fn as_json(reply: Reply) -> Reply {
     match reply {
         Reply::Full { head, body } => match pass_through::answer_of(&body) {
@@ -151,7 +153,7 @@ async fn as_json(reply: Reply) -> Reply {
     }
 }
 
-/// The server's stream ended without the answer.
+/// The error for a server's stream that ended without an answer.
 fn unanswered() -> Reply {
     let message = "The server's stream of events ended without an answer";
     let failure = RequestError::Upstream(CallError::new(CallErrorCode::InternalError, message));
@@ -171,7 +173,7 @@ fn of_json(head: Head) -> Head {
     of_json
 }
 
-/// The headers that say something of the answer, not of its form.
+/// The headers that do not depend on the answer's form.
 fn of_the_answer(head: Head) -> SmallVec<[(http::HeaderName, http::HeaderValue); 2]> {
     let of_the_form = |name: &http::HeaderName| {
         [CONTENT_TYPE, CACHE_CONTROL].contains(name) || *name == "x-accel-buffering"

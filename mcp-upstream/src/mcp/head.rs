@@ -83,7 +83,7 @@ pub struct AcceptFlags {
     pub sse_named: bool,
     /// JSON may be sent: by name, by wildcard, or because the header is absent.
     pub json_acceptable: bool,
-    /// Events may be sent, likewise.
+    /// Events may be sent: by name, by wildcard, or because the header is absent.
     pub sse_acceptable: bool,
 }
 
@@ -114,13 +114,13 @@ impl AcceptFlags {
         self.json_named && self.sse_named
     }
 
-    /// Whether there is a form to answer in.
+    /// Whether JSON or events are acceptable.
     pub(super) fn takes_either(self) -> bool {
         self.json_acceptable || self.sse_acceptable
     }
 
-    /// Whether a call may be answered as a stream: by name, since clients that take anything read no streams, or because
-    /// nothing else is acceptable.
+    /// Whether a call may be answered with a stream: if events are accepted by name, or if nothing else is acceptable.
+    /// A wildcard does not count, since clients that accept anything read no streams.
     pub(super) fn streams(self) -> bool {
         self.sse_named || (self.sse_acceptable && !self.json_acceptable)
     }

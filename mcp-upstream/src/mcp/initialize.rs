@@ -93,7 +93,7 @@ pub(super) async fn answer(
     })
 }
 
-/// The refusal of a live session's second `initialize`.
+/// The error for an `initialize` in a session that is initialized already.
 pub(super) fn again() -> RequestError {
     RequestError::Shape(
         "the session is initialized already; send initialize without Mcp-Session-Id".into(),

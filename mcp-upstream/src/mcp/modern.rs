@@ -33,7 +33,7 @@ mod meta;
 /// The revision spoken here.
 pub(super) const VERSION: &str = protocol::MODERN;
 
-/// Opens a stream of changes.
+/// The method that opens a stream of change notifications.
 const LISTEN: &str = "subscriptions/listen";
 
 /// The calls that wait for their clients.

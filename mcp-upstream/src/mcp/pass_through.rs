@@ -150,7 +150,7 @@ pub(super) async fn legacy(
             match opening {
                 Some(_) if cx.session().is_some() => Err(initialize::again()),
                 Some(asked) => {
-                    // The headers of `initialize` settle nothing, neither here nor at the server.
+                    // The version header of an `initialize` has no meaning, so the server does not get it.
                     let up = up.without_version();
                     // Boxed, as is all that most messages do not lead to.
                     Box::pin(open_session(&up, cx, accept, asked, id))

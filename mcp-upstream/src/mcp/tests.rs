@@ -120,13 +120,13 @@ async fn initialize_is_judged_by_its_body() {
             }
         }
     }
-    // The owner's own session is used on, and not opened again.
+    // An `initialize` in the client's own live session is refused, and the session stays open.
     let again = initialize("2025-06-18");
     let (status, _) = harness.post(head(Some(&live), None), &again).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     let pong = harness.post(head(Some(&live), None), PING).await;
     assert_eq!(pong.0, StatusCode::OK);
-    // After `initialize` an unknown session stays unknown, and an unknown version unsupported.
+    // For other messages an unknown session and an unknown version are still refused.
     let (status, _) = harness.post(head(Some(zero), None), PING).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
     let (status, _) = harness
@@ -234,7 +234,7 @@ async fn the_body_of_initialize_decides_its_accept_rule() {
     assert_eq!(body["result"]["protocolVersion"], "2025-03-26");
 }
 
-/// A caller on a listener that takes every `Accept`.
+/// A caller on a listener with `accept: lenient`.
 fn lenient() -> Caller {
     let mut caller = caller();
     Arc::make_mut(&mut caller.profile).accept = AcceptRule::Lenient;
@@ -683,7 +683,7 @@ async fn null_arguments_are_no_arguments() {
     let answered = answers.as_array().expect("a batch");
     let echo = answered.iter().find(|it| it["id"] == 7);
     assert_eq!(echo.expect("an answer")["result"]["isError"], false);
-    // Other faults are told as ever.
+    // Other faults are still reported.
     let body = call("echo", "null");
     let (status, _) = harness.post(head(Some("nope"), None), &body).await;
     assert_eq!(status, StatusCode::NOT_FOUND);

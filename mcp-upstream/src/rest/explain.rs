@@ -1,5 +1,5 @@
-//! `POST /explain`: what a caller may do in a namespace, and which rule says so; for `{}`, the principals there are. Its
-//! controls are those of `/reload`.
+//! `POST /explain`: the rights of a caller in a namespace, and the rules behind them; for `{}`, the list of principals.
+//! Access is controlled as for `/reload`.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! `POST /output`: the last lines that the processes of a namespace printed, tracebacks of its tools among them, as the log
-//! has them. Its controls are those of `/reload`.
+//! `POST /output`: the last lines that the processes of a namespace printed, with tracebacks of its tools, in the form
+//! of the log. Access is controlled as for `/reload`.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -15,10 +15,10 @@ use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
 
-/// The most bytes of text in one answer. The oldest lines are left out.
+/// The most bytes of text in one answer. Older lines are left out.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// Lines of an answer where the request names no number.
+/// The number of lines if the request names none.
 const LINES: u64 = 50;
 /// The most lines of an answer.
 const LINES_MAX: u64 = 500;
@@ -27,12 +27,12 @@ const LINES_MAX: u64 = 500;
 #[derive(Debug, PartialEq, Eq)]
 struct OutputWanted {
     namespace: NamespaceName,
-    /// The most lines, from the newest back.
+    /// The most lines to show, counted from the newest.
     lines: usize,
 }
 
 impl OutputWanted {
-    /// Reads a body. The error is a sentence about the wrong member.
+    /// Reads the body of a request. The error is a sentence that names the wrong member.
     fn read(body: &[u8]) -> Result<Self, &'static str> {
         let members: Map<String, Value> = serde_json::from_slice(body)
             .map_err(|_| "the body must be a JSON object with namespace and lines")?;
@@ -58,7 +58,7 @@ impl OutputWanted {
     }
 }
 
-/// Answers with the last lines, oldest first.
+/// Answers `POST /output` with the last lines of a namespace, oldest first.
 pub(crate) async fn output(core: &Core, body: Bytes) -> Reply {
     let OutputWanted { namespace, lines } = match OutputWanted::read(&body) {
         Ok(wanted) => wanted,
@@ -103,7 +103,7 @@ pub(crate) async fn output(core: &Core, body: Bytes) -> Reply {
     }))
 }
 
-/// A line as operators and management tools are shown it.
+/// A line as JSON, for operators and management tools.
 pub(crate) fn line(line: &RecentLine) -> Value {
     let at = OffsetDateTime::from(line.at).format(&Rfc3339);
     value!({

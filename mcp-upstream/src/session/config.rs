@@ -21,7 +21,7 @@ pub struct SessionsConfig {
     /// How long a session lives whose client sends nothing after `initialize`, not even a confirmation.
     #[serde(with = "humantime_serde")]
     pub unused_ttl: Duration,
-    /// How long a request waits for the `notifications/initialized` of its session.
+    /// How long a request waits for its session's `notifications/initialized`.
     #[serde(with = "humantime_serde")]
     pub initialized_wait: Duration,
     /// Sessions of all principals together.

@@ -145,7 +145,8 @@ pub(crate) async fn probe(
                 ended_by_probe: true,
             });
         }
-        // A server that is not reached has refused nothing. An answer that is too large is an odd answer like any other.
+        // Over HTTP, a server that was not reached has not refused the question, so the opening fails. After an answer
+        // that is too large, as after any odd answer, `initialize` is tried.
         Ok(Err(error)) if !link.is_piped() && error.code != CallErrorCode::ResultTooLarge => {
             return Err(error.into());
         }

@@ -233,7 +233,7 @@ impl<'a> ServerRef<'a> {
         }
     }
 
-    /// How its lists are shown.
+    /// Whether the server's lists are mended.
     pub(crate) fn lists(self) -> ListMode {
         match self {
             Self::Process(server) => server.spec.settings.lists,

@@ -131,7 +131,8 @@ pub(crate) trait Inbound: Send + Sync {
     /// without a call.
     fn notification(&self, notification: Notification<'_>);
 
-    /// The same, with the owners of the calls that the server has not answered yet.
+    /// Takes a notification as [`Inbound::notification`] does, with the owners of the calls that the server has not
+    /// answered yet.
     fn notification_beside(
         &self,
         notification: Notification<'_>,
@@ -143,8 +144,8 @@ pub(crate) trait Inbound: Send + Sync {
     /// The server asks its client.
     fn request(&self, request: ServerRequest);
 
-    /// A client gave the call of this id up: the server may still work on it. `owner`: whose it was, where that is known.
-    /// Called once, from wherever the call was given up, with the link's calls locked: must not come back to the link.
+    /// A client gave up the call with this id; the server may still work on the call. `owner`: the call's owner, if
+    /// known. Called once, from wherever the call is given up, with the link's calls locked: must not call the link.
     fn given_up(&self, _call: u64, _owner: Option<&CallOwner>) {}
 
     /// The server does not work on that call any more: it answered it late.
@@ -279,9 +280,9 @@ impl Link {
         })
     }
 
-    /// Sends the whole request of a client, unknown members included, under an id of ours. Its progress token comes back
-    /// in the sink's notifications. `of_client`: what of the client's own headers goes with it, where messages have
-    /// headers. `account`: whose it is.
+    /// Sends the whole request of a client, unknown members included, under an id of ours. Its progress token comes
+    /// back in the sink's notifications. `of_client`: what of the client's own headers goes with it, where messages
+    /// have headers. `account`: the request's owner, and the counter for the bytes of its answer.
     ///
     /// # Errors
     ///

@@ -375,7 +375,7 @@ impl PoolShared {
         known.or_else(|| inner.known.get(&era.other())).cloned()
     }
 
-    /// The server sent what it should not.
+    /// Counts a violation of the protocol by the server.
     fn violation(&self, violation: ProtocolViolation) {
         self.metrics.violation(violation);
     }

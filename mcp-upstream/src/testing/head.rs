@@ -17,7 +17,7 @@ impl AcceptFlags {
         let mut present = false;
         // (specificity, allowed) of the best match for JSON so far: 3 by name, 2 `application/*`, 1 `*/*`.
         let mut json = (0, false);
-        // Likewise for events.
+        // The best match for events so far, in the same form.
         let mut sse = (0, false);
         for range in values.into_iter().flat_map(|value| value.split(',')) {
             let mut parts = range.split(';').map(str::trim);

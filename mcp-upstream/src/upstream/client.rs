@@ -530,7 +530,7 @@ fn call_of(
     Ok(Prepared::Call(call))
 }
 
-/// A request for a further page with the cursor in its server's own spelling.
+/// Restores the server's own spelling of the cursor in a request for a further page.
 fn with_server_cursor(method: &str, request: Request) -> Request {
     if ListKind::of(method).is_none() {
         return request;

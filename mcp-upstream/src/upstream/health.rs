@@ -28,7 +28,7 @@ pub(crate) struct ServerHealth {
     pub(crate) last_restart: Option<LastRestart>,
     /// Its processes.
     pub(crate) processes: ProcessCounts,
-    /// The faults of its lists that were mended.
+    /// The faults that were mended in the server's lists.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) lists: Vec<MendReport>,
 }

@@ -72,7 +72,7 @@ impl Target {
     }
 }
 
-/// Whether a folder stands where folders of namespaces do, in a directory called `tools`.
+/// Whether a folder stands in a directory called `tools`, as folders of namespaces do.
 fn is_in_tools(folder: &Path) -> bool {
     let tools = folder.parent().and_then(Path::file_name);
     tools.is_some_and(|it| it == "tools")
@@ -142,7 +142,7 @@ mod tests {
         let namespace = Ok(Target::Namespace(at("data/tools/github")));
         assert_eq!(target("data/tools/github/tooldock.yaml"), namespace);
         assert_eq!(target("data/tools/github"), namespace);
-        // Nothing is in it yet; its own sentence says so.
+        // An empty folder in `tools` is a namespace, too; the check itself says that it is empty.
         fs::create_dir(at("data/tools/emp")).expect("made");
         let empty = Ok(Target::Namespace(at("data/tools/emp")));
         assert_eq!(target("data/tools/emp"), empty);

@@ -55,7 +55,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         admission.timeouts.write in TIMES;
         sessions.ttl in TIMES;
         sessions.unused_ttl in TIMES;
-        // A client that never confirms waits so long before each refusal.
+        // A client that never sends `notifications/initialized` waits for this time before each refusal.
         sessions.initialized_wait in Duration::ZERO..=Duration::from_secs(60);
         // Streams are looked after in sixteenths of it; a shorter one keeps the machine busy and no connection open.
         sessions.keepalive in Duration::from_millis(10)..=*TIMES.end();

@@ -177,7 +177,7 @@ impl ListenerConfig {
         tls.is_some_and(|tls| tls.client_auth != ClientAuth::None)
     }
 
-    /// Where MCP is spoken, `<namespace>` standing for any; `None` where it is not.
+    /// The URL of the MCP endpoint, with `<namespace>` for any namespace; `None` if the listener does not serve MCP.
     pub(crate) fn mcp_url(&self) -> Option<String> {
         let spec = self.profile.spec();
         let serves = |path: &str| spec.paths.split(", ").any(|it| it == path);

@@ -196,7 +196,7 @@ fn listener(
     (listener, authority)
 }
 
-/// The line that writes another `Accept` than the client's, for clients that send one that servers refuse.
+/// The line that replaces the client's `Accept`, as for clients that send one which servers refuse.
 fn rewrites_accept<'a>(view: &View<'a>, sites: &[usize]) -> Option<&'a Directive> {
     let exposures = view.sites.exposures.iter().zip(&view.names);
     let served = exposures.filter(|(it, name)| name.is_some() && sites.contains(&it.site));

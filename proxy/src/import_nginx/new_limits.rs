@@ -1,16 +1,17 @@
-//! Limits of the gateway that the imported nginx did not have, for the report: each holds from the first request on.
+//! Limits of the gateway that the imported nginx did not have, for the report. Each limit is in force from the first
+//! request on.
 
 use tooldock_workers::yaml::Value;
 
 use crate::config::Config;
 
-/// A limit: the path of its key in the imported configuration, and its words.
+/// A limit: the path of its key in the imported configuration, and its description.
 struct NewLimit {
     path: &'static [&'static str],
     words: String,
 }
 
-/// The lines of the section: limits whose key the imported configuration does not set.
+/// The lines of the report's section: limits whose key the imported configuration does not set.
 pub(super) fn lines(yaml: &Value) -> Vec<String> {
     let defaults = Config::default();
     let limits = &defaults.namespaces.defaults;

@@ -86,7 +86,7 @@ impl RemoteClient {
         })
     }
 
-    /// In which form clients show their secrets at token endpoints.
+    /// The forms in which clients must send their secrets to token endpoints.
     pub(super) fn client_auths(&self) -> &ClientAuths {
         &self.tokens.client_auths
     }

@@ -1,8 +1,8 @@
-//! Decoding bodies that come compressed, as their `Content-Encoding` says.
+//! Decodes compressed bodies by their `Content-Encoding`.
 //!
-//! Requests of the gateway name no coding that they accept, and then any is acceptable (RFC 9110 §12.5.3): some servers and
-//! front ends compress whatever was asked. The output comes in pieces of bounded size, each made when it is wanted, so that
-//! the bounds of a reader hold for the decoded body: a short body that would become an endless one costs no memory.
+//! Requests of the gateway have no `Accept-Encoding`, so any coding is acceptable (RFC 9110 §12.5.3); some servers and
+//! front ends compress regardless of the request. The output comes in pieces of bounded size, each made on demand, so
+//! that a reader's bounds hold for the decoded body: a short body that decodes to an endless one costs no memory.
 
 use std::fmt;
 
@@ -14,10 +14,10 @@ use smallvec::SmallVec;
 use tooldock_upstream::http_client::BodyError;
 use zstd::stream::raw::{DParameter, Decoder as ZstdDecoder, InBuffer, Operation as _, OutBuffer};
 
-/// The longest piece that comes out at once, in bytes, and the shortest room for one.
+/// Bounds for the length of a piece of output, in bytes.
 const PIECE_MAX: usize = 64 * 1024;
 const PIECE_MIN: usize = 1024;
-/// Codings of one body, one around the other.
+/// The most codings of one body, applied one after another.
 const STAGES_MAX: usize = 3;
 /// The widest window of zstd: 8 MiB, as RFC 9659 bounds it.
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
@@ -45,7 +45,7 @@ impl Coding {
         })
     }
 
-    /// Its name in error messages.
+    /// The coding's name in error messages.
     fn name(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -60,7 +60,7 @@ impl Coding {
 const UNKNOWN: BodyError =
     BodyError::Coding("is compressed by a coding other than gzip, deflate, br and zstd");
 
-/// The codings of a response, the one that was applied first at the front; none for most.
+/// The codings of a response in the order in which they were applied; empty for most responses.
 ///
 /// # Errors
 ///
@@ -102,8 +102,8 @@ fn accepts<'a>(accept: impl Iterator<Item = &'a HeaderValue>, coding: Coding) ->
     named.unwrap_or(any)
 }
 
-/// Takes the codings of a response out of its headers, and gives the decoder of its body; `None` where it is not compressed.
-/// `accept` is the `Accept-Encoding` of the request, which the gateway keeps to itself.
+/// Removes the codings from the headers of a response, and gives the decoder of its body; `None` if the body is not
+/// compressed. `accept` is the `Accept-Encoding` of the client's request, which the server does not get.
 ///
 /// # Errors
 ///
@@ -117,7 +117,7 @@ pub(super) fn decoder<'a>(
     let Some(coded) = coded.filter(|_| !codings.is_empty()) else {
         return Ok(None);
     };
-    // It is the length of the compressed body.
+    // The header gives the length of the compressed body.
     headers.remove(header::CONTENT_LENGTH);
     let is_accepted = codings.len() == 1 && accepts(accept, codings[0]);
     let stages = codings.into_iter().rev().map(DecodingStage::new);
@@ -129,9 +129,9 @@ pub(super) fn decoder<'a>(
 
 /// Decodes one body.
 pub(super) struct BodyDecoder {
-    /// The coding that was applied last at the front.
+    /// Decoders in the order of decoding: that of the coding applied last comes first.
     stages: SmallVec<[DecodingStage; 1]>,
-    /// The name of the coding and the body as it came, where the client accepts that and the body is short.
+    /// The name of the coding and the undecoded body, if the client accepts the coding and the body is short.
     received: Option<(HeaderValue, BytesMut)>,
 }
 
@@ -143,7 +143,7 @@ impl fmt::Debug for BodyDecoder {
 }
 
 impl BodyDecoder {
-    /// Takes the next piece of the body as it came. The piece before was used up: [`BodyDecoder::next`] gave `None`.
+    /// Takes the next undecoded piece of the body. To be called once [`BodyDecoder::next`] has given `None`.
     pub(super) fn push(&mut self, piece: Bytes) {
         if let Some((_, received)) = &mut self.received {
             if received.len() + piece.len() > PIECE_MAX {
@@ -155,11 +155,11 @@ impl BodyDecoder {
         self.stages[0].push(piece);
     }
 
-    /// The next piece of the decoded body; `None` while more has to come first.
+    /// The next piece of the decoded body; `None` if more input is needed.
     ///
     /// # Errors
     ///
-    /// The body is not in that coding.
+    /// The body is not in its declared coding.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, BodyError> {
         produce(&mut self.stages)
     }
@@ -169,13 +169,13 @@ impl BodyDecoder {
         self.stages.iter().all(DecodingStage::is_complete)
     }
 
-    /// The body as it came with the name of its coding, where it was short and the client accepts the coding.
+    /// The undecoded body with the name of its coding, if the body was short and the client accepts the coding.
     pub(super) fn take_received(&mut self) -> Option<(HeaderValue, Bytes)> {
         let (coding, received) = self.received.take()?;
         Some((coding, received.freeze()))
     }
 
-    /// The body as it came is not passed on.
+    /// Drops the undecoded body, which is not to be passed on.
     pub(super) fn forget_received(&mut self) {
         self.received = None;
     }
@@ -196,34 +196,34 @@ fn produce(stages: &mut [DecodingStage]) -> Result<Option<Bytes>, BodyError> {
     }
 }
 
-/// A coding of the body, and what is left of its input.
+/// The decoder of one coding of the body, with its unread input.
 struct DecodingStage {
     coding: Coding,
     engine: CodecState,
     input: Bytes,
-    /// Something came.
+    /// Whether any input came.
     begun: bool,
-    /// The coded data are over; what follows is passed over.
+    /// Whether the coded data have ended. Further input is skipped.
     ended: bool,
 }
 
 enum CodecState {
-    /// `between`: one member is over, and another may follow.
+    /// `between`: a member has ended, and another may follow.
     Gzip {
         member: Decompress,
         between: bool,
     },
-    /// With the frame of zlib or without it, as the first two bytes tell.
+    /// With or without the header of zlib, as the first two bytes tell.
     Deflate(Option<Decompress>),
     Brotli(Box<BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>>),
-    /// `open`: a frame has begun that is not over.
+    /// `open`: a frame has begun and not ended.
     Zstd {
         decoder: ZstdDecoder<'static>,
         open: bool,
     },
 }
 
-/// How far one step of an engine got.
+/// The progress of one decoding step.
 #[derive(Default)]
 struct DecodeStep {
     read: usize,
@@ -281,7 +281,7 @@ impl DecodingStage {
             }
     }
 
-    /// A piece of what comes out.
+    /// The next piece of this decoder's output.
     fn step(&mut self) -> Result<Option<Bytes>, BodyError> {
         if !self.begun || self.ended {
             self.input.clear();
@@ -315,7 +315,7 @@ impl DecodingStage {
 }
 
 impl CodecState {
-    /// Decodes as much as there is, and room for. `None`: it is not in that coding.
+    /// Decodes as much input as there is, and as the output has room for. `None`: the input is not in this coding.
     fn run(&mut self, input: &[u8], output: &mut [u8]) -> Option<DecodeStep> {
         match self {
             Self::Gzip { member, between } => {
@@ -326,7 +326,7 @@ impl CodecState {
                             *member = Decompress::new_gzip(GZIP_WINDOW_BITS);
                             *between = false;
                         }
-                        // Padding.
+                        // Padding behind the last member.
                         Some(_) => {
                             return Some(DecodeStep {
                                 ended: true,
@@ -444,7 +444,7 @@ mod tests {
         zstd::stream::encode_all(plain, 3).expect("memory")
     }
 
-    /// The decoded body, of pieces of that size.
+    /// Decodes a body that comes in pieces of `size` bytes.
     fn decoded(values: &[&'static str], body: &[u8], size: usize) -> Result<Vec<u8>, BodyError> {
         let mut headers = map(values);
         let mut decoder = decoder(&mut headers, std::iter::empty())?.expect("compressed");

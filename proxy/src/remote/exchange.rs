@@ -279,12 +279,12 @@ fn unreadable(member: &Member, error: ReadError) -> SendError {
     failed(&member.spec.id, kind, false, what)
 }
 
-/// How the body of a response is decoded.
+/// The decoding of a response's body.
 enum Decoding {
-    /// It is not compressed.
+    /// The body is not compressed.
     None,
     By(Box<BodyDecoder>),
-    /// Its coding is not known. It is not read.
+    /// The coding is unknown, so the body is not read.
     Impossible(BodyError),
 }
 
@@ -360,7 +360,7 @@ impl ResponseBody for Body {
 }
 
 impl Body {
-    /// The next piece of the body as it is meant.
+    /// The next piece of the body, decoded.
     async fn decoded(&mut self) -> Result<Option<Bytes>, BodyError> {
         loop {
             match &mut self.decoding {
@@ -390,7 +390,7 @@ impl Body {
         }
     }
 
-    /// The next piece of the body as it comes.
+    /// The next piece of the body as it was received.
     async fn received(&mut self) -> Result<Option<Bytes>, BodyError> {
         let timeouts = self.member.server.spec.timeouts;
         let Some(connection) = &mut self.connection else {

@@ -64,11 +64,11 @@ pub(super) struct Tokens {
     entries: Mutex<HashMap<EntryKey, Arc<Entry>>>,
 }
 
-/// In which form clients have to show their secrets, where an endpoint has refused the other one.
+/// The forms in which clients must send their secrets, after an endpoint has refused the other form.
 #[derive(Default)]
 pub(super) struct ClientAuths(Mutex<HashMap<(NamespaceName, String), ClientAuth>>);
 
-/// Clients that are remembered so.
+/// The most clients whose form is remembered.
 const CLIENT_AUTHS_MAX: usize = 1024;
 
 impl ClientAuths {

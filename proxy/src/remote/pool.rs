@@ -52,9 +52,9 @@ pub(super) struct Member {
     pub(super) core: Arc<Core>,
     /// A reload took it out of the configuration.
     pub(super) removed: bool,
-    /// Path and query in the place of the configured ones, once a redirect that was followed has named them.
+    /// Path and query that replace the configured ones after a redirect was followed.
     pub(super) moved: OnceLock<String>,
-    /// The log has named the target of a redirect that was not followed.
+    /// Whether the log has named the target of a redirect that was not followed.
     pub(super) told_redirect: AtomicBool,
 }
 

@@ -1,6 +1,7 @@
-//! Redirects of backends. One that only adds or takes the slash at the end of the path, at the same origin, is followed
-//! once, with the same method and body, and remembered for the backend; frameworks answer so where a mounted path is
-//! asked for without its slash. No other redirect is followed: errors name its target, without query, user and secrets.
+//! Redirects of backends. A redirect that only adds or removes the slash at the end of the path, at the same origin, is
+//! followed once, with the same method and body, and remembered for the backend; frameworks send such redirects for a
+//! mounted path without its slash. No other redirect is followed: errors name its target, without query, user and
+//! secrets.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,10 +13,10 @@ use super::exchange;
 use super::headers::Own;
 use super::pool::{InFlight, Member};
 
-/// The longest target of a redirect that is told, in characters.
+/// The most characters of a redirect's target in errors and the log.
 const TOLD_MAX: usize = 200;
 
-/// Sends a request, and once more where the backend's answer is a redirect that is followed. `in_flight` counts each.
+/// Sends a request, and repeats it once at the target of a redirect that is followed. `in_flight` counts each sending.
 pub(super) async fn send(
     member: &Arc<Member>,
     request: &BackendRequest,
@@ -25,7 +26,7 @@ pub(super) async fn send(
     let sent = exchange::send(member, request, own, in_flight()).await;
     match sent {
         Ok(response) if response.status.is_redirection() => {
-            // Boxed, so that the usual request does not carry the room for it.
+            // Boxed, so that the future of a usual request stays small.
             Box::pin(redirected(member, request, own, in_flight, response)).await
         }
         sent => sent,
@@ -53,13 +54,14 @@ async fn redirected(
     if sent.status.is_redirection() {
         tell(member, &mut sent);
     } else if request.target.is_none() && sent.status != StatusCode::NOT_FOUND {
-        // Where another one is remembered, the backend has changed its mind: it is asked by way of the redirect.
+        // A target that is remembered already stays. If the backend redirects from there, requests go by way of that
+        // redirect.
         let _ = member.moved.set(target);
     }
     Ok(sent)
 }
 
-/// The target that a redirect leads to, where it is followed.
+/// The target of a redirect; `None` if the redirect is not followed.
 fn followed(member: &Member, asked: &str, response: &BackendResponse) -> Option<String> {
     let keeps_method = matches!(
         response.status,
@@ -89,8 +91,8 @@ fn differs_by_a_slash(one: &str, other: &str) -> bool {
     one.1 == other.1 && (adds(&one.0, &other.0) || adds(&other.0, &one.0))
 }
 
-/// Path and query of a `Location` beside the target that was asked for; `None` where it is at another origin than that of
-/// one of these authorities.
+/// Path and query of a `Location`, resolved against the requested target; `None` if the `Location` is at an origin
+/// other than those of the authorities.
 fn target_of(
     location: &str,
     asked: &str,
@@ -140,9 +142,9 @@ fn target_of(
         })
 }
 
-/// Puts what may be told in the place of the target of a redirect that is not followed, and logs it once.
+/// Removes secrets from the target of a redirect that is not followed, and logs the target once.
 fn tell(member: &Member, response: &mut BackendResponse) {
-    // Cut last: of a secret no part stays.
+    // Shortened last, so that no part of a secret remains.
     let told = location(&response.headers).map(|it| {
         let told = member.server.without_secrets(&told(it));
         told.chars().take(TOLD_MAX).collect::<String>()

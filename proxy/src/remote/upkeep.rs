@@ -28,15 +28,15 @@ const ANSWER_MAX: usize = 64 * 1024;
 const PING: &[u8] = br#"{"jsonrpc":"2.0","id":"tooldock-check","method":"ping"}"#;
 const NO_SESSION: HeaderValue = HeaderValue::from_static("tooldock-check");
 
-/// The first pauses between checks of a pool none of whose backends has ever answered; the last one stays. A server that
-/// is started beside the gateway is found soon after it listens.
+/// The pauses between the first checks of a pool whose backends have never answered; the last pause repeats. A server
+/// that starts together with the gateway is found soon after it listens.
 const FIRST_PAUSES: [Duration; 3] = [
     Duration::from_millis(250),
     Duration::from_millis(500),
     Duration::from_secs(1),
 ];
 
-/// How long after the last of `checks` checks the next one comes. Never later than the configuration says.
+/// The pause after the last of `checks` checks. Never longer than the configured pause, `every`.
 fn pause(has_answered: bool, checks: usize, every: Duration) -> Duration {
     if has_answered {
         return every;
@@ -58,7 +58,7 @@ pub(super) async fn keep(pool: Weak<Pool>) {
             checks += 1;
             let has_answered = pool.members.iter().any(|it| it.has_answered());
             let pause = pause(has_answered, checks, pool.server.spec.health.active.every);
-            // Replicas and pools that started together do not stay together.
+            // Spreads the checks of replicas and pools that started together.
             next_check = now + pause.mul_f64(0.9 + 0.2 * fastrand::f64());
             #[cfg(test)]
             pool.checked
@@ -71,7 +71,7 @@ pub(super) async fn keep(pool: Weak<Pool>) {
     }
 }
 
-/// Does the work of every second: gauges, idle connections, names.
+/// Updates gauges, closes idle connections and refreshes names. Runs every second.
 async fn tend(pool: &Pool, now: Instant) {
     lock(&pool.leaving).retain(|member| member.is_busy());
     for member in &pool.members {

@@ -22,8 +22,8 @@ pub(super) fn start(
     control.spawn(warn_of_idle_scopes(Arc::clone(keys), registry.subscribe()));
 }
 
-/// The socket on which writers of the keys say that they changed, bound before the keys are read. Without one the file is
-/// looked at all the same.
+/// The socket on which writers announce changes of the keys, bound before the keys are read. Without a socket the file
+/// is still checked several times a second.
 pub(super) fn change_socket(file: &Path) -> Option<ChangeSocket> {
     let told = |error| {
         let file = file.display();

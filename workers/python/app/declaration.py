@@ -64,7 +64,7 @@ _OBJECTS = ("self", "cls", "this", "me", "klass", "instance")
 
 
 def _is_bare_method(function: Any) -> bool:
-    """Whether the function stands in a class body and takes the object first, whatever it calls it."""
+    """Whether the function stands in a class body and takes the object as its first parameter, under any name."""
     owner, _, name = function.__qualname__.rpartition(".")
     first = next(iter(inspect.signature(function).parameters.values()), None)
     if not owner or owner.endswith("<locals>") or first is None or first.kind not in _POSITIONAL:
@@ -74,13 +74,13 @@ def _is_bare_method(function: Any) -> bool:
         return False
     if there is function or isinstance(there, classmethod):
         return True
-    # The class is out of reach, or has something else of the name by now.
+    # The class cannot be found, or holds something else under the name by now.
     bare = first.annotation is inspect.Parameter.empty and first.name.startswith("_")
     return first.name.strip("_") in _OBJECTS or bare
 
 
 def _class_member(function: Any, owner: str, name: str) -> Any:
-    """What stands in the function's class under its name; None if the class cannot be found."""
+    """The member of the function's class that has the function's name; None if the class cannot be found."""
     found: Any = sys.modules.get(function.__module__)
     for part in owner.split("."):
         found = getattr(found, part, None)

@@ -198,7 +198,7 @@ def _load_file(
     served |= {getattr(author_function(it.handler), "__name__", None) for it in contracts}
     told: set[tuple[str, str]] = set()
     for missed in server_objects.registered_on(tree):
-        # A file that only makes a low-level server is named by the scan.
+        # The scan reports a file that only makes a low-level server.
         is_known = missed.function.rpartition(".")[2] in served or (missed.is_handler and not served)
         if not is_known and (missed.kind, missed.function) not in told:
             told.add((missed.kind, missed.function))

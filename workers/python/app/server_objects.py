@@ -59,7 +59,7 @@ def is_addition(node: ast.Call) -> bool:
 
 
 def registered_on(tree: ast.Module) -> Iterator[Missed]:
-    """What the file registers on server objects, by decorator or by call."""
+    """The functions that the file registers on server objects, by decorator or by call."""
     others = _no_servers(tree)
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -86,7 +86,7 @@ def hint(error: BaseException, tree: ast.Module) -> str:
 
 
 def _called(node: ast.Call, others: set[str]) -> Iterator[Missed]:
-    """What one call registers: `mcp.add_tool(f)`, `mcp.tool(f)`, `mcp.tool("name")(f)`, `FastMCP(tools=[f])`."""
+    """Functions registered by a call: `mcp.add_tool(f)`, `mcp.tool(f)`, `mcp.tool("name")(f)`, `FastMCP(tools=[f])`."""
     method = node.func.func if isinstance(node.func, ast.Call) else node.func
     if (found := _on(method, others)) is not None:
         server, name = found
@@ -102,13 +102,13 @@ def _called(node: ast.Call, others: set[str]) -> Iterator[Missed]:
 
 
 def _registered(node: ast.Call) -> str:
-    """The function that a call hands to a server object."""
+    """The name of the function that a call passes to a server object."""
     given = node.args[:1] + [it.value for it in node.keywords if it.arg in _FUNCTION_KEYWORDS]
     return next((name for it in given if (name := _subject(it))), "")
 
 
 def _subject(node: ast.expr) -> str:
-    """`search` for `search` itself, and for `Tool.from_function(search)`; the class for `TextResource(…)`."""
+    """`search` for `search` and `Tool.from_function(search)`; the class's name for `TextResource(…)`."""
     if isinstance(node, ast.Call):
         inside = _registered(node)
         return inside if inside and _class(node) not in _CLASSES else _class(node)
@@ -116,7 +116,7 @@ def _subject(node: ast.expr) -> str:
 
 
 def _no_servers(tree: ast.Module) -> set[str]:
-    """Names whose methods register nothing that is lost: modules of the decorators, and agents."""
+    """Names that are no server objects, though they have such methods: modules of the decorators, and agents."""
     names = {"fastmcp", "tools", "resources", "prompts"} & _imported(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -129,7 +129,7 @@ def _no_servers(tree: ast.Module) -> set[str]:
 
 
 def _imported(tree: ast.Module) -> set[str]:
-    """Names that come from the package fastmcp, where the decorators' modules are."""
+    """Names imported from the package fastmcp, which has the decorators' modules."""
     froms = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "fastmcp")
     return {alias.asname or alias.name for node in froms for alias in node.names}
 

@@ -195,7 +195,7 @@ fn servers<'a>(source: Source<'a>, keys: &mut Keys<'a>) -> Result<Vec<Keys<'a>>,
     tables.collect()
 }
 
-/// One server.
+/// Reads one server of the file.
 fn member(
     source: Source<'_>,
     mut keys: Keys<'_>,

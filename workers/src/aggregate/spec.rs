@@ -32,8 +32,8 @@ pub struct AggregateSpec {
 }
 
 impl AggregateSpec {
-    /// A label for each member, in their order: its prefix, with `~2`, `~3` behind it where earlier members have the same. No
-    /// prefix holds a `~`.
+    /// A unique label for each member, in their order: the prefix, followed by `~2`, `~3` if earlier members have the
+    /// same prefix. No prefix contains a `~`.
     pub fn labels(&self) -> Vec<String> {
         let mut seen: HashMap<&str, usize> = HashMap::new();
         let labels = self.members.iter().map(|member| {
@@ -51,8 +51,8 @@ impl AggregateSpec {
 /// One server of an aggregate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
-    /// `namespace`: what stands before its names, with a `_` between. Empty: its names are published as they are. Members
-    /// may have it in common (AGG-09); [`AggregateSpec::labels`] tells them apart.
+    /// The prefix of the server's names, joined by a `_`; the key `namespace`. With an empty prefix names are published
+    /// unchanged. Members may share a prefix (AGG-09); [`AggregateSpec::labels`] tells them apart.
     pub prefix: String,
     /// What it is.
     pub kind: MemberKind,
@@ -125,7 +125,7 @@ pub enum ToolNames {
     /// character becomes `_`.
     #[default]
     Safe,
-    /// Those of the servers.
+    /// The characters of the servers' own names.
     AsIs,
 }
 

@@ -9,16 +9,16 @@ use serde::{Serialize, Serializer};
 
 use crate::bounds::Bounded;
 
-/// How `auto` is spelled.
+/// The spelling of [`Concurrency::Auto`].
 const AUTO: &str = "auto";
 
 /// The number of calls of a namespace that run at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Concurrency {
-    /// 8 for processes of this machine, 512 for remote servers, whose work is done elsewhere.
+    /// Decides by the place of the work: 8 calls for processes of this machine, 512 for remote servers.
     #[default]
     Auto,
-    /// This number.
+    /// A fixed number of calls.
     Calls(usize),
 }
 
@@ -74,7 +74,7 @@ impl Bounded for Concurrency {
     }
 }
 
-/// The reason why a text is no number of calls.
+/// The error for a text that is neither a number of calls nor `auto`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected a whole number or {AUTO}")]
 pub struct InvalidConcurrency;

@@ -154,7 +154,8 @@ limits! {
         mask_errors: bool = false;
         /// The treatment of a server's result that does not fit the `outputSchema` of its tool.
         output_schema: OutputSchema = OutputSchema::Warn;
-        /// Whether arguments that are JSON in strings are read as the object, array, number or boolean that the tool's schema wants.
+        /// Whether arguments sent as JSON in strings are converted to the object, array, number or boolean that the
+        /// tool's schema allows.
         coerce_arguments: bool = false;
     }
 }
@@ -163,9 +164,9 @@ limits! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputSchema {
-    /// It is not looked at.
+    /// Results are not checked.
     Off,
-    /// It is passed on, counted, and logged once for each tool and fault.
+    /// The result is passed on, counted, and logged once for each tool and fault.
     Warn,
     /// The call fails with `output_type`.
     Strict,

@@ -183,7 +183,7 @@ fn line_of(output: impl Read, begins: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The last line that is not empty. Longer lines are read in parts.
+/// The last line that is not empty. Of a long line, the last part is returned.
 fn last_line(output: impl Read) -> String {
     let mut last = String::new();
     let mut lines = BufReader::new(output);

@@ -116,7 +116,7 @@ server_keys! {
         /// A process older than this is replaced.
         #[serde(with = "humantime_serde")]
         max_lifetime: Duration = Duration::from_secs(24 * 3600);
-        /// A process that several clients share is replaced once its log messages have been withheld for so long.
+        /// A process that several clients share is replaced once it has withheld log messages for so long.
         #[serde(with = "humantime_serde")]
         isolation_mute: Duration = Duration::from_secs(30);
         /// Processes at once.
@@ -125,7 +125,7 @@ server_keys! {
         max_per_principal: usize = 16;
         /// Spare processes, started before somebody needs one.
         warm: usize = 1;
-        /// Whether its lists are mended for strict clients.
+        /// How the server's lists reach clients: mended for strict clients, or unchanged.
         lists: ListMode = ListMode::Mend;
     }
 }
@@ -163,7 +163,7 @@ pub enum ListMode {
     /// Mended where that keeps their meaning, so that strict clients take them.
     #[default]
     Mend,
-    /// As the server wrote them.
+    /// Unchanged, as the server wrote them.
     Raw,
 }
 

@@ -143,7 +143,7 @@ pub(crate) fn check_entry(entry: Value) -> Result<StdioServerConfig, InvalidServ
     server(entry, &RegistryCache::new())
 }
 
-/// A sentence about keys of servers that are not started here.
+/// The end of the error for a key that only remote servers have.
 const REMOTE: &str = "belongs to a remote server, which is reached over HTTP; remote servers stand in the operator's \
                       configuration (upstreams.remote), and a server here has a command or the name of a package";
 

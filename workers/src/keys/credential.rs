@@ -18,7 +18,7 @@ use super::text::KeyId;
 /// Reason of callers that the edge gave no maker.
 const NO_MAKER: &str = "this caller makes no API keys";
 
-/// The maker of a new API key: the credential that called `token_create`, as the edge admitted the credential.
+/// The maker of a new API key: the credential with which `token_create` was called, as admitted at the edge.
 #[derive(Debug, Clone)]
 pub enum KeyMaker {
     /// The holder of the gateway's own bearer token: keys of any kind, which have no maker.
@@ -27,7 +27,7 @@ pub enum KeyMaker {
     Key(KeyId),
     /// An entry of the configuration, or an access token.
     Credential(Arc<MakerCredential>),
-    /// A credential that may not make keys, with the reason for the error message.
+    /// A credential that may not make keys. The text is the reason, for the error message.
     Barred(&'static str),
 }
 

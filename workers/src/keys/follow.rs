@@ -1,5 +1,5 @@
-//! Follows the file of keys while the process runs: it is read as soon as a writer says that it changed
-//! ([`super::readers`]), and its metadata are looked at several times a second, for writers that cannot say so.
+//! Follows the file of keys while the process runs. The file is read as soon as a writer announces a change
+//! ([`super::readers`]). Its metadata are also checked several times a second, for writers that cannot announce one.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -58,7 +58,8 @@ impl KeyStore {
             });
             match (look.await, writer) {
                 (Ok(()), Some(writer)) => {
-                    // A few bytes into an empty buffer; a writer that left needs none.
+                    // A few bytes fit into the empty buffer, and a writer that has left needs no answer, so errors do
+                    // not matter.
                     let _ = writer.try_write(OBEYED);
                 }
                 (Ok(()), None) => {}
@@ -70,14 +71,14 @@ impl KeyStore {
     }
 }
 
-/// The next writer.
+/// The connection of the next writer. Without a listener, there is never one.
 async fn accepted(listener: Option<&UnixListener>) -> UnixStream {
     let Some(listener) = listener else {
         return pending().await;
     };
     match listener.accept().await {
         Ok((writer, _)) => writer,
-        // Without descriptors, say: the look that comes with time finds the change.
+        // Without free file descriptors, for example. The next check of the file finds the change.
         Err(_) => pending().await,
     }
 }

@@ -1,4 +1,4 @@
-//! Gateways that read a file of keys, and how they hear of a change at once.
+//! Tells the running gateways that read a file of keys of its changes.
 //!
 //! ```text
 //! $DATA/keys.json.gateways/   one socket for each running gateway
@@ -6,9 +6,9 @@
 //!   writer ── connects, after the file is replaced ──▶ gateway ── reads the file ──▶ answers
 //! ```
 //!
-//! A writer waits for the answers, so a key counts, or counts no more, when its command returns. The socket is bound before the
-//! gateway reads the file for the first time: a change that finds no socket is in what the gateway reads. Whatever goes
-//! wrong here, the gateway still looks at the file several times a second.
+//! A writer waits for the answers, so a new key is valid, or a revoked key invalid, when the writer's command returns.
+//! The socket is bound before the gateway reads the file for the first time, so a change made before there is a socket
+//! is in the file already. If an announcement fails, the gateway still checks the file several times a second.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,19 +22,19 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// What the folder's name ends with.
+/// Suffix of the folder with the sockets, after the path of the file of keys.
 const SUFFIX: &str = ".gateways";
 
 /// How long a writer waits for the answers of all gateways together.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Gateways that a writer waits for. More sockets than that are no gateways'.
+/// The most gateways that a writer waits for. Further sockets are ignored.
 const READERS_MAX: usize = 64;
 
-/// The answer of a gateway that goes by the file as it is now.
+/// The answer of a gateway that has read the changed file.
 pub(super) const OBEYED: &[u8] = b"read\n";
 
-/// The socket on which a running gateway hears of changes of its file of keys. Dropping it removes it.
+/// The socket on which a running gateway hears of changes of its file of keys. Dropping it removes the socket.
 #[derive(Debug)]
 pub struct ChangeSocket {
     listener: UnixListener,
@@ -86,7 +86,8 @@ impl Drop for ChangeSocket {
     }
 }
 
-/// Waits until all running gateways that read the file go by it as it is now. Answers how many did not say so in time.
+/// Waits until all running gateways have read the changed file. Returns the number of gateways that did not confirm in
+/// time.
 pub(super) fn await_readers(keys: &Path) -> usize {
     let folder = folder_of(keys);
     let Ok(opened) = open(&folder) else {
@@ -98,7 +99,7 @@ pub(super) fn await_readers(keys: &Path) -> usize {
     for name in sockets(&folder) {
         match connected(&opened, &name) {
             Ok(stream) => asked.push(stream),
-            // It ended, with its socket or without removing it.
+            // The gateway has ended, and left no socket or a dead one.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -115,7 +116,7 @@ pub(super) fn await_readers(keys: &Path) -> usize {
             .and_then(|()| stream.read_exact(&mut answer));
         match read {
             Ok(()) if answer == *OBEYED => {}
-            // It ended meanwhile.
+            // The gateway ended while the writer waited.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -146,12 +147,13 @@ fn sockets(folder: &Path) -> Vec<OsString> {
     names.take(READERS_MAX).collect()
 }
 
-/// A path to an entry of a folder that is short enough for a socket, however long the folder's own is.
+/// A path to an entry of a folder that is short enough for the address of a socket, even if the folder's own path is
+/// long.
 fn short(folder: &OwnedFd, name: &Path) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name)
 }
 
-/// Connects without waiting: what is in the folder may be no gateway's.
+/// Connects without blocking, since a socket in the folder may belong to no gateway.
 fn connected(folder: &OwnedFd, name: &OsString) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(short(folder, name.as_ref()))?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -169,7 +171,7 @@ mod tests {
     #[test]
     fn a_socket_of_a_gateway_that_was_killed_is_waited_for_by_nobody_and_removed_by_the_next() {
         let long = tempfile::tempdir().unwrap();
-        // Longer than the path of a socket may be.
+        // Longer than the address of a socket may be.
         let keys = long.path().join("x".repeat(200)).join("keys.json");
         assert_eq!(await_readers(&keys), 0);
         let first = ChangeSocket::bind(&keys).unwrap();

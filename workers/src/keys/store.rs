@@ -1,7 +1,8 @@
 //! The store: one file, read by every process that admits requests, changed by one writer at a time.
 //!
-//! A change takes the lock, reads the file anew, replaces it, and puts the new table in force here. Then it waits until the
-//! running gateways that read the file say that they go by it (`readers.rs`), so a change counts when it returns.
+//! A change takes the lock, reads the file anew, replaces it, and puts the new table in force here. Then it waits until
+//! the running gateways confirm that they have read the new file (`readers.rs`), so that the change counts everywhere
+//! when the call returns.
 //!
 //! All of it blocks. Call it where blocking is allowed.
 
@@ -28,7 +29,7 @@ use crate::secrets::Secret;
 /// How long a writer waits for another one.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The largest file that a request waits for, in bytes: about a thousand keys.
+/// The largest file that is read while a request waits, in bytes: about a thousand keys.
 const LOOK_BYTES: u64 = 512 * 1024;
 
 /// The most keys, those of the last 90 days that count no more included.
@@ -50,7 +51,7 @@ pub struct KeyStore {
     losses: watch::Sender<u64>,
     changes: watch::Sender<()>,
     patience: Duration,
-    /// Gateways that did not say after the last change that they go by it.
+    /// The number of gateways that did not confirm the last change in time.
     behind: AtomicUsize,
 }
 
@@ -61,7 +62,7 @@ struct State {
     makers: Option<KeyMakers>,
     /// Of the file that was read last, whether or not it could be used.
     seen: Option<Stamp>,
-    /// Of the file that could not be used, so that the log says it once.
+    /// The stamp of the file that could not be used, so that the log says it once.
     unusable: Option<Stamp>,
     /// Whether the last uses could not be written, so that the log says it once.
     uses_unwritten: bool,
@@ -204,7 +205,7 @@ impl KeyStore {
         let record = KeyRecord::new(id, wanted, maker, text.expose().as_bytes(), salt, now);
         records.push(record.clone());
         self.write(&mut state, &records)?;
-        // The gateways, this one too, read the file now.
+        // The locks are released first: the gateways, this process included, read the file now.
         drop(lock);
         drop(state);
         self.await_gateways();
@@ -236,7 +237,8 @@ impl KeyStore {
         Ok(revoked)
     }
 
-    /// Running gateways that did not say in time that they go by the last change. They look at the file within a second.
+    /// The number of running gateways that did not confirm the last change in time. They check the file within a
+    /// second.
     pub fn gateways_behind(&self) -> usize {
         self.behind.load(Ordering::Relaxed)
     }
@@ -280,15 +282,15 @@ impl KeyStore {
         }
     }
 
-    /// The same for a file that is known to have changed, whatever its metadata say.
+    /// Reads the file again, whatever its metadata say, since a writer announced a change.
     pub(super) fn reread(&self) {
         let mut state = self.state();
         let stamp = Stamp::of(&self.path);
         self.read_again(&mut state, stamp);
     }
 
-    /// Looks at the file for a request that came with the id of no known key. Says whether another table is in force since.
-    /// Bounded: waits for no lock, and leaves large files to whoever follows the file.
+    /// Checks the file for a request with an unknown key id. True if the file had changed and was read. Bounded: waits
+    /// for no lock, and leaves large files to [`KeyStore::follow`].
     pub(super) fn look_for_request(&self) -> bool {
         let Ok(mut state) = self.state.try_lock() else {
             return false;

@@ -28,7 +28,7 @@ pub struct KeyTable {
     scopes: Arc<ScopeTable>,
 }
 
-/// The least time between two looks at the file for requests with unknown keys.
+/// The least time between two checks of the file for requests with unknown keys.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 /// The table in force, wherever it is asked. A clone is the same one.
@@ -38,9 +38,9 @@ pub struct KeyTables(Arc<CurrentTable>);
 #[derive(Debug, Default)]
 struct CurrentTable {
     table: ArcSwap<KeyTable>,
-    /// The store that looks at the file for unknown keys, where the process follows the file.
+    /// The store that checks the file for unknown keys, if the process follows the file.
     store: OnceLock<Weak<KeyStore>>,
-    /// When it last did. Nothing waits for the lock.
+    /// The time of the last check. Nothing waits for the lock.
     looked: Mutex<Option<Instant>>,
 }
 
@@ -55,12 +55,12 @@ impl KeyTables {
         self.0.table.load_full()
     }
 
-    /// The key that a secret text belongs to, as [`KeyTable::verify`]. For an unknown id the file is looked at once more: another
-    /// process may have made the key a moment ago.
+    /// The key that a secret text belongs to, as in [`KeyTable::verify`]. For an unknown id the file is checked once
+    /// more: another process may have made the key a moment ago.
     ///
     /// # Errors
     ///
-    /// [`KeyRefusal`], which no caller is to be told.
+    /// [`KeyRefusal`]; callers must not learn which it was.
     pub fn verify(
         &self,
         text: &[u8],
@@ -75,12 +75,12 @@ impl KeyTables {
         }
     }
 
-    /// Has the store look at its file for unknown keys from now on.
+    /// Sets the store that checks its file for unknown keys.
     pub(super) fn look_into(&self, store: &Arc<KeyStore>) {
         let _ = self.0.store.set(Arc::downgrade(store));
     }
 
-    /// Looks at the file, at most once in [`LOOK_PAUSE`]. Says whether another table is in force since.
+    /// Checks the file, at most once in [`LOOK_PAUSE`]. True if the file had changed and was read.
     fn look(&self) -> bool {
         let Some(store) = self.0.store.get().and_then(Weak::upgrade) else {
             return false;

@@ -15,7 +15,7 @@ use super::tool_file::HISTORY;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ToolFileName(String);
 
-/// The reason why a text is no name of a tool file.
+/// The error for a text that is not the name of a tool file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid filename: use 1 to 64 ASCII letters, digits or '_', beginning with a letter, and end with .py, as in issues.py; \
@@ -32,7 +32,7 @@ pub struct ToolFileVersion {
     pub version: Option<u64>,
 }
 
-/// The reason why a text names neither a tool file nor a version of one.
+/// The error for a text that names neither a tool file nor a version of one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "neither the name of a file, as issues.py, nor the path of an earlier version as previous_version shows it, as .history/issues.py.3"
@@ -40,10 +40,10 @@ pub struct ToolFileVersion {
 pub struct InvalidToolFileVersion;
 
 impl ToolFileName {
-    /// The regular expression that all names match.
+    /// The regular expression that all names match, for the schemas of management tools.
     pub const PATTERN: &str = "^_?[A-Za-z][A-Za-z0-9_]{0,63}\\.py$";
 
-    /// The longest name without its ending, and without the `_` of a helper module.
+    /// The most characters of a name without its ending, and without the `_` of a helper module.
     const STEM_MAX: usize = 64;
 
     /// The name as text.
@@ -58,7 +58,7 @@ impl ToolFileName {
 }
 
 impl ToolFileVersion {
-    /// The regular expression that all texts of versions match.
+    /// The regular expression for the text of a version: a file name, or a path in `.history`.
     pub const PATTERN: &str = "^(_?[A-Za-z][A-Za-z0-9_]{0,63}\\.py|\\.history/_?[A-Za-z][A-Za-z0-9_]{0,63}\\.py\\.[0-9]{1,19})$";
 }
 

@@ -69,8 +69,8 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// When something of that name is there, with its path in the message, or when the configuration or a server of
-    /// `external/config.yaml` has the name.
+    /// When a file or folder of that name exists, with its path in the message, or when the configuration or a server
+    /// of `external/config.yaml` has the name.
     pub async fn create_namespace(&self, name: &NamespaceName) -> Result<PathBuf, NotDone> {
         if name.is_path_of_v1() {
             return Err(NotDone(format!(
@@ -171,7 +171,7 @@ pub(super) fn sync_folder(path: &Path) -> Result<(), NotDone> {
     synced.map_err(|error| NotDone::io("sync", path, &error))
 }
 
-/// The folders of all namespaces, and the names that other places have.
+/// The folders of all namespaces, and the names that the configuration and `external/config.yaml` have taken.
 #[derive(Clone)]
 pub(super) struct Tools {
     dir: PathBuf,

@@ -114,7 +114,7 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// When there is no such namespace, file or version, with the names of those there are, or the file is no text.
+    /// When there is no such namespace, file or version (the message names those that exist), or the file is no text.
     pub async fn tool_source(
         &self,
         namespace: &NamespaceName,
@@ -217,7 +217,7 @@ pub(super) fn entries(folder: &Folder) -> Result<Vec<Entry>, NotDone> {
     Ok(read.flatten().take(ENTRIES_MAX).filter_map(entry).collect())
 }
 
-/// The name of a version in the history: `math_tools.py.7`, no name of a tool file.
+/// The file name of a version in the history, such as `math_tools.py.7`. It is not the name of a tool file.
 pub(super) fn version_name(file: &ToolFileName, number: u64) -> String {
     format!("{file}.{number}")
 }

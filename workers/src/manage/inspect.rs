@@ -63,7 +63,7 @@ impl Inspected {
         tools.filter(move |tool| !is_helper && tool.problem.is_none())
     }
 
-    /// The reasons why the core will not serve the others, a line for each.
+    /// The reasons why the core will not serve the other tools, one line each.
     pub fn issues(&self) -> Vec<String> {
         let told = |tool: &FoundTool| {
             let problem = match self.is_helper() {
@@ -76,7 +76,7 @@ impl Inspected {
         self.tools.iter().filter_map(told).collect()
     }
 
-    /// The reason why the file is not written, of the first check that fails (MGR-09). A helper module needs no tools.
+    /// The first fault that keeps the file from being written (MGR-09). A helper module needs no tools.
     pub fn fault(&self) -> Option<Fault> {
         let fault = |error, details| Some(Fault { error, details });
         if let Some(reason) = &self.error {

@@ -196,7 +196,8 @@ impl Workspace {
     }
 }
 
-/// Whether the file has a server of that name. A file that cannot be read has none: nothing is served of it.
+/// Whether the file has a server of this name. A file that cannot be read counts as empty, since none of its servers is
+/// served.
 pub(super) fn has(path: &Path, name: &NamespaceName) -> bool {
     let tree = read(path).unwrap_or_default();
     servers_of(&tree).contains_key(Value::from(name.as_str()))

@@ -176,7 +176,8 @@ impl Workspace {
     }
 }
 
-/// The error for a file that is not there. It names the files that are, helper modules too, which no list of tools shows.
+/// The error for a missing file. It names the existing files, helper modules included, since no list of tools shows
+/// those.
 pub(super) fn no_file(folder: &Folder, namespace: &NamespaceName, file: &ToolFileName) -> NotDone {
     const NAMED_MAX: usize = 20;
     let mut names: Vec<_> = entries(folder)

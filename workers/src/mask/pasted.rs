@@ -1,9 +1,10 @@
-//! Credentials that stand in the entry of a new server as they are, so that the entry is refused before it is stored.
+//! Finds credentials that are written out in the entry of a new server, so that the entry is refused before it is
+//! stored.
 //!
-//! The mask hides a text in doubt; a refusal needs a reason that its reader understands. Reasons are a token of a well-known
-//! service, a login in a URL, and a literal value behind a name, an option or a header that says that a secret follows.
-//! Long and random words alone are none: ids of commits, digests and ids of documents look like that. Whatever is refused
-//! here, the mask hides as well.
+//! The mask hides a text when in doubt; a refusal needs a reason that the user understands. Reasons are a token of a
+//! well-known service, a login in a URL, and a literal value behind a name, an option or a header that announces a
+//! secret. A long random word alone is no reason: ids of commits, digests and ids of documents look like that. All that
+//! is refused here is also hidden by the mask.
 
 use serde_json::{Map, Value};
 
@@ -26,7 +27,8 @@ const PASSWORD_COMMANDS: [&str; 9] = [
     "sshpass",
 ];
 
-/// The place of the first credential in the keys of a server, such as `env.API_TOKEN` or `args[1]`. Never its value.
+/// The place of the first credential in the keys of a server, such as `env.API_TOKEN` or `args[1]`; never the
+/// credential itself.
 pub fn pasted(entry: &Map<String, Value>) -> Option<String> {
     let command = entry.get("command").and_then(Value::as_str);
     let command = command.unwrap_or_default().rsplit('/').next();
@@ -45,7 +47,7 @@ pub fn pasted(entry: &Map<String, Value>) -> Option<String> {
 fn keyed(place: &str, key: &str, value: &Value) -> Option<String> {
     match value {
         Value::Null | Value::Bool(_) => None,
-        // Numbers and times are settings of the gateway.
+        // Numbers are settings of the gateway, such as times.
         Value::Number(_) => None,
         Value::String(said) => is_credential_of(key, said).then(|| place.to_owned()),
         Value::Array(all) => {
@@ -131,19 +133,21 @@ fn arguments(command: &str, all: &[Value]) -> Option<usize> {
     })
 }
 
-/// Whether the value of a variable, a header or a key is or has a credential.
+/// Whether the value of a variable, a header or a key is a credential or contains one.
 fn is_credential_of(name: &str, said: &str) -> bool {
     is_in_text(said) || (says_secret(name) && is_value(name, said))
 }
 
-/// `NAME=VALUE` or `Name: value`. A script behind `-e` has no name before its first sign.
+/// Whether a text is a pair with a credential, `NAME=VALUE` or `Name: value`. A script behind `-e` is no pair: it has
+/// white space before its first `=` or `:`.
 fn is_credential_pair(text: &str) -> bool {
     let pair = text.split_once(['=', ':']);
     let pair = pair.filter(|(name, _)| !name.contains(char::is_whitespace));
     is_in_text(text) || pair.is_some_and(|(name, said)| is_credential_of(name, said))
 }
 
-/// `USER:PASSWORD` or `USER%PASSWORD`. The user and the group of a container are none.
+/// Whether a text is a login with a password, `USER:PASSWORD` or `USER%PASSWORD`. User and group of a container are no
+/// login.
 fn is_login(text: &str) -> bool {
     let Some((user, said)) = text.split_once([':', '%']) else {
         return false;
@@ -152,7 +156,7 @@ fn is_login(text: &str) -> bool {
     user != said && !is_id(user) && !text.contains("://") && is_value("password", said)
 }
 
-/// Whether a name says that a secret follows, and not something about a secret such as the file that has it.
+/// Whether a name announces a secret, and not a property of a secret such as the file that has it.
 fn says_secret(name: &str) -> bool {
     const ABOUT: [&str; 49] = [
         "algorithm",
@@ -227,8 +231,8 @@ fn says_secret(name: &str) -> bool {
     is_secret(name) && !is_public && !is_file && !is_word_with_key && !ABOUT.contains(&&*last)
 }
 
-/// Whether a text behind a name that says "secret" is a value as it is: no reference, no path, no URL, and no setting such as
-/// `true`.
+/// Whether a text behind a name that announces a secret is a literal value: no reference, no path, no URL, and no
+/// setting such as `true`.
 fn is_value(name: &str, text: &str) -> bool {
     const SETTINGS: [&str; 10] = [
         "true", "false", "yes", "no", "on", "off", "none", "null", "auto", "default",
@@ -251,9 +255,9 @@ fn is_value(name: &str, text: &str) -> bool {
         && !is_place(said)
 }
 
-/// A text that has its value elsewhere: `${NAME}` with few words around it, `$NAME`, or a command of a shell.
+/// Whether a text refers to a value elsewhere: `${NAME}` with few words around it, `$NAME`, or a command of a shell.
 fn is_reference(text: &str) -> bool {
-    /// The longest word beside a reference that belongs to no value.
+    /// The longest word beside a reference that is no part of a secret.
     const WORD_MAX: usize = 8;
     if text.starts_with("$(") || text.strip_prefix('$').is_some_and(is_variable_name) {
         return true;
@@ -272,7 +276,7 @@ fn is_reference(text: &str) -> bool {
     has_reference && beside.max(longest_word(rest)) <= WORD_MAX
 }
 
-/// The length of the longest word; a word that mixes letters and digits has no length that would do.
+/// The length of the longest word. A word that mixes letters and digits counts as endless.
 fn longest_word(text: &str) -> usize {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric());
     let lengths = words.map(|word| match is_dense(word) {
@@ -282,7 +286,7 @@ fn longest_word(text: &str) -> usize {
     lengths.max().unwrap_or_default()
 }
 
-/// A path of files.
+/// Whether a text is the path of a file.
 fn is_place(text: &str) -> bool {
     let is_allowed = |c: char| c.is_alphanumeric() || "-_./~ ".contains(c);
     ["/", "./", "../", "~/"]
@@ -297,11 +301,11 @@ fn is_in_text(text: &str) -> bool {
     has_token(text) || is_in_urls(text) || is_in_words(text)
 }
 
-/// A login or a secret parameter in a URL of the text.
+/// Whether a URL in the text has a login or a secret parameter.
 fn is_in_urls(text: &str) -> bool {
     let is_password = |login: &str| match login.split_once(':') {
         Some((_, said)) => !said.is_empty() && !is_reference(said),
-        // A user alone, as of Git's servers, is none.
+        // A user name alone, as in URLs of Git servers, is no credential.
         None => is_dense(login) && !is_reference(login),
     };
     let mut logins = url_logins(text).into_iter();
@@ -318,15 +322,15 @@ fn is_in_urls(text: &str) -> bool {
         })
 }
 
-/// A literal value behind a name, an option or a scheme among the words of the text.
+/// Whether the text has a literal value behind a name, an option or a scheme.
 fn is_in_words(text: &str) -> bool {
-    /// The kind of value that the next word may be.
+    /// The word before, which decides whether the next word may be a value.
     #[derive(Clone, Copy, PartialEq)]
     enum Behind {
         Nothing,
-        /// A name; a colon or an equals sign may follow.
+        /// A name that announces a secret; a colon or an equals sign may follow.
         Name,
-        /// A name and its colon or equals sign, or an option.
+        /// Such a name with its colon or equals sign, or an option that announces a secret.
         Value,
         /// The scheme of a header without a name in front of it.
         Scheme,
@@ -384,20 +388,21 @@ fn is_in_words(text: &str) -> bool {
     false
 }
 
-/// Whether a word of a script is a value and no expression of a language. A plain word counts only where it `may_be_word`.
+/// Whether a word of a script is a literal value and not an expression. A plain word counts only if `may_be_word` is
+/// set.
 fn is_literal(word: &str, may_be_word: bool) -> bool {
     let is_expression =
         word.contains(['(', '[', '{', '$', '<', '>', '|', '\\']) || word.contains("env.");
     !is_expression && is_value("", word) && (may_be_word || !is_word(word))
 }
 
-/// A name that many things have which are no secrets.
+/// Whether a name often stands for something that is no secret.
 fn is_weak(name: &str) -> bool {
     let name = name.trim_start_matches('-');
     ["key", "auth", "pin", "pass", "pat"].contains(&name)
 }
 
-/// A word as texts for people have it.
+/// Whether a text is a plain word, as in texts for people.
 fn is_word(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || b"-_.,!".contains(&byte);
     text.bytes().all(allowed)

@@ -1,10 +1,10 @@
 //! What a child prints: read without ever making it wait, cut into bounded lines, logged at a bounded rate.
 //!
-//! A child that floods its output is slowed by nothing and costs the log nothing: lines beyond the rate are not logged, and
-//! their number is logged once per window. Secrets that the owner of the child named are hidden. Output is kept while a server
-//! is asked a question that it may not know, for its last line ([`LastLine`]), and as a bounded number of last lines, those
-//! beyond the rate among them ([`RecentLines`]). No meaning is looked for in it, except that a line may be diverted to the
-//! owner of the child before it is logged ([`Pump::divert`]).
+//! A child that floods its output is slowed by nothing and costs the log nothing: lines beyond the rate are not logged,
+//! and their number is logged once per window. Secrets that the owner of the child named are hidden. Output is held
+//! back while a server is asked a question that it may not know. Its last line is kept ([`LastLine`]), and a bounded
+//! number of last lines, including those beyond the rate ([`RecentLines`]). Output is not interpreted, except that a
+//! line may be diverted to the owner of the child before it is logged ([`Pump::divert`]).
 
 mod address;
 mod hold;
@@ -84,7 +84,7 @@ impl OutputLimit {
         }
     }
 
-    /// With the last lines kept for operators. `pid`: the process that prints.
+    /// Also keeps the last lines for operators. `pid`: the process that prints.
     pub(crate) fn keeping(self, lines: Arc<RecentLines>, pid: Option<u32>) -> Self {
         Self {
             recent: Some((lines, pid)),
@@ -357,8 +357,8 @@ pub(crate) fn loggable(
     (!out.is_empty()).then_some(out)
 }
 
-/// A line as text that cannot drive a terminal and reads as it was written: control characters and those that end a line
-/// or turn the direction of text are escaped.
+/// A line that is safe to show on a terminal: control characters, and characters that end a line or change the
+/// direction of text, are escaped.
 pub fn printable_text(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
     push_printable(&mut text, line);
@@ -377,7 +377,7 @@ fn push_printable(out: &mut String, line: &str) {
     }
 }
 
-/// Characters that end a line or change the direction of text, so that a line reads as another one.
+/// Characters that end a line or change the direction of text, so that a reader takes a line for another one.
 fn is_layout(character: char) -> bool {
     matches!(
         character,
@@ -504,7 +504,7 @@ mod tests {
             (5001, "the reason: [redacted]\\u{1b}[31m")
         );
         assert_eq!(kept.len(), 500);
-        // The same holds for a traceback behind them.
+        // The last line of a traceback that follows is kept, too.
         let limit = OutputLimit::new(IntCounter::new("c", "c").expect("valid"));
         let limit = limit.keeping(Arc::clone(&recent), None);
         let text = format!("{}KeyError", "  frame\n".repeat(3 * rate::BURST as usize));

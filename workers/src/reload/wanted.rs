@@ -385,7 +385,7 @@ pub(super) fn declared_by(current: &Namespace) -> Declared {
     }
 }
 
-/// The gate for these limits: the current gate with the calls in it, where its limits are the same.
+/// The gate for these limits. The current gate stays, with the calls in it, if its limits are the same.
 pub(crate) fn gate(current: Option<&Namespace>, max_concurrency: usize, queue: usize) -> Arc<Gate> {
     let max_concurrency = max_concurrency.clamp(1, GATE_MAX);
     let queue = queue.min(GATE_MAX);

@@ -47,7 +47,7 @@ pub struct RemoteServerConfig {
     pub isolation: Isolation,
     /// Whether the state of a session lives at its backend alone. Such a session ends when its backend does.
     pub stateful: bool,
-    /// Whether its lists are mended for strict clients. Pass-through passes them as they are.
+    /// How the server's lists reach clients: mended for strict clients, or unchanged. Pass-through never changes them.
     pub lists: ListMode,
     /// Whether names may resolve to addresses that are not public.
     pub allow_private: bool,

@@ -36,11 +36,11 @@ pub struct OAuthConfig {
     pub scopes: Vec<String>,
     /// What the token is for, where that is not the first backend's URL.
     pub resource: Option<String>,
-    /// How the client shows its secret; without it, as the authorization server says or takes it.
+    /// How the client sends its secret; without it, as the authorization server declares or accepts.
     pub client_auth: Option<ClientAuth>,
 }
 
-/// How a client shows its secret at the token endpoint.
+/// How a client sends its secret to the token endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientAuth {
@@ -80,7 +80,7 @@ pub struct OAuthSpec {
     pub scopes: Vec<String>,
     /// What the token is for.
     pub resource: String,
-    /// How the client shows its secret; `None`: as the authorization server says or takes it.
+    /// How the client sends its secret; `None`: as the authorization server declares or accepts.
     pub client_auth: Option<ClientAuth>,
 }
 

@@ -42,7 +42,7 @@ pub struct RemoteSpec {
     pub isolation: Isolation,
     /// Whether a session's state lives at its backend alone.
     pub stateful: bool,
-    /// Whether its lists are mended for strict clients.
+    /// How the server's lists reach clients: mended for strict clients, or unchanged.
     pub lists: ListMode,
     /// Whether names may resolve to addresses that are not public.
     pub allow_private: bool,

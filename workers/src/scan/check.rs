@@ -32,7 +32,7 @@ pub fn check(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets)
     }
 }
 
-/// Variables and secrets that the namespaces under `tools/` name and do not have, as warnings: the namespaces are served
+/// Warnings about variables and secrets that the namespaces under `tools/` name and lack: the namespaces are served
 /// without them.
 pub fn lacking(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets) -> Vec<Finding> {
     let sources = scan(tools_dir).unwrap_or_default();
@@ -48,7 +48,7 @@ pub fn lacking(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secret
     found.collect()
 }
 
-/// What the `env` of a namespace comes to, and what of it and of its declared secrets has no value.
+/// The variables of a namespace, and issues for variables and declared secrets that have no value.
 fn variables(
     source: &NamespaceSource,
     namespaces: &NamespacesConfig,

@@ -201,7 +201,7 @@ pub(super) fn files(
     issues
 }
 
-/// Advice for a file that makes a server and declares no tool.
+/// Advice for a file that creates a server object and declares no tool.
 fn server(text: &str) -> Option<String> {
     let made = text.lines().find_map(server_object)?;
     if text.lines().any(declares) {

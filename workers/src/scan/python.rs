@@ -16,7 +16,7 @@ use crate::secrets::Secret;
 
 /// The largest file that is parsed, in bytes: as for the files that a worker loads.
 const SOURCE_MAX: u64 = 10 * 1024 * 1024;
-/// Bytes of all files that are parsed together.
+/// The most bytes of all files that are parsed together.
 const SOURCES_MAX: usize = 64 * 1024 * 1024;
 
 /// The way Python is read.

@@ -65,7 +65,7 @@ pub(super) fn problems(error: ValidationError<'_>) -> Vec<Problem> {
     }
 }
 
-/// The place and the rule of a finding about a result.
+/// The place and the violated rule of a problem in a result.
 pub(super) fn fault(error: ValidationError<'_>) -> String {
     let missing = match error.kind() {
         ValidationErrorKind::Required { property } => property.as_str().map(ToOwned::to_owned),

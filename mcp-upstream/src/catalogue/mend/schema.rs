@@ -1,4 +1,4 @@
-//! Schemas of tools as strict clients take them.
+//! Mends schemas of tools for strict clients.
 
 use std::borrow::Cow;
 
@@ -9,9 +9,9 @@ use super::single_keys;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::protocol::Era;
 
-/// A tool without parameters, or one that does not say which it has.
+/// The schema of a tool without parameters, or with unknown parameters.
 const ANY_OBJECT: &str = r#"{"type":"object"}"#;
-/// The deepest nesting of schemas that is looked through.
+/// The deepest nesting of schemas that is searched.
 const DEPTH_MAX: usize = 64;
 /// Keywords whose value may be any JSON, `null` included.
 const ANY_VALUE: [&str; 4] = ["default", "const", "example", "examples"];
@@ -42,14 +42,14 @@ const LISTED_SCHEMAS: [&str; 5] = ["anyOf", "oneOf", "allOf", "prefixItems", "it
 /// The types of JSON Schema but `object`.
 const OTHER_TYPES: [&str; 6] = ["string", "number", "integer", "boolean", "array", "null"];
 
-/// A schema with changes, and its faults in words that follow its name.
+/// A mended schema, and its faults, worded to follow the schema's name.
 pub(super) type MendedSchema = (String, Vec<&'static str>);
 
-/// The schema of a tool's arguments, which are an object in every revision; `None` where it says so already.
+/// Mends the schema of a tool's arguments, which are an object in every revision; `None` if nothing is wrong.
 ///
 /// # Errors
 ///
-/// The reason why it allows no arguments at all.
+/// The reason why the schema allows no arguments at all.
 pub(super) fn arguments(schema: Option<&str>) -> Result<Option<MendedSchema>, &'static str> {
     let any = |reason| Ok(Some((ANY_OBJECT.to_owned(), vec![reason])));
     match schema {
@@ -62,11 +62,11 @@ pub(super) fn arguments(schema: Option<&str>) -> Result<Option<MendedSchema>, &'
     }
 }
 
-/// The schema of a tool's structured result; `None` where it is fit for clients. Up to 2025-11-25 a result is an object.
+/// Mends the schema of a tool's structured result; `None` if nothing is wrong. Up to 2025-11-25 a result is an object.
 ///
 /// # Errors
 ///
-/// The reason why it is left out.
+/// The reason why the schema is left out.
 pub(super) fn output(schema: &str, era: Era) -> Result<Option<MendedSchema>, &'static str> {
     match schema {
         "null" => return Err("is null"),
@@ -84,7 +84,7 @@ pub(super) fn output(schema: &str, era: Era) -> Result<Option<MendedSchema>, &'s
     }
 }
 
-/// A schema that describes an object.
+/// Mends a schema that must describe an object.
 fn of_object(schema: &str) -> Result<Option<MendedSchema>, &'static str> {
     let (mut text, twice) = single_keys(schema).ok_or("is no object")?;
     let mut wrong = Vec::new();
@@ -104,7 +104,8 @@ fn of_object(schema: &str) -> Result<Option<MendedSchema>, &'static str> {
     })
 }
 
-/// The members that clients check at the root of a schema.
+/// Mends the members that clients check at the root of a schema; `None` if nothing is wrong. Adds the faults to
+/// `wrong`.
 fn root(schema: &str, wrong: &mut Vec<&'static str>) -> Result<Option<String>, &'static str> {
     let members = spans::members(schema).ok_or("cannot be read")?;
     let member = |name: &str| {
@@ -154,11 +155,11 @@ fn root(schema: &str, wrong: &mut Vec<&'static str>) -> Result<Option<String>, &
 /// The values that a schema's own `type` allows.
 enum Type {
     Object,
-    /// Objects among others.
+    /// `object` and other types, or `object` in another spelling.
     Among,
-    /// No objects.
+    /// Only types other than `object`.
     Other,
-    /// No type of JSON Schema.
+    /// Not a type of JSON Schema.
     Unknown,
 }
 
@@ -188,10 +189,10 @@ enum Properties {
     Unfit,
 }
 
-/// The properties with an object for each schema. `true` and `false` mean the same as the objects in their place; any
-/// other value says nothing.
+/// Mends `properties` so that each schema is an object. `true` and `false` become objects of the same meaning; any
+/// other value becomes an empty schema.
 fn properties_of(properties: &str) -> Properties {
-    // An empty object, as PHP writes it.
+    // PHP writes an empty object as an empty list.
     if properties.starts_with('[') {
         return match serde_json::from_str::<[(); 0]>(properties) {
             Ok(_) => Properties::Changed("{}".into()),
@@ -220,8 +221,8 @@ fn properties_of(properties: &str) -> Properties {
     }
 }
 
-/// The schema without keywords that are `null`, those of the schemas in it included; `None` where it has none. A schema
-/// that is `null` allows everything.
+/// The schema without keywords that are `null`, at all depths; `None` if there are none. A schema of a property that is
+/// `null` becomes an empty schema, which allows everything.
 fn without_nulls(schema: &str, depth: usize) -> Option<String> {
     if depth > DEPTH_MAX || memmem::find(schema.as_bytes(), b"null").is_none() {
         return None;

@@ -175,8 +175,8 @@ impl Incoming {
     }
 }
 
-/// The reply of one message that is there as a whole. `coded` is the message as it came compressed, where its client takes
-/// that, with the name of the coding.
+/// The reply for a message that was received whole. `coded` is the name of the coding and the compressed message, if
+/// the client accepts that coding.
 fn whole_message(
     mut head: Head,
     mut body: Bytes,

@@ -26,13 +26,13 @@ pub(super) enum Failure {
     Send(SendError),
     /// The backend's status is not for clients.
     Status(StatusCode, Option<HeaderValue>),
-    /// The backend answered with a redirect; the target in words that follow that.
+    /// The backend answered with a redirect. The text is the target, worded to follow "a redirect".
     Redirect(StatusCode, String),
     /// The answer is none of MCP.
     Malformed(&'static str),
-    /// The answer belongs to another request, in words for the answer received.
+    /// The answer belongs to another request. The text describes the answer.
     Foreign(String),
-    /// The answer is no response, in words for the message received.
+    /// The message is not a response. The text describes the message.
     NoAnswer(String),
     /// The answer broke off.
     Body(BodyError),

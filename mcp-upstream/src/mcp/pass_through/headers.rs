@@ -32,7 +32,8 @@ pub(super) fn up(client: &HeaderMap, pass: &[String], rule: AcceptRule) -> Heade
     for decided in [CONTENT_TYPE, SESSION] {
         up.remove(decided);
     }
-    // The HTTP client keeps it to itself: an answer that comes compressed all the same may go on as it came.
+    // The HTTP client does not send this header to the server. It decides whether a compressed answer is passed on
+    // undecoded.
     if let Some(codings) = client.get(ACCEPT_ENCODING) {
         up.insert(ACCEPT_ENCODING, codings.clone());
     }
@@ -45,8 +46,8 @@ pub(super) fn up(client: &HeaderMap, pass: &[String], rule: AcceptRule) -> Heade
     up
 }
 
-/// The types that the client takes. Servers want to see both types by name: so does it for a client that takes anything, and where
-/// the answer gets the form that the client accepts here.
+/// The `Accept` for the server. Servers require both types by name, so both are named for a client that accepts
+/// anything, and on lenient listeners, where the gateway converts the answer.
 fn accept(client: &HeaderMap, rule: AcceptRule) -> HeaderValue {
     match client.get(ACCEPT) {
         _ if rule == AcceptRule::Lenient => BOTH_TYPES,

@@ -1,4 +1,4 @@
-//! The answer alone of a server's stream of events, for a client that reads no streams.
+//! Extracts the answer from a server's stream of events, for clients that read no streams.
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -7,14 +7,14 @@ use super::events::{self, Splitter};
 use super::tap::{self, Said};
 use crate::reply::BodyStream;
 
-/// The answer in events that are there as a whole.
+/// The answer in events that were received whole.
 pub(in crate::mcp) fn answer_of(events: &Bytes) -> Option<Bytes> {
     let mut splitter = Splitter::default();
     splitter.push(events);
     answered(&mut splitter)
 }
 
-/// The answer in a stream of events; `None` where it ends or breaks off before.
+/// The answer in a stream of events; `None` if the stream ends without an answer.
 pub(in crate::mcp) async fn answer_in(mut body: BodyStream) -> Option<Bytes> {
     let mut splitter = Splitter::default();
     while let Some(piece) = body.next().await {

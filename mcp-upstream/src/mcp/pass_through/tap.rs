@@ -42,11 +42,11 @@ pub(super) enum Said {
 }
 
 impl Said {
-    /// Whether the message may say something else once it is rewritten ([`read_plain`]).
+    /// Whether the message may read differently once it is normalized ([`read_plain`]).
     pub(super) fn may_be_odd(self) -> bool {
         match self {
             Self::Foreign | Self::Other => true,
-            // An error of `null` beside a result reads like an error.
+            // A result beside an `error` that is `null` reads like an error.
             Self::Answer(status) => status == "upstream_error",
             Self::Question => false,
         }
@@ -98,8 +98,8 @@ pub(super) fn read(text: &[u8], asked: Option<&str>) -> Said {
     }
 }
 
-/// Reads a whole message, and rewrites one that is odd and clear: without members that are `null` where they may be absent,
-/// and with the id of its request in that request's own spelling.
+/// Reads a whole message. Normalizes it first if needed: removes optional members that are `null`, and restores the
+/// request's spelling of the id.
 pub(super) fn read_plain(text: Bytes, asked: Option<&str>) -> (Bytes, Said) {
     let said = read(&text, asked);
     if !said.may_be_odd() {

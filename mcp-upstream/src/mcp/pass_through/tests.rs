@@ -262,7 +262,7 @@ async fn a_session_that_its_server_forgot_is_reopened() {
     assert_eq!(house.pool.sent("initialize"), 2);
 }
 
-/// Lets a backend refuse every message of its first session as an answer to that very message.
+/// Makes a backend refuse every message of its first session, with an error under the message's own id.
 fn forgets_its_first_session(house: &House, status: u16, code: i64, words: &'static str) {
     house.pool.backends[0].act(move |request| {
         let session = request.headers.get("mcp-session-id")?.to_str().ok()?;
@@ -309,7 +309,7 @@ async fn a_session_that_is_refused_under_the_messages_own_id_is_reopened_and_onl
             assert_eq!(found, StatusCode::OK, "{words}: {body}");
             assert_eq!(body["result"]["n"], 1.5, "{words}: {body}");
         }
-        // The gateway's own client has a session of its own.
+        // Only the client's sessions are counted: the gateway's own client opens one, too.
         let mut opened = house.pool.backends[0].messages("initialize");
         opened.retain(|it| memchr::memmem::find(&it.body, br#""name":"t""#).is_some());
         assert_eq!(opened.len(), 2, "{words}");

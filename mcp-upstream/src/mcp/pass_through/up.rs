@@ -116,7 +116,7 @@ impl<'a> Up<'a> {
         self
     }
 
-    /// The same without the version that the request's client names in a header.
+    /// Removes the version header of the request's client.
     pub(super) fn without_version(mut self) -> Self {
         if self.headers.contains_key(PROTOCOL_VERSION) {
             Arc::make_mut(&mut self.headers).remove(PROTOCOL_VERSION);
@@ -256,7 +256,8 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// The server answered a message with that it does not know the session any more, and may have begun with it.
+    /// The failure of a message that the server refused because it does not know the session. The message is not sent
+    /// again, since the server may have begun to process it.
     fn not_repeated(&self) -> Failure {
         let message = format!(
             "The server of {} did not know its session any more. A new session is open for the next request; this request was \
@@ -279,8 +280,8 @@ impl<'a> Up<'a> {
             && session.in_flight().requests() <= 1
     }
 
-    /// Sends a message of a session to its backend. The inner error says why it has no answer. `reopened`: in a session that
-    /// was opened for this message.
+    /// Sends a message of a session to its backend. The inner error is the reason why there is no answer. `reopened`:
+    /// the session was opened for this message.
     async fn to(
         &self,
         at: &Affinity,
@@ -388,14 +389,14 @@ impl ResponseBody for ReadAhead {
     }
 }
 
-/// Why a session's backend did not answer a message.
+/// Reason why a session's backend did not answer a message.
 #[derive(Debug)]
 pub(super) enum Lost {
     /// The backend is gone, not healthy, or was not reached.
     Backend(Option<SendError>),
     /// The backend does not know the session, and did nothing with the message.
     Session,
-    /// The backend answered the message with that it does not know the session.
+    /// The backend refused the message because it does not know the session. It may have begun to process the message.
     Refused,
 }
 
@@ -453,7 +454,7 @@ mod tests {
             let found = known.ok().map(|it| it.status.as_u16());
             assert_eq!(found, passed_with, "{status} {body}");
         }
-        // In a session that was opened for the message it is the answer, unless it names the session.
+        // In a session that was opened for the message, such an error is the answer, unless its text names the session.
         for (words, passed_with) in [("Not found", Some(200)), ("Session not found", None)] {
             let again = response(404, &[JSON], error("7", words));
             let known = known(again, Some("7"), true).await.expect("read");

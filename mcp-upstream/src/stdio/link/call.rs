@@ -99,7 +99,7 @@ impl Call {
         matches!(&self.sent, Sent::Unless(unsent) if unsent.is_session_gone())
     }
 
-    /// True for a failed call that its server answered with an unknown session.
+    /// True for a failed call that the server refused because it does not know the session.
     pub(crate) fn is_session_refused(&self) -> bool {
         matches!(&self.sent, Sent::Unless(unsent) if unsent.is_session_refused())
     }

@@ -1,26 +1,26 @@
-//! Owners of calls: which client a call at a server is made for.
+//! Owners of calls: the client for which a call at a server is made.
 //!
-//! A server's message that names no call may be about any call that the server still works on. It is for a client to hear
-//! only where all of those have that client's owner.
+//! A server's message that names no call may be about any call that the server still works on. A client may hear such a
+//! message only if it owns all of these calls.
 
 use std::sync::Arc;
 
 use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::names::NamespaceName;
 
-/// The principal and the namespace of a call.
+/// The owner of a call: its principal, and the aggregate through which the call came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CallOwner {
-    /// `None`: a client that needs no credentials.
+    /// The client's principal; `None` for a client that needs no credentials.
     pub(crate) principal: Option<Arc<str>>,
     /// The aggregate that the client called; `None` where it called the server's own namespace.
     pub(crate) aggregate: Option<NamespaceName>,
 }
 
-/// A client's call, as the link accounts for it.
+/// Accounting data of a client's call.
 #[derive(Debug, Clone)]
 pub(crate) struct CallAccount {
-    /// Counts the bytes of the answer.
+    /// The counter for the bytes of the answer.
     pub(crate) answers: AnswerAccount,
     pub(crate) owner: CallOwner,
 }
@@ -28,20 +28,20 @@ pub(crate) struct CallAccount {
 /// The owners of all calls that a server has not answered yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CallsInHand {
-    /// No client's call.
+    /// No calls of clients.
     Empty,
-    /// Calls of one owner.
+    /// Calls of a single owner.
     Of(CallOwner),
-    /// Calls of several owners, or of one that is not known.
+    /// Calls of several owners, or of an unknown owner.
     Mixed,
 }
 
-/// Whose call waits for an answer.
+/// The origin of a call that waits for an answer.
 #[derive(Debug, Clone)]
 pub(super) enum CallOrigin {
-    /// The gateway asks for itself: no client's words can come of it.
+    /// The gateway's own request, which carries no data of a client.
     Gateway,
-    /// A request about a client, without its owner.
+    /// A request for a client whose owner is unknown.
     Unknown,
     Client(CallAccount),
 }
@@ -65,7 +65,7 @@ impl CallOrigin {
 }
 
 impl CallsInHand {
-    /// Sums up the calls that wait.
+    /// The owners of these pending calls.
     pub(super) fn of<'a>(calls: impl Iterator<Item = &'a CallOrigin>) -> Self {
         let mut only: Option<&CallOwner> = None;
         for origin in calls {

@@ -185,7 +185,7 @@ pub(super) fn handle(
     take(shared, (line, text), message, answers)
 }
 
-/// Whether a message may be one that is read once it is rewritten.
+/// Whether a message may become readable once it is normalized.
 fn is_odd(message: &Result<Message<'_>, Invalid<'_>>) -> bool {
     match message {
         Ok(Message::Response { id, .. }) => id.parse::<u64>().is_err(),
@@ -268,7 +268,7 @@ fn senseless(shared: &Shared, line: &[u8]) -> ProtocolViolation {
     ProtocolViolation::NotAMessage
 }
 
-/// The reason why an answer cannot be read, without any of its text.
+/// Describes why an answer cannot be read, without any of its text.
 fn fault(line: &[u8]) -> String {
     let size = line.len();
     match serde_json::from_slice::<serde::de::IgnoredAny>(line) {
@@ -308,7 +308,7 @@ fn too_large(size: u64, max: u64) -> CallError {
     )
 }
 
-/// The number of a call in an id or a progress token, however the server spells it.
+/// The number of a call, from an id or a progress token in any spelling.
 fn number(raw: &str) -> Option<u64> {
     plain::call_number(raw)
 }

@@ -103,7 +103,7 @@ pub(super) struct Entry {
     pub(super) sink: Option<Arc<dyn NotificationSink>>,
     /// What its caller calls its progress, raw JSON; on the link that is the call's id.
     pub(super) token: Option<Arc<str>>,
-    /// Whose call it is.
+    /// The origin of the call.
     pub(super) origin: CallOrigin,
 }
 
@@ -312,7 +312,7 @@ impl Shared {
         CallsInHand::of(calls.pending.values().map(|entry| &entry.origin))
     }
 
-    /// Notes that the gateway asks for itself.
+    /// Marks a pending call as the gateway's own request.
     pub(super) fn is_of_gateway(&self, id: u64) {
         if let Ok(entry) = self.calls().pending.get_mut(id) {
             entry.origin = CallOrigin::Gateway;

@@ -81,7 +81,8 @@ impl Unsent {
         self.0.store(Self::SESSION_GONE, Ordering::Release);
     }
 
-    /// The server answered the request itself with that it does not know the session any more. It may have begun.
+    /// Notes that the server refused the request because it does not know the session. It may have begun to process the
+    /// request.
     pub(crate) fn note_session_refused(&self) {
         self.0.store(Self::SESSION_REFUSED, Ordering::Release);
     }

@@ -102,8 +102,8 @@ impl Leased {
         &self.process
     }
 
-    /// Hears what the process says that belongs to no call but can only be meant for the owner of this request. For
-    /// processes that many share; one's own has its handler.
+    /// Registers a listener for messages of the process that belong to no call but can only concern the owner of this
+    /// request. For shared processes only: a process with a single user has a handler.
     pub(crate) fn hear(&self, listener: Listener) -> ListenerGuard {
         self.process.router().hear(listener)
     }

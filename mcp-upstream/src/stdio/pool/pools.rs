@@ -232,7 +232,7 @@ impl Pools {
         }
     }
 
-    /// A server sent what it should not.
+    /// Counts a violation of the protocol by a server.
     pub(crate) fn violation<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,

@@ -22,7 +22,7 @@ const RETURNED_IDLE: Duration = Duration::from_secs(60);
 const DELAY: Duration = Duration::from_millis(500);
 /// … up to this.
 const DELAY_MAX: Duration = Duration::from_secs(60);
-/// The same where backends have checks of their own: a server that is back is used at once.
+/// The longest delay for servers whose backends have health checks: a server that is back is used at once.
 pub(super) const SPREAD_DELAY_MAX: Duration = Duration::from_secs(1);
 /// How long what a server last said answers for it while it is away.
 pub(super) const LAST_GOOD: Duration = Duration::from_secs(3600);

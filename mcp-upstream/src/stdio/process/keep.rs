@@ -263,7 +263,7 @@ impl Keeper {
     /// - an order of the pool;
     /// - the end of the link or of the process;
     /// - a suspicion, and what comes of asking;
-    /// - a process that is mute takes nothing new;
+    /// - a process that is mute takes no new requests;
     /// - beside that: the subscription of a modern process is kept open, the tools of the shared one are read.
     async fn serve(&mut self, running: &Running, process: &Process, order: &Order) {
         let limit = self.pool.settings().connect_timeout;

@@ -6,13 +6,15 @@
 //! - A list or a resource that changed: the audience of the namespace hears of the change, in our words. The server's
 //!   may be about a client's call.
 //! - What names a task goes to the owner of the task ([`Tasks`]).
-//! - Anything else reaches a client only while all that the server can be doing is that client's principal's, by way of
-//!   the same namespace: the calls in flight, calls that were given up and have no answer yet, and tasks. A call that ran
-//!   out of time, was cancelled or became a task may go on in the server, and nothing says which call the server speaks of;
-//!   guessing would show one tenant's words to another (DESIGN §3). Each session hears it once, in its newest call.
+//! - Any other message reaches a client only while all work that the server may be doing belongs to the client's
+//!   principal and came through the same namespace: calls in flight, calls that were given up and have no answer yet,
+//!   and tasks. A call that ran out of time, was cancelled or became a task may go on in the server, and nothing tells
+//!   which call a message is about; guessing would show one tenant's data to another (DESIGN §3). Each session gets a
+//!   message once, in its newest call.
 //!
-//! Servers rightly never answer a cancelled call, so what they say could be withheld from all other principals for ever.
-//! A process of which something was withheld for that reason is *mute*; its keeper has it replaced after `isolation_mute`.
+//! A server does not answer a cancelled call, as the protocol asks, so its messages could be withheld from all other
+//! principals for ever. A process with messages withheld for that reason is *mute*; its keeper has it replaced after
+//! `isolation_mute`.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -51,7 +53,7 @@ pub(crate) struct InboundRouter {
     /// Those who use the process now.
     users: AtomicUsize,
     tasks: Arc<Tasks>,
-    /// A message was withheld.
+    /// Notified when a message was withheld.
     withheld: Notify,
     /// Plain data; nothing is called under it.
     inner: Mutex<Inner>,
@@ -60,15 +62,15 @@ pub(crate) struct InboundRouter {
 #[derive(Default)]
 struct Inner {
     own: Option<Arc<dyn Inbound>>,
-    /// Users who want to hear what can only be meant for their owner.
+    /// Listeners for messages that can only concern their owner.
     listening: Slab<Numbered>,
-    /// Listeners so far.
+    /// The number of listeners registered so far.
     listeners: u64,
     /// Calls the server may still work on although nobody waits for them.
     given_up: HashMap<u64, GivenUp>,
     /// There were more of these than are remembered.
     countless: bool,
-    /// Since when a message was kept from a listener for what is given up or a task.
+    /// The time since which messages are withheld from a listener because of a call that was given up, or a task.
     mute_since: Option<Instant>,
 }
 
@@ -78,11 +80,11 @@ struct GivenUp {
     at: Instant,
 }
 
-/// A user's listener at a process of many.
+/// A user's listener at a shared process.
 #[derive(Clone)]
 pub(crate) struct Listener {
     pub(crate) owner: CallOwner,
-    /// The tag of its client's session.
+    /// The tag of the client's session, if there is one.
     pub(crate) session: Option<Arc<str>>,
     pub(crate) inbound: Arc<dyn Inbound>,
 }
@@ -138,7 +140,8 @@ impl InboundRouter {
         drop(before);
     }
 
-    /// Hears what can only be meant for this listener's owner at a process of many, such as log messages.
+    /// Registers a listener for messages of a shared process that can only concern the listener's owner, such as log
+    /// messages.
     pub(crate) fn hear(self: &Arc<Self>, listener: Listener) -> ListenerGuard {
         let mut inner = self.lock();
         let number = inner.listeners;
@@ -226,13 +229,14 @@ impl InboundRouter {
         self.lock().own.clone()
     }
 
-    /// The listeners of a message without an address, each session once. `in_hand`: the owners of the calls in flight.
+    /// The listeners for a message that names no call, at most one per session. `in_hand`: the owners of the calls in
+    /// flight.
     fn hearers(&self, in_hand: &dyn Fn() -> CallsInHand) -> Vec<Arc<dyn Inbound>> {
-        // Most processes say nothing.
+        // Without listeners, the owners of the calls do not matter.
         if self.lock().listening.is_empty() {
             return Vec::new();
         }
-        // Asked before the lock is taken: calls are given up with the link's calls locked.
+        // Called before this lock is taken: `given_up` takes it while the link's calls are locked.
         let in_hand = in_hand();
         let mut inner = self.lock();
         let Some(owner) = inner.only_owner(self.users.load(Ordering::Acquire), in_hand) else {
@@ -264,7 +268,7 @@ impl InboundRouter {
         heard.map(|it| Arc::clone(&it.listener.inbound)).collect()
     }
 
-    /// Waits until the process has been mute for so long, and no task runs there that its client still wants.
+    /// Waits until the process has been mute for `limit`, and runs no task that a client still wants.
     pub(super) async fn is_mute_for(&self, limit: Duration) {
         loop {
             let since = self.mute_since();
@@ -283,7 +287,7 @@ impl InboundRouter {
         }
     }
 
-    /// Since when messages are withheld. Nothing withholds them any more once all is answered.
+    /// The time since which messages are withheld; `None` once all calls and tasks are over.
     fn mute_since(&self) -> Option<Instant> {
         let is_over = !self.has_unfinished();
         let mut inner = self.lock();
@@ -361,8 +365,9 @@ impl Inbound for InboundRouter {
 }
 
 impl Inner {
-    /// The owner of all that the server does for its users, if there is only one. A user without a call in flight has the
-    /// server do nothing; a lone user's requests need not say whose they are.
+    /// The owner of all work that the server does for its users, if there is a single owner. While calls are in flight,
+    /// users without a call do not count. A user alone at the process owns its work, even if the owners of its requests
+    /// are unknown.
     fn only_owner(&self, users: usize, in_hand: CallsInHand) -> Option<CallOwner> {
         let mut listening = self.listening.iter().map(|(_, it)| &it.listener.owner);
         let first = listening.next()?;
@@ -488,7 +493,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A log message while these calls are in flight.
+    /// Sends a log message while these calls are in flight.
     fn log_beside(router: &InboundRouter, in_hand: CallsInHand) {
         let notification = Notification {
             method: "notifications/message",
@@ -507,7 +512,7 @@ pub(super) mod tests {
         router.enter();
         log_beside(&router, CallsInHand::Mixed);
         assert_eq!(first.heard(), 1, "a lone user");
-        // Another call of the same session, and one of another session.
+        // A second call of the same session, and a call of another session.
         let _second = router.hear(listener("ada", Some("s"), second));
         let _other = router.hear(listener("ada", Some("t"), other));
         router.enter();
@@ -525,12 +530,12 @@ pub(super) mod tests {
             log_beside(&router, in_hand);
         }
         assert_eq!(heard(), [1, 1, 1, 0]);
-        // His call has its answer, and hers go on.
+        // First only Ada's calls are in flight, then only Bob's.
         log_beside(&router, CallsInHand::Of(owner("ada")));
         log_beside(&router, CallsInHand::Of(owner("bob")));
         assert_eq!(heard(), [1, 2, 2, 1]);
         drop(bob);
-        // The same principal by way of an aggregate.
+        // A call of the same principal, through an aggregate.
         let aggregate = Some("all".parse().expect("a name"));
         log_beside(
             &router,
@@ -552,7 +557,7 @@ pub(super) mod tests {
             log_beside(&router, CallsInHand::Of(owner(name)));
         }
         assert_eq!((ada.heard(), bob.heard()), (1, 0));
-        // A call that is nobody's known.
+        // A call that was given up, with an unknown owner.
         router.given_up(8, None);
         let _hearing = router.hear(listener("ada", None, &ada));
         log_beside(&router, CallsInHand::Of(owner("ada")));
@@ -593,7 +598,7 @@ pub(super) mod tests {
         log_beside(&router, CallsInHand::Of(owner("bob")));
         let waited = tokio::time::timeout(LIMIT * 3, router.is_mute_for(LIMIT));
         assert!(waited.await.is_err());
-        // Cancelled, so that its end may never be told.
+        // The end of a cancelled task may never be reported.
         let params = r#"{"taskId":"t","status":"cancelled"}"#;
         router.notification(Notification {
             method: "notifications/tasks/status",

@@ -65,7 +65,7 @@ struct Task {
     number: u64,
     owner: Owned,
     over: bool,
-    /// Its client cancelled it. The server may go on with it all the same, as with a cancelled call.
+    /// Whether the client cancelled the task. The server may go on with it, as with a cancelled call.
     cancelled: bool,
     expires: Option<Instant>,
 }
@@ -243,7 +243,7 @@ impl Tasks {
         !table.lost && table.tasks.values().all(|task| task.over)
     }
 
-    /// Whether each task that may still run is that caller's.
+    /// Whether all tasks that may still run belong to this caller.
     pub(super) fn are_of(&self, caller: &CallOwner) -> bool {
         let table = self.lock();
         let is_of = |task: &Task| match &task.owner {
@@ -253,7 +253,7 @@ impl Tasks {
         !table.lost && table.tasks.values().all(|task| task.over || is_of(task))
     }
 
-    /// Whether a task runs that its client has not cancelled and the server still keeps.
+    /// Whether a task runs that was not cancelled and has not expired.
     pub(super) fn are_running(&self) -> bool {
         let now = Instant::now();
         let runs = |task: &Task| !task.over && !task.cancelled && !task.is_expired(now);

@@ -31,7 +31,7 @@ type Fits = Box<dyn Fn(usize) -> bool + Send>;
 /// One line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// Not empty, without white space around it, without a byte order mark before it, and without carriage returns in it.
+    /// A complete line: not empty, and without white space or a byte order mark around it, or carriage returns in it.
     Whole(Bytes),
     /// It was too long and is gone; the call it answers, if it answers one, or the id of the request that it was.
     TooLong {

@@ -23,7 +23,7 @@ pub(crate) struct IdScan {
     /// The name, or the number, so far. One that is too long, or has an escape, is none of those looked for.
     capture: Capture,
     id: Option<u64>,
-    /// The value is the method's.
+    /// The value is that of `method`.
     is_method: bool,
     has_method: bool,
 }
@@ -86,7 +86,7 @@ impl IdScan {
         self.depth == 1 && !self.in_value
     }
 
-    /// Whether the bytes of a string are looked at: a name, or an id that is a number in a string.
+    /// Whether the bytes of a string are captured: a key, or an id that is written as a string.
     fn is_kept(&self) -> bool {
         self.depth == 1 && (!self.in_value || self.is_id)
     }
@@ -147,7 +147,7 @@ impl IdScan {
     fn value_ends(&mut self) {
         if self.depth == 1 && self.is_method && self.in_value {
             self.is_method = false;
-            // Some servers write each member of a message, as `null` where it has no value.
+            // Some servers write `"method": null` in their answers.
             self.has_method = self.capture.text() != Some("null");
         }
         if self.depth == 1 && self.is_id && self.in_value {

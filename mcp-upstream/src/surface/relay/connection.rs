@@ -112,7 +112,8 @@ fn read(input: WholeLines<impl AsyncRead + Send + Unpin + 'static>, frame_max: u
     let mut read = Lines::new(input, fits, endless);
     let task = tokio::spawn(async move {
         while let Ok(line) = read.next().await {
-            // A line that has lost its memory is read no further: the rest would take memory from other clients again.
+            // A client whose line lost its memory is read no further: the rest of its input would take memory from
+            // other clients again.
             let is_last = memory.is_lost();
             if sender.send((line, memory.take())).await.is_err() || is_last {
                 return;

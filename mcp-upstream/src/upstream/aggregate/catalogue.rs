@@ -67,7 +67,7 @@ pub(super) struct Entry {
     /// Its member's name for it, or URI.
     pub(super) own: Arc<str>,
     pub(super) published: Arc<str>,
-    /// Its name behind the prefix, where `published` has `_` for some of its characters.
+    /// The original name with its prefix, if `published` replaces some of its characters.
     pub(super) unsafe_name: Option<Arc<str>>,
     /// Its member's definition with the published name in it.
     pub(super) definition: String,
@@ -286,16 +286,16 @@ impl Warnings {
 /// The name of an entry.
 struct Name {
     published: String,
-    /// The name behind its prefix, where another is published for its characters.
+    /// The original name with its prefix, if `published` replaces some of its characters.
     full: Option<String>,
 }
 
-/// Gives each entry the name under which it is published.
+/// Assigns the names under which entries are published.
 struct Publisher {
     names: ToolNames,
-    /// Names that are published as they are, of all offers.
+    /// Names of all offers that are published unchanged.
     plain: HashSet<(u8, String)>,
-    /// Names that were given in the place of others, and those others.
+    /// Assigned names, and the original names that they replace.
     given: HashSet<(u8, String)>,
     replaced: HashSet<(u8, String)>,
 }
@@ -328,7 +328,8 @@ impl Publisher {
         }
     }
 
-    /// The name of an entry; `None` where an earlier entry has the same one, which cannot be published as it is.
+    /// Assigns the name of an entry; `None` if some of its characters must be replaced and an earlier entry has the
+    /// same original name.
     fn name(&mut self, kind: Kind, prefix: &str, own: &str) -> Option<Name> {
         let full = names::prefixed(prefix, own);
         let is_name = matches!(kind, Kind::Tool | Kind::Prompt);

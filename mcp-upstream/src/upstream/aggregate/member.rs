@@ -65,7 +65,7 @@ impl Slot {
     ) -> Arc<Self> {
         let label = match &target {
             AggregateMember::Own(own) if spec.prefix.is_empty() => own.name.as_str(),
-            // Members may have a prefix in common.
+            // Members may share a prefix, so it does not tell them apart.
             AggregateMember::Own(own) => {
                 let (_, label) = own.name.as_str().split_once('.').unwrap_or_default();
                 label

@@ -6,7 +6,7 @@ use super::catalogue::Kind;
 
 /// The longest name of a tool or prompt that all clients take.
 const NAME_MAX: usize = 64;
-/// Digits of the digest at the end of a name that was too long, or that another name is like.
+/// Digits of the digest at the end of a name that was too long, or would equal another name.
 const DIGITS: usize = 8;
 
 /// A name, or a URI, behind a prefix.
@@ -38,7 +38,8 @@ pub(super) fn short(published: &str) -> Option<String> {
     is_long.then(|| told_apart(published, published))
 }
 
-/// The name with `_` for every character that the APIs of models refuse in names of tools; `None` where it has none.
+/// The name with `_` for every character that the APIs of models refuse in names of tools; `None` if there is no such
+/// character.
 pub(super) fn safe(published: &str) -> Option<String> {
     let fits = |it: char| it.is_ascii_alphanumeric() || matches!(it, '_' | '-');
     if published.chars().all(fits) {
@@ -48,8 +49,8 @@ pub(super) fn safe(published: &str) -> Option<String> {
     Some(each.collect())
 }
 
-/// A form of 64 characters at most, the same at every start, of a name that would be `safe`: with the beginning of a digest
-/// of the whole name.
+/// A unique name of at most 64 characters: `safe`, shortened, with the beginning of a digest of the original name
+/// `published`. The same at every start.
 pub(super) fn told_apart(safe: &str, published: &str) -> String {
     let digest = hex::encode(Sha256::digest(published));
     let kept: String = safe.chars().take(NAME_MAX - DIGITS - 1).collect();

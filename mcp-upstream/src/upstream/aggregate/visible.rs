@@ -31,7 +31,7 @@ impl Visible {
     /// Whether the caller of a request may know of an entry.
     pub(super) fn shows(&self, asked: &Asked<'_>, entry: &Entry) -> bool {
         let is_tool = entry.kind == Kind::Tool;
-        // A pattern may be written for either name.
+        // Patterns may be written for the published or for the original name.
         let mut names = [Some(&entry.published), entry.unsafe_name.as_ref()]
             .into_iter()
             .flatten();

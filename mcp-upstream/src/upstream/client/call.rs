@@ -54,7 +54,7 @@ pub(super) struct ServerCall {
     /// What of its caller matters for what lists show.
     pub(super) access: Access,
     pub(super) request: Request,
-    /// The request with arguments as the tool's schema wants them, where they were sent as JSON in strings.
+    /// The request with arguments converted to the types of the tool's schema, if any were sent as JSON in strings.
     pub(super) coerced: OnceLock<Request>,
     /// What it has to do with tasks.
     pub(super) tasks: tasks::Named,
@@ -100,7 +100,7 @@ impl ServerCall {
     async fn run(&self, peer: &Peer) -> Result<Response, CallError> {
         let shared = self.shared_list().await;
         if self.facts.namespace.limits.coerce_arguments && self.facts.method.is_tool_call() {
-            // Boxed, so that calls of other namespaces do not carry the room for it.
+            // Boxed, so that the futures of other calls stay small.
             Box::pin(self.coerce()).await;
         }
         if let Client::Plain = self.client {
@@ -157,8 +157,8 @@ impl ServerCall {
         }
     }
 
-    /// Reads arguments that are JSON in strings as the tool's schema wants them. Where the server does not list its tools,
-    /// the arguments stay as they are.
+    /// Converts arguments sent as JSON in strings to the types of the tool's schema. Without a list of the server's
+    /// tools the arguments stay unchanged.
     async fn coerce(&self) {
         let (namespace, tool) = (&self.facts.namespace, &*self.facts.subject);
         let whose = Whose {
@@ -184,7 +184,7 @@ impl ServerCall {
         }
     }
 
-    /// The request as it goes up.
+    /// The request as the server gets it.
     fn request(&self) -> &Request {
         self.coerced.get().unwrap_or(&self.request)
     }
@@ -388,11 +388,11 @@ impl ServerCall {
         Ok(self.published(self.for_client(opening, answer)))
     }
 
-    /// Holds the result of a tool against the schema that the tool lists.
+    /// Checks the result of a tool against the tool's `outputSchema`.
     ///
     /// # Errors
     ///
-    /// `output_type`: it does not fit, and the namespace is strict.
+    /// `output_type`: the result does not fit, and the limit `output_schema` is `strict`.
     async fn check_result(&self, answer: &Response) -> Result<(), CallError> {
         let (namespace, tool) = (&self.facts.namespace, &self.facts.subject);
         let principal = self.requester.principal.as_ref();
@@ -402,7 +402,7 @@ impl ServerCall {
         let Some(tools) = catalogue.with_results() else {
             return Ok(());
         };
-        // Boxed: most servers list no such schema.
+        // Boxed, since few servers list an `outputSchema`.
         let checked = Box::pin(self.check_result_by(&catalogue, tools, answer)).await;
         checked.map_err(|fault| {
             let message = format!("the result of {tool} does not fit its outputSchema: {fault}");
@@ -410,7 +410,7 @@ impl ServerCall {
         })
     }
 
-    /// The fault of a result, where the namespace is strict.
+    /// Checks a result, and counts and logs its fault. The fault is returned if the limit `output_schema` is `strict`.
     async fn check_result_by(
         &self,
         catalogue: &Catalogue,
@@ -449,7 +449,7 @@ impl ServerCall {
         }
     }
 
-    /// A page of a list as strict clients take it.
+    /// Mends a page of a list for strict clients.
     fn mended(&self, kind: ListKind, opening: &ServerInfo, answer: Response) -> Response {
         let ResponseOutcome::Result(page) = answer.outcome() else {
             return answer;
@@ -484,7 +484,7 @@ impl ServerCall {
         }
     }
 
-    /// The listener among those of all clients of a process.
+    /// The call's listener at a shared process.
     fn ear(&self, peer: &Peer) -> Listener {
         Listener {
             owner: self.requester.owner(),
@@ -662,8 +662,8 @@ impl ServerCall {
         }
     }
 
-    /// The failure of a request whose result is no object. No method of MCP has such a result, and clients that read one
-    /// wait on.
+    /// The failure of a request whose result is not an object. No method of MCP has such a result, and clients that get
+    /// one keep waiting.
     #[cold]
     fn no_object(&self, answer: &Response) -> CallError {
         let (namespace, method) = (&self.facts.namespace, &self.facts.method);
@@ -715,7 +715,7 @@ impl ServerCall {
         }) && (tried.is_empty() || self.external.processes.has_another(namespace, tried))
     }
 
-    /// True where running the call twice is as good as once.
+    /// True if the call may be repeated without harm.
     fn is_harmless(&self) -> bool {
         let name = self.request.raw(Key::Name).and_then(json::raw);
         let name = name.and_then(jsonrpc::string);

@@ -204,7 +204,7 @@ impl ExternalServers {
     }
 }
 
-/// How the lists of a namespace's server are shown.
+/// Whether the lists of a namespace's server are mended.
 fn list_mode(namespace: &Namespace) -> ListMode {
     match &namespace.upstream {
         UpstreamKind::External(server) => server.spec.settings.lists,

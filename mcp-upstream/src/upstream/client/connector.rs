@@ -58,7 +58,7 @@ pub(crate) enum Fate {
     Unsent,
     /// The server did nothing with it, as it does not know the session any more.
     SessionGone,
-    /// The server answered it with that it does not know the session any more, and may have begun with it.
+    /// The server refused the request because it does not know the session. It may have begun to process the request.
     SessionRefused,
     /// There was no process for it.
     Unleased,
@@ -242,7 +242,8 @@ pub(crate) trait Connection: Send + Sync {
     ) -> Result<SentRequest, CallError>;
 
     /// Sends the whole request of a client of the server's own era. An error means that nothing was written.
-    /// `of_client`: what of the client's own headers goes with it. `account`: whose it is.
+    /// `of_client`: what of the client's own headers goes with it. `account`: the request's owner, and the counter for
+    /// the bytes of its answer.
     ///
     /// # Errors
     ///
@@ -270,8 +271,8 @@ pub(crate) trait Connection: Send + Sync {
     /// Whose the tasks of the process are.
     fn tasks(&self) -> &Tasks;
 
-    /// Hears what a process of several can only mean for the owner of this use of it, for as long as the process is held.
-    /// Said once: the listener does not change.
+    /// Registers a listener for messages of a shared process that can only concern the owner of this use, for as long
+    /// as the process is held. Called once: the listener does not change.
     fn hear(&self, listener: Listener);
 
     /// Asks for news of a resource, for one more client. `None`: others had asked for it before.

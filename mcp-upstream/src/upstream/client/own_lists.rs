@@ -20,7 +20,7 @@ struct Own {
 }
 
 impl OwnLists {
-    /// A principal's catalogue, which is out of date once the server's own, `base`, has another version.
+    /// A principal's catalogue. Its lists are read again when `base`, the server's own catalogue, has changed.
     pub(super) fn of(&self, principal: &Arc<str>, base: &Catalogue) -> Arc<Catalogue> {
         let version = base.version();
         // Plain data, short sections.

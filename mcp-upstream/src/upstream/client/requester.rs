@@ -25,7 +25,7 @@ pub(crate) struct Requester {
     pub(super) headers: Option<Arc<HeaderMap>>,
     /// Stands for the client, where its server's backends are chosen by that.
     pub(super) hash: u64,
-    /// The aggregate that its client called, where it came through one.
+    /// The aggregate that the client called, if the request came through one.
     pub(super) aggregate: Option<NamespaceName>,
 }
 
@@ -52,7 +52,7 @@ impl Requester {
         requester
     }
 
-    /// The owner of its calls.
+    /// The owner of the requester's calls.
     pub(crate) fn owner(&self) -> CallOwner {
         CallOwner {
             principal: self.principal.clone(),

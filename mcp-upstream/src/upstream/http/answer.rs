@@ -162,23 +162,24 @@ const NO_SUCH_SESSION: [&str; 10] = [
     "session has been terminated",
 ];
 
-/// The session, as an answer to one of its requests describes it.
+/// The state of a session, judged by an answer to one of its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SessionVerdict {
     /// The answer is about the request alone.
     Known,
-    /// The backend knows no such session, and did nothing with the request.
+    /// The backend does not know the session, and did nothing with the request.
     Unknown,
-    /// The same, said in an answer to the request itself. `in_words`: its message names the session.
+    /// The backend does not know the session, but answered under the request's id, so it may have begun to process the
+    /// request.
     Refused {
-        /// Otherwise it may be about the request all the same.
+        /// Whether the error's text mentions the session. If it does not, the error may be about the request.
         in_words: bool,
     },
 }
 
-/// Judges the request's session by status and body of an answer: 404 means that the backend does not know the
-/// session, unless its error is about the method or its params; 400 does where the error says so in words. `is_own` tells
-/// whether a raw id is that of the request.
+/// Judges a session by the status and the body of an answer to one of its requests. 404 means that the backend does not
+/// know the session, unless the error is about the method or its params; 400 means so only if the error's text says it.
+/// `is_own` tells whether a raw id is that of the request.
 pub(crate) fn session_verdict(
     status: StatusCode,
     body: &[u8],
@@ -211,9 +212,9 @@ pub(crate) fn session_verdict(
     }
 }
 
-/// True where the answer to `server/discover` may come from a server, or a front end, that does not know the question. An
-/// unknown message is refused with almost any status; `initialize` would only meet missing credentials (401) and a limit
-/// (429) again.
+/// True if the answer to `server/discover` may come from a server or a front end that does not know the method. Unknown
+/// methods are refused with almost any status; only after 401 (missing credentials) and 429 (a limit) would
+/// `initialize` fail as well.
 pub(super) fn knows_no_such_question(response: &BackendResponse) -> bool {
     match response.status.as_u16() {
         200..=299 => kind(response) == Kind::Other,
@@ -222,8 +223,8 @@ pub(super) fn knows_no_such_question(response: &BackendResponse) -> bool {
     }
 }
 
-/// True where a backend that did not answer `server/discover` may not know the question: it was reached, and
-/// ended the connection or answered no HTTP.
+/// True if a backend that did not answer `server/discover` may not know the method: it was reached, and closed the
+/// connection or sent something other than HTTP.
 pub(super) fn may_be_no_such_question(error: &SendError) -> bool {
     let broke_off = matches!(error.kind, SendErrorKind::Closed | SendErrorKind::Malformed);
     broke_off && !error.unsent
@@ -310,8 +311,8 @@ pub(super) fn refused(server: &RemoteServer, status: StatusCode, headers: &Heade
     failed
 }
 
-/// The target of a redirect in words that follow what the answer is. The HTTP client has taken out of it what must not be
-/// told.
+/// The target of a redirect, worded to follow "a redirect"; empty if there is none. The HTTP client has removed secrets
+/// from it.
 pub(crate) fn redirect_target(headers: &HeaderMap) -> String {
     let target = headers
         .get(header::LOCATION)

@@ -50,7 +50,7 @@ pub(super) enum End {
     Cut,
     /// An event had no end.
     Endless,
-    /// It is compressed and cannot be decoded.
+    /// The stream is compressed and cannot be decoded.
     Undecodable(BodyError),
 }
 

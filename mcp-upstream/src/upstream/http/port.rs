@@ -4,10 +4,10 @@
 //! HttpClient::backends(server) ─▶ Backends::pick ─▶ Backend::send ─▶ BackendResponse ─▶ ResponseBody::chunk, …
 //! ```
 //!
-//! The client decides which backend is healthy, adds the server's own headers and credentials, and takes the headers away
-//! that go no further than one connection. It repeats nothing, but once with a new token where a backend refused the old
-//! one with 401, and once where a redirect only adds or takes a slash: whether a request may be sent again is decided above,
-//! by [`SendError::unsent`].
+//! The client decides which backend is healthy, adds the server's own headers and credentials, and takes the headers
+//! away that go no further than one connection. It repeats a request only with a new token after 401, and at the target
+//! of a redirect that only adds or removes a slash. Whether any other request may be sent again is decided above, by
+//! [`SendError::unsent`].
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -71,8 +71,8 @@ pub struct BackendRequest {
     pub method: Method,
     /// Path and query, where they are not those of the backend's URL.
     pub target: Option<String>,
-    /// Its headers. `Host`, the framing, and what the server's configuration sets are added. `Accept-Encoding` does not go
-    /// up: a compressed response is decoded, and kept as it came where this accepts it ([`ResponseBody::take_coded`]).
+    /// Its headers. `Host`, the framing, and headers of the server's configuration are added. `Accept-Encoding` is not
+    /// sent; it decides whether a compressed response is also kept undecoded ([`ResponseBody::take_coded`]).
     pub headers: RequestHeaders,
     /// Its whole body.
     pub body: Bytes,
@@ -172,8 +172,8 @@ impl Departure {
     }
 }
 
-/// The head of a response, and its body, decoded where it came compressed. Redirects that are not followed are responses
-/// like any other; their `Location` may be told to clients.
+/// The head of a response, and its body; a compressed body is decoded. Redirects that are not followed are responses
+/// like any other; their `Location` may be shown to clients.
 pub struct BackendResponse {
     /// Its status.
     pub status: StatusCode,
@@ -226,8 +226,8 @@ pub trait ResponseBody: Send {
         false
     }
 
-    /// After the last piece: the body as it came, with its `Content-Encoding`, where it came compressed, was short, and the
-    /// request's own `Accept-Encoding` accepts that coding.
+    /// The undecoded body with its `Content-Encoding`, after the last piece. `None` unless the body was compressed and
+    /// short, and the request's `Accept-Encoding` accepts the coding.
     fn take_coded(&mut self) -> Option<(HeaderValue, Bytes)> {
         None
     }
@@ -264,7 +264,8 @@ pub enum SendErrorKind {
     Malformed,
     /// The request cannot be sent as it is.
     Request,
-    /// There is no token for it. The message says why, in words that follow the server's name and may be told to clients.
+    /// There is no token for the request. The message is the reason, worded to follow the server's name, and may be
+    /// shown to clients.
     Authorization,
     /// The request was given up before it was sent.
     GivenUp,
@@ -313,7 +314,7 @@ pub enum BodyError {
     /// Nothing came for `timeouts.idle`, or the body was not complete within `timeouts.call`.
     #[error("the response took longer than {} s", .0.as_secs_f32())]
     Timeout(Duration),
-    /// It is compressed and cannot be decoded: how, in words that follow "the response".
+    /// The body is compressed and cannot be decoded. The text follows "the response".
     #[error("the response {0}")]
     Coding(&'static str),
 }

@@ -11,7 +11,7 @@ use super::port::{Backends, HttpClient};
 /// A server as it is configured now, for all its sessions.
 pub(super) struct Reached {
     version: ArcSwap<Version>,
-    /// A session was given up for an answer to a request, and none was opened since.
+    /// Whether a session was given up because of an answer to a request, and no session was opened since.
     refused: AtomicBool,
 }
 
@@ -35,12 +35,12 @@ impl Reached {
         self.version.load_full()
     }
 
-    /// A session is given up for an answer to a request, which may be no word of the session.
+    /// Notes that a session is given up because of an answer that may be about the request alone.
     pub(super) fn note_refusal(&self) {
         self.refused.store(true, Ordering::Relaxed);
     }
 
-    /// True where a session was given up so since the last one was opened.
+    /// True if a session was given up for such an answer since the last session was opened.
     pub(super) fn take_refusal(&self) -> bool {
         self.refused.swap(false, Ordering::Relaxed)
     }

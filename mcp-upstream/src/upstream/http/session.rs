@@ -68,7 +68,8 @@ pub(super) struct Session {
     lost: watch::Sender<bool>,
     /// The backend said that it does not know the session any more: there is nothing to end.
     gone: AtomicBool,
-    /// The session before was given up for an answer that may come again, and this one has answered nothing of a client yet.
+    /// Whether the session before was given up because of an answer that may come again, and this session has answered
+    /// no request of a client yet.
     follows_refusal: AtomicBool,
     /// Requests under way. Plain data; a task is spawned under it.
     calls: Mutex<HashMap<u64, Call>>,
@@ -221,7 +222,7 @@ impl Session {
         let sent = self.post(outgoing, message.clone(), Some(departure), of_client);
         let response = match sent.await {
             Ok(response) => response,
-            // Some servers end the connection at a question that they do not know.
+            // Some servers close the connection at an unknown method.
             Err(error) if probes && answer::may_be_no_such_question(&error) => {
                 self.incoming.message(answer::unknown_method(id));
                 return Ok(Sent::Over);
@@ -248,11 +249,11 @@ impl Session {
         let is_taken = response.status.is_success();
         let answered = self.answer(id, response, of_client).await;
         if probes && is_taken && answered.is_err() {
-            // A server that knows the question answers it.
+            // A server that knows `server/discover` would have answered it.
             self.incoming.message(answer::unknown_method(id));
             return Ok(Sent::Over);
         }
-        // The gateway itself reads lists of each new session, whatever comes of its clients' requests.
+        // Lists do not count, since the gateway itself reads them in each new session.
         let is_list = outgoing.method().is_some_and(|it| it.ends_with("/list"));
         if answered.is_ok() && !outgoing.opens() && !is_list {
             self.follows_refusal.store(false, Ordering::Relaxed);
@@ -464,7 +465,7 @@ impl Session {
             SessionVerdict::Known => None,
             SessionVerdict::Unknown => Some(self.session_is_gone()),
             SessionVerdict::Refused { in_words } => {
-                // An answer that comes again in the session opened for it is the answer.
+                // An error that comes again in the session opened after it is the answer to the request.
                 if self.follows_refusal.swap(false, Ordering::Relaxed) && !in_words {
                     return None;
                 }
@@ -557,7 +558,7 @@ impl Session {
         if left {
             self.lose();
         }
-        // A missing token is in the log already.
+        // The log has the failure to get a token already.
         if !matches!(
             error.kind,
             SendErrorKind::GivenUp | SendErrorKind::Authorization

@@ -1,7 +1,7 @@
-//! The package of a server that is added by its name in the MCP registry (K-18).
+//! Finds the package of a server that is added by its name in the MCP registry (K-18).
 //!
-//! The name alone says enough for most packages, so a registry that does not answer, or does not know the name, prevents
-//! no server from being added. The registry is asked whether it has another package for the name, or none that runs here.
+//! For most packages the name alone suffices, so a server is added even if the registry does not answer or does not
+//! know the name. The registry is asked whether it has another package for the name, or none that runs here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ enum Known {
 ///
 /// # Errors
 ///
-/// A sentence about `name`, where the registry knows the server and it cannot be started here.
+/// A sentence about `name`, if the registry knows the server but has no package that can be started here.
 pub(crate) async fn with_package(
     management: &Arc<Management>,
     mut config: Value,

@@ -225,7 +225,7 @@ pub(super) fn read<P: DeserializeOwned>(arguments: &[u8]) -> Result<P, CallError
     })
 }
 
-/// A complaint about a wrong type without the text that it quotes: a value of a secret may stand in the wrong place.
+/// A type error without the text that it quotes: that text may be the value of a secret in the wrong place.
 fn without_value(text: String) -> String {
     const BEGIN: &str = "string \"";
     match (text.find(BEGIN), text.rfind("\", expected")) {

@@ -173,7 +173,7 @@ pub(crate) struct FunctionCall {
     caller_facts: Option<Bytes>,
     /// The maker of API keys that the caller asks for.
     maker: KeyMaker,
-    /// The arguments as the tool's schema wants them, where they were sent as JSON in strings.
+    /// The arguments converted to the types of the tool's schema, if any were sent as JSON in strings.
     coerced: Option<Bytes>,
     request_id: Arc<str>,
     ports: Arc<dyn WorkerPorts>,

@@ -147,7 +147,7 @@ fn a_rewritten_accept_becomes_a_listener_that_takes_every_accept() {
         let outcome = front("", "", header);
         assert_eq!(at(&outcome, "listeners.0.accept"), "null", "{header}");
     }
-    // Of two addresses, the one that serves the location.
+    // Only the listener whose server sets the header takes every `Accept`.
     let outcome = import(
         "server { listen 127.0.0.1:8080; location /a/ { proxy_pass http://10.0.0.1/; } }
          server { listen 127.0.0.1:8081; proxy_set_header Accept '*/*'; location /b/ { proxy_pass http://10.0.0.2/; } }",

@@ -26,7 +26,7 @@ use crate::remote::{RemoteClient, lock};
 /// The longest answer of an authorization server, in bytes.
 const ANSWER_MAX: usize = 256 * 1024;
 
-/// Why a client's secret is not shown.
+/// The error for a client's secret that no header can hold.
 const UNSHOWABLE: &str = "the client's secret cannot be shown in a header";
 
 /// Sends requests to authorization servers. Redirects are never followed.
@@ -110,7 +110,8 @@ impl Http {
         }
     }
 
-    /// Sends a request for a token, and once more in the other form where the endpoint does not take the client.
+    /// Sends a request for a token, and repeats it once with the secret in the other form if the endpoint refuses the
+    /// client.
     async fn token(
         &self,
         request: Request<Vec<u8>>,
@@ -147,7 +148,7 @@ impl Http {
                     .note(&self.server.name, &client.id, other);
                 Ok(token_endpoint::normalized(again)?)
             }
-            // The answer to the first form says more.
+            // The answer to the first form is the more useful one for the error.
             _ => Ok(token_endpoint::normalized(answer)?),
         }
     }

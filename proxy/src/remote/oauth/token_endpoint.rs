@@ -1,9 +1,9 @@
-//! Requests to token endpoints and their answers, as endpoints in the field want and write them.
+//! Adapts requests to token endpoints, and the answers, to endpoints that deviate from RFC 6749.
 //!
-//! A client shows its secret in the header `Authorization` or in the body. An endpoint that takes one form alone may not say
-//! which: where it refuses the client, the other form is tried once, and remembered. Answers are read leniently and written
-//! again as RFC 6749 has them, for the library that reads them: lifetimes as texts or fractions, scopes as lists, no
-//! `token_type`, forms in place of JSON, errors with status 200.
+//! A client sends its secret in the header `Authorization` or in the body. An endpoint that accepts only one form may
+//! not say which: if it refuses the client, the other form is tried once and remembered. Answers are read leniently and
+//! rewritten in the form of RFC 6749, for the library that reads them: lifetimes as texts or fractions, scopes as
+//! lists, no `token_type`, forms in place of JSON, errors with status 200.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ use oauth2::url::form_urlencoded;
 use serde_json::{Map, Value};
 use tooldock_workers::remote::ClientAuth;
 
-/// The type of forms.
+/// The media type of forms.
 const FORM: &str = "application/x-www-form-urlencoded";
 
 /// True for requests that ask a token endpoint for a token.
@@ -35,7 +35,7 @@ fn pairs(form: &[u8]) -> impl Iterator<Item = (String, String)> {
     form_urlencoded::parse(form).into_owned()
 }
 
-/// The client of a token request, and how it shows its secret.
+/// The client of a token request, and the form in which it sends its secret.
 pub(super) struct TokenClient {
     pub(super) id: String,
     secret: String,
@@ -43,7 +43,7 @@ pub(super) struct TokenClient {
 }
 
 impl TokenClient {
-    /// `None`: the client shows no secret.
+    /// Reads the client from a request; `None` if the client sends no secret.
     pub(super) fn of(request: &Request<Vec<u8>>) -> Option<Self> {
         if let Some(header) = request.headers().get(AUTHORIZATION) {
             let basic = header.to_str().ok()?.strip_prefix("Basic ")?;
@@ -64,7 +64,7 @@ impl TokenClient {
         })
     }
 
-    /// The request with the client's secret shown in that form. `None`: no header can hold it.
+    /// The request with the client's secret in this form; `None` if no header can hold the secret.
     pub(super) fn show(
         &self,
         request: &Request<Vec<u8>>,
@@ -76,7 +76,7 @@ impl TokenClient {
         let mut authorization = None;
         match form {
             ClientAuth::Basic => {
-                // RFC 6749 §2.3.1: each is encoded as in a form.
+                // RFC 6749 §2.3.1: id and secret are encoded as in a form.
                 let basic = format!("{}:{}", encoded(&self.id), encoded(&self.secret));
                 let basic = format!("Basic {}", BASE64_STANDARD.encode(basic));
                 let mut value = HeaderValue::from_str(&basic).ok()?;
@@ -110,7 +110,7 @@ fn decoded(text: &str) -> String {
     decoded.map_or_else(|| text.to_owned(), |(_, value)| value)
 }
 
-/// The other form in which a client can show its secret.
+/// The other form in which a client can send its secret.
 pub(super) fn other(form: ClientAuth) -> ClientAuth {
     match form {
         ClientAuth::Basic => ClientAuth::Post,
@@ -118,7 +118,7 @@ pub(super) fn other(form: ClientAuth) -> ClientAuth {
     }
 }
 
-/// True where an endpoint does not take the client as it has shown itself.
+/// True if the endpoint refuses the client's id and secret.
 pub(super) fn refuses_client(answer: &Response<Vec<u8>>) -> bool {
     let error = members(answer).and_then(|it| it.get("error")?.as_str().map(str::to_owned));
     match (answer.status(), error) {
@@ -150,11 +150,11 @@ fn members(answer: &Response<Vec<u8>>) -> Option<Map<String, Value>> {
         .then_some(members)
 }
 
-/// The answer of a token endpoint as RFC 6749 has it: a token with status 200, or an error with another one.
+/// The answer of a token endpoint in the form of RFC 6749: a token with status 200, or an error with another status.
 ///
 /// # Errors
 ///
-/// It is neither. The error describes it without its body.
+/// The answer is neither a token nor an error. The text describes it without its body.
 pub(super) fn normalized(answer: Response<Vec<u8>>) -> Result<Response<Vec<u8>>, String> {
     let status = answer.status();
     let what = || {
@@ -202,7 +202,7 @@ pub(super) fn normalized(answer: Response<Vec<u8>>) -> Result<Response<Vec<u8>>,
     Ok(normalized)
 }
 
-/// Writes the members of a token as the library reads them. Members that cannot be read count as not given.
+/// Rewrites the members of a token as the library reads them. Unreadable members count as absent.
 fn mend(token: &mut Map<String, Value>) {
     if !token.get("token_type").is_some_and(Value::is_string) {
         token.insert("token_type".into(), "bearer".into());
@@ -246,7 +246,8 @@ fn seconds(value: &Value) -> Option<u64> {
         .map(|it| it.as_secs())
 }
 
-/// The lifetime of a JWT that is not over. Its signature does not matter: the token comes from its issuer.
+/// The remaining lifetime of a JWT; `None` if it is over. The signature is not checked, since the token comes from its
+/// issuer.
 fn until_expiry(bearer: &str) -> Option<u64> {
     let claims = bearer.split('.').nth(1)?.trim_end_matches('=');
     let claims = BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?;

@@ -421,7 +421,7 @@ async fn no_other_redirect_is_followed_and_its_target_is_told_without_its_query(
         assert_eq!(location.replace("[redacted]", "[secret]"), told);
         assert_eq!(scripted.requests().len(), 1);
     }
-    // And never in a circle.
+    // A second redirect is not followed.
     let scripted = Scripted::start(&[Answer::Say(WITH_SLASH)]).await;
     let server = server(&[scripted.url()], QUIET);
     let (backend, _pool) = only(&server);

@@ -142,7 +142,7 @@ async fn without_a_token_nothing_is_sent_and_no_secret_is_told() {
         }
         let forms = endpoint.requests();
         let in_body = |it: &&String| it.contains("client_secret=");
-        // Each form of showing the secret at most once.
+        // The secret is sent at most once in each form.
         assert_eq!(forms.iter().filter(in_body).count(), 1, "{forms:?}");
         assert!(forms.len() <= 2, "nobody asks again at once");
         assert!(chosen.is_healthy(), "the backend is not to blame");
@@ -410,7 +410,7 @@ fn says(head: &'static str, body: &str) -> Answer {
         "HTTP/1.1 {head}\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    // As above.
+    // Leaked, since answers are static texts.
     Answer::Say(Box::leak(text.into_boxed_str()))
 }
 
@@ -507,7 +507,7 @@ async fn picky(in_header: bool) -> (String, Arc<Mutex<Vec<String>>>) {
             let seen = Arc::clone(&seen);
             tokio::spawn(async move {
                 while let Some(request) = read_request(&mut connection).await {
-                    // `gateway:hunter2`, in lower case as the whole request.
+                    // `gateway:hunter2` in Base64; the request was read in lower case.
                     let by_header = authorization(&request).is_some_and(|it| {
                         it == format!("basic {}", "Z2F0ZXdheTpodW50ZXIy".to_lowercase())
                     });
@@ -562,7 +562,7 @@ async fn the_other_form_of_showing_the_secret_is_tried_once_and_remembered_unles
         let client = client_with(SystemNames);
         let pool = client.backends(&server);
         let chosen = pool.pick(&[], 0).expect("a backend");
-        // Its token is over at once, so that each request wants one.
+        // The token expires at once, so that each request fetches a new token.
         let sent = send(&chosen).await;
         let Some(expected) = expected else {
             let error = sent.expect_err(key);

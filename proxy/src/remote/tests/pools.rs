@@ -336,6 +336,6 @@ async fn a_backend_that_starts_after_the_gateway_is_found_long_before_the_next_u
             });
         }
     });
-    // The usual check comes after an hour.
+    // The configured pause between checks is an hour.
     eventually("the backend is used", || pool.states()[0].healthy).await;
 }

@@ -309,7 +309,7 @@ fn two_writers_lose_nothing() {
     assert_eq!(place.open().list().unwrap().len(), 15);
 }
 
-/// A store as a running gateway has it, read after its socket was bound.
+/// A store set up as in a running gateway: the socket is bound before the file is read.
 fn serving(place: &Place) -> Arc<KeyStore> {
     let socket = ChangeSocket::bind(&place.file()).unwrap();
     let store = Arc::new(place.open());
@@ -325,7 +325,7 @@ async fn a_change_counts_in_all_gateways_when_it_returns_whoever_else_writes() {
     let writers = (0..8).map(|at| {
         let (place, gateways) = (Arc::clone(&place), gateways.clone());
         tokio::task::spawn_blocking(move || {
-            // Some write by a process of their own, some in a gateway.
+            // The first writer is a gateway, the others stand for other processes.
             let writer = match at {
                 0 => Arc::clone(&gateways[0]),
                 _ => Arc::new(place.open()),
@@ -362,7 +362,7 @@ async fn an_unknown_key_has_the_file_looked_at_once_more() {
     );
     store.tables().look_into(&store);
     assert!(judged().is_ok());
-    // A second unknown key right behind the first is not a second look.
+    // A second unknown key right after the first does not have the file checked again.
     let later = place.open().create(wanted("later")).unwrap();
     let later = later.text.expose().as_bytes();
     let known = || {

@@ -1,6 +1,6 @@
-//! The last lines that the processes of one server printed, for operators who look at them: bounded in number and size, and
-//! shown as the log shows lines. The rate of the log does not hold here: the last lines of a flood are those that explain it.
-//! A line is kept as it was read and made fit to be shown when it is, so that a flood costs no search for secrets.
+//! The last lines that the processes of one server printed, for operators: bounded in number and size, and shown as the
+//! log shows lines. The log's rate does not apply, since the last lines of a flood explain it. A line is kept as read,
+//! and made safe only when it is shown, so that a flood costs no search for secrets.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -41,7 +41,7 @@ pub struct RecentLines {
     newest: watch::Sender<u64>,
 }
 
-/// A line as it is kept.
+/// A line in the store of last lines.
 #[derive(Clone)]
 struct KeptLine {
     number: u64,
@@ -53,9 +53,9 @@ struct KeptLine {
 
 #[derive(Clone)]
 enum KeptText {
-    /// Fit to be shown.
+    /// The line as shown: without secrets and control characters.
     Shown(Arc<str>),
-    /// As it was read, with the secrets that may be in it.
+    /// The line as read, which may contain secrets.
     Read {
         bytes: Arc<[u8]>,
         cut: bool,
@@ -125,12 +125,12 @@ impl RecentLines {
         self.newest.subscribe()
     }
 
-    /// Keeps a line that is fit to be shown.
+    /// Keeps a line that is safe to show.
     pub(crate) fn keep(&self, pid: Option<u32>, stream: Stream, text: &str) {
         self.push(pid, stream, KeptText::Shown(text.into()));
     }
 
-    /// Keeps a line as it was read.
+    /// Keeps a line as read, which may contain secrets.
     pub(super) fn keep_read(
         &self,
         pid: Option<u32>,

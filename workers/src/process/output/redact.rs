@@ -1,7 +1,7 @@
 //! Secrets that a child prints: found in a line and hidden before the line is logged.
 //!
-//! Exact copies are found, and copies as Python's `repr` and JSON write them. A child that encodes a secret in another way
-//! before it prints it cannot be helped from here.
+//! Found are exact copies, and copies escaped by Python's `repr` or JSON. A secret that a child encodes in another way
+//! before it prints it stays visible.
 
 use std::fmt::Write as _;
 
@@ -36,7 +36,7 @@ impl Redactor {
                     push_forms(&mut needles, part);
                     needles.push(part.to_owned());
                 }
-                // Written in one line.
+                // The whole value, escaped into a single line.
                 push_forms(&mut needles, whole);
             } else if whole.len() >= SECRET_MIN {
                 push_forms(&mut needles, whole);
@@ -58,7 +58,7 @@ impl Redactor {
         self.needles.is_empty()
     }
 
-    /// The values as texts of JSON hold them, beside the values themselves.
+    /// Adds the values as texts of JSON escape them.
     pub(crate) fn with_escaped(&self) -> Self {
         let mut needles = self.needles.clone();
         for needle in &self.needles {
@@ -88,8 +88,8 @@ impl Redactor {
     }
 }
 
-/// The value as texts in quotes hold it, where that is another text: JSON, JSON in ASCII, and the two forms of Python's
-/// `repr`, of which the one in double quotes leaves single quotes alone.
+/// Adds the escaped forms of a value that differ from the value itself: JSON, JSON in ASCII, and Python's `repr` in
+/// single and in double quotes.
 fn push_forms(needles: &mut Vec<String>, value: &str) {
     let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && !b"\"'\\".contains(&byte);
     if value.bytes().all(is_plain) {
@@ -106,7 +106,7 @@ fn push_forms(needles: &mut Vec<String>, value: &str) {
     needles.extend(forms.into_iter().filter(|form| form != value));
 }
 
-/// JSON as `json.dumps` writes it: every character beyond ASCII is escaped.
+/// JSON as Python's `json.dumps` writes it: every character beyond ASCII is escaped.
 fn json_in_ascii(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for character in json.chars() {
@@ -216,7 +216,7 @@ mod tests {
             assert!(!shown.contains("back"), "{shown}");
             assert!(shown.contains("[redacted]"), "{shown}");
         }
-        // Values of several lines stand in one then, short lines of them too.
+        // A value of several lines is escaped into a single line, its short lines included.
         let key = "-----BEGIN KEY-----\nabc\nMIIEvQIBADANBg\n";
         for line in [
             r"ValueError: '-----BEGIN KEY-----\nabc\nMIIEvQIBADANBg\n'",

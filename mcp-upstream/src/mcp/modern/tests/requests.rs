@@ -270,7 +270,7 @@ async fn initialize_opens_a_session_whatever_era_its_header_is_of() {
     } });
     for (version, status, said) in [
         ("2026-07-28", 200, "2025-11-25"),
-        // As its body says.
+        // The version in the body counts.
         ("2027-01-01", 200, "2025-11-25"),
     ] {
         let head = McpHead {

@@ -193,7 +193,7 @@ async fn an_answer_that_comes_again_in_a_new_session_is_the_answer() {
     }
 }
 
-/// Lets the backend refuse every message of the sessions that it has, as an answer to that very message.
+/// Makes the backend refuse every message of its present sessions, with an error under the message's own id.
 fn forgets(house: &House, status: u16, code: i64, words: &'static str) {
     let backend = &house.pool.backends[0];
     let known = backend.messages("initialize").len();

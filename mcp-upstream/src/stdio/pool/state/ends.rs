@@ -274,7 +274,8 @@ impl State {
         place.away = true;
         place.failures = place.failures.saturating_add(1);
         let delay = Rules::delay(place.failures, had_worked, jitter);
-        // Requests alone open it again, and the checks of backends say when that is of use.
+        // This connection is opened again only for a request, and health checks tell when its backend can be reached: a
+        // short delay suffices.
         let by_requests = spreads && !place.eager;
         place.not_before = Some(
             now + if by_requests {

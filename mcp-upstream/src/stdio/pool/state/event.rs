@@ -205,7 +205,7 @@ pub(in crate::stdio) enum StopReason {
     Used,
     /// It was opened with credentials that its principal does not have any more.
     Outdated,
-    /// Its log messages were withheld for too long.
+    /// The process withheld log messages for too long.
     Mute,
     /// Its backend is not configured any more.
     Removed,

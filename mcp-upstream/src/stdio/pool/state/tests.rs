@@ -696,7 +696,7 @@ fn a_backend_that_fails_again_and_again_keeps_nobody_from_the_others() {
         world.fail_last();
         world.pass(seconds(1));
     }
-    // A backend that is back is tried at once.
+    // Every request tried its backend again, since the delay after failures is at most a second.
     assert_eq!(world.started.len(), 10);
     assert_eq!(world.state.breaker(world.now), BreakerState::Closed);
     let other = world.lease(at("b:1"), legacy());

@@ -603,7 +603,7 @@ async fn call(
             let error = CallError::new(CallErrorCode::WorkerUnavailable, "gone");
             Err(error.into())
         }
-        // Its arguments are its answer.
+        // The arguments hold the answer to give.
         "answers" => match read["arguments"].get("error") {
             Some(odd) => Ok(error(odd.clone())),
             None => result(read["arguments"]["result"].to_string()),

@@ -15,12 +15,12 @@ use super::super::core::CoreRequest;
 use super::super::parameters::Namespace;
 use super::super::tool::{Hints, ManagementTool, Progress, written};
 
-/// Lines of an answer where the caller names no number.
+/// The number of lines if the caller names none.
 const LINES: u64 = 50;
 /// The most lines of an answer.
 const LINES_MAX: u64 = 500;
 
-/// Asks the core for lines.
+/// The tool `read_output`, which requests the lines from the core.
 pub(in super::super) struct ReadOutput;
 
 /// The wanted lines.

@@ -180,8 +180,8 @@ impl ManagementTool for RemoveServer {
     }
 }
 
-/// The first argument with a `${NAME}`, which nothing replaces there. Scripts of a shell are left alone, and so is
-/// mcp-remote, which looks such names up in its own environment.
+/// The position of the first argument with a `${NAME}`, which is never replaced there. Shells and mcp-remote are
+/// exempt, since they replace such names themselves.
 fn reference_in_arguments(config: &Map<String, Value>) -> Option<usize> {
     const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "ash"];
     let arguments = config.get("args").and_then(Value::as_array)?;

@@ -32,7 +32,7 @@ pub(in super::super) struct Trial {
     input: Map<String, Value>,
 }
 
-/// `null` is no argument, as in `tools/call`.
+/// Reads `null` as no arguments, as `tools/call` does.
 fn object_or_null<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Map<String, Value>, D::Error> {
