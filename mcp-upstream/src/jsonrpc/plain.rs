@@ -4,6 +4,7 @@
 //! string. Official clients accept both. Such a message is rewritten once and then read again; a valid message is not
 //! rewritten.
 
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::spans::{self, MemberEdit};
@@ -13,6 +14,25 @@ use super::spans::{self, MemberEdit};
 #[inline]
 pub(crate) fn call_number(id: &str) -> Option<u64> {
     id.parse().ok().or_else(|| spelled_otherwise(id))
+}
+
+/// True for two raw ids of one request, whose number the server may have written as a string.
+pub(crate) fn is_same_id(one: &str, other: &str) -> bool {
+    is_same_value(one, other)
+        || call_number(one).is_some_and(|call| call_number(other) == Some(call))
+}
+
+/// True for two raw ids of one JSON value: a text or a number may be written in another way.
+pub(crate) fn is_same_value(one: &str, other: &str) -> bool {
+    let read = |raw| serde_json::from_str::<Value>(raw).ok();
+    one == other
+        || match (read(one), read(other)) {
+            (Some(one), Some(other)) if one.is_f64() || other.is_f64() => {
+                one.is_number() && one.as_f64() == other.as_f64()
+            }
+            (Some(one), Some(other)) => one == other,
+            _ => false,
+        }
 }
 
 #[cold]
@@ -83,6 +103,37 @@ fn own_id(id: &str, asked: Option<&str>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_are_the_same_in_any_spelling_of_their_number_or_text() {
+        for (one, other) in [
+            ("5", "5"),
+            ("5", r#""5""#),
+            (r#""5""#, "5.0"),
+            ("5e0", "5"),
+            ("1.5", "1.50"),
+            (r#""a\u0062""#, r#""ab""#),
+        ] {
+            assert!(
+                is_same_id(one, other) && is_same_id(other, one),
+                "{one} {other}"
+            );
+        }
+        for (one, other) in [
+            ("5", "6"),
+            ("5", r#""6""#),
+            ("5", "null"),
+            ("1e0", "true"),
+            (r#""a""#, r#""A""#),
+            ("5", ""),
+            ("5.5", r#""5""#),
+        ] {
+            assert!(
+                !is_same_id(one, other) && !is_same_id(other, one),
+                "{one} {other}"
+            );
+        }
+    }
 
     #[test]
     fn a_number_is_known_in_any_spelling() {

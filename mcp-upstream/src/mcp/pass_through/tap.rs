@@ -12,6 +12,7 @@ use serde::de::IgnoredAny;
 use tooldock_workers::json;
 
 use crate::engine::UpstreamReply;
+use crate::jsonrpc::plain::is_same_value;
 use crate::jsonrpc::splice::span;
 use crate::jsonrpc::{self, Body, Message, Response, plain};
 
@@ -79,7 +80,7 @@ pub(super) fn read(text: &[u8], asked: Option<&str>) -> Said {
             outcome,
             members,
         })) => {
-            if asked.is_some_and(|asked| !is_same(id, asked) && id != "null") {
+            if asked.is_some_and(|asked| !is_same_value(id, asked) && id != "null") {
                 return Said::Foreign;
             }
             let message = members.message();
@@ -119,7 +120,7 @@ pub(super) fn read_plain(text: Bytes, asked: Option<&str>) -> (Bytes, Said) {
 /// for there first; that a text inside the message reads like it is found out by reading the whole message.
 fn has_id(text: &[u8], asked: &str) -> bool {
     let id = || match jsonrpc::body(text) {
-        Ok(Body::One(Message::Response { id, .. })) => is_same(id, asked),
+        Ok(Body::One(Message::Response { id, .. })) => is_same_value(id, asked),
         _ => false,
     };
     starts_with_id(text, asked) || id()
@@ -135,21 +136,6 @@ fn starts_with_id(text: &[u8], asked: &str) -> bool {
     let id = after_version.strip_prefix(b"\"id\":");
     let rest = id.and_then(|rest| rest.strip_prefix(asked.as_bytes()));
     rest.is_some_and(|rest| matches!(rest.first(), Some(b',' | b'}')))
-}
-
-/// Whether two raw ids are the same: servers may write a text or a number in another way.
-pub(super) fn is_same(one: &str, other: &str) -> bool {
-    use serde_json::{Value, from_str};
-    let read = |raw| from_str::<Value>(raw).ok();
-    let number = |value: &Value| value.as_f64().filter(|_| value.is_f64());
-    one == other
-        || match (read(one), read(other)) {
-            (Some(one), Some(other)) if number(&one).is_some() || number(&other).is_some() => {
-                one.as_f64() == other.as_f64()
-            }
-            (Some(one), Some(other)) => one == other,
-            _ => false,
-        }
 }
 
 /// Reads a message of any length, piece by piece.

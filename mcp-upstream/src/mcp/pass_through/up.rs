@@ -15,8 +15,8 @@ use tooldock_workers::remote::{BackendId, Balance, RemoteServer};
 
 use super::failure::Failure;
 use super::headers::{self, BodyKind, LAST_EVENT_ID, PROTOCOL_VERSION};
-use super::tap;
 use crate::caller::Caller;
+use crate::jsonrpc::plain::is_same_id;
 use crate::mcp::Core;
 use crate::session::{Affinity, Session};
 use crate::upstream::http::port::{
@@ -340,7 +340,7 @@ async fn known(
             read.extend_from_slice(&piece);
         }
     }
-    let is_own = |answered: &str| id.is_some_and(|id| tap::is_same(answered, id));
+    let is_own = |answered: &str| id.is_some_and(|id| is_same_id(answered, id));
     match session_verdict(status, &read, is_own) {
         SessionVerdict::Unknown => return Ok(Err(Lost::Session)),
         SessionVerdict::Refused { in_words } if in_words || !reopened => {
