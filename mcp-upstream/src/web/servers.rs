@@ -97,7 +97,9 @@ pub(super) fn server_id(text: &str) -> Result<NamespaceName, Failure> {
 fn refused(error: ServerRefused) -> Failure {
     let message = capitalised(error.to_string());
     match error {
-        ServerRefused::Exists(_) | ServerRefused::Taken(_) => Failure::exists(message),
+        ServerRefused::Exists(_) | ServerRefused::Folder(_) | ServerRefused::Taken(_) => {
+            Failure::exists(message)
+        }
         ServerRefused::Unknown(_) => Failure::not_found("server_not_found", message),
         ServerRefused::Invalid { key, message } => {
             Failure::invalid(&format!("config.{key}"), format!("config.{key}: {message}"))
@@ -139,7 +141,7 @@ pub(super) async fn add(core: &Arc<Core>, caller: &Caller, request: &Request) ->
     }
     let management = management(core)?;
     let workspace = &management.workspace;
-    if core.registry.namespace(name.as_str()).is_some() || workspace.exists(&name).await.is_ok() {
+    if core.registry.namespace(name.as_str()).is_some() {
         return Err(Failure::exists(format!(
             "There is a namespace {name} already; choose another name"
         )));

@@ -59,7 +59,7 @@ pub(super) async fn keep(pool: Weak<Pool>) {
             let has_answered = pool.members.iter().any(|it| it.has_answered());
             let pause = pause(has_answered, checks, pool.server.spec.health.active.every);
             // Spreads the checks of replicas and pools that started together.
-            next_check = now + pause.mul_f64(0.9 + 0.2 * fastrand::f64());
+            next_check = Instant::now() + pause.mul_f64(0.9 + 0.2 * fastrand::f64());
             #[cfg(test)]
             pool.checked
                 .store(true, std::sync::atomic::Ordering::SeqCst);

@@ -52,6 +52,9 @@ pub enum ServerRefused {
         /// What is wrong.
         message: String,
     },
+    /// A namespace with tool files has the name.
+    #[error("there is a namespace {0} with tool files already; choose another name")]
+    Folder(NamespaceName),
     /// The gateway's configuration has the name.
     #[error("{0}")]
     Taken(NotDone),
@@ -117,7 +120,11 @@ impl Workspace {
             message: error.message,
         })?;
         let added = name.clone();
+        let folder = self.data.tools_dir().join(name.as_str());
         self.change_servers(move |servers| {
+            if folder.symlink_metadata().is_ok() {
+                return Err(ServerRefused::Folder(added));
+            }
             let key = Value::from(added.as_str());
             if servers.contains_key(&key) {
                 return Err(ServerRefused::Exists(added));

@@ -115,11 +115,6 @@ impl ManagementTool for AddServer {
                  the server reads one. Nothing was changed"
             )));
         }
-        if management.workspace.exists(&name).await.is_ok() {
-            return Err(refused(format!(
-                "There is a namespace {name} with tool files; choose another name. Nothing was changed"
-            )));
-        }
         let config = with_package(&management, Value::Object(config)).await;
         let config = config.map_err(|message| invalid(format!("config.name: {message}")))?;
         let added = management.workspace.add_server(&name, config).await;
