@@ -179,7 +179,7 @@ impl HiddenValues {
         if !self.0.may_be_in_json(json) {
             return None;
         }
-        let hidden = self.0.with_escaped().hide(json.to_vec(), false);
+        let hidden = self.0.hide(json.to_vec(), false);
         (hidden != json).then_some(hidden)
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json as value};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::process::output::RecentLine;
+use tooldock_workers::process::output::{RecentLine, SHOWN_LINES, SHOWN_LINES_MAX};
 use tooldock_workers::registry::UpstreamKind;
 
 use super::json;
@@ -17,11 +17,6 @@ use crate::reply::Reply;
 
 /// The most bytes of text in one answer. Older lines are left out.
 const BYTES_MAX: usize = 64 * 1024;
-
-/// The number of lines if the request names none.
-const LINES: u64 = 50;
-/// The most lines of an answer.
-const LINES_MAX: u64 = 500;
 
 /// The body of a request.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,10 +40,10 @@ impl OutputWanted {
         let namespace = members.get("namespace").and_then(Value::as_str);
         let namespace = namespace.and_then(|name| name.parse().ok());
         let lines = match members.get("lines") {
-            None | Some(Value::Null) => Some(LINES),
+            None | Some(Value::Null) => Some(SHOWN_LINES),
             Some(lines) => lines.as_u64(),
         };
-        let lines = lines.filter(|lines| (1..=LINES_MAX).contains(lines));
+        let lines = lines.filter(|lines| (1..=SHOWN_LINES_MAX).contains(lines));
         Ok(Self {
             namespace: namespace.ok_or("namespace must be the name of a namespace")?,
             lines: lines

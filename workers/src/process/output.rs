@@ -30,7 +30,7 @@ use hold::{Held, Released};
 pub use last_line::LastLine;
 use lines::{Line, Lines};
 use rate::{Admission, Rate, WINDOW};
-pub use recent::{RecentLine, RecentLines, RecentOutput};
+pub use recent::{RecentLine, RecentLines, RecentOutput, SHOWN_LINES, SHOWN_LINES_MAX};
 pub(crate) use redact::Redactor;
 
 /// The longest logged line, in bytes; the rest of it is dropped and the cut is marked.

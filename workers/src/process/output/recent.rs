@@ -18,6 +18,11 @@ const LINES_MAX: usize = 500;
 /// … and the bytes of their texts. The oldest lines go first.
 const BYTES_MAX: usize = 256 * 1024;
 
+/// Lines that a reader is shown who names no number.
+pub const SHOWN_LINES: u64 = 50;
+/// The most lines that a reader is shown at once.
+pub const SHOWN_LINES_MAX: u64 = 500;
+
 /// A line that a process of a server printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecentLine {

@@ -58,21 +58,6 @@ impl Redactor {
         self.needles.is_empty()
     }
 
-    /// Adds the values as texts of JSON escape them.
-    pub(crate) fn with_escaped(&self) -> Self {
-        let mut needles = self.needles.clone();
-        for needle in &self.needles {
-            let text = String::from_utf8_lossy(needle.needle()).into_owned();
-            let quoted = serde_json::Value::String(text).to_string();
-            let escaped = quoted.trim_start_matches('"');
-            let escaped = escaped.strip_suffix('"').unwrap_or(escaped);
-            if escaped.as_bytes() != needle.needle() {
-                needles.push(Finder::new(escaped).into_owned());
-            }
-        }
-        Self { needles }
-    }
-
     /// Whether a value may be in JSON: written out, or with characters that are escaped.
     pub(crate) fn may_be_in_json(&self, json: &[u8]) -> bool {
         let is_escaped = || memchr::memchr(b'\\', json).is_some();

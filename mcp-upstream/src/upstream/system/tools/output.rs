@@ -9,16 +9,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 use tooldock_workers::effect::Effect;
 use tooldock_workers::error::CallError;
+use tooldock_workers::process::output::{SHOWN_LINES, SHOWN_LINES_MAX};
 
 use super::super::Management;
 use super::super::core::CoreRequest;
 use super::super::parameters::Namespace;
 use super::super::tool::{Hints, ManagementTool, Progress, written};
-
-/// The number of lines if the caller names none.
-const LINES: u64 = 50;
-/// The most lines of an answer.
-const LINES_MAX: u64 = 500;
 
 /// The tool `read_output`, which requests the lines from the core.
 pub(in super::super) struct ReadOutput;
@@ -40,7 +36,7 @@ struct LineCount(u64);
 
 impl Default for LineCount {
     fn default() -> Self {
-        Self(LINES)
+        Self(SHOWN_LINES)
     }
 }
 
@@ -52,7 +48,7 @@ impl<'de> Deserialize<'de> for LineCount {
         }
         let lines = value
             .as_u64()
-            .filter(|lines| (1..=LINES_MAX).contains(lines));
+            .filter(|lines| (1..=SHOWN_LINES_MAX).contains(lines));
         let wrong = || D::Error::custom("must be a whole number from 1 to 500");
         lines.map(Self).ok_or_else(wrong)
     }
@@ -68,7 +64,7 @@ impl JsonSchema for LineCount {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "integer", "minimum": 1, "maximum": LINES_MAX })
+        json_schema!({ "type": "integer", "minimum": 1, "maximum": SHOWN_LINES_MAX })
     }
 }
 
@@ -136,9 +132,9 @@ mod tests {
             let read = read::<OutputOf>(arguments.as_bytes());
             read.map(|it| it.lines.0).map_err(|error| error.message)
         };
-        assert_eq!(lines(""), Ok(LINES));
-        assert_eq!(lines(r#","lines":null"#), Ok(LINES));
-        assert_eq!(lines(r#","lines":500"#), Ok(LINES_MAX));
+        assert_eq!(lines(""), Ok(SHOWN_LINES));
+        assert_eq!(lines(r#","lines":null"#), Ok(SHOWN_LINES));
+        assert_eq!(lines(r#","lines":500"#), Ok(SHOWN_LINES_MAX));
         for wrong in ["0", "501", "-1", "1.5", r#""5""#, "[]", "true"] {
             assert_eq!(
                 lines(&format!(r#","lines":{wrong}"#)),
