@@ -27,11 +27,12 @@ use tooldock_upstream::http_client::{SendError, SendErrorKind};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::personal::not_authorized;
 use tooldock_workers::remote::{BackendId, ClientAuth, Grant, Host, OAuthSpec, RemoteServer};
-use tooldock_workers::secrets::{AuthorizationStore, Authorizer};
+use tooldock_workers::secrets::{AuthorizationStore, Authorizer, Secret};
 
 use super::client::RemoteClient;
 use super::lock;
 use super::metrics::RemoteMetrics;
+use words::Reason;
 
 pub(crate) mod authorize;
 mod binding;
@@ -42,6 +43,7 @@ mod issuer;
 mod kept;
 mod renewal;
 mod token_endpoint;
+mod words;
 
 /// After a token could not be fetched, nobody asks again for so long.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -114,7 +116,7 @@ struct State {
     token: Option<Token>,
     /// What the server did not take.
     refused: Option<HeaderValue>,
-    /// When the last attempt failed, and why.
+    /// When the last attempt failed, and why in words for clients.
     failed: Option<(Instant, String)>,
     /// The end that was logged and counted.
     ended: Option<End>,
@@ -123,9 +125,9 @@ struct State {
 /// Why there is no token.
 enum NoToken {
     /// The next attempt may have another outcome.
-    Now(String),
+    Now(Reason),
     /// The authorization counts no more, until an operator does something about it.
-    Ended(End, String),
+    Ended(End, Reason),
 }
 
 /// Why an authorization counts no more.
@@ -360,7 +362,7 @@ impl Tokens {
             let seconds = limit.as_secs_f32();
             Err(NoToken::Now(format!(
                 "the authorization server did not answer within {seconds} s (timeouts.connect and timeouts.head)"
-            )))
+            ).into()))
         });
         let mut state = lock(&entry.state);
         match fetched {
@@ -375,8 +377,8 @@ impl Tokens {
                     NoToken::Now(reason) => (None, reason),
                     NoToken::Ended(end, reason) => (Some(end), reason),
                 };
-                let reason = server.without_secrets(&reason);
-                state.failed = Some((Instant::now(), reason.clone()));
+                let Reason { logged, told } = reason.map(|it| server.without_secrets(it));
+                state.failed = Some((Instant::now(), told.clone()));
                 if end.is_some() {
                     // Its time may not be over yet.
                     state.token = None;
@@ -385,9 +387,9 @@ impl Tokens {
                 state.ended = end;
                 drop(state);
                 if !is_told {
-                    self.tell(server, end, &reason);
+                    self.tell(server, end, &logged);
                 }
-                Err(reason)
+                Err(told)
             }
         }
     }
@@ -419,7 +421,8 @@ impl Tokens {
                 kept::token(client, server, &entry.spec, place, refused.as_ref()).await
             }
             _ => {
-                let token = fetch::token(client, server, &entry.spec).await;
+                let before = entry.tokens();
+                let token = fetch::token(client, server, &entry.spec, before).await;
                 token.map_err(NoToken::Now)
             }
         }
@@ -434,6 +437,15 @@ impl Entry {
             let mut hosts = self.hosts.iter();
             hosts.any(|(host, tls)| *host == it.host && *tls == it.tls)
         })
+    }
+
+    /// The tokens that it had until now.
+    fn tokens(&self) -> Vec<Secret> {
+        let state = lock(&self.state);
+        let current = state.token.as_ref().map(|it| &it.authorization);
+        let values = current.into_iter().chain(&state.refused);
+        let bearers = values.filter_map(|it| it.to_str().ok()?.strip_prefix("Bearer "));
+        bearers.map(Secret::new).collect()
     }
 
     fn valid(&self, now: Instant) -> Option<Token> {

@@ -228,6 +228,24 @@ impl RemoteServer {
         let hidden = Redactor::new(&self.spec.secrets).hide(text.into(), false);
         String::from_utf8_lossy(&hidden).into_owned()
     }
+
+    /// A text of others in at most so many characters, without the server's secrets and without `more`. They are hidden
+    /// before the text is cut, and so are beginnings of them where somebody has cut the text before.
+    pub fn excerpt(&self, text: &str, more: &[Secret], max: usize) -> String {
+        let redactor = Redactor::new(self.spec.secrets.iter().chain(more));
+        let hide = |text: &str| {
+            let hidden = redactor.hide(text.into(), true);
+            String::from_utf8_lossy(&hidden).into_owned()
+        };
+        let whole = hide(text);
+        let parts = whole.split("...").map(|part| {
+            let parts: Vec<_> = part.split('…').map(hide).collect();
+            parts.join("…")
+        });
+        let parts: Vec<_> = parts.collect();
+        let cut: String = parts.join("...").chars().take(max).collect();
+        hide(&cut)
+    }
 }
 
 #[cfg(test)]

@@ -273,7 +273,7 @@ pub enum SendErrorKind {
 
 impl SendErrorKind {
     /// What went wrong, for clients: where the backends are is no concern of theirs.
-    pub(crate) fn told(self) -> &'static str {
+    pub fn told(self) -> &'static str {
         match self {
             Self::Resolve => "its address was not found, or may not be used",
             Self::Connect => "there is no connection",

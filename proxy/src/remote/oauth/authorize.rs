@@ -14,18 +14,17 @@ use rmcp::transport::auth::{
     InMemoryCredentialStore,
 };
 use tooldock_workers::remote::{OAuthSpec, RemoteServer};
-use tooldock_workers::secrets::Authorization;
+use tooldock_workers::secrets::{Authorization, Secret};
 
 use super::binding::Binding;
-use super::endpoints::{Endpoints, manager, one_line, told};
+use super::endpoints::{Endpoints, manager};
 use super::http_client::Http;
 use super::kept::Kept;
+use super::words::Reason;
 use crate::remote::RemoteClient;
 
 /// What the gateway calls itself where it registers.
 const CLIENT_NAME: &str = "ToolDock";
-/// The longest reason of a refusal, in characters.
-const REASON_MAX: usize = 300;
 
 /// An authorization that waits for somebody to agree.
 pub(crate) struct Asking {
@@ -64,7 +63,7 @@ impl Asking {
             mut manager,
             http,
             metadata,
-        } = manager(client, server, spec).await?;
+        } = manager(client, server, spec).await.map_err(logged)?;
         let store = InMemoryCredentialStore::new();
         manager.set_credential_store(store.clone());
         let (id, secret) = match &spec.client_id {
@@ -81,7 +80,7 @@ impl Asking {
                     format!(
                         "the gateway could not register by itself: {}. Register a client with the redirect address {redirect} and \
                          write oauth.client_id",
-                        told(&error, &http)
+                        http.reason(&error.to_string()).logged
                     )
                 })?;
                 (registered.client_id, registered.client_secret)
@@ -92,8 +91,11 @@ impl Asking {
             .with_scopes(spec.scopes.clone())
             .with_initial_scope_selection();
         request.client_secret.clone_from(&secret);
+        if let Some(secret) = &secret {
+            http.hide_client(&id, secret);
+        }
         let session = AuthorizationSession::new(manager, request).await;
-        let session = session.map_err(|(_, error)| told(&error, &http))?;
+        let session = session.map_err(|(_, error)| logged(http.reason(&error.to_string())))?;
         let url = Url::parse(&session.auth_url).map_err(|error| error.to_string())?;
         let state = query(&url, "state").ok_or("the address has no state")?;
         let resource = query(&url, "resource").ok_or("the address has no resource")?;
@@ -117,7 +119,8 @@ impl Asking {
     /// The authorization server that is asked: its issuer, or the endpoint that the configuration names in its place.
     pub(crate) fn issuer(&self) -> String {
         let issuer = self.bound.issuer.as_deref();
-        one_line(issuer.unwrap_or(&self.bound.token_endpoint))
+        self.http
+            .words(issuer.unwrap_or(&self.bound.token_endpoint))
     }
 
     /// Takes the address that the browser came back to.
@@ -133,11 +136,12 @@ impl Asking {
         }
         if let Some(error) = query(&url, "error") {
             let description = query(&url, "error_description").unwrap_or_default();
-            let reason = format!("{error} {description}").replace(char::is_control, " ");
-            return Answered::Refused(reason.trim().chars().take(REASON_MAX).collect());
+            let reason = self.http.words(format!("{error} {description}").trim());
+            return Answered::Refused(reason);
         }
         let exchanged = async {
             let callback = AuthorizationCallback::from_redirect_url(address)?;
+            self.http.hide([Secret::new(&*callback.code)]);
             let issuer = callback.issuer.as_deref();
             let exchanged = self.session.handle_callback_with_issuer(
                 &callback.code,
@@ -158,7 +162,7 @@ impl Asking {
                 Answered::Given(Authorization::new(kept.secret()))
             }
             Ok(None) => Answered::Refused("no token came".to_owned()),
-            Err(error) => Answered::Refused(told(&error, &self.http)),
+            Err(error) => Answered::Refused(logged(self.http.reason(&error.to_string()))),
         }
     }
 
@@ -179,8 +183,13 @@ impl Asking {
                  issuer: write oauth.issuer instead"
             ),
         };
-        Some(one_line(&reason))
+        Some(self.http.words(&reason))
     }
+}
+
+/// A reason as the operator reads it who authorizes the gateway.
+fn logged(reason: Reason) -> String {
+    reason.logged
 }
 
 fn query(url: &Url, wanted: &str) -> Option<String> {

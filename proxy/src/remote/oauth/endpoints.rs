@@ -8,10 +8,8 @@ use tooldock_workers::remote::{OAuthSpec, RemoteServer};
 
 use super::http_client::Http;
 use super::issuer;
+use super::words::Reason;
 use crate::remote::RemoteClient;
-
-/// The longest reason that is passed on, in characters.
-const REASON_MAX: usize = 300;
 
 /// What asks an authorization server.
 pub(super) struct Endpoints {
@@ -25,12 +23,12 @@ pub(super) struct Endpoints {
 ///
 /// # Errors
 ///
-/// Why it cannot be asked, in words of the authorization server. The caller takes secrets out.
+/// Why it cannot be asked, in words of the authorization server.
 pub(super) async fn manager(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
     spec: &OAuthSpec,
-) -> Result<Endpoints, String> {
+) -> Result<Endpoints, Reason> {
     let http = Arc::new(Http::new(client, server));
     let mut manager = at_resource(&http, spec).await?;
     let metadata = match configured(&http, spec).await? {
@@ -38,7 +36,7 @@ pub(super) async fn manager(
         None => {
             let named = match named(&manager).await {
                 Ok(named) => named,
-                Err(error) => return Err(told(&error, &http)),
+                Err(error) => return Err(http.reason(&error.to_string())),
             };
             let named = named.first().ok_or(
                 "no authorization server was discovered: write oauth.token_url or oauth.issuer",
@@ -58,7 +56,7 @@ pub(super) async fn manager(
 pub(super) async fn configured(
     http: &Http,
     spec: &OAuthSpec,
-) -> Result<Option<AuthorizationMetadata>, String> {
+) -> Result<Option<AuthorizationMetadata>, Reason> {
     match (&spec.token_url, &spec.issuer) {
         (Some(token_url), _) => Ok(Some(written(spec, token_url))),
         (None, Some(issuer)) => issuer::metadata(http, issuer).await.map(Some),
@@ -84,7 +82,7 @@ pub(super) async fn issuers_of(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
     spec: &OAuthSpec,
-) -> Result<Vec<String>, String> {
+) -> Result<Vec<String>, Reason> {
     let http = Arc::new(Http::new(client, server));
     let manager = at_resource(&http, spec).await?;
     match named(&manager).await {
@@ -93,7 +91,7 @@ pub(super) async fn issuers_of(
         Err(AuthError::DiscoveryRequestFailed { url, .. }) if !is_at(&url, &spec.resource) => {
             Ok(issuer::of_address(&url))
         }
-        Err(error) => Err(told(&error, &http)),
+        Err(error) => Err(http.reason(&error.to_string())),
     }
 }
 
@@ -103,10 +101,10 @@ fn is_at(url: &Url, resource: &str) -> bool {
 }
 
 /// The manager whose address is that of the resource: what tokens are for.
-async fn at_resource(http: &Arc<Http>, spec: &OAuthSpec) -> Result<AuthorizationManager, String> {
+async fn at_resource(http: &Arc<Http>, spec: &OAuthSpec) -> Result<AuthorizationManager, Reason> {
     let own = Arc::clone(http);
     let manager = AuthorizationManager::new_with_oauth_http_client(&*spec.resource, own).await;
-    manager.map_err(|error| told(&error, http))
+    manager.map_err(|error| http.reason(&error.to_string()))
 }
 
 async fn named(manager: &AuthorizationManager) -> Result<Vec<String>, AuthError> {
@@ -131,22 +129,8 @@ async fn named(manager: &AuthorizationManager) -> Result<Vec<String>, AuthError>
 }
 
 impl Endpoints {
-    /// What is told of an error.
-    pub(super) fn told(&self, error: &AuthError) -> String {
-        told(error, &self.http)
+    /// The reason that an error gives.
+    pub(super) fn reason(&self, error: &AuthError) -> Reason {
+        self.http.reason(&error.to_string())
     }
-}
-
-/// An error of the authorization server as one line of bounded length, with the reason why the last request failed.
-pub(super) fn told(error: &AuthError, http: &Http) -> String {
-    let failed = http
-        .failed()
-        .map_or_else(String::new, |reason| format!(" ({reason})"));
-    one_line(&format!("{error}{failed}"))
-}
-
-/// A text of others as one line of bounded length.
-pub(super) fn one_line(text: &str) -> String {
-    let text = text.replace(char::is_control, " ");
-    text.chars().take(REASON_MAX).collect()
 }

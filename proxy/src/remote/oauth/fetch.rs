@@ -5,22 +5,26 @@ use std::sync::Arc;
 use oauth2::TokenResponse as _;
 use rmcp::transport::auth::ClientCredentialsConfig;
 use tooldock_workers::remote::{OAuthSpec, RemoteServer};
+use tooldock_workers::secrets::Secret;
 
 use super::Token;
 use super::endpoints::manager;
+use super::words::Reason;
 use crate::remote::RemoteClient;
 
-/// Asks the authorization server of a server for a token.
+/// Asks the authorization server of a server for a token. `before` are tokens that it gave earlier.
 ///
 /// # Errors
 ///
-/// Why there is none, in words of the authorization server. The caller takes secrets out.
+/// Why there is none, in words of the authorization server.
 pub(super) async fn token(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
     spec: &OAuthSpec,
-) -> Result<Token, String> {
+    before: Vec<Secret>,
+) -> Result<Token, Reason> {
     let mut asked = manager(client, server, spec).await?;
+    asked.http.hide(before);
     let secret = spec.client_secret.as_ref();
     let config = ClientCredentialsConfig::ClientSecret {
         client_id: spec.client_id.clone().unwrap_or_default(),
@@ -29,9 +33,9 @@ pub(super) async fn token(
         resource: Some(spec.resource.clone()),
     };
     let configured = asked.manager.configure_client_credentials(&config);
-    configured.map_err(|error| asked.told(&error))?;
+    configured.map_err(|error| asked.reason(&error))?;
     let response = asked.manager.exchange_client_credentials(&config).await;
-    let response = response.map_err(|error| asked.told(&error))?;
+    let response = response.map_err(|error| asked.reason(&error))?;
     let token = Token::new(response.access_token().secret(), response.expires_in());
-    token.ok_or_else(|| super::UNSENDABLE.to_owned())
+    token.ok_or_else(|| super::UNSENDABLE.into())
 }

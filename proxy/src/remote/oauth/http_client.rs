@@ -14,13 +14,15 @@ use oauth2::{AsyncHttpClient, HttpRequest, HttpResponse};
 use rmcp::transport::auth::{
     OAuthHttpClient, OAuthHttpClientError, OAuthHttpClientFuture, OAuthHttpRequest,
 };
-use tooldock_upstream::http_client::{BackendRequest, HttpClient as _};
+use tooldock_upstream::http_client::{BackendRequest, BodyError, HttpClient as _, SendError};
 use tooldock_workers::address::is_public;
 use tooldock_workers::remote::{
     Backend, BackendSpec, HeaderRules, Host, RemoteServer, RemoteSpec, TlsSpec,
 };
+use tooldock_workers::secrets::Secret;
 
 use super::token_endpoint;
+use super::words::{Reason, one_line};
 use crate::remote::{RemoteClient, lock};
 
 /// The longest answer of an authorization server, in bytes.
@@ -33,22 +35,111 @@ const UNSHOWABLE: &str = "the client's secret cannot be shown in a header";
 pub(super) struct Http {
     client: Weak<RemoteClient>,
     server: Arc<RemoteServer>,
+    /// Values that no text may show, beside the secrets of the server.
+    hidden: Mutex<Vec<Secret>>,
     /// Why the last request failed: the libraries above do not pass that on.
-    failed: Mutex<Option<String>>,
+    failed: Mutex<Option<NoAnswer>>,
+}
+
+/// Why a request has no answer that can be used.
+#[derive(Debug, Clone)]
+struct NoAnswer {
+    /// For the log.
+    why: String,
+    /// For clients, where the reason names an address that is no concern of theirs.
+    told: Option<String>,
+}
+
+impl From<String> for NoAnswer {
+    fn from(why: String) -> Self {
+        Self { why, told: None }
+    }
+}
+
+impl From<&str> for NoAnswer {
+    fn from(why: &str) -> Self {
+        why.to_owned().into()
+    }
+}
+
+impl From<SendError> for NoAnswer {
+    fn from(error: SendError) -> Self {
+        let told = match error.unsent {
+            true => "the authorization server cannot be reached",
+            false => "the authorization server did not answer",
+        };
+        Self {
+            why: error.message,
+            told: Some(format!("{told}: {}", error.kind.told())),
+        }
+    }
 }
 
 impl Http {
     pub(super) fn new(client: &Arc<RemoteClient>, server: &Arc<RemoteServer>) -> Self {
-        Self {
+        let http = Self {
             client: Arc::downgrade(client),
             server: Arc::clone(server),
+            hidden: Mutex::default(),
             failed: Mutex::default(),
+        };
+        if let Some(spec) = &server.spec.oauth
+            && let Some(secret) = &spec.client_secret
+        {
+            let id = spec.client_id.as_deref().unwrap_or_default();
+            http.hide_client(id, secret.expose());
+        }
+        http
+    }
+
+    /// No text shows these values from now on, nor as forms have them.
+    pub(super) fn hide(&self, values: impl IntoIterator<Item = Secret>) {
+        let mut hidden = lock(&self.hidden);
+        for value in values {
+            let in_form = token_endpoint::encoded(value.expose());
+            if in_form != value.expose() {
+                hidden.push(Secret::new(in_form));
+            }
+            hidden.push(value);
         }
     }
 
-    /// Why the last request failed, if it did.
-    pub(super) fn failed(&self) -> Option<String> {
-        lock(&self.failed).clone()
+    /// No text shows the secret of a client from now on, in either form of showing it.
+    pub(super) fn hide_client(&self, id: &str, secret: &str) {
+        let basic = token_endpoint::basic(id, secret);
+        self.hide([Secret::new(secret), Secret::new(basic)]);
+    }
+
+    /// A text of others as one line of bounded length, without secrets.
+    pub(super) fn words(&self, text: &str) -> String {
+        let hidden = lock(&self.hidden).clone();
+        one_line(&self.server, &hidden, text)
+    }
+
+    /// The reason that an error gives, with the reason why the last request failed.
+    pub(super) fn reason(&self, error: &str) -> Reason {
+        let failed = lock(&self.failed).clone();
+        let Some(NoAnswer { why, told }) = failed else {
+            return self.words(error).into();
+        };
+        let logged = match error.contains(&why) {
+            true => self.words(error),
+            false => self.words(&format!("{error} ({why})")),
+        };
+        match told {
+            Some(told) => Reason { logged, told },
+            None => logged.into(),
+        }
+    }
+
+    /// The answer of a token endpoint as the library reads it.
+    fn normalized(&self, answer: Response<Vec<u8>>) -> Result<Response<Vec<u8>>, NoAnswer> {
+        let words = |text: &str, own: &[Secret]| {
+            let mut hidden = lock(&self.hidden).clone();
+            hidden.extend_from_slice(own);
+            one_line(&self.server, &hidden, text)
+        };
+        Ok(token_endpoint::normalized(answer, &words)?)
     }
 
     /// An authorization server, to be connected to by the rules (addresses, TLS, time limits) of the remote server that the
@@ -84,7 +175,7 @@ impl Http {
     }
 
     /// Refuses an address that the operator has not written, if it is none to be asked by itself.
-    fn check(&self, backend: &Backend) -> Result<(), String> {
+    fn check(&self, backend: &Backend) -> Result<(), NoAnswer> {
         let spec = &self.server.spec;
         let oauth = spec.oauth.iter();
         let urls = oauth.flat_map(|it| {
@@ -100,25 +191,25 @@ impl Http {
             return Ok(());
         }
         let id = backend.id();
+        let refused = |what: &str| NoAnswer {
+            why: format!("{id} {what}"),
+            told: Some(format!("the address of the authorization server {what}")),
+        };
         match &backend.host {
-            Host::Unix(_) => Err("an authorization server is not at a Unix socket".to_owned()),
-            Host::Address(address, _) if !is_public(*address) => Err(format!(
-                "{id} is discovered and not public; allow_private would allow it"
+            Host::Unix(_) => Err("an authorization server is not at a Unix socket".into()),
+            Host::Address(address, _) if !is_public(*address) => Err(refused(
+                "is discovered and not public; allow_private would allow it",
             )),
-            _ if !backend.tls => Err(format!("{id} is discovered and not encrypted")),
+            _ if !backend.tls => Err(refused("is discovered and not encrypted")),
             _ => Ok(()),
         }
     }
 
-    /// Sends a request for a token, and repeats it once with the secret in the other form if the endpoint refuses the
-    /// client.
-    async fn token(
-        &self,
-        request: Request<Vec<u8>>,
-    ) -> Result<Response<Vec<u8>>, OAuthHttpClientError> {
+    /// Sends a request for a token, and once more in the other form where the endpoint does not take the client.
+    async fn token(&self, request: Request<Vec<u8>>) -> Result<Response<Vec<u8>>, NoAnswer> {
         let Some(client) = token_endpoint::TokenClient::of(&request) else {
             let answer = self.sent(request).await?;
-            return Ok(token_endpoint::normalized(answer)?);
+            return self.normalized(answer);
         };
         let own = self
             .client
@@ -138,7 +229,7 @@ impl Http {
         };
         let answer = self.sent(shown(form)?).await?;
         if forced.is_some() || !token_endpoint::refuses_client(&answer) {
-            return Ok(token_endpoint::normalized(answer)?);
+            return self.normalized(answer);
         }
         let other = token_endpoint::other(form);
         let again = self.sent(shown(other)?).await;
@@ -146,10 +237,10 @@ impl Http {
             Ok(again) if !token_endpoint::refuses_client(&again) => {
                 own.client_auths()
                     .note(&self.server.name, &client.id, other);
-                Ok(token_endpoint::normalized(again)?)
+                self.normalized(again)
             }
-            // The answer to the first form is the more useful one for the error.
-            _ => Ok(token_endpoint::normalized(answer)?),
+            // The answer to the first form says more.
+            _ => self.normalized(answer),
         }
     }
 
@@ -166,14 +257,11 @@ impl Http {
             true => self.token(request).await,
             false => self.sent(request).await,
         };
-        *lock(&self.failed) = sent.as_ref().err().map(ToString::to_string);
-        sent
+        *lock(&self.failed) = sent.as_ref().err().cloned();
+        sent.map_err(|it| it.why.into())
     }
 
-    async fn sent(
-        &self,
-        request: Request<Vec<u8>>,
-    ) -> Result<Response<Vec<u8>>, OAuthHttpClientError> {
+    async fn sent(&self, request: Request<Vec<u8>>) -> Result<Response<Vec<u8>>, NoAnswer> {
         let (parts, body) = request.into_parts();
         let backend = Backend::parse(&parts.uri.to_string())?;
         self.check(&backend)?;
@@ -195,7 +283,8 @@ impl Http {
             })
             .await?;
         let mut read = Vec::new();
-        while let Some(piece) = response.body.chunk().await? {
+        let broken = |error: BodyError| format!("the authorization server's answer: {error}");
+        while let Some(piece) = response.body.chunk().await.map_err(broken)? {
             if piece.len() > ANSWER_MAX - read.len() {
                 return Err(format!("its answer is longer than {ANSWER_MAX} bytes").into());
             }

@@ -5,8 +5,8 @@ use http::{Method, Request, StatusCode};
 use oauth2::url::Url;
 use rmcp::transport::auth::AuthorizationMetadata;
 
-use super::endpoints::one_line;
 use super::http_client::Http;
+use super::words::Reason;
 
 /// The two names that metadata have below `/.well-known/`.
 const OAUTH: &str = "/.well-known/oauth-authorization-server";
@@ -16,20 +16,21 @@ const OPENID: &str = "/.well-known/openid-configuration";
 ///
 /// # Errors
 ///
-/// Why there are none, as one line. The caller takes secrets out.
-pub(super) async fn metadata(http: &Http, issuer: &str) -> Result<AuthorizationMetadata, String> {
-    for address in addresses(issuer)? {
+/// Why there are none, as one line.
+pub(super) async fn metadata(http: &Http, issuer: &str) -> Result<AuthorizationMetadata, Reason> {
+    let reason = |text: &str| http.reason(text);
+    for address in addresses(issuer).map_err(|text| reason(&text))? {
         let request = Request::builder()
             .method(Method::GET)
             .uri(address.as_str())
             .header("accept", "application/json")
             .body(Vec::new())
-            .map_err(|error| one_line(&error.to_string()))?;
+            .map_err(|error| reason(&error.to_string()))?;
         let answer = http.send(request).await;
-        let answer = answer.map_err(|error| one_line(&error.to_string()))?;
+        let answer = answer.map_err(|error| reason(&error.to_string()))?;
         if answer.status().is_server_error() {
             let text = format!("{} answered {}", address.path(), answer.status());
-            return Err(one_line(&text));
+            return Err(reason(&text));
         }
         if answer.status() != StatusCode::OK {
             continue;
@@ -45,9 +46,9 @@ pub(super) async fn metadata(http: &Http, issuer: &str) -> Result<AuthorizationM
             "the metadata of the authorization server {issuer} name another issuer, {}",
             named.unwrap_or("none")
         );
-        return Err(one_line(&text));
+        return Err(reason(&text));
     }
-    Err(one_line(&format!(
+    Err(reason(&format!(
         "the authorization server {issuer} has no metadata: write oauth.token_url, or correct oauth.issuer"
     )))
 }
@@ -83,7 +84,7 @@ pub(super) fn of_address(address: &Url) -> Vec<String> {
 
 /// The addresses of an issuer's metadata, in the order in which they are asked.
 fn addresses(issuer: &str) -> Result<Vec<Url>, String> {
-    let wrong = || one_line(&format!("{issuer} is no URL of an authorization server"));
+    let wrong = || format!("{issuer} is no URL of an authorization server");
     let url = Url::parse(issuer).map_err(|_| wrong())?;
     let is_plain = url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
     if !["https", "http"].contains(&url.scheme()) || !url.has_host() || !is_plain {

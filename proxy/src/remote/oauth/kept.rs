@@ -25,6 +25,7 @@ use super::endpoints::{configured, issuers_of};
 use super::http_client::Http;
 use super::issuer;
 use super::renewal::{Failed, renew};
+use super::words::{Reason, one_line};
 use super::{End, NoToken, Token};
 use crate::remote::RemoteClient;
 
@@ -50,6 +51,15 @@ impl Kept {
         Secret::new(serde_json::to_string(self).expect("texts and numbers are JSON"))
     }
 
+    /// The values that no text may show.
+    pub(super) fn hidden(&self) -> Vec<Secret> {
+        let response = self.credentials.token_response.as_ref();
+        let access = response.map(|it| it.access_token().secret());
+        let refresh = response.and_then(|it| Some(it.refresh_token()?.secret()));
+        let values = [access, refresh, self.client_secret.as_ref()];
+        values.into_iter().flatten().map(Secret::new).collect()
+    }
+
     /// Its access token, with what is left of its lifetime. `None`: there is none, or it can be sent to nobody.
     fn token(&self) -> Option<Token> {
         let response = self.credentials.token_response.as_ref()?;
@@ -73,7 +83,7 @@ pub(super) struct Place<'a> {
 ///
 /// # Errors
 ///
-/// Why there is none. The caller takes secrets out.
+/// Why there is none.
 pub(super) async fn token(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -83,10 +93,11 @@ pub(super) async fn token(
 ) -> Result<Token, NoToken> {
     let lost = || not_authorized(place.authorizer.clone()).message;
     let given = place.store.get(place.authorizer);
-    let given = given.ok_or_else(|| NoToken::Now(lost()))?;
+    let given = given.ok_or_else(|| NoToken::Now(lost().into()))?;
     let kept: Kept = serde_json::from_str(given.tokens.expose())
-        .map_err(|_| NoToken::Now("what was kept of the authorization is damaged".to_owned()))?;
-    let ended = |end, reason: String| NoToken::Ended(end, format!("{reason}: {}", lost()));
+        .map_err(|_| NoToken::Now("what was kept of the authorization is damaged".into()))?;
+    let ended =
+        |end, reason: Reason| NoToken::Ended(end, reason.followed_by(&format!(": {}", lost())));
     let (given, kept, bound) = match kept.bound.clone() {
         Some(bound) => (given, kept, bound),
         None => match adopt(client, server, spec, &kept).await? {
@@ -102,36 +113,34 @@ pub(super) async fn token(
                 put(&place, given, Some(now.clone())).await;
                 (now, kept, bound)
             }
-            Err(reason) => return Err(ended(End::Unbound, reason)),
+            Err(reason) => return Err(ended(End::Unbound, reason.into())),
         },
     };
     if let Some(why) = bound.differs(server, spec, &kept.client_id) {
         let reason = format!("the authorization was given for {why}, and its tokens are not sent");
-        return Err(ended(End::Configuration, reason));
+        return Err(ended(End::Configuration, reason.into()));
     }
     let token = kept.token();
     let usable = token.filter(|it| it.is_valid() && refused != Some(&it.authorization));
     if let Some(token) = usable.as_ref().filter(|it| !it.is_old()) {
         return Ok(token.clone());
     }
-    if let Some(other) = elsewhere(client, server, spec, &bound).await {
+    if let Some(other) = elsewhere(client, server, spec, &bound, &kept).await {
         put(&place, given, None).await;
         let own = bound.issuer.as_deref().unwrap_or_default();
         let reason = format!(
             "the server names the authorization server {other}, and the gateway was authorized at {own}: none of its tokens \
              goes elsewhere, and the authorization is over"
         );
-        return Err(ended(End::Issuer, reason));
+        return Err(ended(End::Issuer, reason.into()));
     }
     let renewing: BoxFuture<'_, _> = Box::pin(renew(client, server, spec, &bound, &kept));
     let renewed = match renewing.await {
         Ok(renewed) => renewed,
         Err(Failed::Over(reason)) => {
             put(&place, given, None).await;
-            return Err(ended(
-                End::Refused,
-                format!("the authorization is over ({reason})"),
-            ));
+            let reason = reason.map(|it| format!("the authorization is over ({it})"));
+            return Err(ended(End::Refused, reason));
         }
         // Its time is not over yet.
         Err(Failed::Now(reason)) => return usable.ok_or(NoToken::Now(reason)),
@@ -142,7 +151,7 @@ pub(super) async fn token(
         tokens: renewed.secret(),
     };
     put(&place, given, Some(now)).await;
-    token.ok_or_else(|| NoToken::Now(super::UNSENDABLE.to_owned()))
+    token.ok_or_else(|| NoToken::Now(super::UNSENDABLE.into()))
 }
 
 /// Binds an authorization of a version that did not bind them, where the configuration names the authorization server. Such
@@ -156,6 +165,7 @@ async fn adopt(
     kept: &Kept,
 ) -> Result<Result<Binding, String>, NoToken> {
     let http = Http::new(client, server);
+    http.hide(kept.hidden());
     let metadata = configured(&http, spec).await.map_err(NoToken::Now)?;
     let Some(metadata) = metadata else {
         let reason = "the authorization is of a version that did not keep at which authorization server it was given. Name that \
@@ -184,6 +194,7 @@ async fn elsewhere(
     server: &Arc<RemoteServer>,
     spec: &OAuthSpec,
     bound: &Binding,
+    kept: &Kept,
 ) -> Option<String> {
     if spec.issuer.is_some() || spec.token_url.is_some() {
         return None;
@@ -195,13 +206,14 @@ async fn elsewhere(
     let named = match named {
         Ok(Ok(named)) => named,
         Ok(Err(reason)) => {
-            let reason = server.without_secrets(&reason);
+            let reason = one_line(server, &kept.hidden(), &reason.logged);
             tracing::debug!(namespace = %server.name, "the server does not say who authorizes the gateway: {reason}");
             return None;
         }
         Err(_) => return None,
     };
-    bound.another(&named).map(super::endpoints::one_line)
+    let other = bound.another(&named)?;
+    Some(one_line(server, &kept.hidden(), other))
 }
 
 /// Keeps renewed tokens, or takes away what counts no more.

@@ -16,9 +16,9 @@ use rmcp::transport::auth::{OAuthTokenResponse, StoredCredentials};
 use tooldock_workers::remote::{ClientAuth, OAuthSpec, RemoteServer};
 
 use super::binding::{Binding, Registration};
-use super::endpoints::one_line;
 use super::http_client::Http;
 use super::kept::Kept;
+use super::words::Reason;
 use crate::remote::RemoteClient;
 
 type Client = oauth2::Client<
@@ -32,16 +32,16 @@ type Client = oauth2::Client<
 /// Why a token was not renewed.
 pub(super) enum Failed {
     /// Not this time.
-    Now(String),
+    Now(Reason),
     /// Never again.
-    Over(String),
+    Over(Reason),
 }
 
 /// Renews the tokens of an authorization where it was given.
 ///
 /// # Errors
 ///
-/// Why they are not renewed, as one line. The caller takes secrets out.
+/// Why they are not renewed, as one line.
 pub(super) async fn renew(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -51,14 +51,19 @@ pub(super) async fn renew(
 ) -> Result<Kept, Failed> {
     let before = kept.credentials.token_response.as_ref();
     let refresh = before.and_then(|it| it.refresh_token());
-    let refresh = refresh.ok_or_else(|| Failed::Over("it has no refresh token".to_owned()))?;
+    let refresh = refresh.ok_or_else(|| Failed::Over("it has no refresh token".into()))?;
     // The operator's client has the secret that the configuration says now; one that registered has its own.
     let secret = match bound.registration {
         Registration::Configured => spec.client_secret.as_ref().map(|it| it.expose().to_owned()),
         Registration::Dynamic => kept.client_secret.clone(),
     };
+    let http = Http::new(client, server);
+    http.hide(kept.hidden());
+    if let Some(secret) = &secret {
+        http.hide_client(&kept.client_id, secret);
+    }
     let endpoint = TokenUrl::new(bound.token_endpoint.clone());
-    let endpoint = endpoint.map_err(|error| Failed::Now(one_line(&error.to_string())))?;
+    let endpoint = endpoint.map_err(|error| Failed::Now(http.reason(&error.to_string())))?;
     let mut asking = Client::new(ClientId::new(kept.client_id.clone())).set_token_uri(endpoint);
     if let Some(secret) = &secret {
         asking = asking.set_client_secret(ClientSecret::new(secret.clone()));
@@ -66,7 +71,6 @@ pub(super) async fn renew(
     if bound.client_auth == ClientAuth::Post {
         asking = asking.set_auth_type(AuthType::RequestBody);
     }
-    let http = Http::new(client, server);
     let scopes = kept.credentials.granted_scopes.iter().cloned();
     let renewed = asking
         .exchange_refresh_token(refresh)
@@ -88,13 +92,9 @@ fn failed(error: &RequestTokenError<io::Error, BasicErrorResponse>, http: &Http)
         RequestTokenError::ServerResponse(response)
             if *response.error() == BasicErrorResponseType::InvalidGrant =>
         {
-            Failed::Over(one_line(&error.to_string()))
+            Failed::Over(http.reason(&error.to_string()))
         }
-        _ => {
-            let reason = http.failed();
-            let reason = reason.map_or_else(String::new, |it| format!(" ({it})"));
-            Failed::Now(one_line(&format!("{error}{reason}")))
-        }
+        _ => Failed::Now(http.reason(&error.to_string())),
     }
 }
 

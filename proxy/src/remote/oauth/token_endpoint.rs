@@ -14,6 +14,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use oauth2::url::form_urlencoded;
 use serde_json::{Map, Value};
 use tooldock_workers::remote::ClientAuth;
+use tooldock_workers::secrets::Secret;
 
 /// The media type of forms.
 const FORM: &str = "application/x-www-form-urlencoded";
@@ -76,9 +77,7 @@ impl TokenClient {
         let mut authorization = None;
         match form {
             ClientAuth::Basic => {
-                // RFC 6749 §2.3.1: id and secret are encoded as in a form.
-                let basic = format!("{}:{}", encoded(&self.id), encoded(&self.secret));
-                let basic = format!("Basic {}", BASE64_STANDARD.encode(basic));
+                let basic = format!("Basic {}", basic(&self.id, &self.secret));
                 let mut value = HeaderValue::from_str(&basic).ok()?;
                 value.set_sensitive(true);
                 authorization = Some(value);
@@ -100,7 +99,13 @@ impl TokenClient {
     }
 }
 
-fn encoded(text: &str) -> String {
+/// A client and its secret as the header has them. RFC 6749 §2.3.1: each is encoded as in a form.
+pub(super) fn basic(id: &str, secret: &str) -> String {
+    BASE64_STANDARD.encode(format!("{}:{}", encoded(id), encoded(secret)))
+}
+
+/// A text as forms have it.
+pub(super) fn encoded(text: &str) -> String {
     form_urlencoded::byte_serialize(text.as_bytes()).collect()
 }
 
@@ -150,12 +155,18 @@ fn members(answer: &Response<Vec<u8>>) -> Option<Map<String, Value>> {
         .then_some(members)
 }
 
-/// The answer of a token endpoint in the form of RFC 6749: a token with status 200, or an error with another status.
+/// Makes words of a token endpoint fit to be passed on: without secrets, those of the answer itself among them, and cut.
+pub(super) type Words<'a> = dyn Fn(&str, &[Secret]) -> String + Sync + 'a;
+
+/// The answer of a token endpoint as RFC 6749 has it: a token with status 200, or an error with another one.
 ///
 /// # Errors
 ///
-/// The answer is neither a token nor an error. The text describes it without its body.
-pub(super) fn normalized(answer: Response<Vec<u8>>) -> Result<Response<Vec<u8>>, String> {
+/// It is neither. The error describes it without its body.
+pub(super) fn normalized(
+    answer: Response<Vec<u8>>,
+    words: &Words<'_>,
+) -> Result<Response<Vec<u8>>, String> {
     let status = answer.status();
     let what = || {
         let media = match media(answer.headers()) {
@@ -181,7 +192,7 @@ pub(super) fn normalized(answer: Response<Vec<u8>>) -> Result<Response<Vec<u8>>,
             (StatusCode::OK, members)
         }
         false => {
-            let Some(error) = error(&members) else {
+            let Some(error) = error(&members, words) else {
                 return Err(match status.is_success() {
                     true => format!("{} without an access_token", what()),
                     false => format!("{}, which is no token", what()),
@@ -258,11 +269,17 @@ fn until_expiry(bearer: &str) -> Option<u64> {
         .filter(|it| *it > 0)
 }
 
+/// The members of an answer whose values are secrets.
+const SECRETS: [&str; 4] = ["access_token", "refresh_token", "id_token", "client_secret"];
+
 /// The error of an answer without a token.
-fn error(members: &Map<String, Value>) -> Option<Map<String, Value>> {
+fn error(members: &Map<String, Value>, words: &Words<'_>) -> Option<Map<String, Value>> {
+    let secrets = SECRETS.iter().filter_map(|key| members.get(*key)?.as_str());
+    let secrets: Vec<_> = secrets.map(Secret::new).collect();
     let text = |value: Option<&Value>| {
         let text = value.and_then(Value::as_str);
-        text.filter(|it| !it.is_empty()).map(str::to_owned)
+        text.filter(|it| !it.is_empty())
+            .map(|it| words(it, &secrets))
     };
     let (error, mut description) = match members.get("error") {
         Some(Value::Object(inner)) => {
@@ -300,7 +317,8 @@ mod tests {
     }
 
     fn read(status: u16, media: &str, body: &str) -> Result<(u16, Value), String> {
-        let normalized = normalized(answer(status, media, body))?;
+        let words = |text: &str, _: &[Secret]| text.to_owned();
+        let normalized = normalized(answer(status, media, body), &words)?;
         let body = serde_json::from_slice(normalized.body()).expect("JSON");
         Ok((normalized.status().as_u16(), body))
     }

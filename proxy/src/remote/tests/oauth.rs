@@ -159,7 +159,11 @@ async fn the_rules_on_private_addresses_hold_for_the_token_endpoint() {
     let (server, client) = wants(&backend, &by_name, "");
     let pool = client.backends(&server);
     let error = send(&pool.pick(&[], 0).expect("a backend")).await;
-    assert!(error.expect_err("private").message.contains("token"));
+    let error = error.expect_err("private").message;
+    assert!(error.contains("token"), "{error}");
+    for address in ["localhost", "127.0.0.1", "::1", &port.to_string()] {
+        assert!(!error.contains(address), "{error}");
+    }
     assert!(endpoint.requests().is_empty());
     let (server, client) = wants(&backend, &by_name, "allow_private: true,");
     let pool = client.backends(&server);
@@ -248,6 +252,9 @@ async fn a_discovered_address_that_is_private_or_not_encrypted_gets_no_secret() 
         let error = send(&pool.pick(&[], 0).expect("a backend")).await;
         let error = error.expect_err("refused").message;
         assert!(error.contains("is discovered and not"), "{error}");
+        for address in ["127.0.0.1", "tokens.example"] {
+            assert!(!error.contains(address), "{error}");
+        }
     }
     assert!(endpoint.requests().is_empty());
     assert!(backend.requests().is_empty());
@@ -264,6 +271,9 @@ fn a_token_shows_nowhere_in_debug() {
     );
 }
 
+/// The secret of a client that registered by itself.
+const REGISTERED: &str = "canary-registered-0123456789";
+
 /// What somebody gave for the namespace of [`server`], in a store of its own.
 struct GivenHouse {
     _folder: tempfile::TempDir,
@@ -274,6 +284,14 @@ struct GivenHouse {
 impl GivenHouse {
     /// With an access token `t0` that was received so many seconds ago and lives for so many.
     fn new(age: u64, lifetime: u64) -> Self {
+        let response = serde_json::json!({
+            "access_token": "t0", "refresh_token": "r0", "token_type": "bearer", "expires_in": lifetime,
+        });
+        Self::with(age, &response)
+    }
+
+    /// With the tokens of that answer, which was received so many seconds ago.
+    fn with(age: u64, response: &serde_json::Value) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let secrets = Arc::new(SecretStore::new(folder.path(), Protection::Insecure));
         let store = Arc::new(AuthorizationStore::new(secrets, Arc::default()));
@@ -285,9 +303,9 @@ impl GivenHouse {
             .elapsed()
             .expect("after 1970")
             .as_secs();
-        let tokens = serde_json::json!({"client_id": "gw", "credentials": {
+        let tokens = serde_json::json!({"client_id": "gw", "client_secret": REGISTERED, "credentials": {
             "client_id": "gw", "granted_scopes": ["read"], "token_received_at": now - age,
-            "token_response": {"access_token": "t0", "refresh_token": "r0", "token_type": "bearer", "expires_in": lifetime},
+            "token_response": response,
         }});
         let given = Authorization::new(Secret::new(tokens.to_string()));
         store.set(authorizer.clone(), given).expect("kept");
@@ -490,6 +508,60 @@ async fn what_is_no_token_is_told_as_the_authorization_servers_answer() {
         assert!(error.message.contains(words), "{error}");
         assert!(!error.message.contains("hunter2"), "{error}");
         assert!(backend.requests().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn words_of_a_token_endpoint_are_told_without_tokens_secrets_and_private_addresses() {
+    let (access, refresh) = ("canary-access-0123456789", "canary-refresh/0123456789");
+    let tokens = serde_json::json!({
+        "access_token": access, "refresh_token": refresh, "token_type": "bearer", "expires_in": 10,
+    });
+    let x = "x".repeat(205);
+    for words in [
+        format!("no new token for {refresh} of {REGISTERED}, {access}"),
+        "no new token for canary-refresh%2F0123456789".to_owned(),
+        format!("no new token at {x} {refresh}"),
+        format!("no new token at {x}xxxxxxxxxxxxxx{access}"),
+        "no new token for canary-refre... (cut)".to_owned(),
+        "no new token for canary-acc".to_owned(),
+        "no new token: dial tcp 10.1.2.3:5432 (http://canary:8080/x, canary.internal)".to_owned(),
+    ] {
+        for name in ["error_description", "message"] {
+            let backend = Scripted::start(&[Answer::Say(OK)]).await;
+            let body = serde_json::json!({"error": "temporarily_unavailable", name: words});
+            let head = "400 No\r\ncontent-type: application/json";
+            let endpoint = Scripted::start(&[says(head, &body.to_string())]).await;
+            let house = GivenHouse::with(100, &tokens);
+            let (server, client) = house.wants(&backend, &endpoint.url());
+            let pool = client.backends(&server);
+            let error = send(&pool.pick(&[], 0).expect("a backend")).await;
+            let error = error.expect_err(&words).message;
+            for part in ["temporarily_unavailable", "no new token"] {
+                assert!(error.contains(part), "{error}");
+            }
+            for part in ["cana", "10.1.2.3"] {
+                assert!(!error.contains(part), "{words}: {error}");
+            }
+            assert!(backend.requests().is_empty() && house.kept().is_some());
+        }
+    }
+    // The configured secret as it was shown, and tokens that come beside an error.
+    for body in [
+        r#"{"error":"invalid_scope","error_description":"no Basic Z2F0ZXdheTpodW50ZXIy"}"#,
+        r#"{"error":"invalid_scope","error_description":"no cana-new-token","refresh_token":"cana-new-token"}"#,
+    ] {
+        let backend = Scripted::start(&[Answer::Say(OK)]).await;
+        let head = "200 OK\r\ncontent-type: application/json";
+        let endpoint = Scripted::start(&[says(head, body)]).await;
+        let (server, client) = wants(&backend, &endpoint.url(), "");
+        let pool = client.backends(&server);
+        let error = send(&pool.pick(&[], 0).expect("a backend")).await;
+        let error = error.expect_err(body).message;
+        assert!(error.contains("invalid_scope: no "), "{error}");
+        for part in ["Z2F0", "cana"] {
+            assert!(!error.contains(part), "{error}");
+        }
     }
 }
 
