@@ -49,6 +49,8 @@ mod words;
 const PAUSE: Duration = Duration::from_secs(1);
 /// The lifetime of a token whose server does not say.
 const UNSAID: Duration = Duration::from_secs(300);
+/// The longest lifetime that counts: ten years. Endpoints write any number, and clocks end somewhere.
+const LIFETIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Of a token that cannot be sent.
 const UNSENDABLE: &str = "the token has a character that no header can hold";
@@ -187,11 +189,14 @@ impl Token {
     fn aged(bearer: &str, lifetime: Duration, age: Duration) -> Option<Self> {
         let mut authorization = HeaderValue::from_str(&format!("Bearer {bearer}")).ok()?;
         authorization.set_sensitive(true);
+        let lifetime = lifetime.min(LIFETIME_MAX);
         let now = Instant::now();
+        // A clock that ends before has the token fetched anew.
+        let after = |age_then: Duration| now.checked_add(age_then.saturating_sub(age));
         Some(Self {
             authorization,
-            old_at: now + lifetime.mul_f64(0.8).saturating_sub(age),
-            expires_at: now + lifetime.saturating_sub(age),
+            old_at: after(lifetime.mul_f64(0.8)).unwrap_or(now),
+            expires_at: after(lifetime).unwrap_or(now),
         })
     }
 

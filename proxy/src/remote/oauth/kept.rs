@@ -145,13 +145,14 @@ pub(super) async fn token(
         // Its time is not over yet.
         Err(Failed::Now(reason)) => return usable.ok_or(NoToken::Now(reason)),
     };
-    let token = renewed.token();
     let now = Authorization {
         since: given.since,
         tokens: renewed.secret(),
     };
     put(&place, given, Some(now)).await;
-    token.ok_or_else(|| NoToken::Now(super::UNSENDABLE.into()))
+    renewed
+        .token()
+        .ok_or_else(|| NoToken::Now(super::UNSENDABLE.into()))
 }
 
 /// Binds an authorization of a version that did not bind them, where the configuration names the authorization server. Such

@@ -5,6 +5,7 @@
 //! rewritten in the form of RFC 6749, for the library that reads them: lifetimes as texts or fractions, scopes as
 //! lists, no `token_type`, forms in place of JSON, errors with status 200.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
@@ -12,11 +13,16 @@ use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use oauth2::url::form_urlencoded;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tooldock_workers::remote::ClientAuth;
 use tooldock_workers::secrets::Secret;
 
-/// The media type of forms.
+/// Larger numbers of seconds count as this one: some thirty million years.
+const SECONDS_MAX: f64 = 1e15;
+
+/// The type of forms.
 const FORM: &str = "application/x-www-form-urlencoded";
 
 /// True for requests that ask a token endpoint for a token.
@@ -137,11 +143,11 @@ pub(super) fn refuses_client(answer: &Response<Vec<u8>>) -> bool {
 fn members(answer: &Response<Vec<u8>>) -> Option<Map<String, Value>> {
     let body = answer.body().strip_prefix(b"\xef\xbb\xbf");
     let body = body.unwrap_or(answer.body());
-    if let Ok(value) = serde_json::from_slice::<Value>(body) {
-        return match value {
-            Value::Object(members) => Some(members),
-            _ => None,
-        };
+    if let Some(members) = json_members(body) {
+        return Some(members);
+    }
+    if serde_json::from_slice::<IgnoredAny>(body).is_ok() {
+        return None;
     }
     let text = std::str::from_utf8(body).ok()?.trim();
     let is_form = text.bytes().all(|byte| byte.is_ascii_graphic()) && text.contains('=');
@@ -157,6 +163,14 @@ fn members(answer: &Response<Vec<u8>>) -> Option<Map<String, Value>> {
 
 /// Makes words of a token endpoint fit to be passed on: without secrets, those of the answer itself among them, and cut.
 pub(super) type Words<'a> = dyn Fn(&str, &[Secret]) -> String + Sync + 'a;
+
+/// The members of an object of JSON. Members that cannot be read, such as a number beyond all numbers, count as not given.
+fn json_members(json: &[u8]) -> Option<Map<String, Value>> {
+    let members = serde_json::from_slice::<BTreeMap<String, Box<RawValue>>>(json).ok()?;
+    let members = members.into_iter();
+    let read = members.filter_map(|(key, raw)| Some((key, serde_json::from_str(raw.get()).ok()?)));
+    Some(read.collect())
+}
 
 /// The answer of a token endpoint as RFC 6749 has it: a token with status 200, or an error with another one.
 ///
@@ -245,16 +259,16 @@ fn mend(token: &mut Map<String, Value>) {
     }
 }
 
-/// A number of seconds, also as text or with a fraction.
+/// A number of seconds, also as text or with a fraction. Huge numbers count as a number that is as good as any of them.
 fn seconds(value: &Value) -> Option<u64> {
-    let number = match value {
+    let number: f64 = match value {
         Value::Number(number) => number.as_f64(),
         Value::String(text) => text.trim().parse().ok(),
         _ => None,
-    };
-    Duration::try_from_secs_f64(number?)
-        .ok()
-        .map(|it| it.as_secs())
+    }?;
+    let number = number.is_finite().then(|| number.min(SECONDS_MAX))?;
+    let seconds = Duration::try_from_secs_f64(number).ok()?;
+    Some(seconds.as_secs())
 }
 
 /// The remaining lifetime of a JWT; `None` if it is over. The signature is not checked, since the token comes from its
@@ -262,7 +276,7 @@ fn seconds(value: &Value) -> Option<u64> {
 fn until_expiry(bearer: &str) -> Option<u64> {
     let claims = bearer.split('.').nth(1)?.trim_end_matches('=');
     let claims = BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?;
-    let claims: Value = serde_json::from_slice(&claims).ok()?;
+    let claims = json_members(&claims)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     seconds(claims.get("exp")?)?
         .checked_sub(now.as_secs())
@@ -324,6 +338,7 @@ mod tests {
     }
 
     const JSON: &str = "application/json";
+    const HUGE: Option<u64> = Some(1_000_000_000_000_000);
 
     #[test]
     fn a_token_is_read_however_its_members_are_written() {
@@ -361,12 +376,23 @@ mod tests {
                 None,
             ),
             (r#""expires_in":1e400"#, None, None),
+            (r#""expires_in":-1e400,"scope":"a b""#, None, Some("a b")),
+            (r#""expires_in":"1e400""#, None, None),
+            (r#""expires_in":"inf""#, None, None),
+            (r#""expires_in":"nan""#, None, None),
+            (r#""expires_in":1e19"#, HUGE, None),
+            (r#""expires_in":"1e19""#, HUGE, None),
+            (r#""expires_in":1e300"#, HUGE, None),
+            (r#""expires_in":18446744073709551615"#, HUGE, None),
+            (r#""expires_in":"99999999999999999999999""#, HUGE, None),
+            (
+                r#""expires_in":60,"expires_at":1e400,"x":{"y":[1e999]}"#,
+                Some(60),
+                None,
+            ),
         ] {
             for (begin, status) in [("", 200), ("\u{feff}", 200), ("", 201)] {
                 let body = format!("{begin}{{\"access_token\":\"good\",{members}}}");
-                if serde_json::from_str::<Value>(body.trim_start_matches('\u{feff}')).is_err() {
-                    continue;
-                }
                 let (found, token) = read(status, JSON, &body).expect(&body);
                 assert_eq!(
                     (found, &token["access_token"]),
@@ -407,6 +433,9 @@ mod tests {
         assert!((900..=1000).contains(&lifetime), "{lifetime}");
         let (_, token) = read(200, JSON, &jwt(7)).expect("a token");
         assert_eq!(token["expires_in"], Value::Null);
+        let (_, token) = read(200, JSON, &jwt(u64::MAX)).expect("a token");
+        let lifetime = token["expires_in"].as_u64().expect("a lifetime");
+        assert!(lifetime < 1_000_000_000_000_000, "{lifetime}");
     }
 
     #[test]

@@ -565,6 +565,61 @@ async fn words_of_a_token_endpoint_are_told_without_tokens_secrets_and_private_a
     }
 }
 
+#[tokio::test]
+async fn lifetimes_beyond_all_clocks_lose_no_token() {
+    let claims = r#"{"exp":18446744073709551615}"#;
+    let jwt = base64::Engine::encode(&base64::prelude::BASE64_URL_SAFE_NO_PAD, claims);
+    let jwt = format!("e30.{jwt}.c2ln");
+    for (access, lifetime) in [
+        ("good", r#","expires_in":"1e19""#),
+        ("good", r#","expires_in":1e19"#),
+        ("good", r#","expires_in":1.5e300"#),
+        ("good", r#","expires_in":18446744073709551615"#),
+        ("good", r#","expires_in":99999999999999999999999999"#),
+        ("good", r#","expires_in":1e400"#),
+        (&*jwt, ""),
+    ] {
+        let body = format!(r#"{{"access_token":"{access}","refresh_token":"rotated"{lifetime}}}"#);
+        let head = "200 OK\r\ncontent-type: application/json";
+        let backend = Scripted::start(&[Answer::Say(OK)]).await;
+        let endpoint = Scripted::start(&[says(head, &body)]).await;
+        let (server, client) = wants(&backend, &endpoint.url(), "");
+        let pool = client.backends(&server);
+        let chosen = pool.pick(&[], 0).expect("a backend");
+        for _ in 0..2 {
+            send(&chosen).await.expect(&body);
+        }
+        assert_eq!(endpoint.requests().len(), 1, "{body}");
+
+        let endpoint = Scripted::start(&[says(head, &body)]).await;
+        let house = GivenHouse::new(100, 10);
+        let (server, client) = house.wants(&backend, &endpoint.url());
+        let pool = client.backends(&server);
+        send(&pool.pick(&[], 0).expect("a backend"))
+            .await
+            .expect(&body);
+        let kept = house.kept().expect("kept");
+        assert!(kept.contains("rotated"), "{kept}");
+    }
+}
+
+#[tokio::test]
+async fn a_kept_token_of_a_lifetime_beyond_all_clocks_is_used() {
+    let backend = Scripted::start(&[Answer::Say(OK)]).await;
+    let endpoint = Scripted::start(&[Answer::Last("")]).await;
+    for lifetime in [u64::MAX, 10_000_000_000_000_000_000] {
+        let house = GivenHouse::new(10, lifetime);
+        let (server, client) = house.wants(&backend, &endpoint.url());
+        let pool = client.backends(&server);
+        send(&pool.pick(&[], 0).expect("a backend"))
+            .await
+            .expect("a response");
+        let request = backend.requests().pop().expect("a request");
+        assert_eq!(authorization(&request), Some("bearer t0"));
+    }
+    assert!(endpoint.requests().is_empty());
+}
+
 /// A token endpoint that takes secrets in the header alone, or in the body alone.
 async fn picky(in_header: bool) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
