@@ -1,12 +1,16 @@
 //! Decodes compressed bodies by their `Content-Encoding`.
 //!
-//! Requests of the gateway have no `Accept-Encoding`, so any coding is acceptable (RFC 9110 §12.5.3); some servers and
-//! front ends compress regardless of the request. The output comes in pieces of bounded size, each made on demand, so
-//! that a reader's bounds hold for the decoded body: a short body that decodes to an endless one costs no memory.
+//! Requests of the gateway name no coding that they accept, and then any is acceptable (RFC 9110 §12.5.3): some servers and
+//! front ends compress whatever was asked. The output comes in pieces of bounded size, each made when it is wanted, so that
+//! the bounds of a reader hold for the decoded body: a short body that would become an endless one costs no memory. What a
+//! decoder itself remembers, its window, is bounded, too: [`WINDOW_MAX`] for one body.
 
 use std::fmt;
+use std::io;
 
-use brotli_decompressor::{BrotliDecompressStream, BrotliResult, BrotliState, StandardAlloc};
+use brotli_decompressor::{
+    Allocator, BrotliDecompressStream, BrotliResult, BrotliState, SliceWrapper as _, StandardAlloc,
+};
 use bytes::{Buf as _, Bytes, BytesMut};
 use flate2::{Decompress, FlushDecompress, Status};
 use http::header::{self, HeaderMap, HeaderValue};
@@ -17,10 +21,13 @@ use zstd::stream::raw::{DParameter, Decoder as ZstdDecoder, InBuffer, Operation 
 /// Bounds for the length of a piece of output, in bytes.
 const PIECE_MAX: usize = 64 * 1024;
 const PIECE_MIN: usize = 1024;
-/// The most codings of one body, applied one after another.
-const STAGES_MAX: usize = 3;
-/// The widest window of zstd: 8 MiB, as RFC 9659 bounds it.
-const ZSTD_WINDOW_LOG_MAX: u32 = 23;
+/// Codings of one body, one around the other: two of gzip and deflate, whose windows are small, or one.
+const STAGES_MAX: usize = 2;
+/// The widest window, in bytes, and its logarithm: 8 MiB, as RFC 9659 bounds that of zstd.
+const WINDOW_MAX: usize = 1 << WINDOW_LOG_MAX;
+const WINDOW_LOG_MAX: u32 = 23;
+/// The longest allocation of brotli: the window, and a little behind it for writes that overlap its end.
+const BROTLI_ALLOCATION_MAX: usize = WINDOW_MAX + 1024;
 /// The widest window of gzip.
 const GZIP_WINDOW_BITS: u8 = 15;
 
@@ -45,7 +52,15 @@ impl Coding {
         })
     }
 
-    /// The coding's name in error messages.
+    /// Whether its window may have megabytes. That of gzip and deflate has 32 KiB.
+    fn has_wide_window(self) -> bool {
+        match self {
+            Self::Gzip | Self::Deflate => false,
+            Self::Brotli | Self::Zstd => true,
+        }
+    }
+
+    /// Its name in error messages.
     fn name(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -60,13 +75,17 @@ impl Coding {
 const UNKNOWN: BodyError =
     BodyError::Coding("is compressed by a coding other than gzip, deflate, br and zstd");
 
-/// The codings of a response in the order in which they were applied; empty for most responses.
+/// The error of a body whose codings would need too much memory.
+const STACKED: BodyError =
+    BodyError::Coding("is compressed more than once, and not twice by gzip and deflate alone");
+
+/// The codings of a response, the one that was applied first at the front; none for most.
 ///
 /// # Errors
 ///
 /// A coding is not known, or there are too many.
 fn codings(headers: &HeaderMap) -> Result<SmallVec<[Coding; 1]>, BodyError> {
-    let mut codings = SmallVec::new();
+    let mut codings = SmallVec::<[Coding; 1]>::new();
     for value in headers.get_all(header::CONTENT_ENCODING) {
         for name in value.to_str().map_err(|_| UNKNOWN)?.split(',') {
             let name = name.trim();
@@ -74,12 +93,15 @@ fn codings(headers: &HeaderMap) -> Result<SmallVec<[Coding; 1]>, BodyError> {
                 continue;
             }
             if codings.len() == STAGES_MAX {
-                return Err(BodyError::Coding("is compressed too many times over"));
+                return Err(STACKED);
             }
             codings.push(Coding::parse(name).ok_or(UNKNOWN)?);
         }
     }
-    Ok(codings)
+    match codings.len() > 1 && codings.iter().any(|it| it.has_wide_window()) {
+        true => Err(STACKED),
+        false => Ok(codings),
+    }
 }
 
 /// True where an `Accept-Encoding` accepts the coding.
@@ -215,15 +237,37 @@ enum CodecState {
     },
     /// With or without the header of zlib, as the first two bytes tell.
     Deflate(Option<Decompress>),
-    Brotli(Box<BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>>),
-    /// `open`: a frame has begun and not ended.
+    Brotli(Box<BrotliState<BoundedAlloc, StandardAlloc, StandardAlloc>>),
+    /// `open`: a frame has begun that is not over; `between`: one frame is over, and another may follow.
     Zstd {
         decoder: ZstdDecoder<'static>,
         open: bool,
+        between: bool,
+        /// The window of a frame is wider than may be.
+        too_wide: bool,
     },
 }
 
-/// The progress of one decoding step.
+/// Memory for the bytes of a brotli decoder. Its window is refused where it is too wide: the decoder then fails.
+#[derive(Default)]
+struct BoundedAlloc(StandardAlloc);
+
+impl Allocator<u8> for BoundedAlloc {
+    type AllocatedMemory = <StandardAlloc as Allocator<u8>>::AllocatedMemory;
+
+    fn alloc_cell(&mut self, length: usize) -> Self::AllocatedMemory {
+        match length <= BROTLI_ALLOCATION_MAX {
+            true => <StandardAlloc as Allocator<u8>>::alloc_cell(&mut self.0, length),
+            false => Self::AllocatedMemory::default(),
+        }
+    }
+
+    fn free_cell(&mut self, memory: Self::AllocatedMemory) {
+        <StandardAlloc as Allocator<u8>>::free_cell(&mut self.0, memory);
+    }
+}
+
+/// How far one step of an engine got.
 #[derive(Default)]
 struct DecodeStep {
     read: usize,
@@ -241,16 +285,22 @@ impl DecodingStage {
             Coding::Deflate => CodecState::Deflate(None),
             Coding::Brotli => {
                 let own = StandardAlloc::default();
-                CodecState::Brotli(Box::new(BrotliState::new_strict(own, own, own)))
+                CodecState::Brotli(Box::new(BrotliState::new_strict(
+                    BoundedAlloc(own),
+                    own,
+                    own,
+                )))
             }
             Coding::Zstd => {
                 const UNUSABLE: BodyError = BodyError::Coding("cannot be decoded now");
                 let mut decoder = ZstdDecoder::new().map_err(|_| UNUSABLE)?;
-                let window = DParameter::WindowLogMax(ZSTD_WINDOW_LOG_MAX);
+                let window = DParameter::WindowLogMax(WINDOW_LOG_MAX);
                 decoder.set_parameter(window).map_err(|_| UNUSABLE)?;
                 CodecState::Zstd {
                     decoder,
                     open: false,
+                    between: false,
+                    too_wide: false,
                 }
             }
         };
@@ -305,6 +355,12 @@ impl DecodingStage {
     }
 
     fn broken(&self) -> BodyError {
+        if self.engine.needs_wide_window() {
+            return BodyError::Coding(match self.coding {
+                Coding::Zstd => "is compressed by zstd with a window of more than 8 MiB",
+                _ => "is compressed by br with a window of more than 8 MiB",
+            });
+        }
         BodyError::Coding(match self.coding {
             Coding::Gzip => "is said to be gzip, and cannot be decoded as that",
             Coding::Deflate => "is said to be deflate, and cannot be decoded as that",
@@ -315,7 +371,19 @@ impl DecodingStage {
 }
 
 impl CodecState {
-    /// Decodes as much input as there is, and as the output has room for. `None`: the input is not in this coding.
+    /// Whether decoding failed because of a window that is too wide.
+    fn needs_wide_window(&self) -> bool {
+        match self {
+            Self::Gzip { .. } | Self::Deflate(_) => false,
+            Self::Brotli(state) => {
+                let wanted = usize::try_from(state.ringbuffer_size).unwrap_or_default();
+                wanted > WINDOW_MAX && state.ringbuffer.slice().is_empty()
+            }
+            Self::Zstd { too_wide, .. } => *too_wide,
+        }
+    }
+
+    /// Decodes as much as there is, and room for. `None`: it is not in that coding.
     fn run(&mut self, input: &[u8], output: &mut [u8]) -> Option<DecodeStep> {
         match self {
             Self::Gzip { member, between } => {
@@ -370,13 +438,22 @@ impl CodecState {
                     }),
                 }
             }
-            Self::Zstd { decoder, open } => {
+            Self::Zstd {
+                decoder,
+                open,
+                between,
+                too_wide,
+            } => {
                 let mut from = InBuffer::around(input);
                 let mut to = OutBuffer::around(output);
-                let hint = decoder.run(&mut from, &mut to).ok()?;
+                let ran = decoder.run(&mut from, &mut to);
+                // The library names its errors in words alone.
+                let is_too_wide = |error: &io::Error| error.to_string().contains("too much memory");
+                *too_wide = ran.as_ref().is_err_and(is_too_wide);
+                let hint = ran.ok()?;
                 let (read, written) = (from.pos(), to.pos());
                 if read > 0 || written > 0 {
-                    *open = hint != 0;
+                    (*open, *between) = (hint != 0, hint == 0);
                 }
                 Some(DecodeStep {
                     read,
@@ -478,8 +555,10 @@ mod tests {
                 ("br", brotli(&plain)),
                 ("zstd", zstd(&plain)),
                 ("identity, gzip", gzip(&plain)),
-                ("gzip, br", brotli(&gzip(&plain))),
-                ("br, zstd, gzip", gzip(&zstd(&brotli(&plain)))),
+                ("identity, br, identity", brotli(&plain)),
+                ("gzip, deflate", zlib(&gzip(&plain))),
+                ("deflate, gzip", gzip(&raw_deflate(&plain))),
+                ("gzip, gzip", gzip(&gzip(&plain))),
             ] {
                 for size in [1, 1000, 1 << 20] {
                     let found = decoded(&[coding], &body, size);
@@ -489,7 +568,7 @@ mod tests {
             let twice = [gzip(&plain), gzip(&plain), vec![0; 20]].concat();
             let found = decoded(&["gzip"], &twice, 100);
             assert!(found == Ok([&plain[..], &plain[..]].concat()));
-            let apart = decoded(&["gzip", "br"], &brotli(&gzip(&plain)), 100);
+            let apart = decoded(&["gzip", "deflate"], &zlib(&gzip(&plain)), 100);
             assert!(apart == Ok(plain));
         }
     }
@@ -566,12 +645,51 @@ mod tests {
     }
 
     #[test]
+    fn a_window_of_more_than_eight_mebibytes_is_refused_in_clear_words() {
+        let plain: Vec<u8> = (0..20_000_u32).flat_map(u32::to_le_bytes).collect();
+        let brotli = |log: u32| {
+            let mut encoder = brotli::CompressorWriter::new(Vec::new(), 4096, 5, log);
+            // More may follow: the decoder has to make room for all of the window.
+            encoder.write_all(&plain).expect("memory");
+            encoder.flush().expect("memory");
+            encoder.write_all(&plain).expect("memory");
+            encoder.into_inner()
+        };
+        let zstd = |log: u32| {
+            let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 3).expect("memory");
+            encoder.window_log(log).expect("a window");
+            encoder.write_all(&plain).expect("memory");
+            encoder.flush().expect("memory");
+            encoder.write_all(&plain).expect("memory");
+            encoder.finish().expect("memory")
+        };
+        let twice = [&plain[..], &plain[..]].concat();
+        for (coding, fits, too_wide) in
+            [("br", brotli(23), brotli(24)), ("zstd", zstd(23), zstd(24))]
+        {
+            assert!(
+                decoded(&[coding], &fits, 1000) == Ok(twice.clone()),
+                "{coding}"
+            );
+            let error = decoded(&[coding], &too_wide, 1000).expect_err(coding);
+            let words = format!("by {coding} with a window of more than 8 MiB");
+            assert!(error.to_string().contains(&words), "{error}");
+        }
+    }
+
+    #[test]
     fn other_codings_are_refused_and_none_is_none() {
         for value in [
             "dcb",
             "compress",
             "gzip, aes128gcm",
             "gzip, gzip, gzip, gzip",
+            "gzip, gzip, deflate",
+            "gzip, br",
+            "br, deflate",
+            "br, br",
+            "zstd, zstd",
+            "gzip, zstd",
         ] {
             let error = decoder(&mut map(&[value]), std::iter::empty());
             assert!(matches!(error, Err(BodyError::Coding(_))), "{value}");
