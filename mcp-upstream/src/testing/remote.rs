@@ -335,6 +335,32 @@ pub(crate) fn in_pieces(
     }
 }
 
+/// A response whose body came in that coding, which the client accepts.
+pub(crate) fn coded(
+    headers: &[(&str, &str)],
+    body: impl Into<Bytes>,
+    coding: &'static str,
+    received: impl Into<Bytes>,
+) -> BackendResponse {
+    let mut response = response(200, headers, Bytes::new());
+    let received = (HeaderValue::from_static(coding), received.into());
+    response.body = Box::new(Coded(Some(body.into()), Some(received)));
+    response
+}
+
+struct Coded(Option<Bytes>, Option<(HeaderValue, Bytes)>);
+
+#[async_trait]
+impl ResponseBody for Coded {
+    async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError> {
+        Ok(self.0.take())
+    }
+
+    fn take_coded(&mut self) -> Option<(HeaderValue, Bytes)> {
+        self.1.take()
+    }
+}
+
 struct Pieces(std::vec::IntoIter<Result<Bytes, BodyError>>, Then);
 
 #[async_trait]

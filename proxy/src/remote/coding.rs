@@ -135,11 +135,12 @@ pub(super) fn decoder<'a>(
     accept: impl Iterator<Item = &'a HeaderValue>,
 ) -> Result<Option<Box<BodyDecoder>>, BodyError> {
     let codings = codings(headers)?;
-    let coded = headers.remove(header::CONTENT_ENCODING);
-    let Some(coded) = coded.filter(|_| !codings.is_empty()) else {
+    headers.remove(header::CONTENT_ENCODING);
+    let Some(first) = codings.first() else {
         return Ok(None);
     };
-    // The header gives the length of the compressed body.
+    let coded = HeaderValue::from_static(first.name());
+    // It is the length of the compressed body.
     headers.remove(header::CONTENT_LENGTH);
     let is_accepted = codings.len() == 1 && accepts(accept, codings[0]);
     let stages = codings.into_iter().rev().map(DecodingStage::new);
@@ -191,9 +192,11 @@ impl BodyDecoder {
         self.stages.iter().all(DecodingStage::is_complete)
     }
 
-    /// The undecoded body with the name of its coding, if the body was short and the client accepts the coding.
+    /// The body as it came with the name of its coding, where it was short, ended with the coded data, and the client
+    /// accepts the coding. Clients differ in what they make of bytes behind the first member or frame.
     pub(super) fn take_received(&mut self) -> Option<(HeaderValue, Bytes)> {
-        let (coding, received) = self.received.take()?;
+        let has_more = self.stages.iter().any(|it| it.has_more);
+        let (coding, received) = self.received.take().filter(|_| !has_more)?;
         Some((coding, received.freeze()))
     }
 
@@ -227,6 +230,8 @@ struct DecodingStage {
     begun: bool,
     /// Whether the coded data have ended. Further input is skipped.
     ended: bool,
+    /// Bytes came behind the end of the first member or frame.
+    has_more: bool,
 }
 
 enum CodecState {
@@ -310,6 +315,7 @@ impl DecodingStage {
             input: Bytes::new(),
             begun: false,
             ended: false,
+            has_more: false,
         })
     }
 
@@ -333,6 +339,7 @@ impl DecodingStage {
 
     /// The next piece of this decoder's output.
     fn step(&mut self) -> Result<Option<Bytes>, BodyError> {
+        self.note_more();
         if !self.begun || self.ended {
             self.input.clear();
             return Ok(None);
@@ -346,12 +353,18 @@ impl DecodingStage {
             self.input.advance(progress.read);
             filled += progress.written;
             self.ended = progress.ended;
+            self.note_more();
             if progress.read == 0 && progress.written == 0 {
                 break;
             }
         }
         output.truncate(filled);
         Ok((filled > 0).then(|| output.into()))
+    }
+
+    fn note_more(&mut self) {
+        let is_over = self.ended || self.engine.is_between();
+        self.has_more |= is_over && !self.input.is_empty();
     }
 
     fn broken(&self) -> BodyError {
@@ -371,6 +384,14 @@ impl DecodingStage {
 }
 
 impl CodecState {
+    /// Whether one member or frame is over, and another may follow.
+    fn is_between(&self) -> bool {
+        match self {
+            Self::Gzip { between, .. } | Self::Zstd { between, .. } => *between,
+            Self::Deflate(_) | Self::Brotli(_) => false,
+        }
+    }
+
     /// Whether decoding failed because of a window that is too wide.
     fn needs_wide_window(&self) -> bool {
         match self {
@@ -722,6 +743,42 @@ mod tests {
             let received = decoder.take_received();
             let expected = kept.then(|| (HeaderValue::from_static("gzip"), body));
             assert_eq!(received, expected, "{accept:?}");
+        }
+    }
+
+    #[test]
+    fn a_body_with_bytes_behind_its_coding_does_not_go_on_as_it_came() {
+        let plain = b"{}";
+        for (coding, body, behind, whole) in [
+            ("gzip", gzip(plain), gzip(b"[]"), &b"{}[]"[..]),
+            ("gzip", gzip(plain), vec![0; 20], plain),
+            ("gzip", gzip(plain), b"x".to_vec(), plain),
+            ("deflate", zlib(plain), b"x".to_vec(), plain),
+            ("deflate", raw_deflate(plain), b"x".to_vec(), plain),
+            ("br", brotli(plain), b"x".to_vec(), plain),
+            ("zstd", zstd(plain), zstd(b"[]"), b"{}[]"),
+        ] {
+            for more in [Vec::new(), behind] {
+                let bytes = [&body[..], &more[..]].concat();
+                for size in [1, body.len(), bytes.len()] {
+                    let accept = [HeaderValue::from_static("*")];
+                    let mut decoder = decoder(&mut map(&[coding]), accept.iter())
+                        .expect("known")
+                        .expect("compressed");
+                    let mut read = Vec::new();
+                    for piece in bytes.chunks(size) {
+                        decoder.push(Bytes::copy_from_slice(piece));
+                        while let Some(piece) = decoder.next().expect(coding) {
+                            read.extend_from_slice(&piece);
+                        }
+                    }
+                    assert!(decoder.is_complete(), "{coding} by {size}");
+                    let expected = if more.is_empty() { &plain[..] } else { whole };
+                    assert_eq!(read, expected, "{coding} by {size}");
+                    let received = decoder.take_received();
+                    assert_eq!(received.is_some(), more.is_empty(), "{coding} by {size}");
+                }
+            }
         }
     }
 }

@@ -175,8 +175,8 @@ impl Incoming {
     }
 }
 
-/// The reply for a message that was received whole. `coded` is the name of the coding and the compressed message, if
-/// the client accepts that coding.
+/// The reply of one message that is there as a whole. `coded` is the message as it came compressed, where its client takes
+/// that, with the name of the coding. It goes on where the message goes on as it came.
 fn whole_message(
     mut head: Head,
     mut body: Bytes,
@@ -187,8 +187,11 @@ fn whole_message(
     if asked && body.trim_ascii().is_empty() {
         return pending.fail(&Failure::Malformed("it is empty"));
     }
+    let came = body.as_ptr_range();
     let (read, said) = tap::read_plain(body, pending.id());
     body = read;
+    // A message that is rewritten is another piece of memory.
+    let coded = coded.filter(|_| body.as_ptr_range() == came);
     match said {
         Said::Answer(status) => {
             if status != "ok" {

@@ -13,7 +13,7 @@ use crate::error::body_of;
 use crate::mcp::head::{McpHead, MirroredHeaders};
 use crate::reply::Reply;
 use crate::testing::remote::{
-    EVENTS, FakeClient, FakePool, JSON, Then, error, in_pieces, remote, response,
+    EVENTS, FakeClient, FakePool, JSON, Then, coded, error, in_pieces, remote, response,
 };
 use crate::testing::{Harness, Refuses, Wanted, caller, delivered, head, parts};
 use crate::upstream::http::port::{BodyError, SendErrorKind};

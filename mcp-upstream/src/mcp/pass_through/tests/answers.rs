@@ -68,6 +68,29 @@ async fn what_a_server_refuses_about_a_message_is_passed_on() {
 }
 
 #[tokio::test]
+async fn a_coded_answer_goes_on_as_it_came_only_where_it_is_not_rewritten() {
+    let plain = r#"{"jsonrpc":"2.0","id":1e2,"result":{}}"#;
+    let odd_method = r#"{"jsonrpc":"2.0","id":1e2,"method":null,"result":{}}"#;
+    let odd_error = r#"{"jsonrpc":"2.0","id":1e2,"result":{},"error":null}"#;
+    for (answer, goes_on) in [(plain, true), (odd_method, false), (odd_error, false)] {
+        let make = move || coded(&[JSON], answer, "gzip", "the coded bytes");
+        let (_, reply) = answered(make).await;
+        let mut headers = reply.head().headers.iter();
+        let coding = headers.find(|(name, _)| *name == "content-encoding");
+        assert_eq!(coding.is_some(), goes_on, "{answer}");
+        match goes_on {
+            true => assert_eq!(body_of(&reply), "the coded bytes"),
+            false => {
+                let (status, body) = parts(&reply);
+                assert_eq!(status, StatusCode::OK);
+                assert_eq!(body["id"].to_string(), "100.0", "{body}");
+                assert!(body.get("error").is_none() && body.get("method").is_none());
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_short_answer_that_is_cut_is_a_typed_error() {
     let make = || {
         in_pieces(
