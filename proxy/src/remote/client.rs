@@ -5,8 +5,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
+use arc_swap::ArcSwapOption;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tooldock_upstream::http_client::{Backends, HttpClient};
@@ -141,6 +142,11 @@ impl RemoteClient {
         pool
     }
 
+    /// The backends of a server, for requests of the gateway itself.
+    pub(super) fn pool_of(&self, server: &Arc<RemoteServer>) -> Arc<Pool> {
+        self.pool(&mut lock(&self.servers), server)
+    }
+
     /// The pool of that version, served or not.
     fn pool(&self, servers: &mut Servers, server: &Arc<RemoteServer>) -> Arc<Pool> {
         let known = servers.get(&server.name);
@@ -220,7 +226,7 @@ fn member(
         authority: spec.backend.authority(),
         core,
         removed,
-        moved: OnceLock::new(),
+        moved: ArcSwapOption::empty(),
         told_redirect: AtomicBool::new(false),
     })
 }
@@ -274,7 +280,7 @@ impl Versions {
 
 impl HttpClient for RemoteClient {
     fn backends(&self, server: &Arc<RemoteServer>) -> Arc<dyn Backends> {
-        self.pool(&mut lock(&self.servers), server)
+        self.pool_of(server)
     }
 
     fn current(&self, name: &NamespaceName) -> Option<Arc<dyn Backends>> {

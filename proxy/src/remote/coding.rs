@@ -52,7 +52,7 @@ impl Coding {
         })
     }
 
-    /// Whether its window may have megabytes. That of gzip and deflate has 32 KiB.
+    /// True where its window may have megabytes. That of gzip and deflate has 32 KiB.
     fn has_wide_window(self) -> bool {
         match self {
             Self::Gzip | Self::Deflate => false,
@@ -384,7 +384,7 @@ impl DecodingStage {
 }
 
 impl CodecState {
-    /// Whether one member or frame is over, and another may follow.
+    /// True while one member or frame is over, and another may follow.
     fn is_between(&self) -> bool {
         match self {
             Self::Gzip { between, .. } | Self::Zstd { between, .. } => *between,
@@ -392,7 +392,7 @@ impl CodecState {
         }
     }
 
-    /// Whether decoding failed because of a window that is too wide.
+    /// True after decoding failed because of a window that is too wide.
     fn needs_wide_window(&self) -> bool {
         match self {
             Self::Gzip { .. } | Self::Deflate(_) => false,

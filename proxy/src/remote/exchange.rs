@@ -52,17 +52,18 @@ struct Connection {
     whole: bool,
 }
 
-/// Sends a request and waits for the head of its response.
+/// Sends a request to that path and query of a backend, and waits for the head of its response.
 pub(super) async fn send(
     member: &Arc<Member>,
     request: &BackendRequest,
+    target: &str,
     own: &Own,
     in_flight: InFlight,
 ) -> Result<BackendResponse, SendError> {
     let (id, server) = (&member.spec.id, &member.server);
     let timeouts = server.spec.timeouts;
     let short = goes_with_head(member, &request.body);
-    let head = head(member, request, own, short)?;
+    let head = head(member, request, target, own, short)?;
     let behind = if short { &[][..] } else { &request.body };
     let begun = Instant::now();
     let (mut connection, early) = loop {
@@ -151,22 +152,20 @@ fn is_event_stream(headers: &http::HeaderMap) -> bool {
     essence.eq_ignore_ascii_case("text/event-stream")
 }
 
-/// Path and query of a request.
+/// Path and query of a request as the configuration and the request itself have them.
 pub(super) fn target<'a>(member: &'a Member, request: &'a BackendRequest) -> &'a str {
-    match (&request.target, member.moved.get()) {
-        (Some(target), _) | (None, Some(target)) => target,
-        (None, None) => &member.spec.backend.target,
-    }
+    let target = request.target.as_ref();
+    target.unwrap_or(&member.spec.backend.target)
 }
 
 /// The head of the request as it is written, and the body behind it where that is `short`.
 fn head(
     member: &Member,
     request: &BackendRequest,
+    target: &str,
     own: &Own,
     short: bool,
 ) -> Result<Bytes, SendError> {
-    let target = target(member, request);
     if !target.starts_with('/') || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
         let what = "the request's path is no path";
         return Err(failed(&member.spec.id, SendErrorKind::Request, true, what));

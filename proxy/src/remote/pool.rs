@@ -1,7 +1,7 @@
 //! The backends of one server.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
@@ -16,7 +16,7 @@ use tooldock_workers::remote::{BackendId, BackendSpec, RemoteServer};
 use super::balance::{Candidate, Choice, Facts};
 use super::connect::Connector;
 use super::credentials::{self, Credentials};
-use super::exchange::Outcome;
+use super::exchange::{self, Outcome};
 use super::headers::Headers;
 use super::health::{Change, Event, Health};
 use super::idle::Idle;
@@ -52,9 +52,9 @@ pub(super) struct Member {
     pub(super) core: Arc<Core>,
     /// A reload took it out of the configuration.
     pub(super) removed: bool,
-    /// Path and query that replace the configured ones after a redirect was followed.
-    pub(super) moved: OnceLock<String>,
-    /// Whether the log has named the target of a redirect that was not followed.
+    /// Path and query in the place of the configured ones, while a redirect that was followed holds.
+    pub(super) moved: ArcSwapOption<String>,
+    /// The log has named the target of a redirect that was not followed.
     pub(super) told_redirect: AtomicBool,
 }
 
@@ -273,6 +273,19 @@ impl Member {
         request: BackendRequest,
     ) -> Result<BackendResponse, SendError> {
         redirect::send(self, &request, &[], InFlight::uncounted).await
+    }
+
+    /// Sends a request to the address of the backend and nowhere else: a redirect is the response.
+    pub(super) async fn ask_here(
+        self: &Arc<Self>,
+        request: &BackendRequest,
+    ) -> Result<BackendResponse, SendError> {
+        let target = exchange::target(self, request);
+        let sent = exchange::send(self, request, target, &[], InFlight::new(self)).await;
+        if let Err(error) = &sent {
+            self.core.series.count(error.kind.as_str());
+        }
+        sent
     }
 }
 

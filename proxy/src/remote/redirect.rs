@@ -1,7 +1,7 @@
-//! Redirects of backends. A redirect that only adds or removes the slash at the end of the path, at the same origin, is
-//! followed once, with the same method and body, and remembered for the backend; frameworks send such redirects for a
-//! mounted path without its slash. No other redirect is followed: errors name its target, without query, user and
-//! secrets.
+//! Redirects of backends. One that only adds or takes the slash at the end of the path, at the same origin, is followed
+//! once, with the same method and body, and remembered for the backend, until its target is not found or leads back;
+//! frameworks answer so where a mounted path is asked for without its slash. No other redirect is followed: errors name its
+//! target, without query, user and secrets, and for servers with tokens or personal credentials its origin alone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,18 +16,28 @@ use super::pool::{InFlight, Member};
 /// The most characters of a redirect's target in errors and the log.
 const TOLD_MAX: usize = 200;
 
-/// Sends a request, and repeats it once at the target of a redirect that is followed. `in_flight` counts each sending.
+/// Sends a request, and once more where the backend's answer is a redirect that is followed. Where the target of an earlier
+/// redirect is not there any more, it is forgotten, and the configured path is asked. `in_flight` counts each request.
 pub(super) async fn send(
     member: &Arc<Member>,
     request: &BackendRequest,
     own: &Own,
     in_flight: impl Fn() -> InFlight + Send + Sync,
 ) -> Result<BackendResponse, SendError> {
-    let sent = exchange::send(member, request, own, in_flight()).await;
+    let moved = match request.target {
+        Some(_) => None,
+        None => member.moved.load_full(),
+    };
+    let asked = match &moved {
+        Some(moved) => moved.as_str(),
+        None => exchange::target(member, request),
+    };
+    let sent = exchange::send(member, request, asked, own, in_flight()).await;
+    let is_gone = |status| moved.is_some() && status == StatusCode::NOT_FOUND;
     match sent {
-        Ok(response) if response.status.is_redirection() => {
-            // Boxed, so that the future of a usual request stays small.
-            Box::pin(redirected(member, request, own, in_flight, response)).await
+        Ok(response) if response.status.is_redirection() || is_gone(response.status) => {
+            // Boxed, so that the usual request does not carry the room for it.
+            Box::pin(redirected(member, request, own, in_flight, moved, response)).await
         }
         sent => sent,
     }
@@ -38,25 +48,40 @@ async fn redirected(
     request: &BackendRequest,
     own: &Own,
     in_flight: impl Fn() -> InFlight,
+    mut moved: Option<Arc<String>>,
     mut response: BackendResponse,
 ) -> Result<BackendResponse, SendError> {
-    let asked = exchange::target(member, request);
+    let configured = exchange::target(member, request);
+    if let Some(remembered) = &moved {
+        let target = followed(member, remembered, &response);
+        let leads_back = target.as_deref() == Some(configured);
+        if leads_back || response.status == StatusCode::NOT_FOUND {
+            // Unless another request has found another one meanwhile.
+            member.moved.compare_and_swap(&moved, None);
+            drop(response);
+            response = exchange::send(member, request, configured, own, in_flight()).await?;
+            if !response.status.is_redirection() {
+                return Ok(response);
+            }
+            if leads_back {
+                // In a circle.
+                tell(member, &mut response);
+                return Ok(response);
+            }
+            moved = None;
+        }
+    }
+    let asked = moved.as_deref().map_or(configured, String::as_str);
     let Some(target) = followed(member, asked, &response) else {
         tell(member, &mut response);
         return Ok(response);
     };
     drop(response);
-    let again = BackendRequest {
-        target: Some(target.clone()),
-        ..request.clone()
-    };
-    let mut sent = exchange::send(member, &again, own, in_flight()).await?;
+    let mut sent = exchange::send(member, request, &target, own, in_flight()).await?;
     if sent.status.is_redirection() {
         tell(member, &mut sent);
-    } else if request.target.is_none() && sent.status != StatusCode::NOT_FOUND {
-        // A target that is remembered already stays. If the backend redirects from there, requests go by way of that
-        // redirect.
-        let _ = member.moved.set(target);
+    } else if request.target.is_none() && moved.is_none() && sent.status != StatusCode::NOT_FOUND {
+        member.moved.store(Some(Arc::new(target)));
     }
     Ok(sent)
 }
@@ -71,9 +96,7 @@ fn followed(member: &Member, asked: &str, response: &BackendResponse) -> Option<
     let host = member.headers.host();
     let authorities = [Some(&*member.authority), host];
     let target = target_of(location, asked, member.spec.backend.tls, &authorities)?;
-    // Another request may have been redirected meanwhile: then `asked` is the remembered target already.
-    let is_remembered = member.moved.get() == Some(&target);
-    (is_remembered || differs_by_a_slash(asked, &target)).then_some(target)
+    differs_by_a_slash(asked, &target).then_some(target)
 }
 
 fn location(headers: &HeaderMap) -> Option<&str> {
@@ -144,13 +167,24 @@ fn target_of(
 
 /// Removes secrets from the target of a redirect that is not followed, and logs the target once.
 fn tell(member: &Member, response: &mut BackendResponse) {
-    // Shortened last, so that no part of a secret remains.
-    let told = location(&response.headers).map(|it| {
-        let told = member.server.without_secrets(&told(it));
-        told.chars().take(TOLD_MAX).collect::<String>()
+    let spec = &member.server.spec;
+    // A path may have a token or a personal credential in it that is in no configuration.
+    let origin_alone = spec.oauth.is_some() || spec.personal.is_needed();
+    // Cut last: of a secret no part stays.
+    let shown = location(&response.headers).and_then(|it| {
+        let told = match origin_alone {
+            true => origin(it)?,
+            false => told(it),
+        };
+        let told = member.server.without_secrets(&told);
+        Some(told.chars().take(TOLD_MAX).collect::<String>())
     });
-    response.headers.remove(header::LOCATION);
-    let Some(told) = told else { return };
+    let is_named = response.headers.remove(header::LOCATION).is_some();
+    let told = match &shown {
+        Some(shown) => shown.clone(),
+        None if is_named && origin_alone => "an address of its own".to_owned(),
+        None => return,
+    };
     if !member.told_redirect.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             namespace = %member.server.name,
@@ -160,9 +194,18 @@ fn tell(member: &Member, response: &mut BackendResponse) {
             response.status.as_u16(),
         );
     }
-    if let Ok(told) = HeaderValue::from_str(&told) {
-        response.headers.insert(header::LOCATION, told);
+    if let Some(shown) = shown.and_then(|it| HeaderValue::from_str(&it).ok()) {
+        response.headers.insert(header::LOCATION, shown);
     }
+}
+
+/// Scheme, host and port of a target. `None`: it is at the origin that was asked.
+fn origin(location: &str) -> Option<String> {
+    let told = told(location);
+    let (scheme, rest) = told.split_once("//")?;
+    let is_scheme = scheme.is_empty() || (scheme.ends_with(':') && !scheme.contains('/'));
+    let authority = rest.split(['/', '\\']).next().filter(|_| is_scheme)?;
+    Some(format!("{scheme}//{authority}"))
 }
 
 /// A target without its query, user and password.
@@ -228,6 +271,25 @@ mod tests {
             ("//user@b", "//b"),
         ] {
             assert_eq!(told(location), expected);
+        }
+    }
+
+    #[test]
+    fn an_origin_has_nothing_of_path_query_and_user() {
+        for (location, expected) in [
+            (
+                "https://login.example:8443/start/hunter2?token=t#f",
+                Some("https://login.example:8443"),
+            ),
+            ("https://user:hunter2@b", Some("https://b")),
+            ("https://b\\hunter2", Some("https://b")),
+            ("//b/hunter2", Some("//b")),
+            ("/hunter2//b", None),
+            ("hunter2//b", None),
+            ("hunter2", None),
+            ("mailto:hunter2", None),
+        ] {
+            assert_eq!(origin(location).as_deref(), expected, "{location}");
         }
     }
 }

@@ -230,7 +230,7 @@ impl RemoteServer {
     }
 
     /// A text of others in at most so many characters, without the server's secrets and without `more`. They are hidden
-    /// before the text is cut, and so are beginnings of them where somebody has cut the text before.
+    /// before the text is cut, and so are beginnings of them where the text came cut.
     pub fn excerpt(&self, text: &str, more: &[Secret], max: usize) -> String {
         let redactor = Redactor::new(self.spec.secrets.iter().chain(more));
         let hide = |text: &str| {

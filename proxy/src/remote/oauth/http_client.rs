@@ -14,7 +14,7 @@ use oauth2::{AsyncHttpClient, HttpRequest, HttpResponse};
 use rmcp::transport::auth::{
     OAuthHttpClient, OAuthHttpClientError, OAuthHttpClientFuture, OAuthHttpRequest,
 };
-use tooldock_upstream::http_client::{BackendRequest, BodyError, HttpClient as _, SendError};
+use tooldock_upstream::http_client::{BackendRequest, BodyError, SendError};
 use tooldock_workers::address::is_public;
 use tooldock_workers::remote::{
     Backend, BackendSpec, HeaderRules, Host, RemoteServer, RemoteSpec, TlsSpec,
@@ -31,7 +31,8 @@ const ANSWER_MAX: usize = 256 * 1024;
 /// The error for a client's secret that no header can hold.
 const UNSHOWABLE: &str = "the client's secret cannot be shown in a header";
 
-/// Sends requests to authorization servers. Redirects are never followed.
+/// Sends requests to authorization servers. Redirects are never followed, not even to the slash at the end of a path: what
+/// is sent to an address, such as a client's secret, is sent to that address.
 pub(super) struct Http {
     client: Weak<RemoteClient>,
     server: Arc<RemoteServer>,
@@ -269,19 +270,18 @@ impl Http {
             .client
             .upgrade()
             .ok_or("the gateway is shutting down")?;
-        let backends = client.backends(&Arc::new(self.at(backend)));
-        let backend = backends.pick(&[], 0).ok_or("it is not reached")?;
-        let mut response = backend
-            .send(BackendRequest {
-                method: parts.method,
-                target: None,
-                headers: parts.headers.into(),
-                body: Bytes::from(body),
-                streams: false,
-                departure: None,
-                on_behalf_of: None,
-            })
-            .await?;
+        let pool = client.pool_of(&Arc::new(self.at(backend)));
+        let backend = pool.members.first().ok_or("it is not reached")?;
+        let request = BackendRequest {
+            method: parts.method,
+            target: None,
+            headers: parts.headers.into(),
+            body: Bytes::from(body),
+            streams: false,
+            departure: None,
+            on_behalf_of: None,
+        };
+        let mut response = backend.ask_here(&request).await?;
         let mut read = Vec::new();
         let broken = |error: BodyError| format!("the authorization server's answer: {error}");
         while let Some(piece) = response.body.chunk().await.map_err(broken)? {

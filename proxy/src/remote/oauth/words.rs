@@ -96,7 +96,7 @@ fn without_private_addresses(text: &str) -> String {
     shown
 }
 
-/// Whether a word is an address that is not public, or has one in it.
+/// True for a word that is an address that is not public, or has one in it.
 fn is_private(word: &str) -> bool {
     let (is_url, rest) = match word.split_once("://") {
         Some((_, rest)) => (true, rest),
@@ -121,7 +121,7 @@ fn is_private_literal(text: &str) -> bool {
     !is_public(address) && text.contains(|it: char| it.is_ascii_hexdigit())
 }
 
-/// Whether a host, perhaps with its port, is a name of a network of its own. In a URL a name without a dot is one.
+/// True for a host, perhaps with its port, that is a name of a network of its own. In a URL a name without a dot is one.
 fn is_private_name(host: &str, is_url: bool) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|it| it.is_ascii_digit()) => name,

@@ -396,6 +396,58 @@ async fn a_redirect_that_only_adds_a_slash_is_followed_once_and_remembered() {
 }
 
 #[tokio::test]
+async fn a_remembered_target_that_is_gone_or_leads_back_is_forgotten() {
+    const BACK: Answer =
+        Answer::Say("HTTP/1.1 308 Moved\r\nlocation: /mcp\r\ncontent-length: 0\r\n\r\n");
+    const GONE: Answer = Answer::Say("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n");
+    const MOVED: Answer = Answer::Say(WITH_SLASH);
+    const FINE: Answer = Answer::Say(OK);
+    for (answers, statuses, expected) in [
+        (
+            &[MOVED, FINE, GONE, FINE][..],
+            [200, 200, 200],
+            &["/mcp", "/mcp/", "/mcp/", "/mcp", "/mcp"][..],
+        ),
+        (
+            &[MOVED, FINE, GONE, MOVED, FINE],
+            [200, 200, 200],
+            &["/mcp", "/mcp/", "/mcp/", "/mcp", "/mcp/", "/mcp/"],
+        ),
+        (
+            &[MOVED, FINE, GONE],
+            [200, 404, 404],
+            &["/mcp", "/mcp/", "/mcp/", "/mcp", "/mcp"],
+        ),
+        (
+            &[MOVED, FINE, BACK, FINE],
+            [200, 200, 200],
+            &["/mcp", "/mcp/", "/mcp/", "/mcp", "/mcp"],
+        ),
+        // In a circle.
+        (
+            &[MOVED, FINE, BACK, MOVED, FINE],
+            [200, 307, 200],
+            &["/mcp", "/mcp/", "/mcp/", "/mcp", "/mcp"],
+        ),
+    ] {
+        let scripted = Scripted::start(answers).await;
+        let server = server(&[scripted.url()], QUIET);
+        let (backend, _pool) = only(&server);
+        for status in statuses {
+            let response = send(&backend).await.expect("a response");
+            assert_eq!(response.status.as_u16(), status, "{answers:?}");
+            read(response).await.expect("a body");
+        }
+        let requests = scripted.requests();
+        let targets: Vec<_> = requests
+            .iter()
+            .filter_map(|it| it.split(' ').nth(1))
+            .collect();
+        assert_eq!(targets, expected, "{answers:?}");
+    }
+}
+
+#[tokio::test]
 async fn no_other_redirect_is_followed_and_its_target_is_told_without_its_query() {
     for (answer, told) in [
         (

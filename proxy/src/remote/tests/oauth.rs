@@ -620,6 +620,47 @@ async fn a_kept_token_of_a_lifetime_beyond_all_clocks_is_used() {
     assert!(endpoint.requests().is_empty());
 }
 
+#[tokio::test]
+async fn a_redirect_of_a_server_with_tokens_is_told_by_its_origin_alone() {
+    for (location, told) in [
+        (
+            "https://login.example/canary/x?y=canary",
+            Some("https://login.example"),
+        ),
+        ("/canary/login", None),
+    ] {
+        let head = format!("302 Found\r\nlocation: {location}");
+        let answer = says(Box::leak(head.into_boxed_str()), "");
+        let backend = Scripted::start(&[answer]).await;
+        let endpoint = Scripted::start(&[token("t1", 3600)]).await;
+        let (server, client) = wants(&backend, &endpoint.url(), "");
+        let pool = client.backends(&server);
+        let response = send(&pool.pick(&[], 0).expect("a backend")).await;
+        let response = response.expect("a response");
+        assert_eq!(response.status, StatusCode::FOUND);
+        let shown = response.headers.get("location");
+        let shown = shown.map(|it| it.to_str().expect("text"));
+        assert_eq!(shown, told);
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_of_a_token_endpoint_is_not_followed_to_the_slash_either() {
+    for status in [307, 308] {
+        let backend = Scripted::start(&[Answer::Say(OK)]).await;
+        let head = format!("{status} Moved\r\nlocation: /mcp/");
+        let moved = says(Box::leak(head.into_boxed_str()), "");
+        let endpoint = Scripted::start(&[moved, token("t1", 3600)]).await;
+        let (server, client) = wants(&backend, &endpoint.url(), "");
+        let pool = client.backends(&server);
+        let error = send(&pool.pick(&[], 0).expect("a backend")).await;
+        let error = error.expect_err("a redirect").message;
+        assert!(error.contains(&format!("HTTP {status}")), "{error}");
+        assert_eq!(endpoint.requests().len(), 1);
+        assert!(backend.requests().is_empty());
+    }
+}
+
 /// A token endpoint that takes secrets in the header alone, or in the body alone.
 async fn picky(in_header: bool) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
