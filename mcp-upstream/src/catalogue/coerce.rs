@@ -7,9 +7,11 @@
 //! A schema whose type is unclear counts as allowing strings: no `type`, a `$ref` to another document, an `anyOf` with
 //! such a branch.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use crate::jsonrpc;
 use crate::jsonrpc::spans::{self, MemberEdit};
@@ -20,12 +22,20 @@ const ARGUMENTS_MAX: usize = 256 * 1024;
 /// The deepest nesting of arguments, and the longest chain of references and alternatives in a schema, that is
 /// followed.
 const DEPTH_MAX: usize = 16;
+/// Steps after which the arguments stay as they are. Schemas whose parts refer to each other ask for any number of them, and
+/// this runs on a thread that carries messages. The largest arguments take about half of it against a usual schema.
+const STEPS_MAX: usize = 200_000;
+/// So many values of an `enum` cost a step.
+const VALUES_PER_STEP: usize = 8;
+/// So many bytes of text cost a step.
+const BYTES_PER_STEP: usize = 256;
 
 /// Types of JSON values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Types(u8);
 
 impl Types {
+    const NONE: Self = Self(0);
     const NULL: Self = Self(1);
     const BOOLEAN: Self = Self(2);
     const INTEGER: Self = Self(4);
@@ -63,43 +73,12 @@ impl Types {
         }
     }
 
-    /// The types that a schema allows.
-    fn allowed_by(schema: &Value, root: &Value, depth: usize) -> Self {
-        let Value::Object(keywords) = schema else {
-            return Self::ALL;
-        };
-        if depth == 0 {
-            return Self::ALL;
-        }
-        let below = |schema: &Value| Self::allowed_by(schema, root, depth - 1);
-        let any = |types: Vec<Self>| Self(types.into_iter().fold(0, |all, it| all | it.0));
-        let mut allowed = match keywords.get("type") {
-            Some(Value::String(name)) => Self::named(name),
-            Some(Value::Array(names)) => any(names
-                .iter()
-                .map(|name| name.as_str().map_or(Self::ALL, Self::named))
-                .collect()),
-            _ => Self::ALL,
-        };
-        let mut narrow = |types: Self| allowed.0 &= types.0;
-        for arms in ["anyOf", "oneOf"] {
-            if let Some(Value::Array(arms)) = keywords.get(arms) {
-                narrow(any(arms.iter().map(below).collect()));
-            }
-        }
-        if let Some(Value::Array(parts)) = keywords.get("allOf") {
-            parts.iter().map(below).for_each(&mut narrow);
-        }
-        if let Some(Value::Array(values)) = keywords.get("enum") {
-            narrow(any(values.iter().map(Self::of).collect()));
-        }
-        if let Some(value) = keywords.get("const") {
-            narrow(Self::of(value));
-        }
-        if let Some(target) = target(keywords, root) {
-            narrow(below(target));
-        }
-        allowed
+    fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
     }
 
     fn holds(self, other: Self) -> bool {
@@ -121,96 +100,224 @@ pub(crate) fn coerced(schema: &RawValue, arguments: &[u8]) -> Option<Bytes> {
         return None;
     }
     let root: Value = serde_json::from_str(schema.get()).ok()?;
-    value(&root, &root, arguments, DEPTH_MAX).map(Bytes::from)
+    let mut coercion = Coercion::of(&root);
+    let coerced = coercion.value(&root, arguments, DEPTH_MAX);
+    coercion.left?;
+    coerced.map(Bytes::from)
 }
 
-/// A raw JSON value, converted to the types of the schema; `None` if nothing is to be converted.
-fn value(schema: &Value, root: &Value, raw: &str, depth: usize) -> Option<String> {
-    let depth = depth.checked_sub(1)?;
-    let raw = raw.trim();
-    match raw.as_bytes().first()? {
-        b'"' => {
-            let allowed = Types::allowed_by(schema, root, DEPTH_MAX);
-            if allowed.holds(Types::STRING) {
-                return None;
-            }
-            let text = jsonrpc::string(serde_json::from_str(raw).ok()?)?;
-            let text = text.trim();
-            let spelled: Value = serde_json::from_str(text).ok()?;
-            if !allowed.holds(Types::of(&spelled)) {
-                return None;
-            }
-            Some(value(schema, root, text, depth).unwrap_or_else(|| text.to_owned()))
-        }
-        b'{' => {
-            let members = spans::members(raw)?;
-            let changed = members.iter().filter_map(|(key, member)| {
-                let schema = find(schema, root, &|it| property(it, key), DEPTH_MAX)?;
-                Some((key, value(schema, root, member, depth)?))
-            });
-            let changed: Vec<_> = changed.collect();
-            let edits: Vec<_> = changed
-                .iter()
-                .map(|(key, new)| MemberEdit::Set(key, new.as_str().into()))
-                .collect();
-            match edits.is_empty() {
-                true => None,
-                false => spans::edited(raw, &edits),
+/// A part of a schema that its alternatives may hold, too.
+#[derive(Clone, Copy)]
+enum SchemaPart<'k> {
+    /// The schema of the member with that key.
+    Property(&'k str),
+    /// The schema of the items of an array.
+    Items,
+}
+
+impl SchemaPart<'_> {
+    fn of(self, keywords: &Map<String, Value>) -> Option<&Value> {
+        match self {
+            Self::Items => keywords.get("items"),
+            Self::Property(key) => {
+                let known = keywords.get("properties").and_then(|it| it.get(key));
+                known.or_else(|| keywords.get("additionalProperties"))
             }
         }
-        b'[' => {
-            let schema = find(schema, root, &|it| it.get("items"), DEPTH_MAX)?;
-            let items: Vec<&RawValue> = serde_json::from_str(raw).ok()?;
-            let new: Vec<_> = items
-                .iter()
-                .map(|item| value(schema, root, item.get(), depth))
-                .collect();
-            if new.iter().all(Option::is_none) {
-                return None;
-            }
-            let items = items.iter().zip(&new);
-            let items: Vec<&str> = items
-                .map(|(item, new)| new.as_deref().unwrap_or(item.get()))
-                .collect();
-            Some(format!("[{}]", items.join(",")))
+    }
+
+    /// Bytes of text that are compared to look it up.
+    fn bytes(self) -> usize {
+        match self {
+            Self::Items => 0,
+            Self::Property(key) => key.len(),
         }
-        _ => None,
     }
 }
 
-fn property<'a>(schema: &'a Value, key: &str) -> Option<&'a Value> {
-    let known = schema.get("properties").and_then(|it| it.get(key));
-    known.or_else(|| schema.get("additionalProperties"))
-}
-
-/// Searches a schema, the target of its `$ref` and its alternatives for the first part that `part` finds.
-fn find<'a>(
-    schema: &'a Value,
+/// One reading of arguments against a schema. Its steps are counted over all values, references and alternatives, since
+/// each of them multiplies the others.
+struct Coercion<'a> {
     root: &'a Value,
-    part: &dyn Fn(&'a Value) -> Option<&'a Value>,
-    depth: usize,
-) -> Option<&'a Value> {
-    let depth = depth.checked_sub(1)?;
-    let Value::Object(keywords) = schema else {
-        return None;
-    };
-    if let Some(found) = part(schema) {
-        return Some(found);
-    }
-    if let Some(target) = target(keywords, root) {
-        return find(target, root, part, depth);
-    }
-    let arms = ["allOf", "anyOf", "oneOf"].into_iter();
-    let mut arms = arms
-        .filter_map(|key| keywords.get(key)?.as_array())
-        .flatten();
-    arms.find_map(|arm| find(arm, root, part, depth))
+    /// The steps that are left; `None` once it took too many, and then nothing else is found any more.
+    left: Option<usize>,
+    /// The types that schemas allow, by their place in memory: the items of an array have the same schema.
+    allowed: HashMap<*const Value, Types>,
 }
 
-/// The schema that a `$ref` within the document leads to.
-fn target<'a>(keywords: &serde_json::Map<String, Value>, root: &'a Value) -> Option<&'a Value> {
-    let reference = keywords.get("$ref")?.as_str()?;
-    root.pointer(reference.strip_prefix('#')?)
+impl<'a> Coercion<'a> {
+    fn of(root: &'a Value) -> Self {
+        Self {
+            root,
+            left: Some(STEPS_MAX),
+            allowed: HashMap::new(),
+        }
+    }
+
+    fn spend(&mut self, steps: usize) -> Option<()> {
+        self.left = self.left.and_then(|left| left.checked_sub(steps));
+        self.left.map(|_| ())
+    }
+
+    /// A value, raw JSON, as the schema wants it. `None`: as it is.
+    fn value(&mut self, schema: &'a Value, raw: &str, depth: usize) -> Option<String> {
+        let depth = depth.checked_sub(1)?;
+        let raw = raw.trim();
+        let first = *raw.as_bytes().first()?;
+        if !may_change(first) {
+            return None;
+        }
+        self.spend(1 + raw.len() / BYTES_PER_STEP)?;
+        match first {
+            b'"' => self.string(schema, raw, depth),
+            b'{' => self.object(schema, raw, depth),
+            _ => self.array(schema, raw, depth),
+        }
+    }
+
+    fn string(&mut self, schema: &'a Value, raw: &str, depth: usize) -> Option<String> {
+        let allowed = self.types(schema)?;
+        if allowed.holds(Types::STRING) {
+            return None;
+        }
+        let text = jsonrpc::string(serde_json::from_str(raw).ok()?)?;
+        let text = text.trim();
+        let spelled: Value = serde_json::from_str(text).ok()?;
+        if !allowed.holds(Types::of(&spelled)) {
+            return None;
+        }
+        let inner = self.value(schema, text, depth);
+        Some(inner.unwrap_or_else(|| text.to_owned()))
+    }
+
+    fn object(&mut self, schema: &'a Value, raw: &str, depth: usize) -> Option<String> {
+        let members = spans::members(raw)?;
+        let mut edits = Vec::new();
+        for (key, member) in &members {
+            if !member.bytes().next().is_some_and(may_change) {
+                continue;
+            }
+            let Some(schema) = self.find(schema, SchemaPart::Property(key), DEPTH_MAX) else {
+                continue;
+            };
+            if let Some(new) = self.value(schema, member, depth) {
+                edits.push(MemberEdit::Set(key, new.into()));
+            }
+        }
+        match edits.is_empty() {
+            true => None,
+            false => spans::edited(raw, &edits),
+        }
+    }
+
+    fn array(&mut self, schema: &'a Value, raw: &str, depth: usize) -> Option<String> {
+        let schema = self.find(schema, SchemaPart::Items, DEPTH_MAX)?;
+        let items: Vec<&RawValue> = serde_json::from_str(raw).ok()?;
+        let new: Vec<_> = items
+            .iter()
+            .map(|item| self.value(schema, item.get(), depth))
+            .collect();
+        if new.iter().all(Option::is_none) {
+            return None;
+        }
+        let items = items.iter().zip(&new);
+        let items: Vec<&str> = items
+            .map(|(item, new)| new.as_deref().unwrap_or(item.get()))
+            .collect();
+        Some(format!("[{}]", items.join(",")))
+    }
+
+    /// The types that a schema allows. `None`: that takes too many steps.
+    fn types(&mut self, schema: &'a Value) -> Option<Types> {
+        if let Some(known) = self.allowed.get(&std::ptr::from_ref(schema)) {
+            return Some(*known);
+        }
+        let allowed = self.allowed_by(schema, DEPTH_MAX)?;
+        self.allowed.insert(schema, allowed);
+        Some(allowed)
+    }
+
+    fn allowed_by(&mut self, schema: &'a Value, depth: usize) -> Option<Types> {
+        self.spend(1)?;
+        let Value::Object(keywords) = schema else {
+            return Some(Types::ALL);
+        };
+        if depth == 0 {
+            return Some(Types::ALL);
+        }
+        let mut allowed = match keywords.get("type") {
+            Some(Value::String(name)) => Types::named(name),
+            Some(Value::Array(names)) => {
+                let named = |name: &Value| name.as_str().map_or(Types::ALL, Types::named);
+                self.any(names, named)?
+            }
+            _ => Types::ALL,
+        };
+        for arms in ["anyOf", "oneOf"] {
+            if let Some(Value::Array(arms)) = keywords.get(arms) {
+                let mut any = Types::NONE;
+                for arm in arms {
+                    any = any.or(self.allowed_by(arm, depth - 1)?);
+                }
+                allowed = allowed.and(any);
+            }
+        }
+        if let Some(Value::Array(parts)) = keywords.get("allOf") {
+            for part in parts {
+                allowed = allowed.and(self.allowed_by(part, depth - 1)?);
+            }
+        }
+        if let Some(Value::Array(values)) = keywords.get("enum") {
+            allowed = allowed.and(self.any(values, Types::of)?);
+        }
+        if let Some(value) = keywords.get("const") {
+            allowed = allowed.and(Types::of(value));
+        }
+        if let Some(target) = self.target(keywords) {
+            allowed = allowed.and(self.allowed_by(target, depth - 1)?);
+        }
+        // A reference that was too long to follow says nothing of the types.
+        self.left.map(|_| allowed)
+    }
+
+    /// All types of a list.
+    fn any(&mut self, all: &[Value], types: impl Fn(&Value) -> Types) -> Option<Types> {
+        self.spend(all.len() / VALUES_PER_STEP)?;
+        Some(all.iter().map(types).fold(Types::NONE, Types::or))
+    }
+
+    /// The part of a schema that stands in it, in what it refers to, or in one of its alternatives.
+    fn find(&mut self, schema: &'a Value, part: SchemaPart<'_>, depth: usize) -> Option<&'a Value> {
+        let depth = depth.checked_sub(1)?;
+        self.spend(1 + part.bytes() / BYTES_PER_STEP)?;
+        let Value::Object(keywords) = schema else {
+            return None;
+        };
+        if let Some(found) = part.of(keywords) {
+            return Some(found);
+        }
+        if let Some(target) = self.target(keywords) {
+            return self.find(target, part, depth);
+        }
+        let arms = ["allOf", "anyOf", "oneOf"].into_iter();
+        let mut arms = arms
+            .filter_map(|key| keywords.get(key)?.as_array())
+            .flatten();
+        arms.find_map(|arm| self.find(arm, part, depth))
+    }
+
+    /// The schema that a `$ref` within the document leads to.
+    fn target(&mut self, keywords: &Map<String, Value>) -> Option<&'a Value> {
+        let reference = keywords.get("$ref")?.as_str()?;
+        let levels = memchr::memchr_iter(b'/', reference.as_bytes()).count();
+        self.spend(levels + reference.len() / BYTES_PER_STEP)?;
+        self.root.pointer(reference.strip_prefix('#')?)
+    }
+}
+
+/// True where a value that begins so could be read as another one, or hold such a value.
+fn may_change(first: u8) -> bool {
+    matches!(first, b'"' | b'{' | b'[')
 }
 
 #[cfg(test)]
@@ -290,5 +397,90 @@ mod tests {
         ] {
             assert_eq!(read(given), None, "{given}");
         }
+    }
+
+    /// The steps that were taken, `None` for too many, and the arguments as they become.
+    fn steps(schema: &Value, arguments: &str) -> (Option<usize>, Option<String>) {
+        let mut coercion = Coercion::of(schema);
+        let read = coercion.value(schema, arguments, DEPTH_MAX);
+        (coercion.left.map(|left| STEPS_MAX - left), read)
+    }
+
+    fn coerced_by(schema: &Value, arguments: &str) -> Option<Bytes> {
+        let schema = serde_json::value::to_raw_value(schema).expect("JSON");
+        coerced(&schema, arguments.as_bytes())
+    }
+
+    #[test]
+    fn arguments_stay_where_the_schema_asks_for_too_many_steps() {
+        let again = serde_json::json!({ "$ref": "#/$defs/a" });
+        let schema = serde_json::json!({
+            "properties": { "x": { "$ref": "#/$defs/a" }, "y": { "type": "integer" } },
+            "$defs": { "a": { "anyOf": vec![again; 16] } },
+        });
+        for arguments in [
+            r#"{"x":"5"}"#,
+            r#"{"x":["5"]}"#,
+            r#"{"x":{"y":"5"}}"#,
+            // No half of them either.
+            r#"{"y":"5","x":"5"}"#,
+        ] {
+            assert_eq!(steps(&schema, arguments).0, None, "{arguments}");
+            assert_eq!(coerced_by(&schema, arguments), None, "{arguments}");
+        }
+        assert!(coerced_by(&schema, r#"{"y":"5"}"#).is_some());
+        // Each level multiplies the work, and at its end there is a type.
+        let mut chain =
+            serde_json::json!({ "properties": { "x": { "$ref": "#/$defs/a0" } }, "$defs": {} });
+        for n in 0..6 {
+            let next = serde_json::json!({ "$ref": format!("#/$defs/a{}", n + 1) });
+            chain["$defs"][format!("a{n}")] = serde_json::json!({ "oneOf": vec![next; 16] });
+        }
+        chain["$defs"]["a6"] = serde_json::json!({ "type": "integer" });
+        assert_eq!(coerced_by(&chain, r#"{"x":"5"}"#), None);
+        chain["$defs"]["a2"] = serde_json::json!({ "type": "integer" });
+        assert!(coerced_by(&chain, r#"{"x":"5"}"#).is_some());
+    }
+
+    #[test]
+    fn items_of_an_array_share_the_work_on_their_schema() {
+        let values: Vec<u32> = (0..8_000).collect();
+        let schema = serde_json::json!({ "properties": { "x": { "items": { "enum": values } } } });
+        let arguments = format!(r#"{{"x":[{}]}}"#, vec![r#""7""#; 10_000].join(","));
+        let (taken, read) = steps(&schema, &arguments);
+        let expected = format!(r#"{{"x":[{}]}}"#, vec!["7"; 10_000].join(","));
+        assert_eq!(read, Some(expected));
+        // A step for each item, and those of the enum once.
+        let taken = taken.expect("within the bound");
+        assert!((10_000..12_000).contains(&taken), "{taken}");
+    }
+
+    #[test]
+    fn large_arguments_are_read_against_a_usual_schema() {
+        let schema = serde_json::json!({
+            "properties": { "rows": { "items": { "$ref": "#/$defs/row" } } },
+            "$defs": { "row": { "properties": { "a": { "type": "integer" }, "b": { "type": "boolean" } } } },
+        });
+        let row = r#"{"a":"1","b":"true"}"#;
+        let arguments = format!(
+            r#"{{"rows":[{}]}}"#,
+            vec![row; ARGUMENTS_MAX / 24].join(",")
+        );
+        let read = coerced_by(&schema, &arguments).expect("within the bound");
+        assert!(read.ends_with(br#"{"a":1,"b":true}]}"#));
+    }
+
+    #[test]
+    fn long_keys_and_references_cost_steps() {
+        let arms = vec![serde_json::json!({ "type": "object" }); 1_000];
+        let schema = serde_json::json!({ "properties": { "x": { "anyOf": arms } } });
+        let key = "k".repeat(ARGUMENTS_MAX - 100);
+        let arguments = format!(r#"{{"x":{{"{key}":"5"}}}}"#);
+        assert_eq!(steps(&schema, &arguments).0, None);
+        let (taken, _) = steps(&schema, r#"{"x":{"k":"5"}}"#);
+        assert!(taken.expect("few steps") < 2_000);
+        let far = serde_json::json!({ "$ref": format!("#{}", "/a".repeat(20_000)) });
+        let schema = serde_json::json!({ "properties": { "x": { "anyOf": vec![far; 12] } } });
+        assert_eq!(steps(&schema, r#"{"x":"5"}"#).0, None);
     }
 }
