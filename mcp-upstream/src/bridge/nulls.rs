@@ -137,7 +137,8 @@ pub(super) fn of_opening(result: &str) -> Option<String> {
     }
     let named = of_meta(result.as_bytes());
     let said = named.as_deref().unwrap_or(result);
-    without(said, &["capabilities", "serverInfo"], described).or(named)
+    let is_described = |key: &str| matches!(key, "capabilities" | "serverInfo");
+    without(said, is_described, described).or(named)
 }
 
 /// A server's `serverInfo` without members that are `null`; `None` if there are none.
@@ -168,19 +169,21 @@ pub(crate) fn of_meta(result: &[u8]) -> Option<String> {
 
 /// Capabilities or a `serverInfo` without members that are `null`, at the top and one level below.
 fn described(part: &str) -> Option<String> {
-    let all: Vec<_> = spans::members(part)?.into_iter().map(|it| it.0).collect();
-    let names: Vec<&str> = all.iter().map(|it| &**it).collect();
-    without(part, &names, |inner| match inner.as_bytes().first() {
-        Some(b'[') => each(inner, |it| without(it, &[], |_| None)),
-        _ => without(inner, &[], |_| None),
-    })
+    let cleaned = |it: &str| without(it, |_| false, |_| None);
+    without(
+        part,
+        |_| true,
+        |inner| match inner.as_bytes().first() {
+            Some(b'[') => each(inner, cleaned),
+            _ => cleaned(inner),
+        },
+    )
 }
 
-/// An object without members that are `null`, and with `change` applied to the members that `inside` names; `None` if
-/// nothing changes.
+/// An object without members that are `null`, its members of certain keys changed; `None` where nothing changes.
 fn without(
     object: &str,
-    inside: &[&str],
+    inside: impl Fn(&str) -> bool,
     change: impl Fn(&str) -> Option<String>,
 ) -> Option<String> {
     let members = spans::members(object)?;
@@ -188,7 +191,7 @@ fn without(
     for (key, value) in &members {
         if *value == "null" {
             changes.push(MemberEdit::Remove(key));
-        } else if inside.contains(&&**key) {
+        } else if inside(key) {
             changes.extend(change(value).map(|it| MemberEdit::Set(key, it.into())));
         }
     }
@@ -281,6 +284,16 @@ mod tests {
         let plain = r#"{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"},"a/b":null}}"#;
         assert_eq!(of_opening(odd).as_deref(), Some(plain));
         assert_eq!(of_opening(plain), None);
+    }
+
+    #[test]
+    fn many_capabilities_are_looked_at_each() {
+        let all = |null: &str| {
+            let each = (0..2_000).map(|at| format!(r#""x/{at}":{{"a":{at}{null}}}"#));
+            format!("{{{}}}", each.collect::<Vec<_>>().join(","))
+        };
+        assert_eq!(described(&all(r#","b":null"#)), Some(all("")));
+        assert_eq!(described(&all("")), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Changes to single members of a JSON object, in place: every other byte stays.
 
 use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use bytes::Bytes;
@@ -9,7 +10,7 @@ use serde_json::value::RawValue;
 
 mod members;
 
-use members::Member;
+use members::{FEW, Member};
 pub(crate) use members::members;
 
 /// A change to one member.
@@ -90,7 +91,15 @@ pub(crate) fn edited(object: &str, changes: &[MemberEdit<'_>]) -> Option<String>
     let members = members(object)?;
     let size = object.len() + changes.iter().map(MemberEdit::room).sum::<usize>();
     let mut out = String::with_capacity(size);
-    let changed = |key: &str| changes.iter().find(|change| change.key() == key);
+    // The first of two changes to one member counts.
+    let by_key: Option<HashMap<&str, &MemberEdit<'_>>> = (changes.len() > FEW).then(|| {
+        let changes = changes.iter().rev();
+        changes.map(|change| (change.key(), change)).collect()
+    });
+    let changed = |key: &str| match &by_key {
+        Some(by_key) => by_key.get(key).copied(),
+        None => changes.iter().find(|change| is_same(change.key(), key)),
+    };
     let stays =
         |(key, _): &Member<'_>| matches!(changed(key), None | Some(MemberEdit::Default(..)));
     if members.iter().all(stays) {
@@ -139,10 +148,16 @@ fn add_missing(
     members: &[Member<'_>],
     changes: &[MemberEdit<'_>],
 ) -> bool {
+    let present: Option<HashSet<&str>> = (changes.len() > FEW && members.len() > FEW)
+        .then(|| members.iter().map(|(key, _)| &**key).collect());
+    let is_present = |key: &str| match &present {
+        Some(present) => present.contains(key),
+        None => members.iter().any(|(own, _)| is_same(own, key)),
+    };
     let mut added = false;
     for change in changes {
         if let MemberEdit::Set(key, new) | MemberEdit::Default(key, new) = change
-            && !members.iter().any(|(own, _)| own == key)
+            && !is_present(key)
         {
             put(out, is_empty, key, new);
             is_empty = false;
@@ -150,6 +165,13 @@ fn add_missing(
         }
     }
     added
+}
+
+/// Compares two keys.
+fn is_same(one: &str, other: &str) -> bool {
+    #[cfg(test)]
+    tests::COMPARED.set(tests::COMPARED.get() + 1);
+    one == other
 }
 
 fn put(out: &mut String, is_first: bool, key: &str, value: &str) {
@@ -172,7 +194,56 @@ fn put(out: &mut String, is_first: bool, key: &str, value: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        /// How often two keys were compared on this thread.
+        pub(super) static COMPARED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    #[test]
+    fn many_changes_to_many_members_are_looked_up() {
+        const MANY: usize = 2_000;
+        let compared = |members: usize, changes: &[MemberEdit<'_>]| {
+            let object: Vec<_> = (0..members).map(|at| format!(r#""k{at}":{at}"#)).collect();
+            let object = format!("{{{}}}", object.join(","));
+            COMPARED.set(0);
+            let edited = edit(&object, changes);
+            (COMPARED.get(), edited)
+        };
+        let keys: Vec<_> = (0..2 * MANY).map(|at| format!("k{at}")).collect();
+        let mut changes: Vec<_> = (keys.iter().enumerate())
+            .map(|(at, key)| match at % 3 {
+                0 => MemberEdit::Set(key, "true".into()),
+                1 => MemberEdit::Default(key, "false".into()),
+                _ => MemberEdit::Remove(key),
+            })
+            .collect();
+        // The first change to a member counts.
+        changes.push(MemberEdit::Remove("k0"));
+        let expected: Vec<_> = (0..2 * MANY)
+            .filter_map(|at| match at % 3 {
+                0 => Some(format!(r#""k{at}":true"#)),
+                1 if at < MANY => Some(format!(r#""k{at}":{at}"#)),
+                1 => Some(format!(r#""k{at}":false"#)),
+                _ => None,
+            })
+            .collect();
+        let (count, edited) = compared(MANY, &changes);
+        assert_eq!(edited, format!("{{{}}}", expected.join(",")));
+        assert!(count <= MANY, "{count}");
+        let added: Vec<_> = (keys.iter().skip(MANY))
+            .map(|key| MemberEdit::Default(key, "0".into()))
+            .collect();
+        let (count, edited) = compared(MANY, &added);
+        assert!(edited.ends_with(r#""k3999":0}"#) && edited.starts_with(r#"{"k0":0,"k1":1,"#));
+        assert!(count <= MANY, "{count}");
+        // Where few are changed no table is made.
+        let (count, _) = compared(MANY, &changes[..2]);
+        assert!(count > MANY, "{count}");
+    }
 
     #[test]
     fn added_members_leave_the_rest_as_it_was() {

@@ -10,7 +10,7 @@ use memchr::memchr2;
 use smallvec::SmallVec;
 
 /// So many keys are compared with each other. Of more a table is made: who sends them must not make that expensive.
-const FEW: usize = 12;
+pub(super) const FEW: usize = 12;
 /// Strings are mostly shorter than this, and then looked through faster byte by byte.
 const SHORT: usize = 16;
 
