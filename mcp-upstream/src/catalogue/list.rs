@@ -67,18 +67,19 @@ impl ToolPage {
         let Some(object) = spans::raw(page) else {
             return Self::default();
         };
-        let tools: Vec<&RawValue> = spans::member(object, "tools")
-            .and_then(|tools| serde_json::from_str(tools.get()).ok())
-            .unwrap_or_default();
-        let entry = |tool: &RawValue| {
-            let name = spans::member(tool, "name").and_then(jsonrpc::string)?;
-            let definition = page.slice_ref(tool.get().as_bytes());
+        let tools = spans::member(object, "tools").map(RawValue::get);
+        let entry = |tool: &str| {
+            let name = spans::raw(spans::find(tool, "name")?.as_bytes());
+            let name = name.and_then(jsonrpc::string)?;
+            let definition = page.slice_ref(tool.as_bytes());
             Some(ToolEntry::new(name.into(), Source::Listed(definition)))
         };
         let next = spans::member(object, "nextCursor").filter(|next| next.get() != "null");
         let next = next.map(|next| cursor::of_server(next).unwrap_or_else(|| next.to_owned()));
         Self {
-            entries: tools.into_iter().filter_map(entry).collect(),
+            entries: spans::items(tools.unwrap_or_default())
+                .filter_map(entry)
+                .collect(),
             next,
         }
     }

@@ -11,13 +11,15 @@ use std::collections::HashSet;
 use serde_json::value::RawValue;
 
 use super::cursor;
+use crate::jsonrpc::all_entries;
 use crate::jsonrpc::spans::{self, MemberEdit};
-use crate::jsonrpc::{self, all_entries};
 use crate::protocol::Era;
 
 mod schema;
 
-/// The most characters of a name that a report shows.
+/// Mends that are told apart, on a page and of one server. Further ones are made and neither logged nor shown.
+pub(super) const MENDS_MAX: usize = 1_000;
+/// Characters of a name that reports show.
 const NAME_MAX: usize = 64;
 
 /// The lists of MCP.
@@ -313,7 +315,10 @@ pub(crate) fn entry(
     era: Era,
     definition: &str,
 ) -> Result<Option<MendedEntry>, String> {
-    let Some((mut text, twice)) = single_keys(definition) else {
+    // Checked first: a list may have millions of other values.
+    let is_object = definition.trim_start().starts_with('{');
+    let object = is_object.then_some(definition);
+    let Some((mut text, twice)) = object.and_then(single_keys) else {
         return Err("it is no object".into());
     };
     let mut wrong: Vec<String> = Vec::new();
@@ -399,18 +404,11 @@ pub(crate) fn page(
     if member("resultType").is_some_and(|it| !matches!(it, "null" | r#""complete""#)) {
         return None;
     }
-    let mut mends = Vec::new();
+    let mut mends = PageMends::default();
     let mut changes: Vec<MemberEdit<'_>> = Vec::new();
-    let mut of_page = |what: &str| {
-        mends.push(Mend {
-            entry: None,
-            left_out: false,
-            what: what.into(),
-        });
-    };
     for key in ["_meta", "resultType", "ttlMs", "cacheScope"] {
         if member(key) == Some("null") {
-            of_page(&format!("its {key} is null"));
+            mends.of_page(&format!("its {key} is null"));
             changes.push(MemberEdit::Remove(key));
         }
     }
@@ -418,115 +416,165 @@ pub(crate) fn page(
         match cursor::judge(next, asked_by) {
             cursor::Judged::Fits => {}
             cursor::Judged::Changed(text, reason) => {
-                of_page(reason);
+                mends.of_page(reason);
                 changes.push(MemberEdit::Set("nextCursor", text.into()));
             }
             cursor::Judged::Unfit(reason) => {
-                of_page(reason);
+                mends.of_page(reason);
                 changes.push(MemberEdit::Remove("nextCursor"));
             }
         }
     }
     let list = member(kind.key()).unwrap_or("null");
     if list == "null" {
-        of_page(&format!("it has no {}", kind.key()));
+        mends.of_page(&format!("it has no {}", kind.key()));
         changes.push(MemberEdit::Set(kind.key(), "[]".into()));
-    } else if let Some(entries) = entries_of(kind, list) {
-        let is_list = list.starts_with('[');
-        if !is_list {
-            of_page(&format!("its {} are no list", kind.key()));
-        }
-        let mended = entries_mended((kind, era), &entries, taken, &mut mends);
-        if mended.is_some() || !is_list {
-            let text = mended.unwrap_or_else(|| joined(&entries));
+    } else if list.starts_with('[') {
+        let entries = spans::items(list).map(Cow::Borrowed);
+        if let Some(text) = entries_mended((kind, era), entries, taken, &mut mends) {
             changes.push(MemberEdit::Set(kind.key(), text.into()));
         }
+    } else if let Some(members) = spans::members(list) {
+        mends.of_page(&format!("its {} are no list", kind.key()));
+        let entries = members
+            .iter()
+            .map(|(key, value)| keyed_entry(kind, key, value));
+        let text = match entries_mended((kind, era), entries.clone(), taken, &mut mends) {
+            Some(text) => text,
+            None => joined(entries),
+        };
+        changes.push(MemberEdit::Set(kind.key(), text.into()));
     }
-    (!changes.is_empty()).then(|| (spans::edit(page, &changes), mends))
+    (!changes.is_empty()).then(|| (spans::edit(page, &changes), mends.all))
 }
 
-/// The raw entries of a list. An object of entries, as PHP and maps produce, counts as the list of its values; a key
-/// that is not a number becomes the name of its entry. `None` for other values.
-fn entries_of(kind: ListKind, list: &str) -> Option<Vec<Cow<'_, str>>> {
-    if list.starts_with('[') {
-        let all: Vec<&RawValue> = serde_json::from_str(list).ok()?;
-        return Some(all.iter().map(|it| it.get().into()).collect());
-    }
-    let members = spans::members(list)?;
-    let entry = |(key, value): &(Cow<'_, str>, &str)| {
-        let name = serde_json::Value::from(&**key).to_string();
-        match key.parse::<u64>() {
-            Ok(_) => (*value).to_owned(),
-            Err(_) => spans::edit(value, &[MemberEdit::Default(kind.name(), name.into())]),
+/// The mends of one page. Of more than are told apart none is kept.
+#[derive(Default)]
+struct PageMends {
+    all: Vec<Mend>,
+    known: HashSet<Mend>,
+    /// The number of mends, those that are not kept among them.
+    count: usize,
+}
+
+impl PageMends {
+    fn add(&mut self, mend: impl FnOnce() -> Mend) {
+        self.count += 1;
+        if self.all.len() < MENDS_MAX {
+            let mend = mend();
+            if self.known.insert(mend.clone()) {
+                self.all.push(mend);
+            }
         }
-    };
-    Some(members.iter().map(|it| entry(it).into()).collect())
+    }
+
+    fn of_page(&mut self, what: &str) {
+        self.add(|| Mend {
+            entry: None,
+            left_out: false,
+            what: what.into(),
+        });
+    }
 }
 
-/// The list with its entries mended or left out; `None` if nothing is wrong.
-fn entries_mended(
+/// An entry of an object of entries, as PHP and maps give. A key that is no number names its entry.
+fn keyed_entry<'a>(kind: ListKind, key: &str, value: &'a str) -> Cow<'a, str> {
+    match key.parse::<u64>() {
+        Ok(_) => value.into(),
+        Err(_) => {
+            let name = serde_json::Value::from(key).to_string();
+            spans::edit(value, &[MemberEdit::Default(kind.name(), name.into())]).into()
+        }
+    }
+}
+
+/// The list of entries with each mended, or left out; `None` where nothing is wrong. Entries are gone through one by one:
+/// a list may have millions that come to nothing, and no memory is spent on them.
+fn entries_mended<'a>(
     (kind, era): (ListKind, Era),
-    entries: &[Cow<'_, str>],
+    entries: impl Iterator<Item = Cow<'a, str>> + Clone,
     taken: &mut HashSet<String>,
-    mends: &mut Vec<Mend>,
+    mends: &mut PageMends,
 ) -> Option<String> {
-    let before = mends.len();
-    let mut kept: Vec<Cow<'_, str>> = Vec::with_capacity(entries.len());
-    for (at, definition) in entries.iter().enumerate() {
-        let mended = entry(kind, era, definition);
-        let own = spans::find(definition, kind.name());
+    let before = mends.count;
+    let mut kept: Option<String> = None;
+    for (at, definition) in entries.clone().enumerate() {
+        let mended = entry(kind, era, &definition);
+        let own = spans::find(&definition, kind.name());
         let own = own.and_then(|it| serde_json::from_str::<Cow<'_, str>>(it).ok());
-        let name = own
-            .as_deref()
-            .map(|own| own.chars().take(NAME_MAX).collect());
-        let name: String = name.unwrap_or_else(|| format!("#{}", at + 1));
         let mut mend = |left_out, what: String| {
-            mends.push(Mend {
-                entry: Some(name.clone()),
-                left_out,
-                what,
+            mends.add(|| {
+                let name = own
+                    .as_deref()
+                    .map(|own| own.chars().take(NAME_MAX).collect());
+                Mend {
+                    entry: Some(name.unwrap_or_else(|| format!("#{}", at + 1))),
+                    left_out,
+                    what,
+                }
             });
         };
-        let text: Cow<'_, str> = match mended {
-            Ok(None) => Cow::Borrowed(&**definition),
+        let text: Option<Cow<'_, str>> = match mended {
+            Ok(None) => Some(Cow::Borrowed(&*definition)),
             Ok(Some((text, what))) => {
                 mend(false, what);
-                text.into()
+                Some(text.into())
             }
             Err(what) => {
                 mend(true, what);
-                continue;
+                None
             }
         };
-        let own = own.or_else(|| {
-            let own = spans::find(&text, kind.name())?;
-            Some(serde_json::from_str::<String>(own).ok()?.into())
+        let text = text.filter(|text| {
+            let name = own.as_deref().map(str::to_owned).or_else(|| {
+                let own = spans::find(text, kind.name())?;
+                serde_json::from_str::<String>(own).ok()
+            });
+            let is_new = name.is_none_or(|name| taken.insert(name));
+            if !is_new {
+                mend(true, format!("its {} is listed before", kind.name()));
+            }
+            is_new
         });
-        if let Some(own) = own
-            && !taken.insert(own.into_owned())
-        {
-            mend(true, format!("its {} is listed before", kind.name()));
+        if mends.count == before {
             continue;
         }
-        kept.push(text);
+        let kept = kept.get_or_insert_with(|| start(entries.clone().take(at)));
+        if let Some(text) = text {
+            put(kept, &text);
+        }
     }
-    (mends.len() > before).then(|| joined(&kept))
+    kept.map(|kept| kept + "]")
 }
 
-fn joined(entries: &[Cow<'_, str>]) -> String {
-    format!("[{}]", entries.join(","))
+/// The beginning of a list with these entries.
+fn start<'a>(entries: impl Iterator<Item = Cow<'a, str>>) -> String {
+    let mut list = String::from("[");
+    entries.for_each(|entry| put(&mut list, &entry));
+    list
+}
+
+fn put(list: &mut String, entry: &str) {
+    if list.len() > 1 {
+        list.push(',');
+    }
+    list.push_str(entry);
+}
+
+fn joined<'a>(entries: impl Iterator<Item = Cow<'a, str>>) -> String {
+    start(entries) + "]"
 }
 
 /// The names on a page.
 pub(super) fn names(kind: ListKind, page: &[u8]) -> HashSet<String> {
     let object = spans::raw(page);
     let list = object.and_then(|it| spans::member(it, kind.key()));
-    let list = list.and_then(|it| serde_json::from_str::<Vec<&RawValue>>(it.get()).ok());
-    let name = |it: &&RawValue| {
-        let name = spans::member(it, kind.name()).and_then(jsonrpc::string)?;
-        Some(name.into_owned())
+    let name = |it: &str| {
+        let name = spans::find(it, kind.name())?;
+        serde_json::from_str::<String>(name).ok()
     };
-    list.unwrap_or_default().iter().filter_map(name).collect()
+    let list = list.map(RawValue::get).unwrap_or_default();
+    spans::items(list).filter_map(name).collect()
 }
 
 #[cfg(test)]
@@ -681,6 +729,52 @@ mod tests {
         // A page that holds its list twice stays unchanged: filtered views do not show it.
         let twice = r#"{"tools":[],"tools":[{"name":"a"}]}"#;
         assert_eq!(listed(twice, None).0, twice);
+    }
+
+    #[test]
+    fn entries_beyond_the_mends_that_are_told_apart_are_mended_too() {
+        let good =
+            |name: usize| format!(r#"{{"name":"t{name}","inputSchema":{{"type":"object"}}}}"#);
+        let odd = |name: usize| format!(r#"{{"name":"t{name}"}}"#);
+        let all = |write: &dyn Fn(usize) -> String| {
+            let first: Vec<_> = (0..10).map(good).collect();
+            let rest: Vec<_> = (10..3 * MENDS_MAX).map(write).collect();
+            format!(r#"{{"tools":[{},{}]}}"#, first.join(","), rest.join(","))
+        };
+        let (page, mends) = listed(&all(&odd), None);
+        assert_eq!(page, all(&good));
+        assert_eq!(mends.len(), MENDS_MAX);
+        let same: Vec<_> = std::iter::once(good(0))
+            .chain((0..2 * MENDS_MAX).map(|_| good(0)))
+            .chain([odd(1)])
+            .collect();
+        let (page, mends) = listed(&format!(r#"{{"tools":[{}]}}"#, same.join(",")), None);
+        assert_eq!(page, format!(r#"{{"tools":[{},{}]}}"#, good(0), good(1)));
+        assert_eq!(
+            mends,
+            [
+                "Some(\"t0\") true its name is listed before",
+                "Some(\"t1\") false its inputSchema is missing",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_page_of_zeros_costs_nothing_for_each() {
+        let zeros = vec!["0"; 1_000_000].join(",");
+        let text = format!(r#"{{"tools":[{zeros}]}}"#);
+        let mut mended = None;
+        let cost = allocation_counter::measure(|| {
+            let names = names(ListKind::Tools, text.as_bytes());
+            assert!(names.is_empty());
+            let kind = (ListKind::Tools, Era::Legacy);
+            mended = page(kind, &text, None, &mut HashSet::new());
+        });
+        let (page, mends) = mended.expect("mended");
+        assert_eq!((&*page, mends.len()), (r#"{"tools":[]}"#, MENDS_MAX));
+        // The page once more, and the mends that are told apart.
+        let bound = text.len() as u64 + 1024 * 1024;
+        assert!(cost.bytes_max <= bound, "{} bytes", cost.bytes_max);
     }
 
     #[test]

@@ -9,12 +9,10 @@ use serde::Serialize;
 use tooldock_workers::external::ListMode;
 use tooldock_workers::names::NamespaceName;
 
-use super::mend::{self, ListKind, Mend};
+use super::mend::{self, ListKind, MENDS_MAX, Mend};
 use crate::protocol::Era;
 
-/// The most different mends of one server that are logged and shown. Further mends are made without a report.
-const MENDS_MAX: usize = 1_000;
-/// The most reports in `/ready`.
+/// Lines of `/ready`.
 const SHOWN_MAX: usize = 50;
 /// The most entries that a report names.
 const NAMED_MAX: usize = 20;
@@ -70,9 +68,13 @@ impl ListMending {
         self.raw.swap(raw, Ordering::Relaxed) != raw
     }
 
-    /// Mends a page of a list, and reports the faults; `None` if the page passes as the server wrote it. `asked_by` is
-    /// the raw cursor with which the page was requested. `taken` holds the names on earlier pages; the names on this
-    /// page are added.
+    /// True unless lists pass as the server wrote them.
+    pub(super) fn is_on(&self) -> bool {
+        !self.raw.load(Ordering::Relaxed)
+    }
+
+    /// The page of a list as clients are shown it; `None` where that is as the server wrote it. `asked_by` is the raw
+    /// cursor it was asked for by; `taken`, the names of earlier pages, to which those of this page are added.
     pub(crate) fn page(
         &self,
         namespace: &NamespaceName,
@@ -80,7 +82,7 @@ impl ListMending {
         (page, asked_by): (&Bytes, Option<&str>),
         taken: &mut HashSet<String>,
     ) -> Option<Bytes> {
-        if self.raw.load(Ordering::Relaxed) {
+        if !self.is_on() {
             return None;
         }
         let text = std::str::from_utf8(page).ok()?;

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 mod members;
 
 use members::{FEW, Member};
-pub(crate) use members::members;
+pub(crate) use members::{items, members};
 
 /// A change to one member.
 #[derive(Debug, Clone)]

@@ -43,6 +43,41 @@ pub(crate) fn members(object: &str) -> Option<SmallVec<[Member<'_>; 8]>> {
     (scan.is_over() && are_unique(&members)).then_some(members)
 }
 
+/// The items of an array, raw, one after the other: a page of zeros has millions, and nothing is kept of them. Anything but
+/// an array has no items.
+pub(crate) fn items(array: &str) -> ArrayItems<'_> {
+    let mut scan = Scan { text: array, at: 0 };
+    let is_array = scan.take(b'[').is_some();
+    ArrayItems {
+        scan: is_array.then_some(scan),
+    }
+}
+
+/// Iterator of [`items`].
+#[derive(Clone)]
+pub(crate) struct ArrayItems<'a> {
+    /// Before an item, or before the end; `None` behind the last item.
+    scan: Option<Scan<'a>>,
+}
+
+impl<'a> Iterator for ArrayItems<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        // Where the text is no JSON nothing follows.
+        let mut scan = self.scan.take()?;
+        let item = scan.value()?;
+        self.scan = match scan.next()? {
+            b',' => {
+                scan.at += 1;
+                Some(scan)
+            }
+            _ => None,
+        };
+        Some(item)
+    }
+}
+
 fn are_unique(members: &[Member<'_>]) -> bool {
     if members.len() <= FEW {
         let mut all = members.iter().enumerate();
@@ -52,6 +87,7 @@ fn are_unique(members: &[Member<'_>]) -> bool {
     members.iter().all(|(key, _)| seen.insert(&**key))
 }
 
+#[derive(Clone, Copy)]
 struct Scan<'a> {
     text: &'a str,
     at: usize,
@@ -204,6 +240,32 @@ mod tests {
         }
     }
 
+    fn found_items(text: &str) -> Option<Vec<&str>> {
+        serde_json::from_str::<Vec<&RawValue>>(text).ok()?;
+        Some(items(text).collect())
+    }
+
+    fn parsed_items(text: &str) -> Option<Vec<&str>> {
+        let all = serde_json::from_str::<Vec<&RawValue>>(text).ok()?;
+        Some(all.into_iter().map(RawValue::get).collect())
+    }
+
+    #[test]
+    fn items_are_what_a_parser_finds() {
+        for text in [
+            "[]",
+            " [ ] ",
+            "[0]",
+            "[ 1 ,\"a,]\" ,[2,[3]],{\"b\":[4]}\n,null ] ",
+        ] {
+            assert!(found_items(text).is_some(), "{text}");
+            assert_eq!(found_items(text), parsed_items(text), "{text}");
+        }
+        for text in ["{}", "{\"a\":[1]}", "5", "\"[1]\"", ""] {
+            assert_eq!(items(text).count(), 0, "{text}");
+        }
+    }
+
     fn json() -> impl Strategy<Value = serde_json::Value> {
         let leaf = prop_oneof![
             Just(serde_json::Value::Null),
@@ -229,14 +291,17 @@ mod tests {
             };
             let text = text.expect("JSON");
             prop_assert_eq!(found(&text), parsed(&text));
+            prop_assert_eq!(found_items(&text), parsed_items(&text));
         }
 
         #[test]
         fn no_text_is_too_odd(text in r#"[{}\[\]",:\\a \n1é]{0,40}"#) {
             let _ = members(&text);
+            let _ = items(&text).count();
             // Where a parser reads it, both find the same.
             if serde_json::from_str::<&RawValue>(&text).is_ok() {
                 prop_assert_eq!(found(&text), parsed(&text));
+                prop_assert_eq!(found_items(&text), parsed_items(&text));
             }
         }
     }
