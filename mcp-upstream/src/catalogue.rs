@@ -149,19 +149,15 @@ impl Catalogue {
         (kind, key): (ListKind, Option<&PageKey>),
         (page, era): (&Bytes, Era),
     ) -> Option<Bytes> {
+        if !self.is_to_be_mended(key, page) {
+            return None;
+        }
         let Some(key) = key else {
             let taken = &mut HashSet::new();
             return self.lists.page(namespace, (kind, era), (page, None), taken);
         };
-        let first = {
-            let inner = self.lock();
-            // Kept pages are mended already.
-            if inner.pages.get(key) == Some(page) {
-                return None;
-            }
-            let first = key.cursor.as_ref().map(|_| key.first());
-            first.and_then(|key| inner.pages.get(&key).cloned())
-        };
+        let first = key.cursor.as_ref().map(|_| key.first());
+        let first = first.and_then(|key| self.recall(&key));
         let mut taken = first.map_or_else(HashSet::new, |first| mend::names(kind, &first));
         // A server that does not know the cursor may answer with its first page. The names on that page are not
         // duplicates.
@@ -170,6 +166,13 @@ impl Catalogue {
         }
         let page = (page, key.cursor.as_deref());
         self.lists.page(namespace, (kind, era), page, &mut taken)
+    }
+
+    /// True where faults are to be looked for on a page: lists are mended, and the page is not known. Pages are kept as
+    /// they are shown.
+    pub(crate) fn is_to_be_mended(&self, key: Option<&PageKey>, page: &Bytes) -> bool {
+        let is_known = |key| self.lock().pages.get(key) == Some(page);
+        self.lists.is_on() && !key.is_some_and(is_known)
     }
 
     /// The version of the tools: another one means that they may be others.

@@ -25,10 +25,20 @@ const WAIT: Duration = Duration::from_secs(10);
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// The places of the process. Principals take turns.
-static PLACES: LazyLock<Gate> = LazyLock::new(|| {
+static PLACES: LazyLock<Gate> =
+    LazyLock::new(|| Gate::new(places(), WAITING_TOTAL).with_queue_of_principal(WAITING_MAX));
+
+#[cfg(test)]
+thread_local! {
+    /// The number of runs that this thread asked for.
+    pub(crate) static GIVEN: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// The number of places: so much work runs at once.
+pub(crate) fn places() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Gate::new((cores / 2).max(1), WAITING_TOTAL).with_queue_of_principal(WAITING_MAX)
-});
+    (cores / 2).max(1)
+}
 
 /// Runs work of a principal's request on a thread that carries no messages. The work has a budget of its own.
 ///
@@ -43,6 +53,8 @@ pub(crate) async fn run<T: Send + 'static>(
     principal: &Principal,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, CallError> {
+    #[cfg(test)]
+    GIVEN.set(GIVEN.get() + 1);
     let Ok(Ok(permit)) = timeout(WAIT, PLACES.enter(principal)).await else {
         return Err(CallError::new(
             CallErrorCode::Overloaded,

@@ -28,7 +28,7 @@ use crate::interaction::Responder;
 use crate::jsonrpc::{
     self, Key, ProtocolViolation, Request, Response, ResponseOutcome, Unreadable, spans,
 };
-use crate::protocol::{ClientIdentity, code};
+use crate::protocol::{ClientIdentity, Era, code};
 use crate::seal::BoundRequest;
 use crate::session::CancelNotice;
 use crate::stdio::link::{CallAccount, Canceller, NotificationSink};
@@ -44,6 +44,20 @@ const READ_WAIT: Duration = Duration::from_secs(5);
 const TAKEN_IN: Duration = Duration::from_millis(100);
 /// Into so many parts that time is cut, with a ping behind each: a server on a busy machine gets more of it.
 const TAKEN_IN_PARTS: u32 = 4;
+/// The longest page of a list, in bytes, that is mended by the thread that carries its messages.
+const MENDED_HERE_MAX: usize = 64 * 1024;
+
+/// A page of a list that is too long to be mended by a thread that carries messages.
+struct LongPage {
+    catalogue: Arc<Catalogue>,
+    /// The version of the tools when the page was there.
+    version: u64,
+    kind: ListKind,
+    era: Era,
+    key: Option<PageKey>,
+    page: Bytes,
+    answer: Response,
+}
 
 /// A request that goes up.
 pub(super) struct ServerCall {
@@ -354,8 +368,17 @@ impl ServerCall {
             }
         };
         let answer = self.with_tasks(leased, answer);
+        let mut is_current = true;
         let answer = match ListKind::of(&self.facts.method) {
-            Some(kind) => self.mended(kind, opening, answer),
+            Some(kind) => match self.mended(kind, opening, answer) {
+                Ok(answer) => answer,
+                Err(long) => {
+                    let (catalogue, version) = (Arc::clone(&long.catalogue), long.version);
+                    let mended = Box::pin(self.mended_apart(long)).await?;
+                    is_current = catalogue.version() == version;
+                    mended
+                }
+            },
             None if answer.is_error() => answer,
             None => match nulls::of_result(&self.facts.method, opening.era(), answer.payload()) {
                 Some(result) => answer.with_payload(result.into()),
@@ -373,6 +396,8 @@ impl ServerCall {
         // A principal's list is nobody else's; and none of these is kept where it is not everybody's.
         if leased.place.key == ConnectionKey::Shared
             && !self.requester.is_told_apart()
+            // The tools may have changed while the page was mended.
+            && is_current
             && let Some(page) = self.page(opening)
             && let ResponseOutcome::Result(result) = &answer.outcome()
             && let Ok(catalogue) = self.external.catalogue(&self.facts.namespace, None)
@@ -449,22 +474,62 @@ impl ServerCall {
         }
     }
 
-    /// Mends a page of a list for strict clients.
-    fn mended(&self, kind: ListKind, opening: &ServerInfo, answer: Response) -> Response {
+    /// A page of a list as strict clients take it.
+    ///
+    /// # Errors
+    ///
+    /// The page, where mending it is more work than a thread that carries messages should do.
+    fn mended(
+        &self,
+        kind: ListKind,
+        opening: &ServerInfo,
+        answer: Response,
+    ) -> Result<Response, Box<LongPage>> {
         let ResponseOutcome::Result(page) = answer.outcome() else {
-            return answer;
+            return Ok(answer);
         };
         let namespace = &self.facts.namespace;
         let principal = self.requester.principal.as_ref();
         let Ok(catalogue) = self.external.catalogue(namespace, principal) else {
-            return answer;
+            return Ok(answer);
         };
         let key = self.page(opening);
-        let list = (kind, key.as_ref());
-        match catalogue.mended(&namespace.name, list, (&page, opening.era())) {
-            Some(page) => answer.with_payload(page),
-            None => answer,
+        if page.len() > MENDED_HERE_MAX && catalogue.is_to_be_mended(key.as_ref(), &page) {
+            return Err(Box::new(LongPage {
+                version: catalogue.version(),
+                catalogue,
+                kind,
+                era: opening.era(),
+                key,
+                page,
+                answer,
+            }));
         }
+        let list = (kind, key.as_ref());
+        Ok(
+            match catalogue.mended(&namespace.name, list, (&page, opening.era())) {
+                Some(page) => answer.with_payload(page),
+                None => answer,
+            },
+        )
+    }
+
+    /// Mends a long page where no messages wait meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// `overloaded`: too much of such work runs and waits already.
+    async fn mended_apart(&self, long: Box<LongPage>) -> Result<Response, CallError> {
+        let name = self.facts.namespace.name.clone();
+        let mend = move || {
+            let list = (long.kind, long.key.as_ref());
+            let mended = long.catalogue.mended(&name, list, (&long.page, long.era));
+            match mended {
+                Some(page) => long.answer.with_payload(page),
+                None => long.answer,
+            }
+        };
+        heavy_work::run(&self.requester.principal, mend).await
     }
 
     /// An answer with the names of tasks that its client knows.

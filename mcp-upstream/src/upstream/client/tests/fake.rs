@@ -65,7 +65,7 @@ pub(super) struct KeyScan {
     pub(super) gone: AtomicUsize,
     /// What is known of its lists.
     pub(super) catalogue: Arc<Catalogue>,
-    /// It does not list its tools: says nothing (1), or no (2).
+    /// It does not list its tools: says nothing (1), or no (2). Or it lists very many, all without a schema (3).
     pub(super) silent: AtomicUsize,
     /// It does not start any more.
     pub(super) down: AtomicUsize,
@@ -422,6 +422,9 @@ fn result(text: impl Into<Bytes>) -> Result<ResponseOutcome, Unanswered> {
     Ok(ResponseOutcome::Result(text.into()))
 }
 
+/// The number of tools of a list that is too long to be mended by a thread that carries messages.
+pub(super) const MANY_TOOLS: usize = 2_000;
+
 const TOOLS: &str = r#"{"tools":[{"name":"echo","inputSchema":{"type":"object","n":1.50},"x":2.0},{"name":"secret_tool","inputSchema":{}},{"name":"headed","inputSchema":{"properties":{"region":{"type":"string","x-mcp-header":"Region"}}}}],"y":null}"#;
 
 /// A log message of the server.
@@ -459,6 +462,12 @@ async fn answer(
         "tools/list" if seen.silent.load(Ordering::SeqCst) == 1 => std::future::pending().await,
         "tools/list" if seen.silent.load(Ordering::SeqCst) == 2 => {
             Ok(error(json!({ "code": -32603, "message": "no" })))
+        }
+        "tools/list" if seen.silent.load(Ordering::SeqCst) == 3 => {
+            let all: Vec<_> = (0..MANY_TOOLS)
+                .map(|at| format!(r#"{{"name":"tool{at:040}"}}"#))
+                .collect();
+            result(format!(r#"{{"tools":[{}]}}"#, all.join(",")))
         }
         "tools/list" if modern => result(format!(
             r#"{{"resultType":"complete","ttlMs":5,"cacheScope":"public",{}"#,

@@ -1,6 +1,7 @@
 //! Clients that begin with `initialize`.
 
 use super::*;
+use crate::heavy_work;
 
 #[tokio::test(start_paused = true)]
 async fn initialize_is_the_servers_own_in_the_version_of_the_client() {
@@ -432,6 +433,53 @@ async fn the_last_good_list_is_served_while_the_server_is_down() {
     assert_eq!(call["result"]["isError"], true, "{call}");
     let other = body(&house.in_session(&session, "prompts/list", json!({})).await);
     assert_eq!(other["error"]["data"]["code"], "worker_unavailable");
+}
+
+#[tokio::test]
+async fn a_long_list_is_mended_apart_and_kept_unless_the_tools_changed_meanwhile() {
+    let house = house(EraSupport::Legacy);
+    let (session, _) = house.open(json!({})).await;
+    house.seen.silent.store(3, Ordering::SeqCst);
+    let page = PageKey::of(Era::Legacy, "tools/list", None).expect("a list");
+    let kept = || house.seen.catalogue.recall(&page);
+    let given = || heavy_work::GIVEN.get();
+    let until = async |count: usize| {
+        for _ in 0..100_000 {
+            if given() >= count {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+        panic!("{} times, not {count}, work was given away", given());
+    };
+    // No place is free.
+    let places = heavy_work::places();
+    let before = given();
+    let mut holds = Vec::new();
+    for _ in 0..places {
+        let (hold, held) = tokio::sync::oneshot::channel::<()>();
+        holds.push(hold);
+        tokio::spawn(async move {
+            let _ = heavy_work::run(&None, move || held.blocking_recv()).await;
+        });
+    }
+    until(before + places).await;
+    let list = house.in_session(&session, "tools/list", json!({}));
+    let changed = async {
+        until(before + places + 1).await;
+        house.seen.catalogue.changed();
+        drop(holds);
+    };
+    let (reply, ()) = tokio::join!(list, changed);
+    let listed = body(&reply);
+    let tools = listed["result"]["tools"].as_array().expect("tools");
+    assert_eq!(tools.len(), fake::MANY_TOOLS);
+    let is_mended = |tool: &Value| tool["inputSchema"] == json!({ "type": "object" });
+    assert!(tools.iter().all(is_mended));
+    assert_eq!(kept(), None);
+    let again = house.in_session(&session, "tools/list", json!({})).await;
+    assert_eq!(body(&again)["result"], listed["result"]);
+    assert!(kept().is_some());
 }
 
 #[tokio::test(start_paused = true)]
