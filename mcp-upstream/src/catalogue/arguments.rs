@@ -28,8 +28,8 @@ const PATTERNS_MAX: usize = 64;
 const PATTERN_MAX: usize = 2 * 1024 * 1024;
 /// … and what a pattern usually weighs.
 const PATTERN_WEIGHT: usize = 64 * 1024;
-/// The largest arguments that are checked, in bytes: read as values they take many times that.
-const ARGUMENTS_MAX: usize = 256 * 1024;
+/// The largest arguments and structured results that are checked, in bytes: read as values they take many times that.
+pub(super) const ARGUMENTS_MAX: usize = 256 * 1024;
 /// Steps ([`effort`]) up to which all problems are looked for; beyond, the first. There are no more errors than steps, and each
 /// takes some hundred bytes while all are found.
 const LISTED_STEPS_MAX: u64 = 20_000;

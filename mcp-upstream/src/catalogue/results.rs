@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use super::arguments::ARGUMENTS_MAX;
 use super::list::ToolList;
 use crate::jsonrpc::spans;
 
@@ -51,14 +52,26 @@ impl Results {
 }
 
 impl ToolList {
-    /// Checks the result of a call against the tool's `outputSchema`. With `light` a long check is not run, but
-    /// reported as [`Checked::Heavy`].
-    pub(crate) fn check_result(&self, tool: &str, result: &str, light: bool) -> Checked {
+    /// The part of a call's result that is held against the schema that the tool lists; `None`: nothing is.
+    ///
+    /// # Errors
+    ///
+    /// The fault of a result that has no such part.
+    pub(crate) fn structured<'r>(
+        &self,
+        tool: &str,
+        result: &'r str,
+    ) -> Result<Option<&'r str>, String> {
         let Some(entry) = self.tool(tool) else {
-            return Checked::Fits;
+            return Ok(None);
         };
         if entry.output_schema().is_none() {
-            return Checked::Fits;
+            return Ok(None);
+        }
+        let structured = spans::find(result, "structuredContent");
+        // Too large to be checked, whatever else the result says.
+        if structured.is_some_and(|it| it.len() > ARGUMENTS_MAX) {
+            return Ok(None);
         }
         let is_other = |name: &str, usual: &str| {
             spans::find(result, name).is_some_and(|it| it != usual && it != "null")
@@ -68,10 +81,19 @@ impl ToolList {
             || is_other("task", "null")
             || is_other("resultType", "\"complete\"")
         {
-            return Checked::Fits;
+            return Ok(None);
         }
-        let Some(structured) = spans::find(result, "structuredContent") else {
-            return Checked::Fault("it has no structuredContent".into());
+        match structured {
+            Some(structured) => Ok(Some(structured)),
+            None => Err("it has no structuredContent".into()),
+        }
+    }
+
+    /// Holds the structured part of a result against the schema that the tool lists. `light`: as far as that is little
+    /// work.
+    pub(crate) fn check_structured(&self, tool: &str, structured: &str, light: bool) -> Checked {
+        let Some(entry) = self.tool(tool) else {
+            return Checked::Fits;
         };
         let Ok(schema) = self.result_schema(entry, light) else {
             return Checked::Heavy;
@@ -87,6 +109,46 @@ impl ToolList {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl ToolList {
+        /// Holds a whole result against the schema.
+        fn check_result(&self, tool: &str, result: &str, light: bool) -> Checked {
+            match self.structured(tool, result) {
+                Ok(Some(structured)) => self.check_structured(tool, structured, light),
+                Ok(None) => Checked::Fits,
+                Err(fault) => Checked::Fault(fault),
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_structured_part_is_looked_at_and_only_where_it_is_not_too_large() {
+        let list = ToolList::of_page(
+            r#"{"tools":[{"name":"add","outputSchema":{"type":"object","required":["v"]}},{"name":"plain"}]}"#,
+        );
+        let result = |bytes: usize| {
+            let text = "x".repeat(bytes);
+            format!(
+                r#"{{"content":[{{"type":"text","text":"{text}"}}],"structuredContent":{{"x":"{text}"}}}}"#
+            )
+        };
+        let around = r#"{"x":""}"#.len();
+        let largest = result(ARGUMENTS_MAX - around);
+        let part = list.structured("add", &largest).expect("no fault");
+        assert_eq!(part.map(str::len), Some(ARGUMENTS_MAX));
+        assert_eq!(list.structured("plain", &largest), Ok(None));
+        let fault = Checked::Fault("structuredContent.v: the member is missing".into());
+        assert_eq!(list.check_result("add", &largest, true), Checked::Heavy);
+        assert_eq!(list.check_result("add", &largest, false), fault);
+        let larger = result(ARGUMENTS_MAX - around + 1);
+        for light in [true, false] {
+            assert_eq!(list.check_result("add", &larger, light), Checked::Fits);
+        }
+        assert_eq!(
+            list.check_result("add", r#"{"content":[]}"#, true),
+            Checked::Fault("it has no structuredContent".into())
+        );
+    }
 
     #[test]
     fn a_result_is_held_against_the_schema_of_its_tool() {

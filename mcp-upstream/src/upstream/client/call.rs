@@ -446,14 +446,20 @@ impl ServerCall {
         let Ok(result) = std::str::from_utf8(answer.payload()) else {
             return Ok(());
         };
-        let mut checked = tools.check_result(tool, result, true);
-        if checked == Checked::Heavy {
-            let (tool, result) = (Arc::clone(tool), result.to_owned());
-            let check = move || tools.check_result(&tool, &result, false);
-            let heavy = heavy_work::run(&self.requester.principal, check).await;
-            // A result that cannot be checked now is passed on.
-            checked = heavy.unwrap_or(Checked::Fits);
-        }
+        let checked = match tools.structured(tool, result) {
+            Ok(None) => Checked::Fits,
+            Err(fault) => Checked::Fault(fault),
+            Ok(Some(part)) => match tools.check_structured(tool, part, true) {
+                Checked::Heavy => {
+                    let (tool, part) = (Arc::clone(tool), part.to_owned());
+                    let check = move || tools.check_structured(&tool, &part, false);
+                    let heavy = heavy_work::run(&self.requester.principal, check).await;
+                    // A result that cannot be checked now is passed on.
+                    heavy.unwrap_or(Checked::Fits)
+                }
+                checked => checked,
+            },
+        };
         let Checked::Fault(fault) = checked else {
             return Ok(());
         };
