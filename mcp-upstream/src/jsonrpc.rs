@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use tooldock_workers::json;
 
-mod depth;
+pub(crate) mod depth;
 mod entries;
 mod few;
 mod index;

@@ -7,12 +7,14 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use crate::jsonrpc;
+use crate::jsonrpc::{self, depth};
 
 /// The beginning of a string that stands for a cursor of another type.
 const MARK: &str = "tooldock:cursor:";
 /// The longest cursor, in bytes of raw JSON: each request for a further page repeats it.
 const LENGTH_MAX: usize = 64 * 1024;
+/// The deepest nesting of a cursor: a request holds it in its parameters, and may be nested no deeper than any message.
+const DEPTH_MAX: usize = jsonrpc::MAX_DEPTH - 2;
 
 /// The judgement of a `nextCursor`.
 pub(super) enum Judged {
@@ -36,6 +38,7 @@ pub(super) fn judge(next: &str, asked_by: Option<&str>) -> Judged {
             Judged::Unfit("its nextCursor is the cursor of the page itself")
         }
         Some(b'"') => Judged::Fits,
+        _ if is_deep(next) => Judged::Unfit("its nextCursor is nested too deep"),
         _ => {
             let marked = serde_json::Value::from(format!("{MARK}{next}"));
             Judged::Changed(marked.to_string(), "its nextCursor is no string")
@@ -48,10 +51,15 @@ fn same(one: &str, other: &str) -> bool {
     one == other || text(one).is_some_and(|one| text(other) == Some(one))
 }
 
-/// The cursor in the server's own spelling, raw JSON; `None` if the cursor has no mark.
+fn is_deep(cursor: &str) -> bool {
+    depth::exceeds(cursor.as_bytes(), DEPTH_MAX)
+}
+
+/// The raw JSON of a cursor in its server's own spelling; `None` where it is that already. Clients may have written it
+/// themselves: text that is nested too deep to go up as JSON stays text.
 pub(crate) fn of_server(cursor: &RawValue) -> Option<Box<RawValue>> {
     let text: Cow<'_, str> = jsonrpc::string(cursor)?;
-    let own = text.strip_prefix(MARK)?;
+    let own = text.strip_prefix(MARK).filter(|own| !is_deep(own))?;
     let own = RawValue::from_string(own.to_owned()).ok()?;
     // Strings are never marked, so a string behind the mark is the server's own cursor.
     (!own.get().starts_with('"')).then_some(own)
@@ -75,6 +83,28 @@ mod tests {
         for plain in [r#""a""#, r#""""#, r#""tooldock:cursor:\"x\"""#, "7"] {
             let plain = RawValue::from_string(plain.to_owned()).expect("JSON");
             assert!(of_server(&plain).is_none(), "{plain}");
+        }
+    }
+
+    #[test]
+    fn a_cursor_is_nested_no_deeper_than_its_request_may_be() {
+        for (levels, fits) in [(DEPTH_MAX, true), (DEPTH_MAX + 1, false), (30_000, false)] {
+            for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
+                let nested = format!("{}0{}", open.repeat(levels), close.repeat(levels));
+                let marked = serde_json::Value::from(format!("{MARK}{nested}")).to_string();
+                let marked = RawValue::from_string(marked).expect("JSON");
+                let own = of_server(&marked);
+                assert_eq!(own.is_some(), fits, "{levels}");
+                let judged = judge(&nested, None);
+                assert_eq!(matches!(judged, Judged::Changed(..)), fits, "{levels}");
+                if let Some(own) = own {
+                    let request = format!(
+                        r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{"cursor":{}}}}}"#,
+                        own.get()
+                    );
+                    assert!(jsonrpc::message(&request).is_ok(), "{levels}");
+                }
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use memchr::memchr2;
 
 /// Whether brackets are nested deeper than `limit`. Brackets inside strings do not count. Input that is no JSON gets
 /// some answer; the parser refuses it later.
-pub(super) fn exceeds(body: &[u8], limit: usize) -> bool {
+pub(crate) fn exceeds(body: &[u8], limit: usize) -> bool {
     let mut depth = 0_usize;
     let mut at = 0;
     while let Some(&byte) = body.get(at) {
