@@ -72,7 +72,7 @@ fn may_hold_null_of(text: &[u8], names: &[&str]) -> bool {
             let quote = name.strip_suffix(it.as_bytes());
             quote.is_some_and(|it| it.ends_with(b"\""))
         };
-        names.iter().any(|it| is_it(it))
+        names.iter().any(is_it)
     };
     NULL.find_iter(text).any(is_value_of_one)
 }
