@@ -35,6 +35,9 @@ const ARGUMENT_HEADER_PREFIX: &str = "mcp-param-";
 /// The longest list of allowed headers in the answer to a preflight, in bytes.
 const ALLOWED_HEADERS_MAX: usize = 4096;
 
+/// Names of headers that are read of a preflight. Pages ask for a few; a preflight needs no credential.
+const ASKED_HEADERS_MAX: usize = 64;
+
 const EXPOSED_RESPONSE_HEADERS: HeaderValue = HeaderValue::from_static(
     "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After, RateLimit, RateLimit-Policy, X-Request-Id",
 );
@@ -326,6 +329,7 @@ fn allowed_request_headers(headers: &HeaderMap, directory: &dyn Directory) -> He
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
+        .take(ASKED_HEADERS_MAX)
         .map(str::trim);
     for name in asked {
         let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else {
@@ -593,6 +597,54 @@ mod tests {
         assert_eq!(told(&["mcp-param-a b,mcp-param-\u{e9}"]), "");
         let many = vec!["mcp-param-x"; 1000].join(",");
         assert!(told(&[&many]).len() < ALLOWED_HEADERS_MAX);
+    }
+
+    /// Counts the questions about headers.
+    #[derive(Default)]
+    struct Counting(std::cell::Cell<usize>);
+
+    impl Directory for Counting {
+        fn namespace(&self, _name: &str, _principal: &str) -> Access {
+            Access::Unknown
+        }
+
+        fn has_folder(&self, _name: &NamespaceName) -> bool {
+            false
+        }
+
+        fn session_version(&self, _session_id: &str, _principal: &str) -> Option<&'static str> {
+            None
+        }
+
+        fn session_namespace(&self, _session_id: &str) -> Option<NamespaceName> {
+            None
+        }
+
+        fn passes_header(&self, name: &str) -> bool {
+            self.0.set(self.0.get() + 1);
+            name == "x-last"
+        }
+    }
+
+    #[test]
+    fn no_more_than_64_names_of_a_preflight_are_looked_at() {
+        let asked = |before: usize, in_fields: usize| {
+            let directory = Counting::default();
+            let mut headers = HeaderMap::new();
+            let names = vec!["x-other"; before];
+            for part in names.chunks(before.div_ceil(in_fields)) {
+                let part = HeaderValue::try_from(part.join(",")).unwrap();
+                headers.append(ACCESS_CONTROL_REQUEST_HEADERS, part);
+            }
+            let last = HeaderValue::from_static("x-last");
+            headers.append(ACCESS_CONTROL_REQUEST_HEADERS, last);
+            let allowed = allowed_request_headers(&headers, &directory);
+            let is_allowed = allowed.to_str().unwrap().ends_with(", x-last");
+            (directory.0.get(), is_allowed)
+        };
+        assert_eq!(asked(63, 1), (64, true));
+        assert_eq!(asked(64, 1), (64, false));
+        assert_eq!(asked(4000, 3), (64, false));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! never a mix. A namespace that did not change is the same `Arc` in both.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -206,6 +206,19 @@ impl Snapshot {
         })
     }
 
+    /// Headers of clients that some remote server is sent, in lower case.
+    fn passed_headers(&self) -> BTreeSet<String> {
+        let servers = self
+            .namespaces
+            .values()
+            .filter_map(|it| match &it.upstream {
+                UpstreamKind::Remote(server) => Some(server),
+                _ => None,
+            });
+        let names = servers.flat_map(|server| &server.spec.headers.pass);
+        names.map(|name| name.to_ascii_lowercase()).collect()
+    }
+
     /// A namespace, or a member of an aggregate, by its name.
     pub fn find(&self, name: &NamespaceName) -> Option<&Arc<Namespace>> {
         if let Some(found) = self.namespaces.get(name) {
@@ -314,6 +327,9 @@ pub struct Registry {
     current: ArcSwap<Snapshot>,
     /// The same for those who wait for the next one. Requests read `current`, which costs no lock.
     published: watch::Sender<Arc<Snapshot>>,
+    /// Headers of clients that some remote server of the snapshot is sent, in lower case. Collected once per snapshot:
+    /// preflights ask for them without a credential.
+    passed_headers: ArcSwap<BTreeSet<String>>,
     /// Why the secrets cannot be read.
     secrets_problem: ArcSwapOption<Issue>,
     /// Why a part of the configuration is not in force.
@@ -346,6 +362,11 @@ impl Registry {
     /// The current snapshot, owned.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.current.load_full()
+    }
+
+    /// Whether some remote server is sent this header of its clients. The name is in lower case.
+    pub fn passes_header(&self, name: &str) -> bool {
+        self.passed_headers.load().contains(name)
     }
 
     /// One namespace of the current snapshot.
@@ -386,10 +407,12 @@ impl Registry {
     /// Makes the next snapshot the current one, tells the subscribers, and gives back the one before.
     pub fn swap(&self, next: Snapshot) -> Arc<Snapshot> {
         let next = Arc::new(next);
+        let passed_headers = Arc::new(next.passed_headers());
         let mut before = None;
         // Under the channel's lock, so that of two swaps at once subscribers keep the one that stays.
         self.published.send_modify(|published| {
             before = Some(self.current.swap(Arc::clone(&next)));
+            self.passed_headers.store(passed_headers);
             *published = next;
         });
         before.expect("the closure runs exactly once")
@@ -520,6 +543,62 @@ mod tests {
         assert_eq!(registry.problem().unwrap().code, "invalid_config");
         registry.set_configuration_problem(None);
         assert_eq!(registry.problem(), None);
+    }
+
+    fn served_by(name: NamespaceName, server: RemoteServer) -> Namespace {
+        let limits = Limits::default();
+        Namespace {
+            name,
+            description: String::new(),
+            version: String::new(),
+            secrets: Vec::new(),
+            secrets_status: SecretsStatus::Ok,
+            has_requirements: false,
+            tool_limits: BTreeMap::new(),
+            policy: ToolPolicy::new(&limits).unwrap(),
+            limits,
+            tools: Vec::new(),
+            resources: Vec::new(),
+            resource_templates: Vec::new(),
+            prompts: Vec::new(),
+            completions: false,
+            files: Vec::new(),
+            issues: Vec::new(),
+            upstream: UpstreamKind::Remote(Arc::new(server)),
+            gate: Arc::new(Gate::new(1, 1)),
+            parked: Arc::new(Parking::new(1)),
+            content_hash: [0; 32],
+            attached: Attached::default(),
+            recovering: Weak::new(),
+        }
+    }
+
+    #[test]
+    fn the_headers_that_servers_are_sent_are_those_of_the_newest_snapshot() {
+        let registry = Registry::default();
+        let snapshot = |pass: &[&str]| {
+            let namespaces = pass.iter().zip(["one", "two"]).map(|(headers, name)| {
+                let name: NamespaceName = name.parse().unwrap();
+                let config =
+                    format!("{{ backends: ['https://a'], headers: {{ pass: [{headers}] }} }}");
+                let config = crate::yaml::from_str(&config).unwrap();
+                let secrets = crate::secrets::Secrets::default();
+                let server = RemoteServer::resolve(&name, &config, &secrets, &|_| None).unwrap();
+                (name.clone(), Arc::new(served_by(name, server)))
+            });
+            Snapshot {
+                generation: 1,
+                namespaces: namespaces.collect(),
+            }
+        };
+        assert!(!registry.passes_header("x-api-key"));
+        registry.swap(snapshot(&["X-Api-Key", "x-tenant, x-team"]));
+        for name in ["x-api-key", "x-tenant", "x-team"] {
+            assert!(registry.passes_header(name), "{name}");
+        }
+        assert!(!registry.passes_header("x-other"));
+        registry.swap(snapshot(&["x-tenant"]));
+        assert!(registry.passes_header("x-tenant") && !registry.passes_header("x-api-key"));
     }
 
     #[tokio::test]

@@ -77,14 +77,7 @@ impl Directory for Live<'_> {
     }
 
     fn passes_header(&self, name: &str) -> bool {
-        let snapshot = self.gateway.registry.load();
-        snapshot.namespaces.values().any(|it| match &it.upstream {
-            UpstreamKind::Remote(server) => {
-                let mut passed = server.spec.headers.pass.iter();
-                passed.any(|passed| passed.eq_ignore_ascii_case(name))
-            }
-            _ => false,
-        })
+        self.gateway.registry.passes_header(name)
     }
 }
 
