@@ -495,22 +495,41 @@ fn is_known(word: &str) -> bool {
 /// Whether a text contains a token of a well-known service, or a private key. A word that only begins like a token,
 /// such as `npm_config_registry`, does not count.
 fn has_token(text: &str) -> bool {
-    /// The fewest characters of a token whose prefix other words have, too.
+    let is_end = |c: char| !(c.is_ascii_alphanumeric() || "-_+.=".contains(c));
+    let mut words = text.split(is_end);
+    text.contains(PRIVATE_KEY) || words.any(|word| has_token_in(word, &mut is_dense))
+}
+
+/// Whether a word contains a token. Its parts are judged once, however often the beginning of a token comes in it: an entry of a server
+/// may be one long word of them.
+fn has_token_in(word: &str, is_dense: &mut dyn FnMut(&str) -> bool) -> bool {
+    /// The fewest characters of a token whose beginning other words have, too.
     const UNCERTAIN_MIN: usize = 12;
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_+.=".contains(c);
-    let is_token = |known: &str, at: usize| {
-        let begins = !text[..at].ends_with(|c: char| c.is_ascii_alphanumeric());
-        let rest = &text[at + known.len()..];
-        let rest = &rest[..rest.find(|c| !is_allowed(c)).unwrap_or(rest.len())];
-        let is_long = match CERTAIN.contains(&known) {
-            true => rest.len() >= KNOWN_REST_MIN,
-            false => known.len() + rest.len() >= UNCERTAIN_MIN && is_dense(rest),
-        };
-        begins && is_long
+    let is_end = |c: char| !c.is_ascii_alphanumeric();
+    // Where the last part begins that is dense by itself: a token that begins before has it.
+    let mut last_dense: Option<Option<usize>> = None;
+    let mut is_token = |known: &str, at: usize| {
+        if word[..at].ends_with(|c: char| c.is_ascii_alphanumeric()) {
+            return false;
+        }
+        let begin = at + known.len();
+        let rest = &word[begin..];
+        if CERTAIN.contains(&known) {
+            return rest.len() >= KNOWN_REST_MIN;
+        }
+        if known.len() + rest.len() < UNCERTAIN_MIN {
+            return false;
+        }
+        let last_dense = *last_dense.get_or_insert_with(|| {
+            let mut parts = word.rsplit(is_end);
+            let dense = parts.find(|part| is_dense(part));
+            dense.map(|part| part.as_ptr().addr() - word.as_ptr().addr())
+        });
+        let first = &rest[..rest.find(is_end).unwrap_or(rest.len())];
+        last_dense.is_some_and(|last| last >= begin) || is_dense(first)
     };
     let mut known = KNOWN.iter();
-    text.contains(PRIVATE_KEY)
-        || known.any(|known| text.match_indices(known).any(|(at, _)| is_token(known, at)))
+    known.any(|known| word.match_indices(known).any(|(at, _)| is_token(known, at)))
 }
 
 /// Whether a part of a word is longer than in names, or mixes letters and digits more than names do.
@@ -588,6 +607,38 @@ mod tests {
     use super::*;
 
     const CANARY: &str = "c4n4ry-9f3e";
+
+    #[test]
+    fn one_long_word_of_beginnings_is_read_a_bounded_number_of_times() {
+        for (part, has) in [
+            ("sk-", false),
+            ("sk-sk_npm_td_", false),
+            ("AKIA-eyJ.", false),
+            ("pypi-a1b2c-", false),
+            ("ghp_", true),
+        ] {
+            let word = part.repeat(10_000);
+            let mut read = 0;
+            let mut counted = |part: &str| {
+                read += part.len();
+                is_dense(part)
+            };
+            assert_eq!(has_token_in(&word, &mut counted), has, "{part}");
+            assert!(read <= 2 * word.len(), "{part}: {read} of {}", word.len());
+            let ends = format!("{word}=sk-a1b2c3d4e5f6");
+            assert!(has_token(&ends), "{part}");
+        }
+        for (text, has) in [
+            ("ask-a1b2c3d4e5f6", false),
+            ("x=sk-a1b2c3d4e5f6", true),
+            ("sk-learn-some-words-a1b2c3d4e5", true),
+            ("a1b2c3d4e5f6-sk-learn-and-words", false),
+            ("AKIAIOSFODNN7EXAMPLE", true),
+            ("\u{e9}sk-a1b2c3d4e5f6", true),
+        ] {
+            assert_eq!(has_token(text), has, "{text}");
+        }
+    }
 
     #[test]
     fn what_looks_like_a_credential_in_arguments_is_masked_and_the_rest_is_shown() {

@@ -241,8 +241,35 @@ pub(crate) fn redact_credentials(text: &str) -> String {
 
 /// Users and passwords in the URLs of a text: the part between `://` and the `@`.
 pub(crate) fn url_logins(text: &str) -> Vec<Range<usize>> {
+    logins_by_words(text, |begin| UrlWord::at(text, begin))
+}
+
+/// A word with a URL in it, from a place in a text on.
+#[derive(Clone, Copy)]
+struct UrlWord {
+    /// Where it ends in the text.
+    end: usize,
+    /// Where its last `@` stands.
+    last_at: Option<usize>,
+}
+
+impl UrlWord {
+    fn at(text: &str, begin: usize) -> Self {
+        let is_end = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>');
+        let word = &text[begin..];
+        let word = &word[..word.find(is_end).unwrap_or(word.len())];
+        Self {
+            end: begin + word.len(),
+            last_at: word.rfind('@').map(|at| begin + at),
+        }
+    }
+}
+
+/// The places of logins in a text. `word_at` is asked once for each word, however many URLs are in it: a text may be one long word of them.
+fn logins_by_words(text: &str, mut word_at: impl FnMut(usize) -> UrlWord) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut begin = 0;
+    let mut word: Option<UrlWord> = None;
     while let Some(scheme) = text[begin..].find("://") {
         begin += scheme + 3;
         let after = &text[begin..];
@@ -252,11 +279,12 @@ pub(crate) fn url_logins(text: &str) -> Vec<Range<usize>> {
             })
             .unwrap_or(after.len());
         // A password may have a slash that nobody encoded: a colon before the slash and no port behind it.
-        let word = after.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>'));
-        let word = &after[..word.unwrap_or(after.len())];
         let end = match after[..end].split_once(':') {
             Some((_, port)) if port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit()) => {
-                word.rfind('@').map_or(end, |at| end.max(at + 1))
+                let known = word.filter(|word| begin < word.end);
+                let last_at = word.insert(known.unwrap_or_else(|| word_at(begin))).last_at;
+                let last_at = last_at.filter(|at| *at >= begin);
+                last_at.map_or(end, |at| end.max(at - begin + 1))
             }
             _ => end,
         };
@@ -371,6 +399,28 @@ pub(super) mod tests {
             ("no url: a@b", "no url: a@b"),
         ] {
             assert_eq!(redact_credentials(text), clean);
+        }
+    }
+
+    #[test]
+    fn each_word_is_read_once_however_many_urls_are_in_it() {
+        let many = "://x:y".repeat(10_000);
+        let behind_a_login = format!("https://u:p@h{many}");
+        for (text, logins, words) in [
+            (many.clone(), 0, 1),
+            (format!("{many} {many}\"{many}"), 0, 3),
+            (behind_a_login.clone(), 1, 1),
+            (format!("{many}@h {behind_a_login}"), 2, 2),
+            (format!("{many}/a@h://b:c"), 1, 1),
+        ] {
+            let mut read = 0;
+            let found = logins_by_words(&text, |begin| {
+                read += 1;
+                UrlWord::at(&text, begin)
+            });
+            assert_eq!((found.len(), read), (logins, words), "{}", &text[..12]);
+            let clean = redact_credentials(&text);
+            assert_eq!(clean.matches("[redacted]@").count(), logins);
         }
     }
 
