@@ -40,7 +40,7 @@ pub(crate) use inspect::INSPECT_SCRIPT;
 pub use inspect::{Fault, FoundTool, Inspected};
 pub use package::{InvalidPackageSpec, PackageSpec};
 pub use requirements::NotInstalled;
-pub use servers::{ManagedServer, ServerRefused};
+pub use servers::{ManagedServer, ServerRefused, check_texts};
 pub use tool_file::{Changed, TOOL_FILE_BYTES_MAX};
 
 /// Why something was not done, in one line for whoever asked. Nothing was changed then.

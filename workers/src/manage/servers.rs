@@ -21,6 +21,8 @@ use crate::yaml::{self, Mapping, Value};
 const BYTES_MAX: u64 = 1024 * 1024;
 /// The most servers that a manager adds to.
 const SERVERS_MAX: usize = 1_000;
+/// The longest text in an entry that a manager adds, in bytes.
+const TEXT_MAX: usize = 64 * 1024;
 
 /// A server of the file, as it is safe to show.
 #[derive(Debug, Clone, PartialEq)]
@@ -110,6 +112,9 @@ impl Workspace {
         name: &NamespaceName,
         entry: serde_json::Value,
     ) -> Result<(), ServerRefused> {
+        if let serde_json::Value::Object(keys) = &entry {
+            check_texts(keys)?;
+        }
         self.not_configured(name).map_err(ServerRefused::Taken)?;
         let entry = yaml::to_value(entry).map_err(|error| ServerRefused::Invalid {
             key: "config".to_owned(),
@@ -203,8 +208,54 @@ impl Workspace {
     }
 }
 
-/// Whether the file has a server of this name. A file that cannot be read counts as empty, since none of its servers is
-/// served.
+/// Checks that no text in the entry of a server is longer than 64 KiB: each is searched for credentials, whenever the entry
+/// is shown.
+///
+/// # Errors
+///
+/// [`ServerRefused::Invalid`] names the key.
+pub fn check_texts(
+    entry: &serde_json::Map<String, serde_json::Value>,
+) -> Result<(), ServerRefused> {
+    match long_text_in(entry, "") {
+        None => Ok(()),
+        Some((key, length)) => Err(ServerRefused::Invalid {
+            key,
+            message: format!("has {length} bytes, and a text may have at most {TEXT_MAX}"),
+        }),
+    }
+}
+
+/// The place of the first text that is too long, and its length in bytes.
+fn long_text(value: &serde_json::Value, place: &str) -> Option<(String, usize)> {
+    use serde_json::Value;
+    match value {
+        Value::String(text) => (text.len() > TEXT_MAX).then(|| (place.to_owned(), text.len())),
+        Value::Array(all) => {
+            let mut items = all.iter().enumerate();
+            items.find_map(|(at, it)| long_text(it, &format!("{place}[{at}]")))
+        }
+        Value::Object(keys) => long_text_in(keys, place),
+        Value::Null | Value::Bool(_) | Value::Number(_) => None,
+    }
+}
+
+fn long_text_in(
+    keys: &serde_json::Map<String, serde_json::Value>,
+    place: &str,
+) -> Option<(String, usize)> {
+    let inner = |name: &str| match place {
+        "" => name.to_owned(),
+        place => format!("{place}.{name}"),
+    };
+    keys.iter()
+        .find_map(|(name, it)| match name.len() > TEXT_MAX {
+            true => Some((inner("the name of a key"), name.len())),
+            false => long_text(it, &inner(name)),
+        })
+}
+
+/// Whether the file has a server of that name. A file that cannot be read has none: nothing is served of it.
 pub(super) fn has(path: &Path, name: &NamespaceName) -> bool {
     let tree = read(path).unwrap_or_default();
     servers_of(&tree).contains_key(Value::from(name.as_str()))

@@ -307,6 +307,38 @@ fn no_lock_is_left_of_namespaces_that_are_not_there() {
 }
 
 #[test]
+fn a_server_with_a_text_of_more_than_64_kib_is_refused_and_its_key_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    let workspace = workspace(root.path());
+    let name = namespace();
+    let long = "sk-".repeat(22_000);
+    for (entry, key) in [
+        (serde_json::json!({"command": long}), "command"),
+        (
+            serde_json::json!({"command": "npx", "args": ["-y", long]}),
+            "args[1]",
+        ),
+        (
+            serde_json::json!({"command": "npx", "env": {"A": long}}),
+            "env.A",
+        ),
+        (
+            serde_json::json!({"command": "npx", "env": {(long.clone()): "a"}}),
+            "env.the name of a key",
+        ),
+    ] {
+        let refused = run(workspace.add_server(&name, entry)).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            format!("{key}: has 66000 bytes, and a text may have at most 65536")
+        );
+    }
+    let fits = "x".repeat(64 * 1024);
+    run(workspace.add_server(&name, serde_json::json!({"command": "npx", "args": [fits]})))
+        .unwrap();
+}
+
+#[test]
 fn the_name_of_a_server_is_no_namespace_and_every_refusal_says_so() {
     let root = tempfile::tempdir().unwrap();
     let workspace = workspace(root.path());

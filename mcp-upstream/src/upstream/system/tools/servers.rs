@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tooldock_workers::effect::Effect;
 use tooldock_workers::error::CallError;
-use tooldock_workers::manage::ServerRefused;
+use tooldock_workers::manage::{ServerRefused, check_texts};
 use tooldock_workers::mask;
 
 use super::super::Management;
@@ -102,6 +102,8 @@ impl ManagementTool for AddServer {
         }: NewServer,
         _: Progress,
     ) -> Result<Added, CallError> {
+        // Before the texts are searched.
+        check_texts(&config).map_err(not_changed)?;
         if let Some(place) = mask::pasted(&config) {
             return Err(invalid(format!(
                 "config.{place}: looks like the value of a secret, and was not stored. Write ${{NAME}} as the value of a \
