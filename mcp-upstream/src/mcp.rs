@@ -69,7 +69,10 @@ pub(crate) async fn post(core: &Arc<Core>, caller: &Caller, head: &McpHead, body
     };
     match form::may_change(head.accept, &caller.profile) {
         false => reply,
-        true => Box::pin(form::accepted(reply, head.accept)).await,
+        true => {
+            let answers = core.engine.account_of(caller);
+            Box::pin(form::accepted(reply, head.accept, &answers)).await
+        }
     }
 }
 

@@ -13,8 +13,9 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{StreamExt, stream};
 use http::StatusCode;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use smallvec::SmallVec;
+use tooldock_workers::answers::{AnswerAccount, NoAnswerRoom};
 use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::head::AcceptFlags;
@@ -29,12 +30,15 @@ pub(super) fn may_change(accept: AcceptFlags, profile: &Profile) -> bool {
     profile.accept == AcceptRule::Lenient && !(accept.json_acceptable && accept.sse_named)
 }
 
-/// The answer in a form that the client accepts.
-pub(super) async fn accepted(reply: Reply, accept: AcceptFlags) -> Reply {
+/// The answer in a form that the client accepts. `answers` counts what is held of a stream of events meanwhile.
+pub(super) async fn accepted(reply: Reply, accept: AcceptFlags, answers: &AnswerAccount) -> Reply {
     let kind = Kind::of(reply.head());
     match kind {
         Some(Kind::Json) if !accept.json_acceptable => as_events(reply),
-        Some(Kind::Events) if accept.json_acceptable && !accept.sse_named => as_json(reply).await,
+        Some(Kind::Events) if accept.json_acceptable && !accept.sse_named => {
+            let answered = as_json(reply, answers).await;
+            answered.unwrap_or_else(no_room)
+        }
         _ => reply,
     }
 }
@@ -119,11 +123,14 @@ fn in_one_line(piece: Bytes) -> Bytes {
     line.freeze()
 }
 
-/// The answer in a stream of events, as JSON. Earlier messages of the server are dropped, since the client reads no
-/// streams.
-async fn as_json(reply: Reply) -> Reply {
-    match reply {
-        Reply::Full { head, body } => match pass_through::answer_of(&body) {
+/// The message that a stream of events ends with, as JSON. What the server says before is for clients that read it.
+///
+/// # Errors
+///
+/// [`NoAnswerRoom`].
+async fn as_json(reply: Reply, answers: &AnswerAccount) -> Result<Reply, NoAnswerRoom> {
+    Ok(match reply {
+        Reply::Full { head, body } => match pass_through::answer_of(&body, answers)? {
             Some(answer) => Reply::Full {
                 head: of_json(head),
                 body: answer,
@@ -134,7 +141,7 @@ async fn as_json(reply: Reply) -> Reply {
             head,
             body,
             session,
-        } => match pass_through::answer_of(&body) {
+        } => match pass_through::answer_of(&body, answers)? {
             Some(answer) => Reply::Opening {
                 head: of_json(head),
                 body: answer,
@@ -142,7 +149,7 @@ async fn as_json(reply: Reply) -> Reply {
             },
             None => unanswered(),
         },
-        Reply::Body { head, body } => match pass_through::answer_in(body).await {
+        Reply::Body { head, body } => match pass_through::answer_in(body, answers).await? {
             Some(answer) => Reply::Full {
                 head: of_json(head),
                 body: answer,
@@ -150,7 +157,7 @@ async fn as_json(reply: Reply) -> Reply {
             None => unanswered(),
         },
         events @ Reply::Events { .. } => events,
-    }
+    })
 }
 
 /// The error for a server's stream that ended without an answer.
@@ -158,6 +165,15 @@ fn unanswered() -> Reply {
     let message = "The server's stream of events ended without an answer";
     let failure = RequestError::Upstream(CallError::new(CallErrorCode::InternalError, message));
     Reply::json(StatusCode::OK, failure.body(None))
+}
+
+/// All answers together are as large as they may be.
+fn no_room(error: NoAnswerRoom) -> Reply {
+    let failure = RequestError::Upstream(error.into());
+    Reply::Full {
+        head: Head::json(StatusCode::SERVICE_UNAVAILABLE).with(RETRY_AFTER, 1_u64.into()),
+        body: failure.body(None).into(),
+    }
 }
 
 fn of_events(head: Head) -> Head {
@@ -184,8 +200,13 @@ fn of_the_answer(head: Head) -> SmallVec<[(http::HeaderName, http::HeaderValue);
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use futures_util::TryStreamExt;
     use http::HeaderValue;
+    use tooldock_workers::answers::{AnswerBudget, AnswerMetrics};
 
     use super::*;
 
@@ -195,6 +216,86 @@ mod tests {
         json_acceptable: false,
         sse_acceptable: true,
     };
+
+    fn account(total: usize) -> (Arc<AnswerBudget>, AnswerAccount) {
+        let metrics = AnswerMetrics::new(&prometheus::Registry::new()).expect("metrics");
+        let budget = AnswerBudget::new(total, metrics);
+        let account = AnswerAccount::new(&budget, None, Ipv4Addr::LOCALHOST.into());
+        (budget, account)
+    }
+
+    /// Pieces of a stream, of 64 KiB, and how many of them were read. The most that the budget held at once is noted.
+    fn counted(
+        text: String,
+        budget: &Arc<AnswerBudget>,
+    ) -> (Reply, Arc<AtomicUsize>, Arc<AtomicUsize>) {
+        let (read, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (reads, mosts, budget) = (Arc::clone(&read), Arc::clone(&most), Arc::clone(budget));
+        let bytes = Bytes::from(text);
+        let begins = (0..bytes.len()).step_by(PIECE);
+        let pieces = begins.collect::<Vec<_>>().into_iter().map(move |begin| {
+            reads.fetch_add(1, Ordering::Relaxed);
+            mosts.fetch_max(budget.bytes(), Ordering::Relaxed);
+            Ok(bytes.slice(begin..bytes.len().min(begin + PIECE)))
+        });
+        let reply = Reply::Body {
+            head: Head::new(StatusCode::OK)
+                .with(CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
+            body: Box::pin(stream::iter(pieces)),
+        };
+        (reply, read, most)
+    }
+
+    const PIECE: usize = 64 * 1024;
+
+    fn answer_of(size: usize) -> String {
+        let text = "x".repeat(size);
+        format!("data: {{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{{\"t\":\"{text}\"}}}}\n\n")
+    }
+
+    #[tokio::test]
+    async fn what_is_held_of_a_stream_counts_and_beyond_the_total_the_answer_is_refused() {
+        let (budget, account) = account(10 * PIECE);
+        let (stream, read, most) = counted(answer_of(40 * PIECE), &budget);
+        let reply = accepted(stream, AcceptFlags::default(), &account).await;
+        assert_eq!(reply.head().status, StatusCode::SERVICE_UNAVAILABLE);
+        let headers = &reply.head().headers;
+        assert!(
+            headers.contains(&(RETRY_AFTER, 1_u64.into())),
+            "{headers:?}"
+        );
+        assert!(text(reply).await.contains("\"code\":\"overloaded\""));
+        let read = read.load(Ordering::Relaxed);
+        assert!((10..=11).contains(&read), "{read} pieces were read");
+        assert_eq!(most.load(Ordering::Relaxed), 10 * PIECE);
+        assert_eq!(budget.bytes(), 0);
+
+        let whole = Reply::Full {
+            head: Head::new(StatusCode::OK)
+                .with(CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
+            body: answer_of(11 * PIECE).into(),
+        };
+        let reply = accepted(whole, AcceptFlags::default(), &account).await;
+        assert_eq!(reply.head().status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(budget.bytes(), 0);
+    }
+
+    #[tokio::test]
+    async fn events_that_have_passed_count_no_more() {
+        let (budget, account) = account(10 * PIECE);
+        let told = "y".repeat(4 * PIECE + 100);
+        let event =
+            format!("data: {{\"jsonrpc\":\"2.0\",\"method\":\"n\",\"params\":\"{told}\"}}\n\n");
+        let answer = answer_of(3 * PIECE);
+        let (stream, _, most) = counted(event.repeat(8) + &answer, &budget);
+        let reply = accepted(stream, AcceptFlags::default(), &account).await;
+        assert_eq!(reply.head().status, StatusCode::OK);
+        let json = answer["data: ".len()..].trim_end();
+        assert!(text(reply).await == json, "the answer as it is");
+        let most = most.load(Ordering::Relaxed);
+        assert!((4 * PIECE..=6 * PIECE).contains(&most), "{most}");
+        assert_eq!(budget.bytes(), 0);
+    }
 
     fn streamed(kind: &'static str, pieces: &[&'static str]) -> Reply {
         let pieces: Vec<_> = pieces
@@ -225,7 +326,7 @@ mod tests {
             "application/json; charset=utf-8",
             &["{\n \"a\":", "1\r\n}", "\n"],
         );
-        let reply = accepted(pretty, SSE_ALONE).await;
+        let reply = accepted(pretty, SSE_ALONE, &account(usize::MAX).1).await;
         assert_eq!(reply.head().headers[0].1, "text/event-stream");
         assert_eq!(
             text(reply).await,
@@ -240,7 +341,8 @@ mod tests {
             head: Head::json(StatusCode::OK),
             body: Box::pin(stream::iter(pieces)),
         };
-        let Reply::Body { body, .. } = accepted(cut, SSE_ALONE).await else {
+        let Reply::Body { body, .. } = accepted(cut, SSE_ALONE, &account(usize::MAX).1).await
+        else {
             panic!("no stream");
         };
         let pieces: Vec<_> = body.collect().await;
@@ -266,7 +368,7 @@ mod tests {
                 "text/event-stream",
                 &[told, question, "\n\n", first, second],
             );
-            let reply = accepted(stream, accept).await;
+            let reply = accepted(stream, accept, &account(usize::MAX).1).await;
             assert_eq!(reply.head().headers[0].1, "application/json");
             assert_eq!(
                 text(reply).await,
@@ -274,16 +376,21 @@ mod tests {
             );
         }
         let stream = streamed("text/event-stream", &[told]);
-        let reply = accepted(stream, AcceptFlags::default()).await;
+        let reply = accepted(stream, AcceptFlags::default(), &account(usize::MAX).1).await;
         assert!(text(reply).await.contains("without an answer"));
     }
 
     #[tokio::test]
     async fn refusals_keep_their_form() {
         let refused = Reply::json(StatusCode::NOT_FOUND, "{}");
-        let reply = accepted(refused, SSE_ALONE).await;
+        let reply = accepted(refused, SSE_ALONE, &account(usize::MAX).1).await;
         assert_eq!(reply.head().headers[0].1, "application/json");
-        let taken = accepted(Reply::empty(StatusCode::ACCEPTED), SSE_ALONE).await;
+        let taken = accepted(
+            Reply::empty(StatusCode::ACCEPTED),
+            SSE_ALONE,
+            &account(usize::MAX).1,
+        )
+        .await;
         assert!(taken.head().headers.is_empty());
     }
 }

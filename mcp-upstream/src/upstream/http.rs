@@ -40,4 +40,4 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use answer::{SessionVerdict, redirect_target, session_verdict};
+pub(crate) use answer::{CountedBody, SessionVerdict, redirect_target, session_verdict};

@@ -1,39 +1,96 @@
 //! Extracts the answer from a server's stream of events, for clients that read no streams.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use futures_util::StreamExt;
+use tooldock_workers::answers::{AnswerAccount, NoAnswerRoom};
 
 use super::events::{self, Splitter};
 use super::tap::{self, Said};
 use crate::reply::BodyStream;
+use crate::upstream::http::CountedBody;
 
-/// The answer in events that were received whole.
-pub(in crate::mcp) fn answer_of(events: &Bytes) -> Option<Bytes> {
+/// The answer in events that are there as a whole. `answers` counts them while they are read.
+///
+/// # Errors
+///
+/// [`NoAnswerRoom`].
+pub(in crate::mcp) fn answer_of(
+    events: &Bytes,
+    answers: &AnswerAccount,
+) -> Result<Option<Bytes>, NoAnswerRoom> {
+    CountedBody::new(Some(answers)).has(events.len())?;
     let mut splitter = Splitter::default();
     splitter.push(events);
-    answered(&mut splitter)
+    Ok(answered(&mut splitter))
 }
 
-/// The answer in a stream of events; `None` if the stream ends without an answer.
-pub(in crate::mcp) async fn answer_in(mut body: BodyStream) -> Option<Bytes> {
+/// The answer in a stream of events; `None` where it ends or breaks off before. `answers` counts what is held of an event
+/// until it is whole.
+///
+/// # Errors
+///
+/// [`NoAnswerRoom`]; the rest of the stream is not read then.
+pub(in crate::mcp) async fn answer_in(
+    mut body: BodyStream,
+    answers: &AnswerAccount,
+) -> Result<Option<Bytes>, NoAnswerRoom> {
     let mut splitter = Splitter::default();
+    let mut counted = CountedBody::new(Some(answers));
     while let Some(piece) = body.next().await {
-        splitter.push(&piece.ok()?);
+        let Ok(piece) = piece else {
+            return Ok(None);
+        };
+        let held = splitter.pending() + piece.len();
+        counted.has(held)?;
+        splitter.push(&piece);
         if let Some(answer) = answered(&mut splitter) {
-            return Some(answer);
+            return Ok(Some(answer));
+        }
+        if splitter.pending() < held {
+            // Events have passed. What is left gets a buffer of its own, so that theirs is freed.
+            let rest = splitter.take();
+            splitter = Splitter::default();
+            splitter.push(&rest);
+            drop(rest);
+            counted = CountedBody::new(Some(answers));
+            counted.has(splitter.pending())?;
         }
     }
-    None
+    Ok(None)
 }
 
 fn answered(splitter: &mut Splitter) -> Option<Bytes> {
     while let Some(event) = splitter.next() {
-        let Some(data) = events::fields(&event).data else {
-            continue;
-        };
-        if matches!(tap::read(&data, None), Said::Answer(_)) {
-            return Some(Bytes::copy_from_slice(&data));
+        let message = message_of(event);
+        if let Some(message) = message.filter(|it| matches!(tap::read(it, None), Said::Answer(_))) {
+            return Some(message);
         }
     }
     None
+}
+
+/// The data of an event: a part of it, or a copy where several lines are put together.
+fn message_of(event: Bytes) -> Option<Bytes> {
+    Some(match events::fields(&event).data? {
+        Cow::Borrowed(data) => event.slice_ref(data),
+        Cow::Owned(data) => data.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_data_of_an_event_are_a_part_of_it() {
+        let event = Bytes::from("id: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n");
+        let message = message_of(event.clone()).expect("data");
+        assert_eq!(message, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+        assert!(event.as_ptr_range().contains(&message.as_ptr()));
+        let lines = message_of(Bytes::from("data: [\ndata: 1]\n\n"));
+        assert_eq!(lines.expect("data"), "[\n1]");
+        assert_eq!(message_of(Bytes::from(": ping\n\n")), None);
+    }
 }

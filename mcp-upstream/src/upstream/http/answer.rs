@@ -100,14 +100,14 @@ pub(super) async fn body(
 }
 
 /// The part of a body that has been read. Counted in the answers' total once it is large.
-pub(super) struct CountedBody<'a> {
+pub(crate) struct CountedBody<'a> {
     answers: Option<&'a AnswerAccount>,
     claim: Option<AnswerClaim>,
     counted: usize,
 }
 
 impl<'a> CountedBody<'a> {
-    pub(super) fn new(answers: Option<&'a AnswerAccount>) -> Self {
+    pub(crate) fn new(answers: Option<&'a AnswerAccount>) -> Self {
         Self {
             answers,
             claim: None,
@@ -120,7 +120,7 @@ impl<'a> CountedBody<'a> {
     /// # Errors
     ///
     /// [`NoAnswerRoom`].
-    pub(super) fn has(&mut self, size: usize) -> Result<(), NoAnswerRoom> {
+    pub(crate) fn has(&mut self, size: usize) -> Result<(), NoAnswerRoom> {
         let Some(answers) = self.answers.filter(|_| size >= COUNTED_FROM) else {
             return Ok(());
         };
