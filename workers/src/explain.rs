@@ -3,6 +3,7 @@
 //! The rules are those that requests are judged by, asked one at a time with the same compiled patterns. Nothing is
 //! decided here.
 
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -92,7 +93,7 @@ impl Principals {
     /// Sorts these principals, and keeps as many as a list may have.
     pub fn new(mut principals: Vec<KnownPrincipal>) -> Self {
         let key = |it: &KnownPrincipal| (it.name.clone(), it.key_id.clone());
-        principals.sort_by_key(key);
+        principals.sort_by_cached_key(key);
         let left_out = principals.len().saturating_sub(Self::LISTED_MAX);
         principals.truncate(Self::LISTED_MAX);
         Self {
@@ -101,13 +102,52 @@ impl Principals {
         }
     }
 
-    /// The names, without repetitions, for a message: at most 20.
-    pub fn in_words(&self) -> String {
+    /// A list of the first of these, in the order of `entries`: by name, then by the id of the key. `describe` is called for
+    /// those that are listed alone; there may be many more.
+    pub fn first_of<E: Ord>(
+        entries: impl IntoIterator<Item = E>,
+        describe: impl FnMut(E) -> KnownPrincipal,
+    ) -> Self {
+        let mut first = BinaryHeap::new();
+        let mut left_out = 0;
+        for entry in entries {
+            if first.len() < Self::LISTED_MAX {
+                first.push(entry);
+                continue;
+            }
+            left_out += 1;
+            if let Some(mut last) = first.peek_mut()
+                && entry < *last
+            {
+                *last = entry;
+            }
+        }
+        let listed = first.into_sorted_vec().into_iter().map(describe);
+        Self {
+            left_out,
+            ..Self::new(listed.collect())
+        }
+    }
+
+    /// The first names, without repetitions, for a message: at most 20 are held at once. Principals beyond them are
+    /// counted.
+    pub fn in_words<N: Ord + AsRef<str>>(names: impl IntoIterator<Item = N>) -> String {
         const NAMED_MAX: usize = 20;
-        let mut names: Vec<_> = self.principals.iter().map(|it| &*it.name).collect();
-        names.dedup();
-        let more = (names.len() + self.left_out).saturating_sub(NAMED_MAX);
-        names.truncate(NAMED_MAX);
+        let mut first: BTreeMap<N, usize> = BTreeMap::new();
+        let mut more = 0;
+        for name in names {
+            if let Some(times) = first.get_mut(&name) {
+                *times += 1;
+            } else if first.len() < NAMED_MAX {
+                first.insert(name, 1);
+            } else if first.last_key_value().is_some_and(|(last, _)| name < *last) {
+                more += first.pop_last().map_or(0, |(_, times)| times);
+                first.insert(name, 1);
+            } else {
+                more += 1;
+            }
+        }
+        let names: Vec<_> = first.keys().map(AsRef::as_ref).collect();
         let names = names.join(", ");
         match more {
             0 => names,
@@ -324,6 +364,9 @@ fn list(texts: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::cmp::Ordering;
+
     use super::*;
     use crate::grant::GrantSource;
     use crate::scope::ScopeTable;
@@ -342,6 +385,101 @@ mod tests {
             })),
             notes: Vec::new(),
         }
+    }
+
+    /// A name that counts how many of its kind are there at once.
+    struct Counted<'a> {
+        name: String,
+        count: &'a Count,
+    }
+
+    #[derive(Default)]
+    struct Count {
+        now: Cell<usize>,
+        most: Cell<usize>,
+    }
+
+    impl<'a> Counted<'a> {
+        fn new(name: String, count: &'a Count) -> Self {
+            count.now.set(count.now.get() + 1);
+            count.most.set(count.most.get().max(count.now.get()));
+            Self { name, count }
+        }
+    }
+
+    impl Drop for Counted<'_> {
+        fn drop(&mut self) {
+            self.count.now.set(self.count.now.get() - 1);
+        }
+    }
+
+    impl AsRef<str> for Counted<'_> {
+        fn as_ref(&self) -> &str {
+            &self.name
+        }
+    }
+
+    impl PartialEq for Counted<'_> {
+        fn eq(&self, other: &Self) -> bool {
+            self.name == other.name
+        }
+    }
+
+    impl Eq for Counted<'_> {}
+
+    impl PartialOrd for Counted<'_> {
+        fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+            Some(self.cmp(other))
+        }
+    }
+
+    impl Ord for Counted<'_> {
+        fn cmp(&self, other: &Self) -> Ordering {
+            self.name.cmp(&other.name)
+        }
+    }
+
+    /// Every name twice, in no order.
+    fn names(count: &Count) -> impl Iterator<Item = Counted<'_>> {
+        let all = (0..10_000).map(|at| at * 7919 % 5000);
+        all.map(|at| Counted::new(format!("key:{at:04}"), count))
+    }
+
+    #[test]
+    fn a_message_names_the_first_20_principals_and_holds_no_more_of_them() {
+        let count = Count::default();
+        let told = Principals::in_words(names(&count));
+        let first: Vec<_> = (0..20).map(|at| format!("key:{at:04}")).collect();
+        assert_eq!(told, format!("{} and 9960 more", first.join(", ")));
+        assert!(count.most.get() <= 21, "{}", count.most.get());
+        assert_eq!(Principals::in_words(["b", "a", "b"]), "a, b");
+        assert_eq!(Principals::in_words([""; 0]), "");
+    }
+
+    #[test]
+    fn a_list_holds_and_describes_its_own_principals_alone() {
+        let count = Count::default();
+        let mut described = 0;
+        let listed = Principals::first_of(names(&count), |entry| {
+            described += 1;
+            KnownPrincipal {
+                name: entry.name.clone(),
+                credential: "API key".into(),
+                key_id: None,
+                state: "active".into(),
+            }
+        });
+        assert_eq!((listed.principals.len(), listed.left_out), (1000, 9000));
+        assert_eq!(described, 1000);
+        assert!(count.most.get() <= 1001, "{}", count.most.get());
+        let expected = (0..1000).map(|at| format!("key:{:04}", at / 2));
+        assert!(
+            listed
+                .principals
+                .iter()
+                .map(|it| &it.name)
+                .eq(&expected.collect::<Vec<_>>())
+        );
     }
 
     fn refusing(rules: &[Rule]) -> Vec<&str> {

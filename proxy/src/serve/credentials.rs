@@ -57,7 +57,9 @@ impl Credentials for Known {
         let rules = self.rules.load();
         let (principal, patterns) = rules.admission.named(who).ok_or_else(|| {
             let shown: String = who.chars().take(64).collect();
-            let known = self.principals().in_words();
+            let configured = rules.admission.principals().map(|(name, _)| name);
+            let keys = table.iter().map(|key| &**key.principal());
+            let known = Principals::in_words(configured.chain(keys));
             format!("No token, certificate or API key belongs to {shown:?}. The principals there are: {known}.")
         })?;
         let is_shut_out = who == ANONYMOUS && !rules.admits_anonymous();
@@ -76,25 +78,28 @@ impl Credentials for Known {
 
     fn principals(&self) -> Principals {
         let rules = self.rules.load();
-        let configured = rules.admission.principals();
-        let configured = configured.map(|(name, credential)| KnownPrincipal {
-            name: name.to_owned(),
-            credential: credential.to_owned(),
-            key_id: None,
-            state: match name == ANONYMOUS && !rules.admits_anonymous() {
-                true => "not admitted by any listener".to_owned(),
-                false => KeyState::Active.as_str().to_owned(),
-            },
-        });
         let table = self.keys.load();
         let now = SystemTime::now();
-        let keys = table.iter().map(|key| KnownPrincipal {
-            name: key.principal().to_string(),
-            credential: "API key".to_owned(),
-            key_id: Some(key.record().id.to_string()),
-            state: key.record().state(now).as_str().to_owned(),
-        });
-        Principals::new(configured.chain(keys).collect())
+        let configured = rules.admission.principals();
+        let configured = configured.map(|(name, credential)| (name, None, credential));
+        let keys = table.iter();
+        let keys = keys.map(|key| (&**key.principal(), Some(key.record().id), "API key"));
+        Principals::first_of(configured.chain(keys), |(name, id, credential)| {
+            let key = id.and_then(|id| table.get(id));
+            let state = match key {
+                Some(key) => key.record().state(now).as_str(),
+                None if name == ANONYMOUS && !rules.admits_anonymous() => {
+                    "not admitted by any listener"
+                }
+                None => KeyState::Active.as_str(),
+            };
+            KnownPrincipal {
+                name: name.to_owned(),
+                credential: credential.to_owned(),
+                key_id: id.map(|id| id.to_string()),
+                state: state.to_owned(),
+            }
+        })
     }
 }
 
