@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::support::gateway::MANAGER_TOKEN;
 use crate::support::raw::exchange;
 use crate::support::{Gateway, TOKEN, sha256, tools};
 
@@ -236,6 +237,38 @@ async fn a_loopback_listener_answers_to_loopback_names_only() {
         let text = exchange(gateway.address, request.as_bytes()).await;
         let unknown = if expected == 200 { 401 } else { expected };
         assert!(text.starts_with(&format!("HTTP/1.1 {unknown}")), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_that_rebinds_its_name_reads_the_status_of_health_checks_alone() {
+    let gateway = Gateway::empty().start().await;
+    let told = async |address, path: &str, fields: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\n{fields}Connection: close\r\n\r\n");
+        let text = exchange(address, request.as_bytes()).await;
+        assert!(text.starts_with("HTTP/1.1 200"), "{path} {fields}: {text}");
+        let (_, body) = text.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str::<Value>(body).unwrap()
+    };
+    let manager = format!("X-Manager-Token: {MANAGER_TOKEN}\r\n");
+    let bearer = format!("Authorization: Bearer {TOKEN}\r\n");
+    for (path, word) in [("/health", "ok"), ("/ready", "ready")] {
+        let status = json!({"status": word});
+        let details = told(gateway.metrics, path, "Host: localhost\r\n").await;
+        assert!(details.get("namespaces").is_some(), "{path}: {details}");
+        for strange in [
+            "Host: rebound.example\r\n",
+            "Host: localhost\r\nOrigin: https://evil.example\r\n",
+        ] {
+            for address in [gateway.metrics, gateway.address] {
+                assert_eq!(told(address, path, strange).await, status, "{strange}");
+                let with = format!("{strange}{manager}");
+                let details = told(address, path, &with).await;
+                assert!(details.get("namespaces").is_some(), "{with}: {details}");
+            }
+            let details = told(gateway.address, path, &format!("{strange}{bearer}")).await;
+            assert!(details.get("namespaces").is_some(), "{details}");
+        }
     }
 }
 

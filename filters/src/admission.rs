@@ -75,6 +75,8 @@ pub struct ListenerRules {
     pub basic: Option<Arc<str>>,
     /// What clients have before the path, where a proxy takes that away.
     pub path_prefix: Option<Arc<str>>,
+    /// Whether health checks tell their details without a credential.
+    pub open_probes: bool,
 }
 
 impl ListenerRules {
@@ -92,6 +94,11 @@ impl ListenerRules {
         } else {
             Openness::ToEverybody
         }
+    }
+
+    /// Whether a health check without a credential is told more than the status.
+    fn tells_details_to_strangers(&self) -> bool {
+        self.open_probes || self.auth != Auth::Required
     }
 }
 
@@ -170,6 +177,8 @@ pub struct Admitted {
     pub budget: Option<Budget>,
     /// It carries a wrong credential, where that is no reason to refuse it.
     pub failure: Option<CredentialFailure>,
+    /// A health check that is answered with the status alone, also where the listener tells its details to strangers.
+    pub status_only: bool,
 }
 
 impl Admitted {
@@ -189,6 +198,7 @@ impl Admitted {
             permit: None,
             budget: None,
             failure: None,
+            status_only: false,
         }
     }
 
@@ -346,21 +356,10 @@ impl<C: Clock + Clone> Admission<C> {
             && route.check_method(&parts.method).is_ok()
             && parts.method != Method::OPTIONS
         {
-            // Load balancers probe by address, so every well-formed Host is admitted. A page of an origin that is not
-            // allowed is answered without CORS headers, so its browser hides the answer.
             host::check_form(parts, fields)?;
-            let (principal, manager, failure) = self.known_at_a_probe(request, client);
-            let cors = origin::check(fields, &self.config.origins, listener.openness());
-            return Ok(Verdict::Admitted(Admitted {
-                principal,
-                manager,
-                failure,
-                cors: cors.ok().flatten(),
-                ..Admitted::without_credential(route, client)
-            }));
+            return Ok(Verdict::Admitted(self.probe(request, route, client)));
         }
-        let hosts = (&*self.config.hosts, self.public_host.as_ref());
-        host::check(parts, fields, listener.loopback, hosts)?;
+        self.check_host(request)?;
         if request.asked == Asked::First {
             self.flood.check(client)?;
         }
@@ -491,6 +490,7 @@ impl<C: Clock + Clone> Admission<C> {
             permit,
             budget,
             failure: None,
+            status_only: false,
         }))
     }
 
@@ -531,27 +531,60 @@ impl<C: Clock + Clone> Admission<C> {
         }
     }
 
-    /// Who sends a health check, and whether with the manager's token. A wrong token makes a stranger, not a refusal: a
-    /// health check must not fail over a token.
+    /// Refuses a request for a name that its listener does not answer for.
+    fn check_host(&self, request: &Request<'_>) -> Result<(), Rejection> {
+        let hosts = (&*self.config.hosts, self.public_host.as_ref());
+        let loopback = request.listener.loopback;
+        host::check(request.parts, request.fields, loopback, hosts)
+    }
+
+    /// Admits a health check. A wrong token makes a stranger, not a refusal: a health check must not fail over a token.
     ///
-    /// The answer tells a right token from a wrong one. So a token counts against the flood limit here, too; beyond the
-    /// limit nobody is known. A wrong token is a failure of its sender.
-    fn known_at_a_probe(
-        &self,
-        request: &Request<'_>,
-        client: IpAddr,
-    ) -> (Option<Arc<Principal>>, bool, Option<CredentialFailure>) {
-        let fields = request.fields;
+    /// Balancers probe by address, whatever names the listener answers for, so Host and Origin refuse nothing here. A page
+    /// may have rebound its own name to this listener, though, and pages of other origins may be told the answer by a
+    /// browser: where either check fails, the details are told only for a token in the request, which no such page has.
+    /// Where the details need no token, `*` in `admission.origins` lets no page read them.
+    /// A client certificate is none, since browsers show it on their own.
+    ///
+    /// The answer tells a right token from a wrong one. So a token counts against the flood limit here, too, and so does a
+    /// request that is told the details without one; beyond the limit the status alone is told. A wrong token is a failure
+    /// of its sender.
+    fn probe(&self, request: &Request<'_>, route: &'static RouteSpec, client: IpAddr) -> Admitted {
+        let Request {
+            parts,
+            fields,
+            listener,
+            ..
+        } = *request;
+        let origins = &self.config.origins;
+        let cors = origin::check(fields, origins, listener.openness());
+        let own_page = listener.basic.is_some() && origin::is_own(parts, fields);
+        let openness = match listener.openness() {
+            Openness::Closed if listener.tells_details_to_strangers() => Openness::ToEverybody,
+            openness => openness,
+        };
+        let no_strange_page = (own_page || origin::check(fields, origins, openness).is_ok())
+            && self.check_host(request).is_ok();
+        let mut admitted = Admitted {
+            cors: cors.ok().flatten(),
+            ..Admitted::without_credential(route, client)
+        };
         let silent = fields.authorization.is_absent() && fields.manager_token.is_absent();
-        if !silent && self.flood.check(client).is_err() {
-            return (None, false, None);
+        let counted = !silent || (no_strange_page && listener.tells_details_to_strangers());
+        if counted && self.flood.check(client).is_err() {
+            admitted.status_only = true;
+            return admitted;
         }
-        let manager = self.manager.token_presented(fields);
+        admitted.manager = self.manager.token_presented(fields);
         let principal = self.principal(request, client);
         let wrong = matches!(principal, Err(Unknown::Wrong(_)))
-            || (!manager && !fields.manager_token.is_absent());
-        let failure = wrong.then(|| self.failures.note(request, client)).flatten();
-        (principal.ok(), manager, failure)
+            || (!admitted.manager && !fields.manager_token.is_absent());
+        admitted.failure = wrong.then(|| self.failures.note(request, client)).flatten();
+        let reads_tokens = listener.auth != Auth::None && !fields.authorization.is_absent();
+        let has_token = admitted.manager || (reads_tokens && principal.is_ok());
+        admitted.status_only = !no_strange_page && !has_token;
+        admitted.principal = principal.ok().filter(|_| !admitted.status_only);
+        admitted
     }
 
     /// Whether a place is to be taken with [`Admission::enter`] when the body of an admitted request is known, unless it

@@ -47,6 +47,8 @@ pub struct Caller {
     pub key_limits: Option<Arc<[KeyLimit]>>,
     /// Where the edge wants to be told what limits have left; None where no limit counts calls.
     pub budget: Option<Arc<BudgetNote>>,
+    /// Whether a health check of the caller is answered with the status alone, also where the listener's are open.
+    pub status_only: bool,
 }
 
 /// The process at the other end of the relay's socket, as the kernel names it.

@@ -42,7 +42,8 @@ pub struct Profile {
     pub modern: bool,
     /// Whether some tokens open some namespaces only. What a caller is told is then not for everyone who is let in.
     pub scoped_tokens: bool,
-    /// Whether `/health` and `/ready` tell everybody the whole, not only callers with a token.
+    /// Whether `/health` and `/ready` tell every client the whole, not only callers with a token. Pages of strange names and
+    /// origins are told the status.
     pub open_probes: bool,
     /// The origin by which clients reach the gateway, without a slash at its end; empty where it is not known.
     pub public_url: String,

@@ -73,6 +73,7 @@ pub(crate) fn caller() -> Caller {
         note: None,
         key_limits: None,
         budget: None,
+        status_only: false,
     }
 }
 

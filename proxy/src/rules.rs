@@ -149,6 +149,7 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
                     .then(|| effective.web.user.as_str().into()),
                 path_prefix: (!answers.path_prefix.is_empty())
                     .then(|| answers.path_prefix.as_str().into()),
+                open_probes: answers.open_probes,
             },
             profile: Arc::new(answers),
         }

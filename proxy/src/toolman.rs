@@ -170,6 +170,7 @@ fn caller(namespace: NamespaceName) -> Caller {
         budget: None,
         relay: None,
         toolset: None,
+        status_only: false,
     }
 }
 

@@ -56,11 +56,13 @@ const CORE: ListenerRules = ListenerRules {
     modern: true,
     basic: None,
     path_prefix: None,
+    open_probes: false,
 };
 
 const METRICS: ListenerRules = ListenerRules {
     routes: RouteGroups::of(&[RouteGroup::Metrics, RouteGroup::Probes]),
     auth: Auth::None,
+    open_probes: true,
     ..CORE
 };
 
@@ -537,6 +539,68 @@ fn tokens_at_a_health_check_count_against_the_flood_limit() {
     );
     clock.advance(Duration::from_secs(1));
     assert!(known("Bearer change_me"));
+}
+
+#[test]
+fn a_health_check_for_a_strange_name_is_told_the_status_alone_unless_a_token_comes_with_it() {
+    let (_, admission) = admission(OPEN);
+    let open = ListenerRules {
+        auth: Auth::None,
+        ..CORE
+    };
+    let optional = ListenerRules {
+        auth: Auth::Optional,
+        ..CORE
+    };
+    let right = ("authorization", "Bearer change_me");
+    let manager = ("x-manager-token", "change_me_internal");
+    let strange = ("host", "rebound.example");
+    let page = ("origin", "https://evil.example");
+    for path in ["/health", "/ready"] {
+        let told = |listener: &ListenerRules, headers: &[(&'static str, &'static str)]| {
+            let mut case = get(path, &[]);
+            case.listener = listener.clone();
+            for &(name, value) in headers {
+                case.set(name, value);
+            }
+            let admitted = case.admitted(&admission);
+            let known = admitted.principal.is_some() || admitted.manager;
+            assert!(!(known && admitted.status_only), "{headers:?}");
+            !admitted.status_only
+        };
+        for listener in [METRICS, open.clone(), optional.clone()] {
+            assert!(told(&listener, &[]), "{listener:?}");
+            for by_a_page in [strange, page] {
+                assert!(!told(&listener, &[by_a_page]), "{listener:?}");
+                let wrong = ("authorization", "Bearer wrong");
+                assert!(!told(&listener, &[by_a_page, wrong]), "{listener:?}");
+                assert!(told(&listener, &[by_a_page, manager]), "{listener:?}");
+            }
+        }
+        for listener in [CORE, optional.clone()] {
+            for by_a_page in [strange, page] {
+                assert!(told(&listener, &[by_a_page, right]), "{listener:?}");
+            }
+        }
+        // Where no token counts, none makes a page's request another.
+        assert!(!told(&METRICS, &[strange, right]));
+    }
+}
+
+#[test]
+fn details_without_a_credential_count_against_the_flood_limit() {
+    let (clock, admission) = admission("flood: { rate: 1, burst: 1 }");
+    let probe = || Case {
+        listener: METRICS,
+        ..get("/ready", &[])
+    };
+    let page = || probe().with("origin", "https://evil.example");
+    let status_only = |case: Case| case.admitted(&admission).status_only;
+    assert!((0..3).all(|_| status_only(page())), "the status costs none");
+    assert!(!status_only(probe()));
+    assert!(status_only(probe()));
+    clock.advance(Duration::from_secs(1));
+    assert!(!status_only(probe()));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `/health` and `/ready`, which need no credentials: a stranger gets the status, and nothing of what is served here.
 //!
 //! A caller with a token is told of the namespaces that the token opens. The manager, and everybody on a listener whose
-//! probes are open, is told of all. Namespaces, files and codes are named; a text that comes from tool code or an
+//! probes are open, is told of all, unless a page of a strange name or origin may read the answer. Namespaces, files and codes are named; a text that comes from tool code or an
 //! installer is in the log and in the answer to `/reload`, not here, but for why an external server does not start.
 
 use std::collections::BTreeMap;
@@ -96,7 +96,9 @@ enum Told<'a> {
 
 impl<'a> Told<'a> {
     fn to(caller: &'a Caller) -> Self {
-        if caller.manager || caller.profile.open_probes {
+        if caller.status_only {
+            Self::Status
+        } else if caller.manager || caller.profile.open_probes {
             Self::All
         } else if caller.principal.is_some() {
             Self::Own(caller)

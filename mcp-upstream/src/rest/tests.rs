@@ -222,6 +222,10 @@ async fn a_stranger_is_told_the_status_and_a_caller_what_it_may_use() {
     let mut on_metrics = stranger.clone();
     let profile = Arc::make_mut(&mut on_metrics.profile);
     profile.open_probes = true;
+    let of_a_page = [&manager, &on_metrics, &caller()].map(|it| Caller {
+        status_only: true,
+        ..it.clone()
+    });
     let mut limited = caller();
     limited.visibility = Visibility::Only(Arc::new(|name| name.as_str() == "shared"));
     for (path, word) in [("/health", "ok"), ("/ready", "ready")] {
@@ -229,7 +233,9 @@ async fn a_stranger_is_told_the_status_and_a_caller_what_it_may_use() {
             let reply = request(&harness, caller.clone(), path, "").await;
             parts(&reply).1
         };
-        assert_eq!(told(&stranger).await, json!({ "status": word }));
+        for stranger in of_a_page.iter().chain([&stranger]) {
+            assert_eq!(told(stranger).await, json!({ "status": word }));
+        }
         let all = told(&caller()).await;
         let counted = |told: &Value| match &told["namespaces"] {
             Value::Array(all) => all.len(),

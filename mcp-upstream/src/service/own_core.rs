@@ -48,6 +48,7 @@ fn caller(namespace: Option<NamespaceName>) -> Caller {
         note: None,
         key_limits: None,
         budget: None,
+        status_only: false,
     }
 }
 

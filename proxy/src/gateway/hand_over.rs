@@ -130,6 +130,7 @@ impl Gateway {
                 .as_ref()
                 .and_then(|it| it.shared_limits()),
             budget: passage.budget.clone(),
+            status_only: admitted.status_only,
         };
         let header = session.req_header();
         let session_id = match route.namespace {

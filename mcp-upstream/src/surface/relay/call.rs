@@ -266,6 +266,7 @@ impl Conversation {
             relay: Some(self.peer()),
             toolset: None,
             note: None,
+            status_only: false,
         };
         // Asked first: a key for other namespaces is not told whether this one is there.
         if !key.namespaces().opens(name) {

@@ -107,6 +107,7 @@ fn gateway() -> Caller {
         note: None,
         key_limits: None,
         budget: None,
+        status_only: false,
     }
 }
 
