@@ -129,11 +129,14 @@ pub(super) fn other(form: ClientAuth) -> ClientAuth {
     }
 }
 
-/// True if the endpoint refuses the client's id and secret.
+/// True if the endpoint refuses the client's id and secret, or does not find them: endpoints that read one form alone call a
+/// request in the other form invalid, or its client unauthorized.
 pub(super) fn refuses_client(answer: &Response<Vec<u8>>) -> bool {
+    const REFUSALS: [&str; 3] = ["invalid_client", "invalid_request", "unauthorized_client"];
     let error = members(answer).and_then(|it| it.get("error")?.as_str().map(str::to_owned));
     match (answer.status(), error) {
-        (_, Some(error)) => error == "invalid_client",
+        (StatusCode::UNAUTHORIZED, Some(error)) => error != "invalid_grant",
+        (_, Some(error)) => REFUSALS.contains(&&*error),
         (StatusCode::UNAUTHORIZED, None) => true,
         _ => false,
     }

@@ -662,7 +662,7 @@ async fn a_redirect_of_a_token_endpoint_is_not_followed_to_the_slash_either() {
 }
 
 /// A token endpoint that takes secrets in the header alone, or in the body alone.
-async fn picky(in_header: bool) -> (String, Arc<Mutex<Vec<String>>>) {
+async fn picky(in_header: bool, refusal: &'static str) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
     let url = format!(
         "http://{}/token",
@@ -691,10 +691,7 @@ async fn picky(in_header: bool) -> (String, Arc<Mutex<Vec<String>>>) {
                             "200 OK",
                             r#"{"access_token":"good","token_type":"bearer","expires_in":0}"#,
                         ),
-                        false => (
-                            "401 No\r\nwww-authenticate: Basic",
-                            r#"{"error":"invalid_client"}"#,
-                        ),
+                        false => refusal.split_once('|').expect("a status and a body"),
                     };
                     let text = format!(
                         "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
@@ -710,6 +707,38 @@ async fn picky(in_header: bool) -> (String, Arc<Mutex<Vec<String>>>) {
     (url, asked)
 }
 
+const NO_CLIENT: &str = "401 No\r\nwww-authenticate: Basic|{\"error\":\"invalid_client\"}";
+
+#[tokio::test]
+async fn refusals_of_a_request_without_a_client_are_answered_with_the_other_form() {
+    for (refusal, requests) in [
+        (
+            r#"400 No|{"error":"invalid_request","error_description":"client_id is missing"}"#,
+            2,
+        ),
+        (r#"400 No|{"error":"unauthorized_client"}"#, 2),
+        (r#"401 No|{"error":"access_denied"}"#, 2),
+        ("401 No|Unauthorized", 2),
+        (r#"400 No|{"error":"invalid_scope"}"#, 1),
+        (r#"401 No|{"error":"invalid_grant"}"#, 1),
+    ] {
+        let backend = Scripted::start(&[Answer::Say(OK)]).await;
+        let (url, asked) = picky(true, refusal).await;
+        let keys = format!(
+            "oauth: {{ client_id: gateway, client_secret: '${{TOKEN}}', token_url: '{url}' }}, health: {{ active: {{ every: 1h }} }}"
+        );
+        let server = server(&[backend.url()], &keys);
+        let client = client_with(SystemNames);
+        let pool = client.backends(&server);
+        let sent = send(&pool.pick(&[], 0).expect("a backend")).await;
+        assert_eq!(
+            (sent.is_ok(), lock(&asked).len()),
+            (requests == 2, requests),
+            "{refusal}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn the_other_form_of_showing_the_secret_is_tried_once_and_remembered_unless_one_is_forced() {
     for (in_header, key, expected) in [
@@ -721,7 +750,7 @@ async fn the_other_form_of_showing_the_secret_is_tried_once_and_remembered_unles
         (false, ", client_auth: basic", None),
     ] {
         let backend = Scripted::start(&[Answer::Say(OK)]).await;
-        let (url, asked) = picky(in_header).await;
+        let (url, asked) = picky(in_header, NO_CLIENT).await;
         let oauth = format!(
             "oauth: {{ client_id: gateway, client_secret: '${{TOKEN}}', token_url: '{url}'{key} }}"
         );
