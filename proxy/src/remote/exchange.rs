@@ -145,7 +145,7 @@ pub(super) async fn send(
     })
 }
 
-fn is_event_stream(headers: &http::HeaderMap) -> bool {
+pub(super) fn is_event_stream(headers: &http::HeaderMap) -> bool {
     let value = headers.get(header::CONTENT_TYPE);
     let value = value.and_then(|it| it.to_str().ok()).unwrap_or_default();
     let essence = value.split(';').next().unwrap_or_default().trim();

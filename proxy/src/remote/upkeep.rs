@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tooldock_upstream::http_client::{BackendRequest, SendError};
 use tooldock_workers::remote::HealthPath;
 
+use super::exchange::is_event_stream;
 use super::health::Event;
 use super::lock;
 use super::pool::{Member, Pool};
@@ -105,11 +106,13 @@ pub(super) async fn checked(member: &Arc<Member>) -> Event {
     let settings = &member.server.spec.health.active;
     let asking = async {
         let mut response = member.ask(request(&settings.path)).await?;
-        // Read to its end, so that the connection can be used again. What it says does not matter.
+        // Read to its end, so that the connection can be used again. The content does not matter. Servers may leave a
+        // stream of events open, so its first piece is enough.
+        let is_stream = is_event_stream(&response.headers);
         let mut left = ANSWER_MAX;
         while let Ok(Some(piece)) = response.body.chunk().await {
             left = left.saturating_sub(piece.len());
-            if left == 0 {
+            if left == 0 || is_stream {
                 break;
             }
         }

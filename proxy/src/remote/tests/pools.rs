@@ -247,8 +247,12 @@ async fn a_check_asks_mcp_or_a_path() {
     const FOUND: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
     const MISSING: &str = "HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n";
     const DOWN: &str = "HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n";
+    const OPEN_STREAM: &str =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\n";
     for (path, answer, passes) in [
         ("off", FOUND, true),
+        ("off", OPEN_STREAM, true),
+        ("/health", OPEN_STREAM, true),
         ("off", MISSING, true),
         ("off", DOWN, false),
         ("/health", FOUND, true),
