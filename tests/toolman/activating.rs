@@ -1,8 +1,8 @@
 //! What is listed, turned on and off in one legacy session, and how requests reach their servers.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{House, activate, call, catalogue, lists, names, result, said, tools_of};
+use super::{House, activate, answer, call, catalogue, lists, names, result, said, tools_of};
 
 /// AGG-02 to AGG-23 and AGG-28 to AGG-34: one gateway, many facts.
 #[tokio::test]
@@ -188,6 +188,65 @@ async fn a_wrong_activation_says_what_to_do_and_changes_nothing() {
     let answer = session.request(9, "tools/call", params).await;
     assert_eq!(answer["error"]["code"], -32602, "{answer}");
     assert_eq!(tools_of(&session).await, before);
+}
+
+/// AGG-14: an error that names a call of `toolman_activate` shows it whole, and the call that it shows succeeds.
+#[tokio::test]
+async fn the_call_that_a_hint_shows_succeeds_as_it_stands() {
+    let house = House::of("toolman_call = true").await;
+    let bare = json!({"tools_on": ["vec_index"]});
+    let text = lists(json!({"tools_on": "vec_index"}));
+    let misspelt = lists(json!({"tools_on": ["vec_serch", "vec_indx"]}));
+    let misplaced =
+        lists(json!({"tools_on": ["note://1"], "resources_off": ["pjpd_projects://list"]}));
+    let by_call = json!({"tool": "vec_index", "arguments": {}});
+    let read = json!({"uri": "note://1"});
+    let complete = json!({
+        "ref": {"type": "ref/resource", "uri": "note://1"}, "argument": {"name": "a", "value": ""},
+    });
+    let tool = |name: &str, arguments: &Value| {
+        ("tools/call", json!({"name": name, "arguments": arguments}))
+    };
+    for ((method, params), changed) in [
+        (("tools/list", json!({})), "vec_index"),
+        (tool("vec_index", &json!({})), "vec_index"),
+        (tool("toolman_call", &by_call), "vec_index"),
+        (tool("toolman_activate", &lists(json!({}))), "vec_index"),
+        (tool("toolman_activate", &json!({})), "vec_index"),
+        (tool("toolman_activate", &bare), "vec_index"),
+        (tool("toolman_activate", &text), "vec_index"),
+        (tool("toolman_activate", &misspelt), "vec_index, vec_search"),
+        (tool("toolman_activate", &misplaced), "note://1"),
+        (("resources/read", read), "note://1"),
+        (("completion/complete", complete), "note://1"),
+    ] {
+        let session = house.session().await;
+        let hint = answer(&session, method, params.clone()).await;
+        let (_, shown) = texts(&hint)
+            .iter()
+            .find_map(|text| text.split_once("call toolman_activate with "))
+            .map(|(before, shown)| (before.to_owned(), shown.to_owned()))
+            .unwrap_or_else(|| panic!("{method} {params} shows no call: {hint}"));
+        let mut calls = serde_json::Deserializer::from_str(&shown).into_iter::<Value>();
+        let arguments = calls.next().expect("a call").expect("JSON");
+        let done = call(&session, "toolman_activate", arguments.clone()).await;
+        assert_eq!(done["isError"], false, "{arguments}: {done}");
+        let result = said(&done)["result"].to_string();
+        assert!(result.contains(changed), "{method} {params}: {result}");
+    }
+}
+
+/// All texts of an answer; those that are JSON with their own texts.
+fn texts(answer: &Value) -> Vec<String> {
+    match answer {
+        Value::String(text) => match serde_json::from_str::<Value>(text) {
+            Ok(inner @ Value::Object(_)) => texts(&inner),
+            _ => vec![text.clone()],
+        },
+        Value::Array(all) => all.iter().flat_map(texts).collect(),
+        Value::Object(members) => members.values().flat_map(texts).collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// AGG-24 to AGG-31, AGG-33, AGG-38: requests reach their server under its own names, and answers come back as they are.

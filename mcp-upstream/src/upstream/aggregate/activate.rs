@@ -10,7 +10,7 @@ use tooldock_workers::aggregate::{ActivePatterns, AggregateOptions};
 use tooldock_workers::error::CallError;
 
 use super::catalogue::{Catalogue, Entry};
-use super::own::{ACTIVATE, LISTS, Said, Shown, few};
+use super::own::{ACTIVATE, LISTS, Said, Shown, activation, activation_of, few};
 use super::snapshot::Snapshot;
 use super::toolsets::{Active, Keep, Switches, changes, keep_in_session};
 use super::{Live, Shared};
@@ -22,6 +22,8 @@ const NAMES_MAX: usize = 10_000;
 const PATTERNS_MAX: usize = 100;
 /// Mistakes that one answer explains.
 const EXPLAINED_MAX: usize = 10;
+/// Bytes of a call that an error shows with all of its names.
+const COMPLETED_MAX: usize = 4096;
 /// Characters of names in a confirmation: the whole stays below 200.
 const ONE_LIST: usize = 90;
 const BOTH_LISTS: usize = 40;
@@ -43,8 +45,10 @@ fn plan<'a>(
     arguments: &[u8],
     options: &AggregateOptions,
 ) -> Result<Plan<'a>, String> {
-    let arguments: BTreeMap<String, Value> = serde_json::from_slice(arguments)
-        .map_err(|_| format!("give an object with the lists {}", LISTS.join(", ")))?;
+    let arguments: BTreeMap<String, Value> = serde_json::from_slice(arguments).map_err(|_| {
+        let lists = LISTS.join(", ");
+        format!("give an object with the lists {lists}{}", such_as(shown))
+    })?;
     let mut lists = Vec::new();
     let mut wrong = Vec::new();
     for key in LISTS {
@@ -58,7 +62,11 @@ fn plan<'a>(
         }
     }
     if !wrong.is_empty() {
-        return Err(wrong.join("; "));
+        return Err(format!(
+            "{}{}",
+            wrong.join("; "),
+            completed(shown, &arguments)
+        ));
     }
     if lists.iter().map(|(_, names)| names.len()).sum::<usize>() > NAMES_MAX {
         return Err(format!(
@@ -67,7 +75,8 @@ fn plan<'a>(
     }
     if lists.iter().all(|(_, names)| names.is_empty()) {
         return Err(format!(
-            "all four lists are empty: name at least one tool or resource of the catalogue in the description of {ACTIVATE}"
+            "all four lists are empty: name at least one tool or resource of the catalogue in the description of {ACTIVATE}{}",
+            such_as(shown)
         ));
     }
     let mut plan = Plan {
@@ -114,9 +123,72 @@ fn plan<'a>(
     if mistakes > EXPLAINED_MAX {
         wrong.push(format!("{} more", mistakes - EXPLAINED_MAX));
     }
-    match wrong.is_empty() {
-        true => Ok(plan),
-        false => Err(format!("nothing was changed: {}", wrong.join("; "))),
+    if wrong.is_empty() {
+        return Ok(plan);
+    }
+    let corrected = match mistakes <= EXPLAINED_MAX {
+        true => corrected(shown, &lists, options),
+        false => None,
+    };
+    let call = corrected.map_or_else(String::new, |call| format!(" Perhaps: {call}"));
+    Err(format!("nothing was changed: {}{call}", wrong.join("; ")))
+}
+
+/// The call with unknown names replaced by the nearest there are, and names of the other kind in the other list. `None`
+/// where a name is to be both on and off, where nothing is left, and where the call is too long to be shown.
+fn corrected(
+    shown: &Shown<'_>,
+    lists: &[(&str, Vec<String>)],
+    options: &AggregateOptions,
+) -> Option<String> {
+    let mut corrected: [Vec<&str>; 4] = Default::default();
+    for (at, (key, names)) in lists.iter().enumerate() {
+        let is_resource = key.starts_with("resources");
+        for name in names {
+            let (list, name) = if named(shown, name, is_resource).is_some() {
+                (at, &**name)
+            } else if named(shown, name, !is_resource).is_some() {
+                (at ^ 2, &**name)
+            } else if is_pattern(name, options) {
+                (at, &**name)
+            } else if let Some(near) = shown.near(name, is_resource).first() {
+                (at, *near)
+            } else {
+                continue;
+            };
+            if corrected[list ^ 1].contains(&name) {
+                return None;
+            }
+            if !corrected[list].contains(&name) {
+                corrected[list].push(name);
+            }
+        }
+    }
+    let call = activation(corrected.clone().map(|names| json!(names)));
+    let is_empty = corrected.iter().all(Vec::is_empty);
+    (!is_empty && call.len() <= COMPLETED_MAX).then_some(call)
+}
+
+/// An example of a whole call, for the end of an error.
+fn such_as(shown: &Shown<'_>) -> String {
+    let entry = shown.exemplary();
+    let call = entry.map(|it| activation_of(&it.published, it.is_resource()));
+    call.map_or_else(String::new, |call| format!(", for example {call}"))
+}
+
+/// The call of these arguments with all four lists, for the end of an error: a text becomes a list of it, and all else
+/// that is no list of texts an empty list.
+fn completed(shown: &Shown<'_>, arguments: &BTreeMap<String, Value>) -> String {
+    let lists = LISTS.map(|key| match arguments.get(key) {
+        Some(Value::String(name)) => json!([name]),
+        Some(list) if serde_json::from_value::<Vec<String>>(list.clone()).is_ok() => list.clone(),
+        _ => json!([]),
+    });
+    let is_empty = lists.iter().all(|it| *it == json!([]));
+    let call = activation(lists);
+    match is_empty || call.len() > COMPLETED_MAX {
+        true => such_as(shown),
+        false => format!(": {call}"),
     }
 }
 

@@ -27,6 +27,24 @@ pub(super) const CALL: &str = "toolman_call";
 /// Its four lists.
 pub(super) const LISTS: [&str; 4] = ["tools_on", "tools_off", "resources_on", "resources_off"];
 
+/// A whole call of [`ACTIVATE`] that turns a name on, as words that can be followed as they are: all four lists are required.
+pub(super) fn activation_of(name: &str, is_resource: bool) -> String {
+    let (tools, resources) = match is_resource {
+        false => (vec![name], Vec::new()),
+        true => (Vec::new(), vec![name]),
+    };
+    activation([json!(tools), json!([]), json!(resources), json!([])])
+}
+
+/// A whole call of [`ACTIVATE`], in words. The lists are in the order of [`LISTS`].
+pub(super) fn activation(lists: [Value; 4]) -> String {
+    let members = LISTS.iter().zip(lists);
+    let members: Vec<_> = members
+        .map(|(key, list)| format!("\"{key}\": {list}"))
+        .collect();
+    format!("call {ACTIVATE} with {{{}}}", members.join(", "))
+}
+
 /// How alike a name must be to be suggested.
 pub(super) const ALIKE: f64 = 0.75;
 /// Bytes of a name that is compared with others, which costs the product of both lengths; of a longer one that is listed, a
@@ -78,7 +96,7 @@ pub(super) fn definition(name: &str, catalogue: &Shown<'_>, options: &AggregateO
             };
             json!({
                 "name": ACTIVATE,
-                "description": format!("{LEAD}{patterns}\n\n{}", catalogue.text(options)),
+                "description": format!("{LEAD}{patterns}{}\n\n{}", catalogue.example(), catalogue.text(options)),
                 "inputSchema": {
                     "type": "object",
                     "properties": {
@@ -116,6 +134,20 @@ impl Shown<'_> {
     pub(super) fn switched(&self) -> impl Iterator<Item = &Entry> {
         let all = self.catalogue.entries().iter();
         all.filter(|entry| entry.kind != Kind::Prompt && (self.visible)(entry))
+    }
+
+    /// An entry for an example: one that is not active, if there is any.
+    pub(super) fn exemplary(&self) -> Option<&Entry> {
+        let mut inactive = self.switched().filter(|it| !it.is_active(self.toolset));
+        inactive.next().or_else(|| self.switched().next())
+    }
+
+    /// A sentence with a whole call that turns an entry on; empty where there is nothing to turn on.
+    fn example(&self) -> String {
+        let call = self
+            .exemplary()
+            .map(|it| activation_of(&it.published, it.is_resource()));
+        call.map_or_else(String::new, |call| format!(" For example, {call}."))
     }
 
     fn text(&self, options: &AggregateOptions) -> String {

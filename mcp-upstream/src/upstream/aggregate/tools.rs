@@ -11,7 +11,7 @@ use super::activate::Activation;
 use super::asked::{Asked, Published, text_of, with};
 use super::call::OwnCall;
 use super::catalogue::Entry;
-use super::own::{ACTIVATE, CALL, SEARCH, Said, Shown};
+use super::own::{CALL, SEARCH, Said, Shown, activation_of};
 use super::snapshot::Snapshot;
 use crate::engine::{CallFacts, UpstreamCall, insufficient_scope};
 use crate::heavy_work;
@@ -27,7 +27,8 @@ impl Asked<'_> {
         match found.filter(|entry| self.is_visible(entry)) {
             Some(entry) if self.is_active(entry) => Ok(entry),
             Some(_) => Err(Said::unknown(format!(
-                "{name} is not active: call {ACTIVATE} with tools_on: [\"{name}\"] first"
+                "{name} is not active: first {}",
+                activation_of(name, false)
             ))),
             None => Err(Said::unknown(self.unknown(name, false))),
         }
