@@ -29,6 +29,11 @@ def length() -> int:
     return len(os.environ.get("GITHUB_TOKEN", ""))
 
 @tool
+def holds() -> list[str]:
+    """Name the variables that have the value of a secret."""
+    return sorted(name for name, value in os.environ.items() if value.startswith("canary-7f3a9b"))
+
+@tool
 def pid() -> int:
     """The worker's process."""
     return os.getpid()
@@ -498,6 +503,58 @@ async fn a_core_serves_secrets_that_it_could_not_write() {
             .to_string_lossy()
             .starts_with(".tmp-")
     }));
+}
+
+/// WRK-18: values of scope `global` reach every worker, unless the configuration keeps them to namespaces that declare
+/// them. The namespace's own file takes nothing of that back.
+#[tokio::test]
+async fn global_values_are_kept_to_namespaces_that_declare_them() {
+    let values = [("GITHUB_TOKEN", "global"), ("OTHER_TOKEN", "mine")];
+    let gateway = Gateway::with_tools([
+        ("declares", "sees.py", SEES),
+        ("declares", "tooldock.yaml", "secrets: [GITHUB_TOKEN]"),
+        ("mine", "sees.py", SEES),
+        (
+            "mine",
+            "tooldock.yaml",
+            "global_secrets: all\nenv: { COPY: '${GITHUB_TOKEN}' }",
+        ),
+        ("open", "sees.py", SEES),
+    ])
+    .config(json!({"namespaces": {
+        "defaults": {"global_secrets": "declared"},
+        "overrides": {"open": {"global_secrets": "all"}},
+    }}))
+    .env("SECRETS_KEY", KEY)
+    .start()
+    .await;
+    let data = gateway.data_dir().to_owned();
+    for (key, scope) in values {
+        typed(&data, key, scope, CANARY);
+    }
+    gateway.reload().await;
+    for (namespace, keys) in [
+        ("declares", json!(["GITHUB_TOKEN"])),
+        ("mine", json!(["OTHER_TOKEN"])),
+        ("open", json!(["GITHUB_TOKEN"])),
+    ] {
+        let (status, seen) = gateway.call(namespace, "holds", json!({})).await;
+        assert_eq!((status, seen), (200, keys), "{namespace}");
+    }
+    let asked = gateway.request("GET", "/ready").send().await.unwrap();
+    let ready = asked.text().await.unwrap();
+    assert!(
+        ready.contains("global_secrets is declared for all namespaces"),
+        "{ready}"
+    );
+    let config = gateway.data.path().join("tooldock.test.yaml");
+    let list = ["list", "-c", config.to_str().unwrap()];
+    let listed = text(&secrets(&data, &list).output().unwrap());
+    let line = listed.lines().find(|it| it.starts_with("GITHUB_TOKEN"));
+    assert!(
+        line.is_some_and(|it| it.ends_with("declares, open")),
+        "{listed}"
+    );
 }
 
 /// How many reloads there were.

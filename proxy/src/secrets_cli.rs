@@ -16,8 +16,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use tooldock_workers::secrets::{
-    AuthorizationStore, Scope, Secret, SecretEntry, SecretNames, SecretStore, SecretsError,
-    SecretsKey, Status, check_new_key,
+    AuthorizationStore, Recipients, Scope, Secret, SecretEntry, SecretNames, SecretStore,
+    SecretsError, SecretsKey, Status, check_new_key,
 };
 
 use crate::cli::{SecretsArgs, SecretsCommand};
@@ -87,7 +87,9 @@ fn command(command: &SecretsCommand, effective: &Effective) -> Result<String, Fa
         SecretsCommand::List { scope } => {
             let store = Arc::new(store);
             let names = SecretNames::of(Arc::clone(&store));
-            let mut text = table(&names.list(scope.as_ref())?);
+            let config = &effective.config;
+            let recipients = Recipients::read(data, &config.namespaces, &config.upstreams);
+            let mut text = table(&names.list(scope.as_ref())?, &recipients);
             if scope.is_none() {
                 text.push_str(&authorize::list(&store)?);
             }
@@ -171,11 +173,16 @@ fn make(data: &Path) -> Result<(), Failure> {
     fs::create_dir_all(data).map_err(|error| Failure::Other(format!("{}: {error}", data.display())))
 }
 
-fn table(entries: &[SecretEntry]) -> String {
+/// Keys, scopes, statuses and recipients, a line for each secret.
+fn table(entries: &[SecretEntry], recipients: &Recipients) -> String {
     let width = |of: fn(&SecretEntry) -> usize| entries.iter().map(of).max().unwrap_or(0);
     let keys = width(|it| it.key.len()).max("KEY".len());
     let scopes = width(|it| it.scope.len()).max("SCOPE".len());
-    let mut text = format!("{:keys$}  {:scopes$}  STATUS\n", "KEY", "SCOPE");
+    let statuses = "placeholder".len();
+    let mut text = format!(
+        "{:keys$}  {:scopes$}  {:statuses$}  RECEIVED BY\n",
+        "KEY", "SCOPE", "STATUS"
+    );
     for entry in entries {
         let status = match entry.status {
             Status::Set => "set",
@@ -184,8 +191,10 @@ fn table(entries: &[SecretEntry]) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{:keys$}  {:scopes$}  {status}",
-            entry.key, entry.scope
+            "{:keys$}  {:scopes$}  {status:statuses$}  {}",
+            entry.key,
+            entry.scope,
+            recipients.of(&entry.key, &entry.scope)
         );
     }
     text
@@ -206,10 +215,13 @@ mod tests {
             entry("GITHUB_TOKEN", "global", Status::Set),
             entry("A", "dev", Status::Placeholder),
         ];
-        let expected = "KEY           SCOPE   STATUS\n\
-                        GITHUB_TOKEN  global  set\n\
-                        A             dev     placeholder\n";
-        assert_eq!(table(&entries), expected);
-        assert_eq!(table(&[]), "KEY  SCOPE  STATUS\n");
+        let data = tempfile::tempdir().expect("a temporary directory");
+        let recipients = Recipients::read(data.path(), &Default::default(), &Default::default());
+        let expected = "KEY           SCOPE   STATUS       RECEIVED BY\n\
+                        GITHUB_TOKEN  global  set          all namespaces\n\
+                        A             dev     placeholder  dev\n";
+        assert_eq!(table(&entries, &recipients), expected);
+        let nothing = "KEY  SCOPE  STATUS       RECEIVED BY\n";
+        assert_eq!(table(&[], &recipients), nothing);
     }
 }

@@ -16,8 +16,8 @@ pub use concurrency::{Concurrency, InvalidConcurrency};
 #[cfg(test)]
 pub(crate) use limits::QUEUE_MAX;
 pub use limits::{
-    AccessLists, Ceilings, Limits, LimitsPatch, OutOfBounds, OutputSchema, PROCESSES_MAX,
-    ToolLimits,
+    AccessLists, Ceilings, GlobalSecrets, Limits, LimitsPatch, OutOfBounds, OutputSchema,
+    PROCESSES_MAX, ToolLimits,
 };
 
 /// `workers:` — how Python workers are made and kept alive.

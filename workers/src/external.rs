@@ -30,8 +30,8 @@ pub use config::{
 pub(crate) use file::{EXTERNAL_FILE, ServersFile, check_entry, is_cached};
 pub use install::{InstallStep, NotInstalled};
 pub use process::{Pipes, ProcessHost, ServerProcess};
-pub use resolve::ServersConfig;
 pub(crate) use resolve::{
     External, ExternalFailure, INVALID, MISSING, remote_member, resolve, stdio_member,
 };
+pub use resolve::{ServersConfig, named_variables};
 pub use spec::{ExternalServer, StdioSpec};

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 
-use crate::config::{Limits, LimitsPatch, NamespacesConfig, ToolLimits};
+use crate::config::{GlobalSecrets, Limits, LimitsPatch, NamespacesConfig, ToolLimits};
 use crate::names::NamespaceName;
 use crate::registry::Issue;
 use crate::template::Template;
@@ -243,6 +243,9 @@ pub(crate) fn effective_limits(
         }
         limits.within = Some(Box::new(alone.lists())).filter(|it| **it != limits.lists());
         limits.mask_errors |= alone.mask_errors;
+        if alone.global_secrets == GlobalSecrets::Declared {
+            limits.global_secrets = GlobalSecrets::Declared;
+        }
     }
     (limits, tools, issues)
 }
@@ -341,6 +344,16 @@ fn clamped(
             message: "mask_errors is on for all namespaces and can be turned off under namespaces.overrides only".into(),
         });
         own.mask_errors = None;
+    }
+    if own.global_secrets == Some(GlobalSecrets::All)
+        && config.defaults.global_secrets == GlobalSecrets::Declared
+    {
+        issues.push(Issue {
+            code: CLAMPED,
+            subject: format!("{file}: global_secrets"),
+            message: "global_secrets is declared for all namespaces and can be all under namespaces.overrides only".into(),
+        });
+        own.global_secrets = None;
     }
     own
 }

@@ -6,6 +6,7 @@
 //! | `ceilings` | the lower of both |
 //! | numbers and times of limits | at most the ceiling, or what the operator's file says where that is more |
 //! | `mask_errors` | on where the operator's file says so |
+//! | `global_secrets` | `declared` where the operator's file says so |
 //! | `env_allowed` | the variables that both name |
 //! | a server of the operator's file | as the operator's file has it; `enabled: false` counts, and limits where they are lower |
 //! | `toolman.NAME` | the operator's file where both name one |
@@ -21,7 +22,9 @@ use std::sync::Arc;
 
 use crate::aggregate::AggregatesConfig;
 use crate::bounds::Bounded;
-use crate::config::{Ceilings, Limits, LimitsPatch, NamespacesConfig, OperatorLimits};
+use crate::config::{
+    Ceilings, GlobalSecrets, Limits, LimitsPatch, NamespacesConfig, OperatorLimits,
+};
 use crate::external::{ServersConfig, StdioServerConfig};
 use crate::names::NamespaceName;
 use crate::policy::covers;
@@ -209,6 +212,12 @@ impl Narrowing<'_> {
         if merged.mask_errors == Some(false) && masked {
             self.say(&key("mask_errors"), "stays true");
             merged.mask_errors = operator.mask_errors;
+        }
+        let global = operator.global_secrets;
+        let global = global.unwrap_or(self.defaults.global_secrets);
+        if merged.global_secrets == Some(GlobalSecrets::All) && global == GlobalSecrets::Declared {
+            self.say(&key("global_secrets"), "stays declared");
+            merged.global_secrets = operator.global_secrets;
         }
 
         let of = |list: fn(&LimitsPatch) -> &Option<Vec<String>>, default| {
@@ -486,6 +495,30 @@ mod tests {
             [false, true, true]
         );
         assert_eq!(narrowed.vain.len(), 3, "{:?}", narrowed.vain);
+    }
+
+    #[test]
+    fn global_secrets_stay_with_namespaces_that_declare_them() {
+        let operator = "{ defaults: { global_secrets: declared }, overrides: { open: { global_secrets: all } } }";
+        let data_file =
+            "{ defaults: { global_secrets: all }, overrides: { other: { global_secrets: all } } }";
+        let narrowed = narrowed([operator, "{}"], [data_file, "{}"]);
+        let global = |name: &str, asks: Option<GlobalSecrets>| {
+            let name: NamespaceName = name.parse().expect("a name");
+            let own = LimitsPatch {
+                global_secrets: asks,
+                ..LimitsPatch::default()
+            };
+            let file = Some("tooldock.yaml");
+            let (limits, _, issues) = effective_limits(&own, file, &name, &narrowed.namespaces);
+            (limits.global_secrets, issues.len())
+        };
+        use GlobalSecrets::{All, Declared};
+        assert_eq!(global("open", None), (All, 0));
+        assert_eq!(global("open", Some(Declared)), (All, 0));
+        assert_eq!(global("other", None), (Declared, 0));
+        assert_eq!(global("any", Some(All)).0, Declared);
+        assert_eq!(narrowed.vain.len(), 2, "{:?}", narrowed.vain);
     }
 
     #[test]

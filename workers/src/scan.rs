@@ -14,10 +14,12 @@ use std::path::{Path, PathBuf};
 
 use sha2::Digest as _;
 
+use crate::config::NamespacesConfig;
 use crate::manifest::Manifest;
 use crate::names::NamespaceName;
 use crate::precedence::Claim;
 use crate::registry::Issue;
+use crate::secrets::{NamespaceSecrets, Secrets};
 use crate::tree_file::{self, resolve};
 
 pub(crate) use local::LocalFiles;
@@ -68,6 +70,12 @@ pub struct NamespaceSource {
 }
 
 impl NamespaceSource {
+    /// The secrets that the namespace's workers are given.
+    pub(crate) fn secrets(&self, config: &NamespacesConfig, secrets: &Secrets) -> NamespaceSecrets {
+        let (limits, ..) = self.manifest.effective_limits(&self.name, config);
+        secrets.for_workers(&self.name, limits.global_secrets, &self.manifest.secrets)
+    }
+
     /// A folder that is gone, or has no Python file any more, while its namespace is served.
     pub(crate) fn unreadable(name: NamespaceName, dir: PathBuf) -> Self {
         let message = format!(

@@ -20,6 +20,7 @@ mod key;
 mod meta;
 mod names;
 mod owners;
+mod recipients;
 mod scope;
 mod scoped;
 mod scratch;
@@ -39,11 +40,13 @@ pub use key::{Protection, SecretsKey};
 pub use meta::Status;
 pub use names::{SecretEntry, SecretNames, SecretsCheck};
 pub use owners::{FOREIGN, OWNERS_FILE, Owners, RecordedOwners};
+pub use recipients::Recipients;
 pub use scope::{InvalidScope, Scope, check_key, check_new_key};
 pub use scratch::Scratch;
 pub use store::{META_FILE, SecretStore, VALUES_FILE};
 pub use transaction::Transaction;
 
+use crate::config::GlobalSecrets;
 use crate::names::NamespaceName;
 use crate::precedence::Origin;
 use meta::Meta;
@@ -178,6 +181,28 @@ impl Secrets {
                 .collect(),
             values,
         }
+    }
+
+    /// The secrets of a namespace's workers: its own, and the global ones that `global` gives it. `declared` are the keys
+    /// under `secrets:` in its `tooldock.yaml`.
+    pub(crate) fn for_workers(
+        &self,
+        namespace: &NamespaceName,
+        global: GlobalSecrets,
+        declared: &[String],
+    ) -> NamespaceSecrets {
+        let mut secrets = self.for_namespace(namespace);
+        if global == GlobalSecrets::Declared {
+            let scope = Scope::Namespace(namespace.clone());
+            let is_given = |key: &String| {
+                declared.contains(key)
+                    || self.0.values.get(key, &scope).is_some()
+                    || self.0.meta.status(key, &scope).is_some()
+            };
+            secrets.values.retain(|key, _| is_given(key));
+            secrets.placeholders.retain(is_given);
+        }
+        secrets
     }
 }
 

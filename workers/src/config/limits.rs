@@ -152,6 +152,8 @@ limits! {
         principals: Vec<String> = vec!["*".into()];
         /// Whether callers read of an exception only that there was one, and the id under which the log has it.
         mask_errors: bool = false;
+        /// The secrets of scope `global` that the namespace's workers are given.
+        global_secrets: GlobalSecrets = GlobalSecrets::All;
         /// The treatment of a server's result that does not fit the `outputSchema` of its tool.
         output_schema: OutputSchema = OutputSchema::Warn;
         /// Whether arguments sent as JSON in strings are converted to the object, array, number or boolean that the
@@ -170,6 +172,16 @@ pub enum OutputSchema {
     Warn,
     /// The call fails with `output_type`.
     Strict,
+}
+
+/// The secrets of scope `global` that the workers of a namespace are given (WRK-18).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GlobalSecrets {
+    /// All of them.
+    All,
+    /// Secrets that the namespace's `tooldock.yaml` declares under `secrets:`.
+    Declared,
 }
 
 /// Limits of one tool.

@@ -270,6 +270,11 @@ pub(crate) fn check_limits(patch: &LimitsPatch, processes: &str) -> Result<(), I
             patch.mask_errors.is_some(),
             "an external server words its own errors",
         ),
+        (
+            "global_secrets",
+            patch.global_secrets.is_some(),
+            "an external server gets the secrets that its entry names",
+        ),
         ("processes", patch.processes.is_some(), processes),
     ] {
         if said {

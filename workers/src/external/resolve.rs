@@ -251,6 +251,23 @@ fn one(
     }
 }
 
+/// The variables that the entries of servers name as `${NAME}`, by server: those of the configuration, and those of
+/// `external/config.yaml` below the data directory. A file that cannot be read has no servers.
+pub fn named_variables(
+    data: &Path,
+    configured: &ServersConfig,
+) -> BTreeMap<NamespaceName, Vec<String>> {
+    let file = ServersFile::read(data).unwrap_or_default();
+    let of_file = file.servers.iter();
+    let of_file = of_file.filter_map(|(name, entry)| Some((name, variables(entry.as_ref().ok()?))));
+    let stdio = configured.stdio.iter();
+    let stdio = stdio.map(|(name, config)| (name, variables(config)));
+    let remote = configured.remote.iter();
+    let remote = remote.map(|(name, config)| (name, remote::variables(config)));
+    let all = of_file.chain(stdio).chain(remote);
+    all.map(|(name, names)| (name.clone(), names)).collect()
+}
+
 /// The variables a server's own refer to, each once.
 fn variables(config: &StdioServerConfig) -> Vec<String> {
     let names = config.env.values().flat_map(Template::names);

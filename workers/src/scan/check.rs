@@ -37,7 +37,7 @@ pub fn check(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets)
 pub fn lacking(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets) -> Vec<Finding> {
     let sources = scan(tools_dir).unwrap_or_default();
     let found = sources.iter().flat_map(|source| {
-        let secrets = secrets.for_namespace(&source.name);
+        let secrets = source.secrets(namespaces, secrets);
         let (_, issues) = variables(source, namespaces, &secrets);
         issues.into_iter().map(|issue| Finding {
             place: source.dir.join(&issue.subject).display().to_string(),
@@ -95,7 +95,7 @@ fn findings(
     let (.., clamped) = source.manifest.effective_limits(&source.name, namespaces);
     let failure = source.failure.iter();
     let failure = failure.map(|failure| error_at(&source.dir, failure.message.clone()));
-    let secrets = secrets.for_namespace(&source.name);
+    let secrets = source.secrets(namespaces, secrets);
     let (variables, lacking) = variables(source, namespaces, &secrets);
     let issues = source.issues.iter().chain(&clamped);
     let issues = issues.chain(&lacking).map(|issue| Finding {

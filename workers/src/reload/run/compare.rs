@@ -31,7 +31,7 @@ impl Run {
             let current = self.before.namespaces.get(&source.name).cloned();
             let current = current.as_deref();
             let running = current.and_then(|current| self.running(current));
-            let secrets = self.secrets.for_namespace(&source.name);
+            let secrets = source.secrets(&config, &self.secrets);
             // Without a toolchain what runs stays as it is, so it is compared with its own.
             let own = running.as_ref().and_then(|it| it.toolchain.as_deref());
             let environment = |name: &str| std::env::var(name).ok();
