@@ -9,11 +9,13 @@ use tooldock_workers::metric_table;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::poll_watch::PollWatch;
 
+pub mod breakdown;
 pub(crate) mod figures;
 pub(crate) mod toolman;
 
 use crate::stdio::metrics::StdioMetrics;
 use crate::stream::StreamMetrics;
+use breakdown::Breakdown;
 use toolman::ToolmanMetrics;
 
 /// From a cache hit to the highest default ceiling of a call's time limit.
@@ -59,6 +61,8 @@ metric_table! {
         pub(crate) toolman: ToolmanMetrics = ToolmanMetrics::new(registry)?;
         /// Finds requests that keep a message thread for too long.
         pub(crate) polls: PollWatch = PollWatch::new(registry)?;
+        /// By tool and by principal.
+        breakdown: Arc<Breakdown> = Breakdown::new(registry)?;
         /// Of external servers.
         pub(crate) stdio: StdioMetrics = StdioMetrics::new(registry)?;
     }
@@ -93,6 +97,7 @@ pub(crate) struct NamespaceMetrics {
     calls: IntCounterVec,
     other_calls: IntCounterVec,
     ok: IntCounter,
+    pub(crate) breakdown: Arc<Breakdown>,
     pub(crate) latency: Histogram,
     pub(crate) in_flight: IntGauge,
 }
@@ -101,6 +106,11 @@ impl UpstreamMetrics {
     /// The counter to hand to [`crate::audit::Audit::start`].
     pub fn audit_dropped(&self) -> IntCounter {
         self.audit_dropped.clone()
+    }
+
+    /// The counts by tool and by principal.
+    pub fn breakdown(&self) -> &Arc<Breakdown> {
+        &self.breakdown
     }
 
     /// Counts a request to a remote server by its mode.
@@ -139,6 +149,7 @@ impl UpstreamMetrics {
             name: name.clone(),
             calls: self.calls.clone(),
             other_calls: self.other_calls.clone(),
+            breakdown: Arc::clone(&self.breakdown),
             ok: self.calls.with_label_values(&[name.as_str(), "ok"]),
             latency: self.latency.with_label_values(&labels),
             in_flight: self.in_flight.with_label_values(&labels),

@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 use tooldock_filters::Admission;
 use tooldock_upstream::Service;
 use tooldock_upstream::management::Management;
+use tooldock_upstream::metrics::breakdown::Breakdown;
 use tooldock_workers::answers::AnswerBudget;
 use tooldock_workers::keys::KeyStore;
 use tooldock_workers::reload::{ReloadOutcome, Reloader};
@@ -42,6 +43,8 @@ pub(crate) struct Reconfigure {
     pub(crate) answers: Arc<AnswerBudget>,
     /// What `server_config` shows follows the configuration.
     pub(crate) management: Option<Arc<Management>>,
+    /// Counts by tool and by principal, which the configuration turns on and off.
+    pub(crate) breakdown: Arc<Breakdown>,
     pub(crate) metrics: StateMetrics,
 }
 
@@ -195,6 +198,7 @@ impl Reconfigure {
             );
             self.service.readmit_streams();
         }
+        self.breakdown.configure(next.config.observability.metrics);
         logging::set_level(next.config.observability.log.level);
         self.current = next;
         tracing::info!("configuration read again");

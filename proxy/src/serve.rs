@@ -22,6 +22,7 @@ use tooldock_upstream::health::Health;
 use tooldock_upstream::management::Management;
 use tooldock_upstream::management::core::CoreLink;
 use tooldock_upstream::metrics::UpstreamMetrics;
+use tooldock_upstream::metrics::breakdown::Breakdown;
 use tooldock_upstream::{OwnCore, Pages, Service, ServiceParts};
 use tooldock_workers::answers::{AnswerBudget, AnswerMetrics};
 use tooldock_workers::builder::{Builder, BuilderHost};
@@ -172,6 +173,7 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
             service: parts.service,
             answers: parts.answers,
             management: parts.management,
+            breakdown: parts.breakdown,
             metrics: state,
         },
     };
@@ -214,6 +216,7 @@ struct Parts {
     secrets: Arc<SecretStore>,
     issuers: Arc<Issuers>,
     keys: Arc<KeyStore>,
+    breakdown: Arc<Breakdown>,
 }
 
 impl Parts {
@@ -228,6 +231,8 @@ impl Parts {
         let exported = prometheus::Registry::new();
         let metrics = Arc::new(EdgeMetrics::new(&exported)?);
         let upstream_metrics = Arc::new(UpstreamMetrics::new(&exported)?);
+        let breakdown = Arc::clone(upstream_metrics.breakdown());
+        breakdown.configure(config.observability.metrics);
         end_what_was_left_behind(&data);
         let data = Arc::new(data);
         let tools_dir = data.tools_dir().into();
@@ -399,6 +404,7 @@ impl Parts {
             secrets,
             issuers,
             keys: Arc::clone(keys),
+            breakdown,
         })
     }
 }

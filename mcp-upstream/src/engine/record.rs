@@ -119,6 +119,13 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         self.metrics.in_flight.dec();
         if line.method == TOOLS_CALL {
             self.metrics.count(line.status);
+            self.metrics.breakdown.count(
+                &line.namespace,
+                &line.subject,
+                line.principal.as_ref(),
+                line.via.is_some(),
+                line.status == "ok",
+            );
             self.metrics.latency.observe(latency.as_secs_f64());
         } else {
             self.metrics.count_other(line.method, line.status);

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tooldock_upstream::audit::AuditConfig;
+use tooldock_upstream::metrics::breakdown::BreakdownConfig;
 
 use super::access_log::AccessLogConfig;
 use super::later::OFF;
@@ -16,6 +17,8 @@ pub(crate) struct ObservabilityConfig {
     pub(crate) log: LogConfig,
     /// The audit log of calls.
     pub(crate) audit: AuditConfig,
+    /// Counts of calls beside those by namespace.
+    pub(crate) metrics: BreakdownConfig,
     /// Where traces go.
     pub(crate) otlp: String,
 }
@@ -26,6 +29,7 @@ impl Default for ObservabilityConfig {
             access_log: AccessLogConfig::default(),
             log: LogConfig::default(),
             audit: AuditConfig::default(),
+            metrics: BreakdownConfig::default(),
             otlp: OFF.to_owned(),
         }
     }

@@ -1,0 +1,302 @@
+//! Counts of tool calls by tool and by principal (`observability.metrics`). Both are off by default: each name is a time
+//! series, and names of tools at a server in pass-through mode, and of principals of an issuer, come from outside.
+//!
+//! The number of series is bounded: the names with the most calls are exported, and a bounded number of names is counted.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{IntCounterVec, Opts, Registry};
+use serde::{Deserialize, Serialize};
+use tooldock_workers::names::NamespaceName;
+
+/// Tools with series of their own.
+const TOOLS_MAX: usize = 1_000;
+/// Principals with series of their own.
+const PRINCIPALS_MAX: usize = 50;
+/// Names that are counted. Beyond it the half with the fewest calls is forgotten.
+const COUNTED_MAX: usize = 10_000;
+/// The principal of calls without a credential.
+const ANONYMOUS: &str = "anonymous";
+
+/// `observability.metrics:` — counts beside those by namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BreakdownConfig {
+    /// Whether calls are counted by tool, for the 1,000 tools with the most calls.
+    pub per_tool: bool,
+    /// Whether calls are counted by principal.
+    pub per_principal: PerPrincipal,
+}
+
+/// `observability.metrics.per_principal`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum PerPrincipal {
+    /// Calls are not counted by principal.
+    #[default]
+    #[serde(rename = "off")]
+    Off,
+    /// The 50 principals with the most calls have a series each.
+    #[serde(rename = "top_50")]
+    Top50,
+}
+
+/// Ends of calls of one name.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ends {
+    ok: u64,
+    failed: u64,
+}
+
+impl Ends {
+    fn all(self) -> u64 {
+        self.ok + self.failed
+    }
+}
+
+/// Ends of calls by name.
+#[derive(Debug)]
+struct Counts<K>(Mutex<HashMap<K, Ends>>);
+
+impl<K> Default for Counts<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Eq + Hash + Ord + Clone> Counts<K> {
+    fn count(&self, name: K, is_ok: bool) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.len() >= COUNTED_MAX && !counts.contains_key(&name) {
+            let mut all: Vec<_> = counts.values().map(|ends| ends.all()).collect();
+            let (_, median, _) = all.select_nth_unstable(COUNTED_MAX / 2);
+            let (median, mut excess) = (*median, counts.len() / 2);
+            counts.retain(|_, ends| {
+                let is_forgotten = excess > 0 && ends.all() <= median;
+                excess -= usize::from(is_forgotten);
+                !is_forgotten
+            });
+        }
+        let ends = counts.entry(name).or_default();
+        match is_ok {
+            true => ends.ok += 1,
+            false => ends.failed += 1,
+        }
+    }
+
+    /// The names with the most calls, in no order.
+    fn top(&self, most: usize) -> Vec<(K, Ends)> {
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = counts
+            .iter()
+            .map(|(name, ends)| (name.clone(), *ends))
+            .collect();
+        drop(counts);
+        if all.len() > most {
+            all.select_nth_unstable_by(most, |(one, ones), (other, others)| {
+                others.all().cmp(&ones.all()).then_with(|| one.cmp(other))
+            });
+            all.truncate(most);
+        }
+        all
+    }
+
+    fn clear(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = HashMap::new();
+    }
+}
+
+/// Counts by tool and by principal.
+#[derive(Debug, Default)]
+pub struct Breakdown {
+    per_tool: AtomicBool,
+    per_principal: AtomicBool,
+    tools: Counts<(NamespaceName, Arc<str>)>,
+    principals: Counts<Arc<str>>,
+}
+
+impl Breakdown {
+    /// Makes the counts and registers their families.
+    ///
+    /// # Errors
+    ///
+    /// When the registry already holds one of the names.
+    pub(super) fn new(registry: &Registry) -> prometheus::Result<Arc<Self>> {
+        let counts = Arc::<Self>::default();
+        registry.register(Box::new(Families {
+            counts: Arc::clone(&counts),
+            descriptions: [by_tool()?, by_principal()?]
+                .iter()
+                .flat_map(|family| family.desc().into_iter().cloned())
+                .collect(),
+        }))?;
+        Ok(counts)
+    }
+
+    /// Turns the counts on and off. Counts that are turned off are forgotten.
+    pub fn configure(&self, config: BreakdownConfig) {
+        let per_principal = config.per_principal == PerPrincipal::Top50;
+        self.per_tool.store(config.per_tool, Ordering::Relaxed);
+        self.per_principal.store(per_principal, Ordering::Relaxed);
+        if !config.per_tool {
+            self.tools.clear();
+        }
+        if !per_principal {
+            self.principals.clear();
+        }
+    }
+
+    /// Counts the end of a tool call. `via_aggregate`: the call went on to a member, where it is counted for its principal.
+    pub(crate) fn count(
+        &self,
+        namespace: &NamespaceName,
+        tool: &Arc<str>,
+        principal: Option<&Arc<str>>,
+        via_aggregate: bool,
+        is_ok: bool,
+    ) {
+        if self.per_tool.load(Ordering::Relaxed) {
+            self.tools
+                .count((namespace.clone(), Arc::clone(tool)), is_ok);
+        }
+        if self.per_principal.load(Ordering::Relaxed) && !via_aggregate {
+            let name = principal.map_or_else(|| ANONYMOUS.into(), Arc::clone);
+            self.principals.count(name, is_ok);
+        }
+    }
+}
+
+fn by_tool() -> prometheus::Result<IntCounterVec> {
+    let options = Opts::new(
+        "tooldock_tool_calls_by_tool_total",
+        "Tool calls by namespace, tool and outcome (ok, error), of the tools with the most calls",
+    );
+    IntCounterVec::new(options, &["namespace", "tool", "outcome"])
+}
+
+fn by_principal() -> prometheus::Result<IntCounterVec> {
+    let options = Opts::new(
+        "tooldock_tool_calls_by_principal_total",
+        "Tool calls by principal and outcome (ok, error), of the principals with the most calls",
+    );
+    IntCounterVec::new(options, &["principal", "outcome"])
+}
+
+/// The families as they are scraped.
+struct Families {
+    counts: Arc<Breakdown>,
+    descriptions: Vec<Desc>,
+}
+
+impl Collector for Families {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descriptions.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let mut families = Vec::new();
+        let outcomes = |ends: Ends| [("ok", ends.ok), ("error", ends.failed)];
+        if let Ok(family) = by_tool() {
+            for ((namespace, tool), ends) in self.counts.tools.top(TOOLS_MAX) {
+                for (outcome, calls) in outcomes(ends) {
+                    let labels = [namespace.as_str(), &tool, outcome];
+                    family.with_label_values(&labels).inc_by(calls);
+                }
+            }
+            families.extend(family.collect());
+        }
+        if let Ok(family) = by_principal() {
+            for (principal, ends) in self.counts.principals.top(PRINCIPALS_MAX) {
+                for (outcome, calls) in outcomes(ends) {
+                    family
+                        .with_label_values(&[&*principal, outcome])
+                        .inc_by(calls);
+                }
+            }
+            families.extend(family.collect());
+        }
+        families.retain(|family| !family.get_metric().is_empty());
+        families
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOTH: BreakdownConfig = BreakdownConfig {
+        per_tool: true,
+        per_principal: PerPrincipal::Top50,
+    };
+
+    /// The lines of the exposition.
+    fn lines(registry: &Registry) -> Vec<String> {
+        let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather());
+        let text = text.expect("text");
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn calls_are_counted_by_tool_and_principal_where_that_is_asked_for() {
+        let registry = Registry::new();
+        let counts = Breakdown::new(&registry).expect("a fresh registry");
+        let (namespace, add) = ("calc".parse().expect("a name"), "add".into());
+        let ada = Arc::from("ada");
+        let count = |is_ok| counts.count(&namespace, &add, Some(&ada), false, is_ok);
+        count(true);
+        assert_eq!(lines(&registry), [""; 0]);
+        counts.configure(BOTH);
+        count(true);
+        count(true);
+        count(false);
+        counts.count(&namespace, &add, None, false, true);
+        counts.count(&namespace, &add, Some(&ada), true, true);
+        assert_eq!(
+            lines(&registry),
+            [
+                "tooldock_tool_calls_by_principal_total{outcome=\"error\",principal=\"ada\"} 1",
+                "tooldock_tool_calls_by_principal_total{outcome=\"error\",principal=\"anonymous\"} 0",
+                "tooldock_tool_calls_by_principal_total{outcome=\"ok\",principal=\"ada\"} 2",
+                "tooldock_tool_calls_by_principal_total{outcome=\"ok\",principal=\"anonymous\"} 1",
+                "tooldock_tool_calls_by_tool_total{namespace=\"calc\",outcome=\"error\",tool=\"add\"} 1",
+                "tooldock_tool_calls_by_tool_total{namespace=\"calc\",outcome=\"ok\",tool=\"add\"} 4",
+            ]
+        );
+        counts.configure(BreakdownConfig::default());
+        assert_eq!(lines(&registry), [""; 0]);
+    }
+
+    #[test]
+    fn the_names_with_the_most_calls_are_exported_and_the_names_that_are_counted_are_bounded() {
+        let registry = Registry::new();
+        let counts = Breakdown::new(&registry).expect("a fresh registry");
+        counts.configure(BOTH);
+        let namespace = "calc".parse().expect("a name");
+        let count = |name: &str| {
+            let name = Arc::from(name);
+            counts.count(&namespace, &name, Some(&name), false, true);
+        };
+        for _ in 0..3 {
+            count("often");
+        }
+        for number in 0..30_000 {
+            count(&format!("name-{number}"));
+        }
+        let lines = lines(&registry);
+        let of = |family: &str| lines.iter().filter(|line| line.starts_with(family)).count();
+        assert_eq!(of("tooldock_tool_calls_by_tool_total"), 2 * TOOLS_MAX);
+        assert_eq!(
+            of("tooldock_tool_calls_by_principal_total"),
+            2 * PRINCIPALS_MAX
+        );
+        let often = "{outcome=\"ok\",principal=\"often\"} 3";
+        assert!(lines.iter().any(|line| line.ends_with(often)), "{lines:?}");
+        let counted = counts.tools.0.lock().expect("not poisoned").len();
+        assert!(counted <= COUNTED_MAX, "{counted}");
+    }
+}
