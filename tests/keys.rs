@@ -422,6 +422,49 @@ async fn the_management_tools_make_and_revoke_keys_that_count_at_once() {
     assert_eq!(request.json(&list).send().await.unwrap().status(), 403);
 }
 
+/// A key whose scopes fit no tool is made all the same, and its maker reads a scope that would fit.
+#[tokio::test]
+async fn a_key_that_opens_no_tool_says_so_when_it_is_made() {
+    let (builder, address) = with_manager(Gateway::with_tools([("calc", "calc.py", tools::MATH)]));
+    let gateway = builder.start().await;
+    let manager = Manager::open(address).await;
+    let make = async |scope: &str, namespace: &str| {
+        let wanted = json!({"name": "ci", "scopes": [scope], "namespaces": [namespace]});
+        manager.call("token_create", wanted).await.value()
+    };
+    let made = make("read", "calc").await;
+    let notes = made["notes"].to_string();
+    assert!(
+        notes.contains("tools of calc fits the patterns of scope read"),
+        "{made}"
+    );
+    let example = notes
+        .split_once("my-scope: ")
+        .and_then(|(_, rest)| rest.split_once(']'));
+    let example = example.map(|(patterns, _)| format!("{patterns}]").replace('\\', ""));
+    let patterns: Value = serde_json::from_str(&example.unwrap()).unwrap();
+    assert_eq!(
+        listed_in(&gateway, made["token"].as_str().unwrap(), "calc").await,
+        [""; 0]
+    );
+
+    // The scope of the example opens tools.
+    gateway.reconfigure(json!({"relay": {"scopes": {"my-scope": patterns}}}));
+    gateway.reload().await;
+    let made = make("my-scope", "calc").await;
+    assert_eq!(made.get("notes"), None, "{made}");
+    assert_ne!(
+        listed_in(&gateway, made["token"].as_str().unwrap(), "calc").await,
+        [""; 0]
+    );
+    let made = make("admin", "no-such").await;
+    let notes = made["notes"].to_string();
+    assert!(
+        notes.contains("no namespace that is served fits no-such"),
+        "{made}"
+    );
+}
+
 #[tokio::test]
 async fn explain_names_the_rule_that_refuses_and_is_right_about_every_tool() {
     let (builder, address) = with_manager(Gateway::with_tools([("work", "work.py", PROJECTS)]));

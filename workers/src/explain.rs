@@ -32,6 +32,55 @@ pub struct Question {
     pub tool: Option<String>,
 }
 
+/// A question about all namespaces.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReachQuestion {
+    /// The id of a key, or the name of a principal.
+    #[serde(rename = "as")]
+    pub who: String,
+}
+
+/// The tools that a principal may call, counted by namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Reach {
+    /// The principal of the requests that are meant.
+    pub principal: String,
+    /// The kind of credential, as `API key 4e6f4m62lonp`.
+    pub credential: String,
+    /// The namespaces that are open to it and whose tools are known.
+    pub namespaces: Vec<NamespaceReach>,
+    /// Why nothing can be called, and a change that would open something. Empty where a tool is open.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// The tools of one namespace that a principal may call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NamespaceReach {
+    /// The namespace.
+    pub namespace: String,
+    /// The number of its tools that are open.
+    pub open: usize,
+    /// The number of its tools.
+    pub tools: usize,
+}
+
+/// Patterns that fit tools of these names, for an example of a scope: at most five.
+pub fn example_patterns<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    const PATTERNS_MAX: usize = 5;
+    let mut words: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for name in names {
+        let end = name.find(['_', '-', '.', '/']).unwrap_or(name.len());
+        words.entry(&name[..end]).or_default().push(name);
+    }
+    let patterns = words.into_iter().map(|(word, names)| match *names {
+        [name] => name.to_owned(),
+        _ => format!("{word}*"),
+    });
+    patterns.take(PATTERNS_MAX).collect()
+}
+
 /// Reads the name of a namespace that is asked about.
 ///
 /// # Errors

@@ -2,12 +2,17 @@
 //! Access is controlled as for `/reload`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Map, Value};
+use tokio::time::{Instant, timeout_at};
 use tooldock_workers::aggregate;
-use tooldock_workers::explain::{self, Credential, Explanation, Question, Rule, ToolAccess};
+use tooldock_workers::explain::{
+    self, Credential, Explanation, NamespaceReach, Question, Reach, ReachQuestion, Rule, ToolAccess,
+};
+use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Namespace;
 
 use super::json;
@@ -15,6 +20,9 @@ use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
 use crate::upstream::{Behind, ToolsWait};
+
+/// The time that all lists of tools together may take, for the reach of a credential.
+const REACH_WAIT: Duration = Duration::from_secs(3);
 
 /// The most tools that one answer lists.
 const TOOLS_MAX: usize = 1000;
@@ -38,6 +46,12 @@ pub(crate) async fn explain(core: &Core, body: Bytes) -> Reply {
         serde_json::from_slice(&body).is_ok_and(|it: Map<String, Value>| it.is_empty());
     if asks_nothing {
         return json(&credentials.principals());
+    }
+    if let Ok(ReachQuestion { who }) = serde_json::from_slice(&body) {
+        return match credentials.find(&who) {
+            Ok(credential) => json(&reach(core, &credential).await),
+            Err(message) => refused(StatusCode::NOT_FOUND, "principal_not_found", &message),
+        };
     }
     let question: Question = match serde_json::from_slice(&body) {
         Ok(question) => question,
@@ -90,6 +104,96 @@ async fn answer(core: &Core, credential: &Credential, question: Question) -> Exp
         left_out,
         notes,
     }
+}
+
+/// The tools of all namespaces that a credential opens. Namespaces whose tools are not known within [`REACH_WAIT`] are left
+/// out.
+async fn reach(core: &Core, credential: &Credential) -> Reach {
+    let until = Instant::now() + REACH_WAIT;
+    let snapshot = core.registry.load();
+    let open = snapshot.namespaces.values().filter(|namespace| {
+        let rules = explain::of_namespace(credential, &namespace.name, Some(namespace));
+        rules.iter().all(|rule| rule.allows)
+    });
+    let mut reach = Reach {
+        principal: credential.principal.to_string(),
+        credential: credential.named.clone(),
+        ..Reach::default()
+    };
+    let (mut open_tools, mut are_all_known) = (0, true);
+    let mut refused = Vec::new();
+    for namespace in open {
+        let listed = names(core, namespace, &credential.principal);
+        let Ok(Ok(names)) = timeout_at(until, listed).await else {
+            are_all_known = false;
+            continue;
+        };
+        let tools = names.len();
+        let tools_of = names.into_iter();
+        let (open, not): (Vec<_>, Vec<_>) = tools_of
+            .map(|name| access(core, credential, namespace, name))
+            .partition(|tool| tool.allowed);
+        open_tools += open.len();
+        refused.extend(not.into_iter().map(|tool| tool.name).take(TOOLS_MAX));
+        refused.truncate(TOOLS_MAX);
+        reach.namespaces.push(NamespaceReach {
+            namespace: namespace.name.to_string(),
+            open: open.len(),
+            tools,
+        });
+    }
+    if open_tools == 0 && are_all_known && !opens_management(core, credential) {
+        reach.notes = why_nothing(credential, &reach.namespaces, &refused);
+    }
+    reach
+}
+
+/// Whether a credential opens a management tool.
+fn opens_management(core: &Core, credential: &Credential) -> bool {
+    let system = NamespaceName::system();
+    let served = core.registry.admitted(&system);
+    served.is_some_and(|served| {
+        let rules = explain::of_namespace(credential, &system, Some(&served));
+        rules.iter().all(|rule| rule.allows)
+    })
+}
+
+/// Sentences for a credential that opens no tool: the reason, and a change that would open something.
+fn why_nothing(
+    credential: &Credential,
+    namespaces: &[NamespaceReach],
+    refused: &[String],
+) -> Vec<String> {
+    let patterns = credential.patterns.join(", ");
+    if let Some(ended) = &credential.ended {
+        return vec![format!("it opens nothing: {ended}")];
+    }
+    if namespaces.is_empty() {
+        return vec![format!(
+            "it opens nothing at the moment: no namespace that is served fits {patterns}"
+        )];
+    }
+    let named: Vec<_> = namespaces.iter().map(|it| &*it.namespace).take(5).collect();
+    let named = named.join(", ");
+    let (Some(grant), false) = (&credential.grant, refused.is_empty()) else {
+        return vec![format!(
+            "it opens nothing at the moment: {named} has no tool that is open to it"
+        )];
+    };
+    let scopes: Vec<_> = grant.tools.names().collect();
+    let example = explain::example_patterns(refused.iter().map(String::as_str));
+    let example = serde_json::to_string(&example).unwrap_or_default();
+    vec![
+        format!(
+            "it opens nothing: none of the {} tools of {named} fits the patterns of scope {}",
+            refused.len(),
+            scopes.join(", ")
+        ),
+        format!(
+            "a scope of their names opens them, as relay.scopes: {{ my-scope: {example} }} in the configuration; scope admin \
+             opens all"
+        ),
+    ]
 }
 
 /// All tools that a namespace offers a principal, hidden or not.

@@ -86,15 +86,23 @@ impl Drop for ChangeSocket {
     }
 }
 
-/// Waits until all running gateways have read the changed file. Returns the number of gateways that did not confirm in
-/// time.
-pub(super) fn await_readers(keys: &Path) -> usize {
+/// The running gateways that were told of a change.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Heard {
+    /// Gateways that have read the changed file.
+    pub(super) confirmed: usize,
+    /// Gateways that did not confirm in time.
+    pub(super) behind: usize,
+}
+
+/// Waits until all running gateways have read the changed file.
+pub(super) fn await_readers(keys: &Path) -> Heard {
     let folder = folder_of(keys);
     let Ok(opened) = open(&folder) else {
-        return 0;
+        return Heard::default();
     };
     let deadline = Instant::now() + PATIENCE;
-    let mut unheard = 0;
+    let mut heard = Heard::default();
     let mut asked = Vec::new();
     for name in sockets(&folder) {
         match connected(&opened, &name) {
@@ -105,7 +113,7 @@ pub(super) fn await_readers(keys: &Path) -> usize {
                     error.kind(),
                     io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound
                 ) => {}
-            Err(_) => unheard += 1,
+            Err(_) => heard.behind += 1,
         }
     }
     for mut stream in asked {
@@ -115,17 +123,17 @@ pub(super) fn await_readers(keys: &Path) -> usize {
             .set_read_timeout(Some(left.max(Duration::from_millis(1))))
             .and_then(|()| stream.read_exact(&mut answer));
         match read {
-            Ok(()) if answer == *OBEYED => {}
+            Ok(()) if answer == *OBEYED => heard.confirmed += 1,
             // The gateway ended while the writer waited.
             Err(error)
                 if matches!(
                     error.kind(),
                     io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset
                 ) => {}
-            _ => unheard += 1,
+            _ => heard.behind += 1,
         }
     }
-    unheard
+    heard
 }
 
 fn folder_of(keys: &Path) -> PathBuf {
@@ -173,7 +181,7 @@ mod tests {
         let long = tempfile::tempdir().unwrap();
         // Longer than the address of a socket may be.
         let keys = long.path().join("x".repeat(200)).join("keys.json");
-        assert_eq!(await_readers(&keys), 0);
+        assert_eq!(await_readers(&keys).behind, 0);
         let first = ChangeSocket::bind(&keys).unwrap();
         let second = ChangeSocket::bind(&keys).unwrap();
         assert!(first.path.exists(), "it lives");
@@ -182,7 +190,7 @@ mod tests {
         assert!(!left.exists());
         let folder = folder_of(&keys);
         drop(UnixListener::bind(short(&open(&folder).unwrap(), Path::new("dead.sock"))).unwrap());
-        assert_eq!(await_readers(&keys), 0);
+        assert_eq!(await_readers(&keys).behind, 0);
         let _third = ChangeSocket::bind(&keys).unwrap();
         assert_eq!(sockets(&folder).len(), 1);
     }

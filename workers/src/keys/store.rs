@@ -53,6 +53,8 @@ pub struct KeyStore {
     patience: Duration,
     /// The number of gateways that did not confirm the last change in time.
     behind: AtomicUsize,
+    /// Running gateways that confirmed the last change.
+    confirmed: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -112,6 +114,7 @@ impl KeyStore {
             changes: watch::Sender::new(()),
             patience: PATIENCE,
             behind: AtomicUsize::new(0),
+            confirmed: AtomicUsize::new(0),
         };
         let (records, stamp) = file::read(&store.path)?;
         let mut state = store.state();
@@ -243,8 +246,14 @@ impl KeyStore {
         self.behind.load(Ordering::Relaxed)
     }
 
+    /// Whether a running gateway has confirmed the last change.
+    pub fn has_running_gateway(&self) -> bool {
+        self.confirmed.load(Ordering::Relaxed) > 0
+    }
+
     fn await_gateways(&self) {
-        let behind = readers::await_readers(&self.path);
+        let readers::Heard { confirmed, behind } = readers::await_readers(&self.path);
+        self.confirmed.store(confirmed, Ordering::Relaxed);
         self.behind.store(behind, Ordering::Relaxed);
         if behind > 0 {
             tracing::warn!(

@@ -15,6 +15,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use tooldock_workers::effect::Effect;
 use tooldock_workers::error::CallError;
+use tooldock_workers::explain::{Reach, ReachQuestion};
 use tooldock_workers::keys::{
     KeyId, KeyKind, KeyLimit, KeyMaker, KeyRecord, KeyState, KeyStore, KeysError, NewKey,
 };
@@ -22,6 +23,7 @@ use tooldock_workers::network::Cidr;
 use tooldock_workers::tool::Tool;
 
 use super::super::Management;
+use super::super::core::CoreRequest;
 use super::super::parameters::Nothing;
 use super::super::tool::{Entry, Hints, ManagementTool, Progress, invalid, read, refused, written};
 
@@ -112,6 +114,7 @@ impl KeyTools {
         Ok(MadeToken {
             token: made.text.expose().to_owned(),
             record: Token::of(&made.record),
+            notes: Vec::new(),
         })
     }
 
@@ -251,6 +254,9 @@ pub(in super::super) struct MadeToken {
     token: String,
     #[serde(flatten)]
     record: Token,
+    /// Why the key opens no tool, and a change that would open some. Absent where it opens a tool.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
 }
 
 /// The keys there are.
@@ -304,7 +310,8 @@ impl ManagementTool for TokenCreate {
     const DESCRIPTION: &'static str = "Make an API key that opens only the tools of its scopes, in its namespaces. `token` in \
         the result is the key: it is shown this once and kept nowhere, so give it to the user at once and do not repeat it. \
         Ask for as little as the user needs: a scope, the namespaces, an end. Unless the operator's token calls, the new key opens no more \
-        than the credential that calls, and ends with it. After calling: token_list shows the key by \
+        than the credential that calls, and ends with it. If notes is in the result, the key opens no tool: tell the user, and do \
+        what it says. After calling: token_list shows the key by \
         its id, token_revoke takes it back.";
     const HINTS: Hints = Hints::ADDS.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::HandlesKeys];
@@ -317,7 +324,14 @@ impl ManagementTool for TokenCreate {
         progress: Progress,
     ) -> Result<MadeToken, CallError> {
         let maker = progress.maker();
-        management.key_tools().create(wanted, maker).await
+        let mut made = management.key_tools().create(wanted, maker).await?;
+        let question = written(&ReachQuestion {
+            who: made.record.id.clone(),
+        })?;
+        let reach = management.ask_core::<Reach>(CoreRequest::Explain { question });
+        // The key is made, whether the core can tell of it or not.
+        made.notes = reach.await.map(|reach| reach.notes).unwrap_or_default();
+        Ok(made)
     }
 }
 
