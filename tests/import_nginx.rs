@@ -231,9 +231,8 @@ async fn a_gateway_lets_in_whom_the_imported_nginx_let_in() {
         "{yaml}{said}"
     );
     let mut config: Value = yaml::from_str(&yaml).unwrap();
-    let listeners = config["listeners"].as_array_mut().unwrap();
-    listeners
-        .push(json!({"name": "metrics", "address": metrics.to_string(), "profile": "metrics"}));
+    assert_eq!(config["listeners"][1]["profile"], "metrics");
+    config["listeners"][1]["address"] = json!(metrics.to_string());
     let gateway = Gateway::empty()
         .without_tokens()
         .env("SEARCH_TOKEN", "given by the operator")
@@ -241,13 +240,15 @@ async fn a_gateway_lets_in_whom_the_imported_nginx_let_in() {
         .config(config)
         .start()
         .await;
-    let ask = |namespace: &str, headers: &[(&str, &str)], size: usize| {
+    let ask = |path: &str, headers: &[(&str, &str)], size: usize| {
         let filler = "x".repeat(size);
         let message = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
             "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": filler, "version": "1"}}});
-        let request = gateway
-            .client
-            .post(gateway.url(&format!("/mcp/{namespace}")));
+        let path = match path.starts_with('/') {
+            true => path.to_owned(),
+            false => format!("/mcp/{path}"),
+        };
+        let request = gateway.client.post(gateway.url(&path));
         let request = request
             .header("Accept", "application/json, text/event-stream")
             .json(&message);
@@ -263,6 +264,13 @@ async fn a_gateway_lets_in_whom_the_imported_nginx_let_in() {
         ("files", &[both], 1, 200),
         ("search", &[token("Bearer token-of-search")], 1, 200),
         ("files", &[token("Bearer token-of-files")], 1, 200),
+        // The paths of nginx.
+        ("/search/mcp", &[both], 1, 200),
+        ("/search/mcp/", &[both], 1, 200),
+        ("/search/mcp", &[], 1, 401),
+        ("/search/mcp", &[token("Bearer token-of-files")], 1, 403),
+        ("/search/other", &[both], 1, 404),
+        ("/files", &[], 1, 401),
         ("search", &[], 1, 401),
         ("search", &[token("Bearer token-of-nobody")], 1, 401),
         ("search", &[token("Bearer token-of-files")], 1, 403),

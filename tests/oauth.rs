@@ -32,6 +32,7 @@ fn config(issuers: &[&Issuer]) -> Value {
     json!({
         "admission": { "public_url": PUBLIC, "oauth": entries },
         "relay": { "scopes": { "adding": ["add"] } },
+        "namespaces": { "overrides": { "calc": { "aliases": ["/old/calc"] } } },
     })
 }
 
@@ -561,6 +562,7 @@ async fn every_path_has_its_metadata_and_its_challenge() {
         ("/mcp/calc", "https://gw.example/front/mcp/calc"),
         ("/front/mcp/calc", "https://gw.example/front/mcp/calc"),
         ("/mcp", "https://gw.example/front/mcp"),
+        ("/old/calc", "https://gw.example/front/old/calc"),
         ("", "https://gw.example/front"),
     ] {
         let at = format!("/.well-known/oauth-protected-resource{path}");
@@ -583,6 +585,8 @@ async fn every_path_has_its_metadata_and_its_challenge() {
     for (path, at) in [
         ("/mcp/calc", "/front/mcp/calc"),
         ("/mcp", "/front/mcp"),
+        ("/old/calc", "/front/old/calc"),
+        ("/old/calc/", "/front/old/calc"),
         ("/tools", "/front"),
     ] {
         let answer = gateway.client.get(gateway.url(path)).send().await.unwrap();

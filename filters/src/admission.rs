@@ -34,7 +34,7 @@ use crate::network::Peer;
 use crate::oauth::{Asked, Needs, Oauth, Pending};
 use crate::origin::{Answer, CorsHeaders, Openness};
 use crate::rejection::{ErrorShape, Rejection};
-use crate::route::{Found, RouteAccess, RouteGroups, RouteNamespace, RouteSpec};
+use crate::route::{EndpointAliases, Found, RouteAccess, RouteGroups, RouteNamespace, RouteSpec};
 use crate::token::SecretToken;
 use crate::{basic, csrf, head, host, media, namespace, network, oauth, origin, route};
 
@@ -75,6 +75,8 @@ pub struct ListenerRules {
     pub basic: Option<Arc<str>>,
     /// What clients have before the path, where a proxy takes that away.
     pub path_prefix: Option<Arc<str>>,
+    /// Further paths of the MCP endpoints of namespaces.
+    pub aliases: EndpointAliases,
     /// Whether health checks tell their details without a credential.
     pub open_probes: bool,
 }
@@ -93,6 +95,14 @@ impl ListenerRules {
             Openness::Closed
         } else {
             Openness::ToEverybody
+        }
+    }
+
+    /// The shape of errors for a path whose route was not looked for, or is not there.
+    fn error_shape(&self, path: &str) -> ErrorShape {
+        match self.aliases.namespace(path) {
+            Some(_) => ErrorShape::Mcp,
+            None => ErrorShape::of_path(path),
         }
     }
 
@@ -323,7 +333,9 @@ impl<C: Clock + Clone> Admission<C> {
                         rejection.route = route.label;
                         rejection.shape = route.error_shape();
                     }
-                    None => rejection.shape = ErrorShape::of_path(request.parts.uri.path()),
+                    None => {
+                        rejection.shape = request.listener.error_shape(request.parts.uri.path())
+                    }
                 }
                 // A page has to be able to read why it was refused.
                 if let Some(cors) = known.cors {
@@ -349,7 +361,8 @@ impl<C: Clock + Clone> Admission<C> {
         let client = network::client_address(request.peer, fields, &self.config.trusted_proxies);
         network::check(client, &self.config.cidrs)?;
 
-        let found = listener.routes.find(parts.uri.path());
+        let path = parts.uri.path();
+        let found = listener.routes.find_with(path, &listener.aliases);
         known.route = found.as_ref().map(|found| found.spec);
         if let Some(route) = known.route
             && route.access == RouteAccess::Probe

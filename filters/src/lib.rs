@@ -72,7 +72,7 @@ pub use oauth::{Asked, Oauth};
 pub use origin::{Answer, CorsHeaders};
 pub use rate::RetryAfter;
 pub use rejection::{ErrorShape, Reason, Rejection};
-pub use route::{RouteGroup, RouteGroups, RouteSpec};
+pub use route::{EndpointAliases, RouteGroup, RouteGroups, RouteSpec};
 pub use token::{InvalidToken, SecretToken};
 pub use tooldock_workers::route::RouteId;
 

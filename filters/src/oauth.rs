@@ -36,6 +36,7 @@ pub use self::issuer::{Issuer, IssuerKeys, Replaced};
 use self::jwt::{Jwt, TOKEN_BYTES_MAX};
 pub use self::keys::{InvalidKeys, KeySet};
 pub use self::renewals::Renewal;
+pub use self::resource::ResourcePlace;
 use self::resource::Resources;
 use crate::admission::Request;
 use crate::basic;
@@ -258,22 +259,22 @@ impl Oauth {
     }
 
     /// The document of RFC 9728 for the rest of a path behind `/.well-known/`; None where there is none.
-    pub fn resource_metadata(&self, rest: &str, path_prefix: &str) -> Option<Vec<u8>> {
+    pub fn resource_metadata(&self, rest: &str, place: ResourcePlace<'_>) -> Option<Vec<u8>> {
         self.is_on()
-            .then(|| self.resources.document(rest, path_prefix))
+            .then(|| self.resources.document(rest, place))
             .flatten()
     }
 
     /// Where clients find the metadata of the resource that a path belongs to. None where no tokens are accepted.
-    pub fn metadata_url(&self, path: &str, path_prefix: &str) -> Option<String> {
+    pub fn metadata_url(&self, path: &str, place: ResourcePlace<'_>) -> Option<String> {
         self.is_on()
-            .then(|| self.resources.metadata_url(path, path_prefix))
+            .then(|| self.resources.metadata_url(path, place))
     }
 
     /// Tells the client of a refusal where to get a token, and whether the one it sent was wrong.
     pub(crate) fn challenge(&self, request: &Request<'_>, rejection: &mut Rejection) {
-        let prefix = request.listener.path_prefix.as_deref().unwrap_or_default();
-        let Some(url) = self.metadata_url(request.parts.uri.path(), prefix) else {
+        let place = ResourcePlace::of(request.listener);
+        let Some(url) = self.metadata_url(request.parts.uri.path(), place) else {
             return;
         };
         let token_sent = !request.fields.authorization.is_absent();

@@ -4,6 +4,7 @@
 //! The first row whose pattern is the path counts. In a pattern, `{namespace}` and `{name}` stand for exactly one segment,
 //! decoded, and `{rest}` at its end for whatever follows. The paths with most traffic stand first.
 
+mod aliases;
 mod pattern;
 
 use std::borrow::Cow;
@@ -11,6 +12,7 @@ use std::borrow::Cow;
 use http::Method;
 use tooldock_workers::route::RouteId;
 
+pub use self::aliases::EndpointAliases;
 use self::pattern::{Pattern, Segments};
 use crate::fields::Fields;
 use crate::media;
@@ -156,6 +158,38 @@ impl RouteGroups {
             || self.contains(RouteGroup::Sse)
             || self.contains(RouteGroup::Rest)
             || self.contains(RouteGroup::Vault)
+    }
+
+    /// Whether MCP over Streamable HTTP is served.
+    pub const fn has_mcp_endpoints(self) -> bool {
+        self.contains(RouteGroup::Mcp)
+    }
+
+    /// The label of the route that a path has here, which an alias cannot have.
+    pub fn label_of(self, path: &str) -> Option<&'static str> {
+        self.find(path).map(|found| found.spec.label)
+    }
+
+    /// What is served at a path, if anything, aliases of MCP endpoints included. The path has passed
+    /// [`well_formed`](crate::path::well_formed).
+    pub(crate) fn find_with<'a>(
+        self,
+        path: &'a str,
+        aliases: &'a EndpointAliases,
+    ) -> Option<Found<'a>> {
+        self.find(path).or_else(|| {
+            let namespace = aliases.namespace(path)?;
+            // The row of an endpoint; the segment is replaced.
+            let endpoint = self.find("/mcp/-")?;
+            let segments = Segments {
+                namespace: Some(namespace.as_str()),
+                ..Segments::default()
+            };
+            Some(Found {
+                segments,
+                ..endpoint
+            })
+        })
     }
 
     /// What is served at a path, if anything. The path has passed [`well_formed`](crate::path::well_formed).

@@ -70,6 +70,7 @@ pub(crate) use self::relay::RelayConfig;
 pub(crate) use self::secrets::SecretsSettings;
 pub(crate) use self::tls::{ClientAuth, KeyPairFiles, TlsConfig, TlsVersion};
 pub(crate) use self::tokens::{Generated, GeneratedTokens};
+pub(crate) use self::validate::refusal_of_alias;
 use self::vault::VaultConfig;
 pub(crate) use self::watcher::WatcherConfig;
 pub(crate) use self::web::WebSettings;

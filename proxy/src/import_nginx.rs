@@ -16,6 +16,7 @@
 //! with nginx; defaults of nginx are no part of FILE. And every directive that is in force where requests are passed on is
 //! carried over, known to need no word (`known.rs`), or reported.
 
+mod aliases;
 mod answers;
 mod at_once;
 mod bound;
@@ -181,6 +182,8 @@ fn imported(tree: &[Directive], report: &mut Report) -> Result<String, Failure> 
     let mut timeouts = Map::default();
     sizes::write_timeouts(&view, &mut timeouts, report);
     admission.add("timeouts", timeouts);
+    let mut of_namespaces = Map::default();
+    of_namespaces.add("overrides", namespaces.overrides);
     let mut upstreams = Map::default();
     upstreams.add("remote", namespaces.servers);
     let mut observability = Map::default();
@@ -193,6 +196,7 @@ fn imported(tree: &[Directive], report: &mut Report) -> Result<String, Failure> 
     sizes::write_process(&view, &mut top, report);
     let without_tokens = !admission.has("tokens") && !admission.has("certificates");
     top.add("admission", admission);
+    top.add("namespaces", of_namespaces);
     top.add("upstreams", upstreams);
     top.add("observability", observability);
     Ok(format!("{}{}", head(without_tokens), top.to_yaml()))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytesize::ByteSize;
 use tooldock_filters::{
-    AcceptRule, Admission, ListenerRules, NamespaceRule, RouteGroup, SecretToken,
+    AcceptRule, Admission, EndpointAliases, ListenerRules, NamespaceRule, RouteGroup, SecretToken,
 };
 use tooldock_upstream::profile;
 use tooldock_workers::keys::KeyTables;
@@ -93,6 +93,11 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
         // Keys come and go while the process runs, and most of them open less than everything.
         || effective.keys_file().exists();
     let public_url = effective.config.admission.public_url.origin();
+    let overrides = effective.config.namespaces.overrides.iter();
+    let aliases = EndpointAliases::new(overrides.flat_map(|(namespace, patch)| {
+        let paths = patch.aliases.iter();
+        paths.map(move |path| (path.as_str(), namespace))
+    }));
     let made = |listener: &ListenerConfig, spec: &ProfileSpec| {
         let mut answers = listener.answers(spec);
         let mut routes = spec.routes;
@@ -149,6 +154,10 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
                     .then(|| effective.web.user.as_str().into()),
                 path_prefix: (!answers.path_prefix.is_empty())
                     .then(|| answers.path_prefix.as_str().into()),
+                aliases: match spec.has_aliases() {
+                    true => aliases.clone(),
+                    false => EndpointAliases::NONE,
+                },
                 open_probes: answers.open_probes,
             },
             profile: Arc::new(answers),

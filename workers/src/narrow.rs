@@ -5,6 +5,7 @@
 //! | `principals`, `tools_allow`, `tools_deny` | what they allow, and the operator's file alone would allow, too |
 //! | `ceilings` | the lower of both |
 //! | numbers and times of limits | at most the ceiling, or what the operator's file says where that is more |
+//! | `aliases` | those of the operator's file |
 //! | `mask_errors` | on where the operator's file says so |
 //! | `global_secrets` | `declared` where the operator's file says so |
 //! | `env_allowed` | the variables that both name |
@@ -62,6 +63,14 @@ pub fn narrow(
         let server = limits_of(operators_servers, name);
         let own = operator.overrides.get(name);
         let key = format!("namespaces.overrides.{name}");
+        let aliases = own.map(|own| &*own.aliases).unwrap_or_default();
+        if patch.aliases != aliases {
+            narrowing.say(
+                &format!("{key}.aliases"),
+                "stay as the operator's file has them",
+            );
+            patch.aliases = aliases.to_vec();
+        }
         narrowing.patch(&key, patch, own.unwrap_or(&nothing), server);
     }
     for (name, server) in &mut servers.stdio {
@@ -331,6 +340,35 @@ mod tests {
             let (limits, ..) = effective_limits(server, None, &name, &self.namespaces);
             ToolPolicy::new(&limits).expect("patterns")
         }
+    }
+
+    #[test]
+    fn aliases_are_those_of_the_operators_file() {
+        let found = narrowed(
+            [
+                "{ overrides: { a: { aliases: [/a/mcp] }, b: { aliases: [/b] } } }",
+                "{}",
+            ],
+            [
+                "{ overrides: { a: { aliases: [/stolen] }, c: { aliases: [/c] }, b: { queue: 1 } } }",
+                "{}",
+            ],
+        );
+        let aliases = |name: &str| {
+            let name: NamespaceName = name.parse().expect("a name");
+            found.namespaces.overrides[&name].aliases.join(",")
+        };
+        assert_eq!(
+            (aliases("a"), aliases("b"), aliases("c")),
+            ("/a/mcp".into(), "/b".into(), String::new())
+        );
+        assert_eq!(
+            found.vain,
+            [
+                "namespaces.overrides.a.aliases: stay as the operator's file has them",
+                "namespaces.overrides.c.aliases: stay as the operator's file has them",
+            ]
+        );
     }
 
     #[test]

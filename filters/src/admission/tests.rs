@@ -15,7 +15,7 @@ use crate::bearer::{ANONYMOUS, BEARER};
 use crate::certificate::{CertificateName, ClientCertificate};
 use crate::namespace::Access;
 use crate::rejection::Reason;
-use crate::route::RouteGroup;
+use crate::route::{EndpointAliases, RouteGroup};
 use crate::token::TokenDigest;
 
 mod cost;
@@ -56,6 +56,7 @@ const CORE: ListenerRules = ListenerRules {
     modern: true,
     basic: None,
     path_prefix: None,
+    aliases: EndpointAliases::NONE,
     open_probes: false,
 };
 
@@ -828,6 +829,65 @@ fn rest_paths_find_their_tool_and_namespace() {
         ..get("/tools/gr%C3%B6%C3%9Fe", &bearer)
     };
     assert_eq!(call.admitted(&admission).tool.as_deref(), Some("größe"));
+}
+
+#[test]
+fn an_alias_is_the_endpoint_of_its_namespace() {
+    let aliases = EndpointAliases::new([
+        ("/files/mcp", &"github".parse().unwrap()),
+        ("/old", &"vault".parse().unwrap()),
+        ("/gone", &"gone".parse().unwrap()),
+    ]);
+    let listener = ListenerRules { aliases, ..CORE };
+    let (_, admission) = admission("{}");
+    let to = |uri| Case {
+        uri,
+        listener: listener.clone(),
+        ..good().without("x-namespace")
+    };
+    for uri in ["/files/mcp", "/files/mcp/", "/files/mcp?toolset=x"] {
+        let admitted = to(uri).admitted(&admission);
+        assert_eq!(admitted.route.id, RouteId::Mcp);
+        let namespace = admitted.namespace.as_ref().map(NamespaceName::as_str);
+        assert_eq!(namespace, Some("github"), "{uri}");
+    }
+    let ambiguous = to("/files/mcp").with("x-namespace", "shared");
+    for (case, status) in [
+        (ambiguous, 400),
+        (to("/old"), 403),
+        (to("/gone"), 404),
+        (to("/files"), 404),
+        (to("/files/mcp").without("authorization"), 401),
+        (to("/files/mcp").with("content-type", "text/plain"), 415),
+        (to("/files/mcp").with("cookie", "x").without("host"), 400),
+    ] {
+        let refused = case.refused(&admission);
+        let has_shape_of_mcp = refused.shape == ErrorShape::Mcp;
+        assert_eq!(
+            (refused.reason.status().as_u16(), has_shape_of_mcp),
+            (status, case.uri != "/files"),
+            "{}",
+            case.uri
+        );
+    }
+    let with_method = |method| Case {
+        method,
+        ..to("/files/mcp")
+    };
+    assert_eq!(
+        with_method("PUT").refused(&admission).reason,
+        Reason::MethodNotAllowed
+    );
+    let page = with_method("OPTIONS")
+        .with("origin", "https://ok.example")
+        .with("access-control-request-method", "POST");
+    assert_eq!(page.answered(&admission).0, StatusCode::NO_CONTENT);
+    // Another listener has no aliases.
+    let elsewhere = Case {
+        listener: CORE,
+        ..to("/files/mcp")
+    };
+    assert_eq!(elsewhere.refused(&admission).reason, Reason::NotFound);
 }
 
 #[test]

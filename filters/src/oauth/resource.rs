@@ -9,11 +9,32 @@ use std::collections::BTreeSet;
 use serde_json::json;
 use tooldock_workers::names::NamespaceName;
 
+use crate::admission::ListenerRules;
+use crate::route::EndpointAliases;
+
 /// Where the metadata of resources stand.
 const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
 /// The same behind `/.well-known/`.
 const DOCUMENT: &str = "oauth-protected-resource";
+
+/// The paths by which clients of a listener reach resources.
+#[derive(Debug, Clone, Copy)]
+pub struct ResourcePlace<'a> {
+    /// The path that a proxy in front takes away.
+    prefix: &'a str,
+    aliases: &'a EndpointAliases,
+}
+
+impl<'a> ResourcePlace<'a> {
+    /// The paths of a listener.
+    pub fn of(listener: &'a ListenerRules) -> Self {
+        Self {
+            prefix: listener.path_prefix.as_deref().unwrap_or_default(),
+            aliases: &listener.aliases,
+        }
+    }
+}
 
 /// What stands in every document.
 #[derive(Debug, Default)]
@@ -44,7 +65,8 @@ impl Resources {
     }
 
     /// The document for the rest of a path behind `/.well-known/`; None where no resource is meant.
-    pub(super) fn document(&self, rest: &str, prefix: &str) -> Option<Vec<u8>> {
+    pub(super) fn document(&self, rest: &str, place: ResourcePlace<'_>) -> Option<Vec<u8>> {
+        let prefix = place.prefix;
         let path = rest.strip_prefix(DOCUMENT)?;
         // A proxy in front may have taken the prefix away, or not.
         let path = match path.strip_prefix(prefix) {
@@ -53,7 +75,7 @@ impl Resources {
         };
         let path = match path {
             "" | "/" => "",
-            _ => resource_path(path)?,
+            _ => resource_path(path, place.aliases)?,
         };
         let document = json!({
             "resource": format!("{}{prefix}{path}", self.origin),
@@ -66,9 +88,9 @@ impl Resources {
 
     /// Where the metadata are of the resource that a path belongs to: the namespace's for paths of MCP, else those of
     /// the whole gateway.
-    pub(super) fn metadata_url(&self, path: &str, prefix: &str) -> String {
-        let path = resource_path(path).unwrap_or_default();
-        format!("{}{WELL_KNOWN}{prefix}{path}", self.origin)
+    pub(super) fn metadata_url(&self, path: &str, place: ResourcePlace<'_>) -> String {
+        let path = resource_path(path, place.aliases).unwrap_or_default();
+        format!("{}{WELL_KNOWN}{}{path}", self.origin, place.prefix)
     }
 
     /// All scopes that mean something here.
@@ -78,9 +100,13 @@ impl Resources {
     }
 }
 
-/// The path of a resource in that of a request: `/mcp` or `/mcp/NAMESPACE`, without a slash at its end.
-fn resource_path(path: &str) -> Option<&str> {
+/// The path of a resource in that of a request: `/mcp`, `/mcp/NAMESPACE` or an alias, without a slash at its end. A client
+/// compares the resource with the address that it uses, so an alias is a resource of its own.
+fn resource_path<'a>(path: &'a str, aliases: &EndpointAliases) -> Option<&'a str> {
     let path = path.strip_suffix('/').unwrap_or(path);
+    if aliases.namespace(path).is_some() {
+        return Some(path);
+    }
     let rest = path.strip_prefix("/mcp")?;
     match rest.strip_prefix('/') {
         None => rest.is_empty().then_some(path),
@@ -97,6 +123,15 @@ mod tests {
     fn resources() -> Resources {
         let issuers = ["https://a", "https://b", "https://a"];
         Resources::new("https://gw.example", issuers, ["mcp:write", "mcp:read"])
+    }
+
+    fn aliases() -> EndpointAliases {
+        let calc = "calc".parse().unwrap();
+        EndpointAliases::new([("/old/calc", &calc)])
+    }
+
+    fn place<'a>(prefix: &'a str, aliases: &'a EndpointAliases) -> ResourcePlace<'a> {
+        ResourcePlace { prefix, aliases }
     }
 
     #[test]
@@ -126,12 +161,25 @@ mod tests {
                 "https://gw.example/tools/mcp/calc",
             ),
             (
+                "oauth-protected-resource/old/calc",
+                "",
+                "https://gw.example/old/calc",
+            ),
+            (
+                "oauth-protected-resource/tools/old/calc/",
+                "/tools",
+                "https://gw.example/tools/old/calc",
+            ),
+            (
                 "oauth-protected-resource/tools",
                 "/tools",
                 "https://gw.example/tools",
             ),
         ] {
-            let document = resources.document(rest, prefix).expect(rest);
+            let aliases = aliases();
+            let document = resources
+                .document(rest, place(prefix, &aliases))
+                .expect(rest);
             let document: Value = serde_json::from_slice(&document).unwrap();
             assert_eq!(document["resource"], resource);
             assert_eq!(
@@ -149,9 +197,14 @@ mod tests {
             "oauth-protected-resource/toolsx/mcp",
             "oauth-protected-resource/tools/list",
             "oauth-protected-resource/mcp/a/b",
+            "oauth-protected-resource/old/other",
             "oauth-protected-resource/mcp/\"",
         ] {
-            assert_eq!(resources.document(rest, "/tools"), None, "{rest}");
+            assert_eq!(
+                resources.document(rest, place("/tools", &aliases())),
+                None,
+                "{rest}"
+            );
         }
     }
 
@@ -170,6 +223,11 @@ mod tests {
                 "https://gw.example/.well-known/oauth-protected-resource/x/mcp/calc",
             ),
             (
+                "/old/calc/",
+                "/x",
+                "https://gw.example/.well-known/oauth-protected-resource/x/old/calc",
+            ),
+            (
                 "/tools",
                 "",
                 "https://gw.example/.well-known/oauth-protected-resource",
@@ -180,7 +238,7 @@ mod tests {
                 "https://gw.example/.well-known/oauth-protected-resource",
             ),
         ] {
-            assert_eq!(resources.metadata_url(path, prefix), url);
+            assert_eq!(resources.metadata_url(path, place(prefix, &aliases())), url);
         }
     }
 }

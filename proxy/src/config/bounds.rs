@@ -103,7 +103,8 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
     limits_of("namespaces.defaults", &namespaces.defaults.patch())?;
     limits_of("namespaces.ceilings", &namespaces.ceilings.patch())?;
     for (name, patch) in &namespaces.overrides {
-        limits_of(&format!("namespaces.overrides.{name}"), patch)?;
+        let refused = refused_at(format!("namespaces.overrides.{name}"));
+        patch.check_numbers().map_err(refused)?;
     }
     Ok(())
 }
@@ -118,8 +119,11 @@ fn at_most<T: Bounded>(key: &str, value: T, (other, most): (&str, T)) -> Result<
 }
 
 fn limits_of(at: &str, limits: &LimitsPatch) -> Result<(), ConfigError> {
-    let refused = |it: OutOfBounds| ConfigError::key(format!("{at}.{}", it.key), it.message);
-    limits.check().map_err(refused)
+    limits.check().map_err(refused_at(at.to_owned()))
+}
+
+fn refused_at(at: String) -> impl Fn(OutOfBounds) -> ConfigError {
+    move |it| ConfigError::key(format!("{at}.{}", it.key), it.message)
 }
 
 #[cfg(test)]

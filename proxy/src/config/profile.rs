@@ -100,6 +100,14 @@ const VAULT: ProfileSpec = ProfileSpec {
     paths: "/mcp, /tools/list, /tools/call, /tools/{name}, /openapi.json, /ui/, /health, /ready",
 };
 
+impl ProfileSpec {
+    /// Whether the MCP endpoints of namespaces are served, at their aliases, too.
+    pub(crate) fn has_aliases(&self) -> bool {
+        let is_of_the_management = (self.answers)().namespace.is_some_and(|it| it.is_system());
+        self.routes.has_mcp_endpoints() && !is_of_the_management
+    }
+}
+
 impl ProfileName {
     /// The profile's row.
     pub(crate) fn spec(self) -> &'static ProfileSpec {

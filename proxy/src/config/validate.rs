@@ -2,9 +2,10 @@
 //!
 //! Bounds of single values stand in `bounds.rs`; the admission keys check themselves in `filters`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use tooldock_filters::RouteGroups;
 use tooldock_filters::config::Introspection;
 use tooldock_filters::origin::OriginPattern;
 use tooldock_upstream::protocol::ProtocolVersion;
@@ -58,6 +59,7 @@ pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), Config
     if served.any(|(_, listener)| listener.profile == ProfileName::Vault) {
         config.vault.check()?;
     }
+    aliases(config, role)?;
     patterns(config)
 }
 
@@ -361,6 +363,48 @@ fn overlap(one: &ListenAddress, other: &ListenAddress) -> bool {
         && (one.ip() == other.ip() || one.port() != 0 && (covers(one) || covers(other)))
 }
 
+/// Further paths of MCP endpoints: each leads to one namespace, and to nothing else on a listener that serves it.
+fn aliases(config: &Config, role: Role) -> Result<(), ConfigError> {
+    let mut taken: BTreeMap<&str, String> = BTreeMap::new();
+    for (name, patch) in &config.namespaces.overrides {
+        for (index, path) in patch.aliases.iter().enumerate() {
+            let key = format!("namespaces.overrides.{name}.aliases[{index}]");
+            let wrong =
+                |reason: String| Err(ConfigError::key(key.clone(), format!("{path:?} {reason}")));
+            if let Some(reason) = refusal_of_alias(path, RouteGroups::of(&[])) {
+                return wrong(reason);
+            }
+            if let Some(other) = taken.insert(path, key.clone()) {
+                return wrong(format!(
+                    "stands in {other}, too: a path leads to one namespace"
+                ));
+            }
+            for (index, listener) in config.served_listeners(role) {
+                let spec = listener.profile.spec();
+                let refusal = refusal_of_alias(path, spec.routes).filter(|_| spec.has_aliases());
+                if let Some(reason) = refusal {
+                    return wrong(format!("{reason} on listeners[{index}]"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The reason why a path cannot be an alias on a listener with these routes, if it cannot.
+pub(crate) fn refusal_of_alias(path: &str, routes: RouteGroups) -> Option<String> {
+    if path.is_empty() || !is_path_prefix(path) {
+        return Some(
+            "is no path such as /github/mcp: it begins with a slash, ends without one (clients may send one), and has \
+             letters, digits and -._~ alone between slashes"
+                .to_owned(),
+        );
+    }
+    let own = routes.label_of(path);
+    let own = own.or_else(|| routes.label_of(&format!("{path}/")));
+    own.map(|label| format!("is a path of the gateway's own, {label},"))
+}
+
 fn patterns(config: &Config) -> Result<(), ConfigError> {
     compile("namespaces.defaults", &config.namespaces.defaults)?;
     for (name, patch) in &config.namespaces.overrides {
@@ -484,6 +528,102 @@ mod tests {
             "listeners: [{ name: a, address: '[::1]:1', profile: core, path_prefix: x/ }]",
         ));
         assert!(error.starts_with("listeners[0].path_prefix: "), "{error}");
+    }
+
+    #[test]
+    fn an_alias_is_a_path_that_leads_to_one_namespace() {
+        let with = |listeners: &str, overrides: &str| {
+            parse(&format!(
+                "{{ listeners: [{listeners}], namespaces: {{ overrides: {overrides} }} }}"
+            ))
+        };
+        let core = listener("a", "[::1]:1", "profile: core");
+        let web = listener("b", "[::1]:2", "profile: v1-web");
+        let manager = listener("c", "[::1]:3", "profile: manager");
+        for good in [
+            "/files/mcp",
+            "/files",
+            "/api/mcp",
+            "/v1.2/_x/~y",
+            "/mcp/files/v2",
+        ] {
+            let config = with(
+                &format!("{core}, {manager}"),
+                &format!("{{ files: {{ aliases: ['{good}'] }} }}"),
+            );
+            assert_eq!(check(&config, Role::All, false), Ok(()), "{good}");
+        }
+        for bad in [
+            "",
+            "/",
+            "files",
+            "/files/",
+            "//files",
+            "/a/../b",
+            "/a b",
+            "/a?b",
+            "/a%20b",
+            "https://gw.example/files",
+        ] {
+            let error = refused(&with(
+                &core,
+                &format!("{{ files: {{ aliases: [/ok, '{bad}'] }} }}"),
+            ));
+            assert!(
+                error.starts_with("namespaces.overrides.files.aliases[1]: ")
+                    && error.contains("is no path such as"),
+                "{error}"
+            );
+        }
+        for own in [
+            "/mcp",
+            "/mcp/files",
+            "/sse",
+            "/messages",
+            "/tools",
+            "/tools/mcp",
+            "/tools/list",
+            "/namespaces",
+            "/namespaces/files/tools",
+            "/health",
+            "/ready",
+            "/reload",
+            "/openapi.json",
+            "/.well-known/mcp",
+        ] {
+            let error = refused(&with(
+                &core,
+                &format!("{{ files: {{ aliases: ['{own}'] }} }}"),
+            ));
+            assert!(
+                error.starts_with("namespaces.overrides.files.aliases[0]: ")
+                    && error.contains("is a path of the gateway's own, "),
+                "{error}"
+            );
+        }
+        // Served by the web interface alone.
+        for own in ["/api", "/api/mcp", "/assets/x"] {
+            let alias = format!("{{ files: {{ aliases: ['{own}'] }} }}");
+            let error = refused(&with(&format!("{core}, {web}"), &alias));
+            assert!(error.contains("on listeners[1]"), "{error}");
+        }
+        let twice = refused(&with(
+            &core,
+            "{ a: { aliases: [/x] }, b: { aliases: [/y, /x] } }",
+        ));
+        assert_eq!(
+            twice,
+            "namespaces.overrides.b.aliases[1]: \"/x\" stands in namespaces.overrides.a.aliases[0], too: a path leads to one namespace"
+        );
+        for elsewhere in [
+            "namespaces: { defaults: { aliases: [/x] } }",
+            "upstreams: { stdio: { s: { command: x, limits: { aliases: [/x] } } } }",
+            "upstreams: { remote: { s: { backends: ['https://a'], limits: { aliases: [/x] } } } }",
+        ] {
+            let parsed: Result<Config, _> = yaml::from_str(elsewhere);
+            let error = parsed.map_or_else(|error| error.to_string(), |config| refused(&config));
+            assert!(error.contains("aliases"), "{error}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use pingora_proxy::Session;
+use tooldock_filters::oauth::ResourcePlace;
 use tooldock_filters::{Admitted, RouteId};
 use tooldock_upstream::reply::{Head, Reply};
 
@@ -18,8 +19,8 @@ pub(super) fn metadata(session: &Session, passage: &Passage, admitted: &Admitted
     }
     let rest = admitted.rest.as_deref()?;
     let rules = &passage.rules;
-    let prefix = prefix(session, passage);
-    let document = rules.admission.oauth().resource_metadata(rest, prefix)?;
+    let place = place(session, passage)?;
+    let document = rules.admission.oauth().resource_metadata(rest, place)?;
     let json = HeaderValue::from_static("application/json");
     Some(Reply::Full {
         head: Head::new(StatusCode::OK).with(CONTENT_TYPE, json),
@@ -38,7 +39,7 @@ pub(super) fn with_metadata_url(session: &Session, passage: &Passage, mut reply:
     }
     let path = session.req_header().uri.path();
     let oauth = passage.rules.admission.oauth();
-    let url = oauth.metadata_url(path, prefix(session, passage));
+    let url = place(session, passage).and_then(|place| oauth.metadata_url(path, place));
     let mut headers = head.headers.iter_mut();
     let challenge = headers.find(|(name, _)| name == WWW_AUTHENTICATE);
     if let (Some(url), Some((_, challenge))) = (url, challenge)
@@ -50,8 +51,8 @@ pub(super) fn with_metadata_url(session: &Session, passage: &Passage, mut reply:
     reply
 }
 
-fn prefix<'a>(session: &Session, passage: &'a Passage) -> &'a str {
-    let listener = listener_of(&passage.rules.listeners, session).ok();
-    let prefix = listener.and_then(|it| it.rules.path_prefix.as_deref());
-    prefix.unwrap_or_default()
+/// The paths of the request's listener.
+fn place<'a>(session: &Session, passage: &'a Passage) -> Option<ResourcePlace<'a>> {
+    let listener = listener_of(&passage.rules.listeners, session).ok()?;
+    Some(ResourcePlace::of(&listener.rules))
 }

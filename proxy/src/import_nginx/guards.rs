@@ -8,7 +8,7 @@ use tooldock_filters::token::config_digest;
 use super::conditions::{Test, asked};
 use super::tree::Directive;
 use super::values::{is_literal, only_variable};
-use super::variables::{Key, Map, Variables};
+use super::variables::{Key, Map, Variables, is_name};
 
 /// The variable of the header in which tokens come to the gateway.
 pub(super) const AUTHORIZATION: &str = "http_authorization";
@@ -71,6 +71,18 @@ struct LetIn<'a> {
     empty: bool,
     /// Not some text or pattern that is named, beside the empty one.
     refuses: bool,
+}
+
+impl<'a> LetIn<'a> {
+    /// Gives names to texts whose own map says no more than that they are let in.
+    fn named_by(mut self, name_of: impl Fn(&str) -> Option<&'a str>) -> Self {
+        for (text, name, _) in &mut self.texts {
+            if !name.is_some_and(is_name) {
+                *name = name_of(text).or(*name);
+            }
+        }
+        self
+    }
 }
 
 /// What an `if` may hold without a word about who is let in: directives that neither answer nor route.
@@ -163,6 +175,7 @@ fn of_values<'a>(
             (variable, let_in)
         }
     };
+    let let_in = let_in.named_by(|text| variables.name_of(source, text));
     match source {
         AUTHORIZATION => tokens(let_in, source),
         "http_origin" => origins(&let_in),
@@ -246,12 +259,18 @@ fn tokens<'a>(let_in: LetIn<'a>, header: &'a str) -> Guard<'a> {
 /// More tokens than a person gives names to, each of which would be compared with all texts.
 const NAMED_MAX: usize = 1_000;
 
-/// Whether a name says nothing of these texts, which are tokens in lower case: keys of a `map` ignore case.
+/// The characters of a token that a name within it has to leave secret.
+const SECRET_MIN: usize = 6;
+
+/// Whether a name says nothing of these texts, which are tokens in lower case: keys of a `map` ignore case. People put the
+/// name of a client into its token; then most of the token has to stand beside the name.
 fn may_be_shown(name: &str, texts: &[String]) -> bool {
     let name = name.to_ascii_lowercase();
     let tells = |text: &String| {
         let token = text.rsplit(' ').next().unwrap_or(text);
-        text.contains(&name) || name.contains(token)
+        let beside = token.len().saturating_sub(name.len());
+        text.contains(&name) && (beside < SECRET_MIN || beside <= name.len())
+            || name.contains(token)
     };
     name.len() <= 32 && texts.len() <= NAMED_MAX && !texts.iter().any(tells)
 }

@@ -83,24 +83,46 @@ pub(super) fn listeners<'a>(view: &View<'a>, report: &mut Report) -> Listeners<'
     if items.is_empty() {
         items.extend(default_listener(view, &all, report));
     }
-    if let Some(status) = view.sites.status {
-        if items.is_empty() {
-            items.push(Item::new("", core_on("127.0.0.1:8000")));
-        }
-        let mut metrics = Map::default();
-        metrics.add("name", "metrics");
-        let port = (9090..).find(|port| !addresses.iter().any(|it| it.port() == Some(*port)));
-        metrics.add("address", format!("127.0.0.1:{}", port.unwrap_or(9090)));
-        metrics.add("profile", "metrics");
-        items.push(Item::new(
-            format!("{}: /metrics, in the format of Prometheus", status.place),
-            metrics,
-        ));
+    let status = view.sites.status;
+    if status.is_some() && items.is_empty() {
+        items.push(Item::new("", core_on("127.0.0.1:8000")));
+    }
+    if !items.is_empty() {
+        items.push(metrics_listener(view, status));
     }
     Listeners {
         items,
         proxy_protocol: listens.iter().find(|it| it.proxy_protocol).map(|it| it.at),
         asking,
+    }
+}
+
+/// The listener of metrics, which a list of listeners would be without. Its port is one that the file does not name: a
+/// server behind nginx may listen there.
+fn metrics_listener(view: &View<'_>, status: Option<&Directive>) -> Item {
+    let mut named = BTreeSet::from([8000]);
+    named_ports(view.sites.main.block, &mut named);
+    let port = (9090..=u16::MAX).find(|port| !named.contains(port));
+    let mut metrics = Map::default();
+    metrics.add("name", "metrics");
+    metrics.add("address", format!("127.0.0.1:{}", port.unwrap_or(9090)));
+    metrics.add("profile", "metrics");
+    let says = "/metrics in the format of Prometheus, /health and /ready, for this machine";
+    let comment = match status {
+        Some(status) => format!("{}: {says}", status.place),
+        None => says.to_owned(),
+    };
+    Item::new(comment, metrics)
+}
+
+/// The ports in arguments: `9090`, `127.0.0.1:9090`, `http://[::1]:9090/mcp`.
+fn named_ports(block: &[Directive], found: &mut BTreeSet<u16>) {
+    for directive in block {
+        for arg in directive.args() {
+            let numbers = arg.split(|c: char| !c.is_ascii_digit());
+            found.extend(numbers.filter_map(|it| it.parse::<u16>().ok()));
+        }
+        named_ports(directive.block(), found);
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) fn write(view: &View<'_>, observability: &mut Map, report: &mut Repor
     if let Some(name) = format {
         let named = |it: &&&Directive| it.first() == name;
         let found = view.sites.http.all("log_format").iter().find(named);
-        match found.and_then(|format| pattern(format, report).map(|text| (text, format))) {
+        match found.and_then(|format| pattern(format, view, report).map(|text| (text, format))) {
             Some((text, at)) => entry.add_with("format", text, at.place.to_string()),
             None => report.plain(
                 log,
@@ -60,8 +60,9 @@ pub(super) fn write(view: &View<'_>, observability: &mut Map, report: &mut Repor
     observability.add_with("access_log", entry, log.place.to_string());
 }
 
-/// The format with `-` in the place of variables that the gateway does not have.
-fn pattern(format: &Directive, report: &mut Report) -> Option<String> {
+/// The format with `-` in the place of variables that the gateway does not have. The name that a `map` gives to a token or a
+/// certificate is the name of the principal here.
+fn pattern(format: &Directive, view: &View<'_>, report: &mut Report) -> Option<String> {
     let escapes = format.option("escape");
     if escapes.is_some_and(|it| it != "default") {
         report.plain(
@@ -81,6 +82,10 @@ fn pattern(format: &Directive, report: &mut Report) -> Option<String> {
         match *piece {
             Piece::Text(text) => known.push_str(&text.replace('$', "$$")),
             Piece::Variable(name) => {
+                let name = match view.variables.names_client(name) {
+                    true => "remote_user",
+                    false => name,
+                };
                 let joined = |it: &Piece<'_>| match it {
                     Piece::Text(text) => {
                         text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')

@@ -6,6 +6,7 @@ use tooldock_workers::config::Limits;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::remote::{Backend, RemoteRetry, RemoteTimeouts};
 
+use super::aliases::OldPaths;
 use super::headers;
 use super::pools;
 use super::report::Report;
@@ -23,6 +24,8 @@ pub(super) struct Namespaces {
     pub(super) names: Vec<Option<NamespaceName>>,
     /// `upstreams.remote`.
     pub(super) servers: Map,
+    /// `namespaces.overrides`.
+    pub(super) overrides: Map,
 }
 
 /// A namespace, and the exposure that it is made of.
@@ -47,6 +50,7 @@ pub(super) fn namespaces<'a>(
         .collect();
     let mut names: Vec<Option<NamespaceName>> = vec![None; targets.len()];
     let mut made: Vec<Made<'_>> = Vec::new();
+    let mut old_paths = OldPaths::default();
     // What speaks Streamable HTTP makes the namespace; the paths of HTTP+SSE to the same server belong to that.
     let of_sse = |index: &usize| targets[*index].as_ref().is_some_and(Target::is_of_sse);
     let mut order: Vec<usize> = (0..targets.len()).collect();
@@ -63,6 +67,7 @@ pub(super) fn namespaces<'a>(
         let mut server = Map::default();
         if let Some(known) = known {
             names[index] = Some(known.name.clone());
+            old_paths.note(&target, exposure.at, &known.name);
             if !target.is_of_sse()
                 && write(
                     exposure,
@@ -100,6 +105,7 @@ pub(super) fn namespaces<'a>(
         }
         let comment = comment(exposure, &target, &name);
         names[index] = Some(name.clone());
+        old_paths.note(&target, exposure.at, &name);
         made.push(Made {
             name,
             target,
@@ -113,7 +119,11 @@ pub(super) fn namespaces<'a>(
     for it in made {
         servers.add_with(it.name.as_str(), it.server, it.comment);
     }
-    Namespaces { names, servers }
+    Namespaces {
+        names,
+        servers,
+        overrides: old_paths.overrides(report),
+    }
 }
 
 impl Made<'_> {
@@ -165,10 +175,7 @@ fn comment(exposure: &Exposure<'_>, target: &Target<'_>, name: &NamespaceName) -
         "" => "/",
         endpoint => endpoint,
     };
-    format!(
-        "{}: clients that used {client} use /mcp/{name}",
-        exposure.at.place
-    )
+    format!("{}: {client} in nginx, /mcp/{name} here", exposure.at.place)
 }
 
 /// The name that a location's path gives: its words without those that only say MCP.

@@ -182,11 +182,8 @@ impl<'a> Sites<'a> {
             self.status = Some(location);
         } else if let Some(answer) = level.answers() {
             detours::list_pages(&level, report);
-            if !refuses(answer) && !PROBES.contains(&path) {
-                report.plain(
-                    answer,
-                    "the gateway answers with no texts or redirects of its own",
-                );
+            if !refuses(answer) {
+                report.plain(answer, lost_answer(path));
             }
         } else if pass.is_some() && (PROBES.contains(&path) || path == "/metrics") {
             report.plain(location, "the gateway answers /health itself, and /ready and /metrics on its metrics listener");
@@ -354,6 +351,20 @@ impl<'a> Sites<'a> {
                 }
             }
         }
+    }
+}
+
+/// Words about a location that answers requests itself.
+fn lost_answer(path: &str) -> String {
+    match PROBES.iter().find(|it| **it == path) {
+        Some(&probe @ ("/health" | "/ready")) => format!(
+            "the gateway answers {probe} itself, with a status and JSON: see that whoever asks reads the status"
+        ),
+        Some(probe) => format!(
+            "nothing is served at {probe}: probes ask /health, which says that the process runs, or /ready, which says \
+             that it takes requests"
+        ),
+        None => "the gateway answers with no texts or redirects of its own".to_owned(),
     }
 }
 

@@ -4,6 +4,7 @@ mod credentials;
 mod detours;
 mod limits;
 mod nearer;
+mod operation;
 mod page;
 mod security;
 mod transport;
@@ -79,7 +80,7 @@ fn the_published_configuration_is_carried_over_whole() {
     for (path, expected) in [
         (
             "listeners",
-            "[{name:core,address:0.0.0.0:443,profile:core,namespace:mcp,tls:{cert:gw.pem,key:gw.key}}]",
+            "[{name:core,address:0.0.0.0:443,profile:core,namespace:mcp,tls:{cert:gw.pem,key:gw.key}},{name:metrics,address:127.0.0.1:9090,profile:metrics}]",
         ),
         ("admission.hosts", "[gw.example.com]"),
         ("admission.origins", "[https://app.example.com]"),
@@ -155,7 +156,7 @@ fn tls_and_redirects_are_carried_over() {
         outcome.lines
     );
     assert_eq!(at(&outcome, "listeners.0.address"), "[::]:443");
-    assert_eq!(at(&outcome, "listeners.1"), "null");
+    assert_eq!(at(&outcome, "listeners.1.name"), "metrics");
     assert_eq!(
         at(&outcome, "listeners.0.tls"),
         "{cert:a.pem,key:a.key,min_version:1.3,client_ca:ca.pem,client_auth:optional}"
@@ -164,7 +165,7 @@ fn tls_and_redirects_are_carried_over() {
         "server { listen 80; listen 443 ssl; ssl_certificate a; ssl_certificate_key b; if ($scheme = http) { return 301 https://x; } location /mcp { proxy_pass http://127.0.0.1:9000; } }",
     );
     assert_eq!(at(&outcome, "listeners.0.address"), "0.0.0.0:443");
-    assert_eq!(at(&outcome, "listeners.1"), "null");
+    assert_eq!(at(&outcome, "listeners.1.name"), "metrics");
 }
 
 #[test]
@@ -269,15 +270,25 @@ listeners:
   - name: core
     address: 127.0.0.1:8080
     profile: core
+  # /metrics in the format of Prometheus, /health and /ready, for this machine
+  - name: metrics
+    address: 127.0.0.1:9090
+    profile: metrics
 admission:
   # nginx.conf:2
   hosts:
     - gw.example.com
   # nginx answers no page of another origin; list the pages that may call, as https://chat.example.com
   origins: []
+namespaces:
+  overrides:
+    search:
+      # nginx.conf:3: the paths that clients have, which go on
+      aliases:
+        - /search/mcp
 upstreams:
   remote:
-    # nginx.conf:3: clients that used /search/mcp use /mcp/search
+    # nginx.conf:3: /search/mcp in nginx, /mcp/search here
     search:
       backends:
         - http://10.0.0.1:9000/mcp

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use super::guards::may_be_secret;
 use super::scope::Scope;
 use super::tree::Directive;
-use super::values::{Piece, is_literal, pieces};
+use super::values::{Piece, is_literal, only_variable, pieces};
 
 /// All of them.
 ///
@@ -45,15 +46,38 @@ pub(super) enum Key<'a> {
     Pattern,
 }
 
+/// A use as the name of a client, in a header.
+const SENT_NAME: &str = "a header that names the client";
+
 /// Directives that let a variable decide something, and show it to nobody. A `map` is none of them, nor is an `if` with a
 /// pattern: what a pattern captures goes on under another name.
-const DECIDING: [&str; 5] = [
+const DECIDING: [&str; 6] = [
+    SENT_NAME,
     "if",
     "limit_req_zone",
     "limit_conn_zone",
     "log_format",
     "access_log",
 ];
+
+/// Words in names of headers that tell a server who calls.
+const NAMING: [&str; 8] = [
+    "client",
+    "user",
+    "consumer",
+    "principal",
+    "tenant",
+    "caller",
+    "customer",
+    "account",
+];
+
+/// Whether a directive sends a server the name of a client: values in such a header are no secrets.
+fn sends_name(directive: &Directive) -> bool {
+    let header = directive.first().to_ascii_lowercase();
+    let names = NAMING.iter().any(|word| header.contains(word));
+    directive.is("proxy_set_header") && names && !may_be_secret(&header)
+}
 
 /// Beginnings of the names of directives, beside `map` and `set`, that make variables of their arguments.
 const MAKING: [&str; 8] = [
@@ -130,9 +154,10 @@ impl<'a> Variables<'a> {
             // A variable that is set is not used by that.
             let skipped = usize::from(directive.is("set"));
             let is_pattern = |arg: &str| arg.starts_with('~') || arg.starts_with("!~");
-            let by = match directive.is("if") && directive.args().any(is_pattern) {
-                true => "a pattern",
-                false => directive.name(),
+            let by = match directive.name() {
+                "if" if directive.args().any(is_pattern) => "a pattern",
+                _ if sends_name(directive) => SENT_NAME,
+                name => name,
             };
             for arg in directive.args().skip(skipped) {
                 self.uses_of(arg, by);
@@ -155,6 +180,39 @@ impl<'a> Variables<'a> {
         self.maps
             .get(&name.to_ascii_lowercase())
             .map(|directive| Map::of(directive))
+    }
+
+    /// The name that some `map` of the same source gives to a text, where the values of the map are names alone.
+    pub(super) fn name_of(&self, source: &str, text: &str) -> Option<&'a str> {
+        let names = self.maps.iter().filter(|(name, _)| self.only_decides(name));
+        let mut found: Vec<_> = names
+            .filter_map(|(variable, directive)| {
+                let map = Map::of(directive);
+                let same =
+                    only_variable(map.source).is_some_and(|it| it.eq_ignore_ascii_case(source));
+                let mut entries = map
+                    .entries
+                    .iter()
+                    .filter(|it| same && it.key == Key::Text(text));
+                let value = entries.find(|it| is_name(it.value))?.value;
+                Some((variable, value))
+            })
+            .collect();
+        found.sort_unstable();
+        found.first().map(|(_, value)| *value)
+    }
+
+    /// Whether a variable has the name of the client that a credential stands for: a `map` of credentials to names.
+    pub(super) fn names_client(&self, name: &str) -> bool {
+        let Some(map) = self.map(name).filter(|_| !self.is_made_without_map(name)) else {
+            return false;
+        };
+        let of_credentials = only_variable(map.source).is_some_and(|source| {
+            let source = source.to_ascii_lowercase();
+            let header = source.strip_prefix("http_");
+            source == "ssl_client_s_dn" || header.is_some_and(may_be_secret)
+        });
+        of_credentials && map.entries.iter().any(|it| is_name(it.value))
     }
 
     /// The text that a variable has for every request that comes to a place: what a `set` of the server or of the location
@@ -189,6 +247,15 @@ impl<'a> Variables<'a> {
         let uses = self.uses.get(&name.to_ascii_lowercase());
         uses.is_none_or(|uses| uses.iter().all(|by| DECIDING.contains(by)))
     }
+}
+
+/// Whether a value of a `map` is a name, and not a word for yes.
+pub(super) fn is_name(value: &str) -> bool {
+    let begins = value.starts_with(|first: char| first.is_ascii_alphabetic());
+    let yes = [
+        "yes", "true", "on", "ok", "allow", "allowed", "valid", "pass", "granted",
+    ];
+    begins && is_literal(value) && !yes.iter().any(|it| value.eq_ignore_ascii_case(it))
 }
 
 impl<'a> Map<'a> {

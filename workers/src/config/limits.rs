@@ -65,6 +65,9 @@ macro_rules! limits {
             /// Limits of single tools, by name.
             #[serde(skip_serializing_if = "BTreeMap::is_empty")]
             pub tools: BTreeMap<String, ToolLimits>,
+            /// Further paths of the namespace's MCP endpoint. The operator's overrides alone may have some.
+            #[serde(skip_serializing_if = "Vec::is_empty")]
+            pub aliases: Vec<String>,
         }
 
         impl Limits {
@@ -85,6 +88,7 @@ macro_rules! limits {
                     $($number: Some(self.$number),)*
                     $($other: Some(self.$other.clone()),)*
                     tools: BTreeMap::new(),
+                    aliases: Vec::new(),
                 }
             }
         }
@@ -93,12 +97,28 @@ macro_rules! limits {
             /// Every key a patch may have.
             pub(crate) const KEYS: &[&str] = &[$(stringify!($number),)* $(stringify!($other),)* "tools"];
 
-            /// Checks every number.
+            /// Checks every number. `aliases` belongs to overrides, where its paths are checked.
             ///
             /// # Errors
             ///
             /// The first that is out of bounds.
             pub fn check(&self) -> Result<(), OutOfBounds> {
+                if !self.aliases.is_empty() {
+                    return Err(OutOfBounds {
+                        key: "aliases".to_owned(),
+                        message: "belongs to namespaces.overrides.NAME of the operator's file".to_owned(),
+                        too_low: false,
+                    });
+                }
+                self.check_numbers()
+            }
+
+            /// Checks every number.
+            ///
+            /// # Errors
+            ///
+            /// The first that is out of bounds.
+            pub fn check_numbers(&self) -> Result<(), OutOfBounds> {
                 $(check(|| stringify!($number).to_owned(), self.$number, &$bounds)?;)*
                 for (name, tool) in &self.tools {
                     check(|| format!("tools.{name}.timeout"), tool.timeout, &TIMES)?;

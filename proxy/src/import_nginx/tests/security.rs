@@ -308,7 +308,7 @@ fn an_address_of_its_own_is_not_served_on_all_addresses_in_silence() {
          server { listen 8080; location /b/ { proxy_pass http://10.0.0.2/; } location /c/ { proxy_pass http://10.0.0.3/; } }",
     );
     assert_eq!(at(&outcome, "listeners.0.address"), "0.0.0.0:8080");
-    assert_eq!(at(&outcome, "listeners.1"), "null");
+    assert_eq!(at(&outcome, "listeners.1.name"), "metrics");
     assert!(
         outcome.says(&["nginx.conf:2: listen: security: ", "nginx.conf:1"]),
         "{:#?}",

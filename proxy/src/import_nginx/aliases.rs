@@ -1,0 +1,66 @@
+//! `namespaces.overrides.NAME.aliases`: the paths that clients have in nginx, so that their URLs stay.
+
+use std::collections::BTreeMap;
+
+use tooldock_workers::names::NamespaceName;
+
+use crate::config::{ProfileName, refusal_of_alias};
+
+use super::report::Report;
+use super::targets::Target;
+use super::tree::Directive;
+use super::yaml_text::{Map, Node};
+
+/// The paths of the endpoints in nginx, with the locations and the namespaces that they lead to.
+#[derive(Default)]
+pub(super) struct OldPaths<'a>(BTreeMap<String, Vec<(&'a Directive, NamespaceName)>>);
+
+impl<'a> OldPaths<'a> {
+    /// Notes the path of an endpoint, unless the gateway has the path, too. Paths of HTTP+SSE are none of MCP endpoints.
+    pub(super) fn note(&mut self, target: &Target<'_>, at: &'a Directive, name: &NamespaceName) {
+        let path = target.endpoint.as_str();
+        let is_own =
+            matches!(path, "" | "/mcp") || path.strip_prefix("/mcp/") == Some(name.as_str());
+        if !is_own && !target.is_of_sse() {
+            let places = self.0.entry(path.to_owned()).or_default();
+            places.push((at, name.clone()));
+        }
+    }
+
+    /// The overrides of namespaces that have aliases. A path that leads to several servers, by the host's
+    /// name, is no alias: a client would come to another server than with nginx.
+    pub(super) fn overrides(self, report: &mut Report) -> Map {
+        let routes = ProfileName::Core.spec().routes;
+        let mut aliases: BTreeMap<NamespaceName, Vec<(String, &Directive)>> = BTreeMap::new();
+        for (path, places) in self.0 {
+            let (first, name) = &places[0];
+            let other = places.iter().find(|(_, other)| other != name);
+            if let Some((at, _)) = other {
+                let place = &first.place;
+                report.plain(at, format!("this path leads to another server than at {place}, by the host's name: it is no alias, clients use /mcp/NAME"));
+            } else if refusal_of_alias(&path, routes).is_some() {
+                report.plain(
+                    first,
+                    "this path cannot be an alias here, clients use /mcp/NAME: it is a path of the gateway's own, or has signs that aliases do not have",
+                );
+            } else {
+                aliases.entry(name.clone()).or_default().push((path, first));
+            }
+        }
+        let mut overrides = Map::default();
+        for (name, paths) in aliases {
+            let places: Vec<_> = paths.iter().map(|(_, at)| at.place.to_string()).collect();
+            let mut entry = Map::default();
+            entry.add_with(
+                "aliases",
+                Node::list(paths.into_iter().map(|(path, _)| path)),
+                format!(
+                    "{}: the paths that clients have, which go on",
+                    places.join(", ")
+                ),
+            );
+            overrides.add(name.as_str(), entry);
+        }
+        overrides
+    }
+}

@@ -1,0 +1,163 @@
+//! Ports, paths, probes and log lines of an operator, which go on after the import.
+
+use super::*;
+
+#[test]
+fn metrics_stay_on_a_port_of_this_machine_that_the_file_does_not_name() {
+    for (text, expected) in [
+        ("server { listen 80; location /mcp { proxy_pass http://10.0.0.1; } }", "127.0.0.1:9090"),
+        ("server { listen 9090; location /mcp { proxy_pass http://10.0.0.1; } }", "127.0.0.1:9091"),
+        ("server { listen [::]:9090; location /mcp { proxy_pass http://127.0.0.1:9091/; } }", "127.0.0.1:9092"),
+        (
+            "upstream u { server localhost:9090; } server { listen 80; location /mcp { proxy_pass http://u; } }
+             server { listen 127.0.0.1:9091; return 301 https://x; }",
+            "127.0.0.1:9092",
+        ),
+        (
+            "server { listen 80; location /mcp { proxy_pass http://10.0.0.1; } location = /nginx { stub_status; } }",
+            "127.0.0.1:9090",
+        ),
+    ] {
+        let outcome = import(text);
+        let listeners = at(&outcome, "listeners");
+        let metrics = format!("{{name:metrics,address:{expected},profile:metrics}}]");
+        assert!(listeners.ends_with(&metrics), "{text}: {listeners}");
+    }
+    // The gateway's own listeners have metrics.
+    let outcome = import("location /mcp { proxy_pass http://10.0.0.1; }");
+    assert_eq!(at(&outcome, "listeners.0.profile"), "core");
+    assert_eq!(at(&outcome, "listeners.1.profile"), "metrics");
+    let outcome = import("location /x/ { proxy_pass http://10.0.0.1/; }");
+    assert_eq!(at(&outcome, "listeners"), "null");
+}
+
+#[test]
+fn a_location_that_only_answers_is_listed() {
+    for (location, words) in [
+        (
+            "location = /healthz { return 200 ok; }",
+            &["return", "/healthz", "/health", "/ready"][..],
+        ),
+        (
+            "location /healthz { access_log off; return 204; }",
+            &["/healthz", "/ready"],
+        ),
+        (
+            "location = /ping { default_type text/plain; return 200 'pong'; }",
+            &["/ping", "/ready"],
+        ),
+        (
+            "location = /health { return 200; }",
+            &["answers /health itself"],
+        ),
+        (
+            "location = /robots.txt { return 200 'User-agent: *'; }",
+            &["no texts or redirects"],
+        ),
+        (
+            "location = / { return 302 /docs; }",
+            &["no texts or redirects"],
+        ),
+    ] {
+        let outcome = front("", &format!("\n{location}"), "");
+        assert!(
+            outcome.lines.len() == 1 && outcome.says(words) && !outcome.security,
+            "{location}: {:#?}",
+            outcome.lines
+        );
+        assert!(
+            outcome.lines[0].starts_with("nginx.conf:3: "),
+            "{:#?}",
+            outcome.lines
+        );
+    }
+    // What the gateway says of unknown paths, too.
+    let outcome = front("", "location / { return 404; }", "");
+    assert!(outcome.lines.is_empty(), "{:#?}", outcome.lines);
+}
+
+#[test]
+fn paths_of_clients_are_aliases_unless_they_lead_elsewhere_here() {
+    let outcome = import(
+        "server { listen 80; server_name a.example b.example;
+           location /files/ { proxy_pass http://10.0.0.1/; }
+           location /search { proxy_pass http://10.0.0.2/mcp; }
+           location = /v1/search-mcp { proxy_pass http://10.0.0.2/mcp; }
+           location /mcp/time { proxy_pass http://10.0.0.3/mcp; }
+           location /mcp/old-clock { proxy_pass http://10.0.0.4/mcp; }
+           location /tools/ { proxy_pass http://10.0.0.5/; }
+           location /sse { proxy_pass http://10.0.0.6; }
+           location = /what%20ever { proxy_pass http://10.0.0.7/mcp; } }",
+    );
+    assert_eq!(
+        at(&outcome, "namespaces.overrides"),
+        "{files:{aliases:[/files/mcp]},search:{aliases:[/search]},v1-search-mcp:{aliases:[/v1/search-mcp]}}",
+        "{}",
+        outcome.yaml
+    );
+    assert!(
+        outcome.says(&["nginx.conf:7: location: ", "cannot be an alias"]),
+        "{:#?}",
+        outcome.lines
+    );
+    assert!(
+        outcome.says(&["nginx.conf:9: location: ", "cannot be an alias"]),
+        "{:#?}",
+        outcome.lines
+    );
+    // By the host's name, nginx leads the path to different servers.
+    let outcome = import(
+        "server { listen 80; server_name a.example; location /x/mcp { proxy_pass http://10.0.0.1/mcp; } }
+         server { listen 80; server_name b.example; location /x/mcp { proxy_pass http://10.0.0.2/mcp; } }",
+    );
+    assert_eq!(at(&outcome, "namespaces"), "null");
+    assert!(
+        outcome.says(&["nginx.conf:2: location: ", "nginx.conf:1", "no alias"]),
+        "{:#?}",
+        outcome.lines
+    );
+}
+
+const TOKENS: &str = "'Bearer 0d4b31aa-ci-77f0' ci; 'Bearer 77aa02c3d9' desk;";
+
+#[test]
+fn the_names_of_tokens_go_on_in_the_log() {
+    for (maps, condition) in [
+        (format!("map $http_authorization $client {{ default ''; {TOKENS} }}"), "if ($client = '') { return 401; }"),
+        // One map lets in, another one names.
+        (
+            format!(
+                "map $http_authorization $ok {{ default 0; 'Bearer 0d4b31aa-ci-77f0' 1; 'Bearer 77aa02c3d9' 1; }}
+                 map $http_authorization $client {{ default -; {TOKENS} }}"
+            ),
+            "if ($ok = 0) { return 401; }",
+        ),
+        (
+            format!(
+                "map $http_authorization $ok {{ default no; 'Bearer 0d4b31aa-ci-77f0' yes; 'Bearer 77aa02c3d9' yes; }}
+                 map $http_authorization $client {{ default anonymous; {TOKENS} }}"
+            ),
+            "if ($ok != yes) { return 401; }",
+        ),
+    ] {
+        for sent in ["", "proxy_set_header X-Client-Name $client;"] {
+            let outcome = front(
+                &format!("{maps} log_format mcp '$remote_addr $client ${{client}}x \"$request\"';"),
+                &format!("{condition} access_log /dev/stdout mcp;"),
+                sent,
+            );
+            let names = [0, 1].map(|index| at(&outcome, &format!("admission.tokens.{index}.name")));
+            assert_eq!(names, ["ci", "desk"], "{maps} {sent}\n{}", outcome.yaml);
+            let format = at(&outcome, "observability.access_log.format");
+            assert_eq!(format, "$remote_addr $remote_user ${remote_user}x \\$request\\", "{maps}");
+            assert!(!outcome.yaml.contains("0d4b31aa") && !outcome.yaml.contains("77aa02c3d9"));
+        }
+    }
+    // Values that go to servers may be credentials of theirs.
+    let outcome = front(
+        &format!("map $http_authorization $client {{ default ''; {TOKENS} }}"),
+        "if ($client = '') { return 401; }",
+        "proxy_set_header X-Upstream $client;",
+    );
+    assert_eq!(at(&outcome, "admission.tokens.0.name"), "token-1");
+}
