@@ -2,17 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::SocketAddr;
 use std::process::{Command, Output};
 
+use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 use tooldock_workers::yaml;
 
 use crate::support::manager::Manager;
 use crate::support::ports::free_address;
-use crate::support::{Gateway, programs};
+use crate::support::{Gateway, eventually, programs};
 
 fn text(name: &str) -> String {
     fs::read_to_string(programs::root().join("conf/container").join(name)).unwrap()
+}
+
+fn root_text(name: &str) -> String {
+    fs::read_to_string(programs::root().join(name)).unwrap()
 }
 
 /// `tooldock check` of the configuration inside the image, with some variables.
@@ -52,14 +58,14 @@ fn compose_starts_the_core_and_then_the_manager_on_one_volume() {
     assert_eq!(manager["command"], json!(["serve", "--role", "manager"]));
     assert_eq!(
         core["healthcheck"],
-        json!({"test": ["CMD", "curl", "-f", "http://localhost:8000/health"],
+        json!({"test": ["CMD", "curl", "-f", "http://localhost:9090/health"],
             "interval": "10s", "timeout": "5s", "retries": 3})
     );
     assert_eq!(
         manager["depends_on"]["tooldock-core"]["condition"],
         "service_healthy"
     );
-    assert_eq!(manager["tmpfs"], json!(["/dev/shm"]));
+    assert_eq!(manager["tmpfs"], json!(["/dev/shm", "/tmp"]));
     let address =
         |service: &Value| service["networks"]["tooldock-internal"]["ipv4_address"].clone();
     assert_eq!(address(&core), "172.30.0.11");
@@ -67,6 +73,149 @@ fn compose_starts_the_core_and_then_the_manager_on_one_volume() {
     let internal = &compose["networks"]["tooldock-internal"];
     assert_eq!(internal["internal"], true);
     assert_eq!(internal["ipam"]["config"][0]["subnet"], "172.30.0.0/24");
+}
+
+/// A time of compose, in seconds.
+fn seconds(time: &Value) -> u64 {
+    let text = time.as_str().unwrap();
+    text.strip_suffix('s').unwrap().parse().unwrap()
+}
+
+#[test]
+fn both_services_are_confined_and_are_given_time_to_end() {
+    let compose: Value = yaml::from_str(&text("compose.yaml")).unwrap();
+    let config: Value = yaml::from_str(&root_text("conf/tooldock.yaml")).unwrap();
+    let grace = seconds(&config["replicas"]["grace"]);
+    for name in ["tooldock-core", "tooldock-manager"] {
+        let service = &compose["services"][name];
+        assert_eq!(service["read_only"], true, "{name}");
+        assert_eq!(service["cap_drop"], json!(["ALL"]), "{name}");
+        assert_eq!(
+            service["security_opt"],
+            json!(["no-new-privileges:true"]),
+            "{name}"
+        );
+        assert!(
+            service["mem_limit"].as_str().unwrap().ends_with("g}"),
+            "{name}"
+        );
+        let tmpfs = service["tmpfs"].as_array().unwrap();
+        assert!(tmpfs.contains(&json!("/tmp")), "{name}");
+        // The gateway ends by itself before the container is killed.
+        assert!(seconds(&service["stop_grace_period"]) > 2 * grace, "{name}");
+    }
+}
+
+#[test]
+fn secrets_of_both_services_are_files() {
+    let compose: Value = yaml::from_str(&text("compose.yaml")).unwrap();
+    let example = text(".env.example");
+    for (variable, secret) in [
+        ("BEARER_TOKEN", "bearer_token"),
+        ("MANAGER_INTERNAL_TOKEN", "manager_internal_token"),
+        ("SECRETS_KEY", "secrets_key"),
+    ] {
+        let file = compose["secrets"][secret]["file"].as_str().unwrap();
+        assert_eq!(file, format!("./secrets/{secret}"));
+        assert!(
+            example.lines().any(|line| line == format!("{variable}=")),
+            "{variable}"
+        );
+        assert!(example.contains(secret), "{secret}");
+        for name in ["tooldock-core", "tooldock-manager"] {
+            let service = &compose["services"][name];
+            let given = service["secrets"].as_array().unwrap();
+            assert!(given.contains(&json!(secret)), "{name}: {secret}");
+            let environment: Vec<_> = service["environment"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|it| it.as_str().unwrap())
+                .collect();
+            let named = format!("{variable}_FILE=${{{variable}_FILE:-/run/secrets/{secret}}}");
+            assert!(environment.contains(&&*named), "{name}: {environment:?}");
+            // The gateway refuses both at once.
+            assert!(
+                !environment
+                    .iter()
+                    .any(|it| it.starts_with(&format!("{variable}="))),
+                "{name}"
+            );
+        }
+    }
+    // Neither the repository nor the image gets them.
+    assert!(
+        root_text(".gitignore")
+            .lines()
+            .any(|line| line == "/conf/container/secrets/")
+    );
+    assert!(
+        text("Containerfile.dockerignore")
+            .lines()
+            .any(|line| line == "conf/container/secrets")
+    );
+}
+
+/// The port of the metrics listener in the configuration of the image.
+fn metrics_address() -> SocketAddr {
+    let config: Value = yaml::from_str(&text("tooldock.yaml")).unwrap();
+    let mut listeners = config["listeners"].as_array().unwrap().iter();
+    let metrics = listeners.find(|it| it["profile"] == "metrics").unwrap();
+    assert_eq!(metrics.get("tls"), None);
+    metrics["address"].as_str().unwrap().parse().unwrap()
+}
+
+#[test]
+fn health_checks_and_prometheus_reach_the_metrics_listener_and_the_host_does_not() {
+    let compose: Value = yaml::from_str(&text("compose.yaml")).unwrap();
+    let metrics = metrics_address();
+    assert!(metrics.ip().is_unspecified(), "{metrics}");
+    let asked = format!("http://localhost:{}/health", metrics.port());
+    for name in ["tooldock-core", "tooldock-manager"] {
+        let service = &compose["services"][name];
+        let test = service["healthcheck"]["test"].as_array().unwrap();
+        assert_eq!(test.last().unwrap(), &asked, "{name}");
+        for published in service["ports"].as_array().unwrap() {
+            let published = published.as_str().unwrap();
+            assert!(
+                !published.ends_with(&format!(":{}", metrics.port())),
+                "{published}"
+            );
+        }
+        assert!(service["networks"].get("tooldock-internal").is_some());
+    }
+    let recipe = text("Containerfile");
+    let check = recipe.split("HEALTHCHECK").nth(1).unwrap();
+    assert!(
+        check.contains(&format!("for port in {} ", metrics.port())),
+        "{check}"
+    );
+}
+
+/// A gateway whose clients speak TLS, asked as the health check of the container asks it.
+#[tokio::test]
+async fn the_metrics_listener_tells_the_health_of_a_gateway_that_speaks_tls() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let certificate = certificate.self_signed(&key).unwrap();
+    fs::write(folder.path().join("gw.pem"), certificate.pem()).unwrap();
+    fs::write(folder.path().join("gw.key"), key.serialize_pem()).unwrap();
+    let metrics = free_address();
+    let gateway = Gateway::empty()
+        .listening(free_address(), metrics)
+        .config(json!({"listeners": [
+            {"name": "core", "address": free_address().to_string(), "profile": "core",
+             "tls": {"cert": folder.path().join("gw.pem"), "key": folder.path().join("gw.key")}},
+            {"name": "metrics", "address": metrics.to_string(), "profile": "metrics"},
+        ]}))
+        .spawn();
+    eventually("the gateway is healthy", || async {
+        let health = format!("http://{metrics}/health");
+        let answer = gateway.client.get(&health).send().await.ok()?;
+        (answer.status() == 200).then_some(())
+    })
+    .await;
 }
 
 /// Each variable of `.env.example`, and of both services, with a value that a person would give.
