@@ -49,6 +49,7 @@ mod precedence;
 mod profiles;
 mod proxy_protocol;
 mod real_servers;
+mod refusals_over_http2;
 mod relay;
 mod release_build;
 mod reload;

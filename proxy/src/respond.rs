@@ -35,6 +35,10 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// The largest body worth reading just to keep the connection of a request it does not belong to.
 const DRAIN_BYTES: usize = 64 * 1024;
 
+/// How much of an unread body is thrown away behind the answer to a stream of HTTP/2, in bytes, and for how long.
+const STREAM_BYTES: usize = 1024 * 1024;
+const STREAM_TIME: Duration = Duration::from_secs(2);
+
 /// How much of a large answer or event is written under one time limit, in bytes.
 pub(crate) const WRITE_STEP: usize = 128 * 1024;
 
@@ -384,11 +388,9 @@ pub(crate) async fn unread(
     body: Bytes,
     envelope: &Envelope<'_>,
 ) -> Result<(), ClientGone> {
-    let close = leaves_body(session);
+    let rest = leave_body(session);
     full(session, head, body, envelope).await?;
-    if close {
-        body::linger(&mut session.downstream_session).await;
-    }
+    rest.discard(session).await;
     Ok(())
 }
 
@@ -401,11 +403,12 @@ pub(crate) async fn rejection(
     if rejection.close {
         session.set_keepalive(None);
     }
-    let close = rejection.close || leaves_body(session);
+    let rest = match rejection.close {
+        true => BodyRest::of_closed(session),
+        false => leave_body(session),
+    };
     full(session, refusal(rejection), rejection.body(), envelope).await?;
-    if close {
-        body::linger(&mut session.downstream_session).await;
-    }
+    rest.discard(session).await;
     Ok(())
 }
 
@@ -456,6 +459,10 @@ pub(crate) async fn internal_error(
     envelope: &Envelope<'_>,
 ) -> Result<(), ClientGone> {
     session.set_keepalive(None);
+    let rest = match session.is_http2() {
+        true => leave_body(session),
+        false => BodyRest::LeftAlone,
+    };
     let body = shape.body(
         "internal_error",
         -32603,
@@ -467,20 +474,62 @@ pub(crate) async fn internal_error(
         body,
         envelope,
     )
-    .await
+    .await?;
+    rest.discard(session).await;
+    Ok(())
 }
 
-/// To be called before the head of an answer to a request whose body nobody has read or will read. Says whether the
-/// connection ends with the answer; else what is left of the request is read past, and the connection kept.
-pub(crate) fn leaves_body(session: &mut Session) -> bool {
-    let close = !can_read_past(session);
-    if close {
-        session.set_keepalive(None);
-    } else {
+/// The part of a request body that nobody reads, and how it is thrown away behind the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BodyRest {
+    /// There is none, or Pingora reads past it before the next request of the connection.
+    LeftAlone,
+    /// The rest of a stream of HTTP/2. A stream that ends before its request is complete is reset, and clients take the
+    /// reset for a broken answer, even one that says `NO_ERROR`.
+    OfStream,
+    /// The connection ends with the answer, which the rest must not make it lose.
+    OfConnection,
+}
+
+impl BodyRest {
+    /// The rest of a request whose connection ends with its answer.
+    fn of_closed(session: &Session) -> Self {
+        match session.is_http2() {
+            true => Self::OfStream,
+            false => Self::OfConnection,
+        }
+    }
+
+    /// Reads past the rest, bounded in bytes and time. To be called when the answer is written.
+    pub(crate) async fn discard(self, session: &mut Session) {
+        let session = &mut session.downstream_session;
+        match self {
+            Self::LeftAlone => {}
+            Self::OfStream => {
+                body::read_past(session, STREAM_BYTES, STREAM_TIME).await;
+            }
+            Self::OfConnection => body::linger(session).await,
+        }
+    }
+}
+
+/// Prepares an answer to a request whose body nobody has read or will read: the connection is kept where what is left of
+/// the request is small enough to be read past. To be called before the head of the answer, whose end
+/// [`BodyRest::discard`] follows.
+pub(crate) fn leave_body(session: &mut Session) -> BodyRest {
+    if session.is_http2() {
+        return match session.is_body_done() {
+            true => BodyRest::LeftAlone,
+            false => BodyRest::OfStream,
+        };
+    }
+    if can_read_past(session) {
         session.set_close_on_response_before_downstream_finish(false);
         session.set_total_drain_timeout(Some(DRAIN));
+        return BodyRest::LeftAlone;
     }
-    close
+    session.set_keepalive(None);
+    BodyRest::OfConnection
 }
 
 /// Reads past the body of a request that is answered with a long stream, which nothing may precede. False where it is

@@ -26,7 +26,7 @@ use super::lasting::Lasting;
 use super::{Gateway, Passage, resource};
 use crate::access_log::Pending as Logged;
 use crate::body::{self, Body, BodyError};
-use crate::respond::{self, ClientGone, Envelope};
+use crate::respond::{self, BodyRest, ClientGone, Envelope};
 use crate::stream::LongStream;
 use crate::timeout::fast_timeout;
 use crate::tls::TlsConnection;
@@ -191,11 +191,12 @@ impl Gateway {
                 opened.delivered();
             }
             Reply::Body { head, body } => {
-                let close = unread && respond::leaves_body(session);
+                let rest = match unread {
+                    true => respond::leave_body(session),
+                    false => BodyRest::LeftAlone,
+                };
                 Box::pin(respond::body(session, head, body, envelope)).await?;
-                if close {
-                    body::linger(&mut session.downstream_session).await;
-                }
+                rest.discard(session).await;
             }
             Reply::Events {
                 head,
