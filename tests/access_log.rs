@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use crate::support::backend::Backend;
+use crate::support::ports::free_address;
 use crate::support::raw::exchange;
 use crate::support::session::Session;
 use crate::support::{Gateway, TOKEN, eventually, sha256, tools};
@@ -339,4 +341,30 @@ async fn a_format_of_nginx_with_the_fields_of_mcp_says_what_became_of_each_call(
         list.ends_with("\"GET /tools HTTP/1.1\" 200 - - - {r-list}"),
         "{list}"
     );
+}
+
+#[tokio::test]
+async fn a_line_names_the_backends_that_a_request_went_to() {
+    let format = "$request_id $status $upstream_addr $upstream_response_time";
+    let (far, nobody) = (Backend::start("far").await, free_address());
+    let remote = |mode: &str| {
+        let away = json!({"url": format!("http://{nobody}/mcp"), "weight": 100});
+        json!({"backends": [away, far.url()], "mode": mode})
+    };
+    let keys = json!({"upstreams": {"remote": {
+        "client": remote("client"), "passed": remote("pass_through")}}});
+    let Logged { gateway, path, .. } = logged(format, keys).await;
+    for namespace in ["client", "passed", "calc"] {
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+            "params": {"name": "add", "arguments": {"a": 1, "b": 2}}});
+        let request = gateway
+            .request("POST", &format!("/mcp/{namespace}"))
+            .header("X-Request-Id", format!("r-{namespace}"))
+            .json(&message);
+        request.send().await.unwrap();
+        let line = line_with(&path, &format!("r-{namespace} ")).await;
+        let local = namespace == "calc";
+        assert_eq!(line.contains(&far.address.to_string()), !local, "{line}");
+        assert_eq!(line.contains(" 200 - 0."), local, "{line}");
+    }
 }

@@ -4,7 +4,9 @@ use std::fs;
 
 use serde_json::{Value, json};
 
+use crate::support::backend::{Backend, header};
 use crate::support::gateway::MANAGER_TOKEN;
+use crate::support::ports::free_address;
 use crate::support::{Gateway, TOKEN, eventually, tools};
 
 /// The audit lines written so far.
@@ -244,5 +246,179 @@ async fn json_logs_are_json() {
     for line in lines {
         let value: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"));
         assert!(value["level"].is_string(), "{line}");
+    }
+}
+
+/// A server over stdio that answers a call with the metadata that came with it, or fails it.
+const SAYS: &str = r#"
+import json, sys
+
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message:
+        continue
+    method, params = message["method"], message.get("params", {})
+    answer = {"jsonrpc": "2.0", "id": message["id"]}
+    if method == "initialize":
+        answer["result"] = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}},
+            "serverInfo": {"name": "s", "version": "1"}}
+    elif method == "tools/list":
+        answer["result"] = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("say", "fail")]}
+    elif method == "tools/call" and params["name"] == "fail":
+        answer["result"] = {"isError": True, "content": [{"type": "text", "text": "the disk is full"}]}
+    elif method == "tools/call":
+        answer["result"] = {"content": [{"type": "text", "text": json.dumps(params.get("_meta"))}]}
+    else:
+        answer["error"] = {"code": -32601, "message": "none"}
+    print(json.dumps(answer), flush=True)
+"#;
+
+/// Tools that tell the id of their request, and one that fails.
+const ASKS: &str = r#"
+from fastmcp import Context
+from fastmcp.tools import tool
+
+
+@tool
+def whose(ctx: Context) -> str:
+    """Tells its request."""
+    return ctx.request_id
+
+
+@tool
+def broken() -> str:
+    """Fails."""
+    raise ValueError("no such table")
+"#;
+
+/// The audit line of a request.
+async fn audited(gateway: &Gateway, id: &str) -> Value {
+    eventually("the audit line", || async {
+        let mut lines = audit(gateway).into_iter();
+        lines.find(|line| line["request_id"] == id)
+    })
+    .await
+}
+
+/// A REST call under a request id: status and body.
+async fn called(gateway: &Gateway, namespace: &str, tool: &str, id: &str) -> (u16, Value) {
+    let response = gateway
+        .request("POST", &format!("/tools/{tool}"))
+        .header("X-Namespace", namespace)
+        .header("X-Request-Id", id)
+        .json(&json!({}))
+        .send()
+        .await
+        .unwrap();
+    let status = response.status().as_u16();
+    (status, response.json().await.unwrap())
+}
+
+#[tokio::test]
+async fn the_id_of_a_request_reaches_servers_and_functions() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let script = folder.path().join("says.py");
+    fs::write(&script, SAYS).unwrap();
+    let far = Backend::start("far").await;
+    let remote = |mode: &str, forward_id: bool| json!({"backends": [far.url()], "mode": mode, "headers": {"forward_id": forward_id}});
+    let gateway = Gateway::with_tools([("asks", "asks.py", ASKS)])
+        .config(json!({"upstreams": {
+        "stdio": {"says": {"command": "python3", "args": [script]}},
+        "remote": {
+            "client": {"backends": [far.url()], "mode": "client"},
+            "passed": {"backends": [far.url()], "mode": "pass_through"},
+            "silent": remote("client", false),
+            "mute": remote("pass_through", false),
+        }}}))
+        .start()
+        .await;
+    let (status, meta) = called(&gateway, "says", "say", "r-stdio").await;
+    assert_eq!(status, 200, "{meta}");
+    let meta: Value = serde_json::from_str(meta.as_str().unwrap()).unwrap();
+    assert_eq!(meta["tooldock/request_id"], "r-stdio");
+    assert_eq!(
+        called(&gateway, "asks", "whose", "r-worker").await,
+        (200, json!("r-worker"))
+    );
+    for (namespace, goes) in [
+        ("client", true),
+        ("passed", true),
+        ("silent", false),
+        ("mute", false),
+    ] {
+        let id = format!("r-{namespace}");
+        let session =
+            crate::support::session::Session::start(&gateway, namespace, "2025-11-25").await;
+        let before = far.requests("tools/call").len();
+        let body =
+            json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x"}});
+        let answer = gateway
+            .request("POST", &format!("/mcp/{namespace}"))
+            .header("Accept", "application/json, text/event-stream")
+            .header("Mcp-Session-Id", &session.id)
+            .header("X-Request-Id", &id)
+            .json(&body)
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(answer.headers()["x-request-id"], *id);
+        answer.text().await.unwrap();
+        let calls = far.requests("tools/call");
+        let (head, _) = &calls[before];
+        let sent = header(head, "x-request-id");
+        assert_eq!(sent, goes.then_some(id), "{namespace}: {head}");
+    }
+}
+
+#[tokio::test]
+async fn a_failed_call_says_why_in_the_audit_log_and_the_log() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let script = folder.path().join("says.py");
+    fs::write(&script, SAYS).unwrap();
+    let nobody = free_address();
+    let away = |mode: &str| json!({"backends": [format!("http://{nobody}/mcp")], "mode": mode});
+    let gateway = Gateway::with_tools([("asks", "asks.py", ASKS)])
+        .config(json!({"upstreams": {
+            "stdio": {"says": {"command": "python3", "args": [script]}},
+            "remote": {"client": away("client"), "passed": away("pass_through")}}}))
+        .start()
+        .await;
+    // What servers and tools say themselves: with the status that was sent.
+    let (status, _) = called(&gateway, "says", "fail", "r-fail").await;
+    let line = audited(&gateway, "r-fail").await;
+    assert_eq!((status, &line["http_status"]), (500, &json!(500)), "{line}");
+    assert_eq!(line["status"], "tool_error");
+    assert_eq!(line["cause"]["detail"], "the disk is full", "{line}");
+    let (status, _) = called(&gateway, "asks", "broken", "r-broken").await;
+    let line = audited(&gateway, "r-broken").await;
+    assert_eq!((status, &line["http_status"]), (500, &json!(500)), "{line}");
+    let detail = line["cause"]["detail"].as_str().unwrap();
+    assert!(detail.contains("no such table"), "{line}");
+    assert!(gateway.log().contains("r-broken"), "{}", gateway.log());
+    // A server that is not there: with the backend, and in the log, too.
+    for namespace in ["client", "passed"] {
+        let id = format!("r-{namespace}");
+        let body =
+            json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x"}});
+        let answer = gateway
+            .request("POST", &format!("/mcp/{namespace}"))
+            .header("X-Request-Id", &id)
+            .json(&body)
+            .send()
+            .await
+            .unwrap();
+        let sent = answer.status().as_u16();
+        let line = audited(&gateway, &id).await;
+        assert_eq!(line["http_status"], sent, "{line}");
+        assert_eq!(line["cause"]["code"], "connect", "{line}");
+        let detail = line["cause"]["detail"].as_str().unwrap();
+        assert!(detail.contains(&nobody.to_string()), "{line}");
+        let log = gateway.log();
+        let logged = log
+            .lines()
+            .find(|line| line.contains("call failed") && line.contains(&id));
+        let logged = logged.unwrap_or_else(|| panic!("no line of {id}: {log}"));
+        assert!(logged.contains(&nobody.to_string()), "{logged}");
+        assert!(logged.contains("worker_unavailable"), "{logged}");
     }
 }

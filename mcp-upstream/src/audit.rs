@@ -17,6 +17,7 @@ mod days;
 mod line;
 mod mask;
 
+use crate::call_error::CallCause;
 use crate::caller::RelayPeer;
 use crate::log_file::{self, Clock, LogGuard, LogSender, Losses, Record, Sink};
 pub use arguments::KeptArguments;
@@ -87,6 +88,8 @@ pub struct AuditRecord {
     pub status: &'static str,
     /// The status of the HTTP answer.
     pub http_status: u16,
+    /// Why the call failed; `None` for a success, and where nothing more is known than the status says.
+    pub(crate) cause: Option<Box<CallCause>>,
     /// How long the call took, waiting in the queue included.
     pub latency: Duration,
     /// The MCP version; `None` in REST.
@@ -110,7 +113,8 @@ pub struct AuditRecord {
 
 impl Record for AuditRecord {
     fn bytes(&self) -> usize {
-        self.arguments.held_bytes()
+        let cause = self.cause.as_ref();
+        self.arguments.held_bytes() + cause.map_or(0, |it| it.detail.len())
     }
 }
 
@@ -176,6 +180,12 @@ impl AuditSender {
         }
     }
 
+    /// Whether a record tells the words of tools about their failures: not where it is to keep nothing of arguments, which
+    /// such words may repeat.
+    pub(crate) fn keeps_words_of_tools(&self) -> bool {
+        self.arguments != AuditArguments::None
+    }
+
     /// Queues a record; never waits.
     pub fn send(&self, record: AuditRecord) {
         if let Some(log) = &self.log {
@@ -232,6 +242,7 @@ mod tests {
             subject: "list_issues".into(),
             status: "ok",
             http_status: 200,
+            cause: None,
             latency: Duration::from_micros(23_900),
             protocol_version: Some("2025-11-25"),
             session: Some("0123456789abcdef".into()),

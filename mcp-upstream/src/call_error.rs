@@ -10,6 +10,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tooldock_workers::error::{CallError, CallErrorCode};
 
 use crate::caller::Caller;
+use crate::jsonrpc::{self, spans};
 
 /// The status of a failed call in REST (RST-08), which the audit log has, too.
 pub(crate) fn rest_status(code: CallErrorCode) -> StatusCode {
@@ -69,6 +70,74 @@ pub(crate) fn details(error: &CallError, caller: &Caller) -> Box<RawValue> {
     to_raw_value(&details).unwrap_or_else(|_| empty_object().to_owned())
 }
 
+/// The longest detail of a cause that is kept, in bytes.
+const DETAIL_MAX: usize = 2048;
+/// The longest answer in which a cause is looked for, in bytes.
+const SAID_MAX: usize = 64 * 1024;
+
+/// Why a call failed, as logs tell it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CallCause {
+    /// The kind of failure, or the code of the server's error.
+    pub(crate) code: Cow<'static, str>,
+    /// What went wrong, in words.
+    pub(crate) detail: String,
+    /// Whether the words are those of a tool or its server, which may hold what only their caller should see.
+    pub(crate) of_tool: bool,
+}
+
+impl CallCause {
+    fn new(code: impl Into<Cow<'static, str>>, detail: &str, of_tool: bool) -> Self {
+        let mut end = detail.len().min(DETAIL_MAX);
+        while !detail.is_char_boundary(end) {
+            end -= 1;
+        }
+        Self {
+            code: code.into(),
+            detail: detail[..end].to_owned(),
+            of_tool,
+        }
+    }
+
+    /// The cause of a call that failed with this error.
+    pub(crate) fn of(error: &CallError) -> Self {
+        let of_tool = match error.code {
+            CallErrorCode::ToolError | CallErrorCode::OutputType => true,
+            CallErrorCode::InternalError => error.details.is_some() || error.cause.is_some(),
+            _ => false,
+        };
+        match error.cause.as_deref() {
+            Some(cause) => Self::new(cause.code.clone(), &cause.detail, of_tool),
+            None => Self::new(error.code.as_str(), &error.message, of_tool),
+        }
+    }
+
+    /// The cause that an answer names that is no success: an error object, a result with `isError`, or a message with one
+    /// of them. `status` is how the answer is counted.
+    pub(crate) fn said(status: &'static str, answer: &[u8]) -> Option<Self> {
+        if answer.len() > SAID_MAX {
+            return None;
+        }
+        let object = spans::raw(answer)?;
+        let object = spans::member(object, "error")
+            .or_else(|| spans::member(object, "result"))
+            .unwrap_or(object);
+        let text = |object, name| jsonrpc::string(spans::member(object, name)?);
+        if let Some(message) = text(object, "message") {
+            let code = spans::member(object, "code").map(|code| code.get().to_owned());
+            return Some(Self::new(
+                code.map_or(Cow::Borrowed(status), Cow::Owned),
+                &message,
+                true,
+            ));
+        }
+        let content = spans::member(object, "content")?;
+        let blocks: Vec<&RawValue> = serde_json::from_str(content.get()).ok()?;
+        let said = blocks.iter().find_map(|block| text(block, "text"))?;
+        Some(Self::new(status, &said, true))
+    }
+}
+
 /// Whole seconds, rounded up, at least one: a client told to wait zero seconds would not wait.
 pub(crate) fn retry_seconds(after: Duration) -> u64 {
     let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
@@ -77,4 +146,52 @@ pub(crate) fn retry_seconds(after: Duration) -> u64 {
 
 pub(crate) fn empty_object() -> &'static RawValue {
     serde_json::from_str("{}").expect("an empty object is JSON")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cause(code: &'static str, detail: &str, of_tool: bool) -> CallCause {
+        CallCause::new(code, detail, of_tool)
+    }
+
+    #[test]
+    fn a_cause_is_what_operators_are_told_in_the_place_of_the_message() {
+        let error = CallError::new(CallErrorCode::WorkerUnavailable, "cannot be reached");
+        assert_eq!(
+            CallCause::of(&error),
+            cause("worker_unavailable", "cannot be reached", false)
+        );
+        let error = error.caused_by("connect", "a:80: the connection was refused");
+        assert_eq!(
+            CallCause::of(&error),
+            cause("connect", "a:80: the connection was refused", false)
+        );
+        let long = CallError::new(CallErrorCode::ToolError, "\u{e9}".repeat(DETAIL_MAX));
+        let long = CallCause::of(&long);
+        assert!(long.of_tool && long.detail.len() == DETAIL_MAX);
+    }
+
+    #[test]
+    fn answers_that_are_no_success_name_their_cause() {
+        let error = r#"{"code":-32603,"message":"no \u0064isk","data":1}"#;
+        for (answer, expected) in [
+            (error.to_owned(), Some(cause("-32603", "no disk", true))),
+            (
+                format!(r#"{{"jsonrpc":"2.0","id":1,"error":{error}}}"#),
+                Some(cause("-32603", "no disk", true)),
+            ),
+            (
+                r#"{"isError":true,"content":[{"type":"image"},{"type":"text","text":"boom"}]}"#
+                    .to_owned(),
+                Some(cause("tool_error", "boom", true)),
+            ),
+            (r#"{"isError":true,"content":[]}"#.to_owned(), None),
+            ("[".to_owned(), None),
+        ] {
+            let found = CallCause::said("tool_error", answer.as_bytes());
+            assert_eq!(found, expected, "{answer}");
+        }
+    }
 }

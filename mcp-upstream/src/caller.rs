@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -11,6 +11,7 @@ use tooldock_workers::grant::Grant;
 use tooldock_workers::keys::{KeyLimit, KeyMaker};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Namespace;
+use tooldock_workers::remote::BackendId;
 
 use crate::profile::Profile;
 
@@ -66,7 +67,13 @@ pub struct RelayPeer {
 
 /// What became of a caller's call, for the access log of the edge: of the last call, where a body holds several.
 #[derive(Debug, Default)]
-pub struct CallNote(Mutex<Option<CallSummary>>);
+pub struct CallNote(Mutex<Noted>);
+
+#[derive(Debug, Default)]
+struct Noted {
+    summary: Option<CallSummary>,
+    backends: String,
+}
 
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,11 +87,35 @@ pub struct CallSummary {
 impl CallNote {
     /// What was noted last.
     pub fn read(&self) -> Option<CallSummary> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.noted().summary
+    }
+
+    /// The backends that the request went to, one after the other, as `$upstream_addr` of nginx names them; empty where it
+    /// went to none. Leaves nothing behind.
+    pub fn take_backends(&self) -> String {
+        std::mem::take(&mut self.noted().backends)
     }
 
     pub(crate) fn write(&self, summary: CallSummary) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(summary);
+        self.noted().summary = Some(summary);
+    }
+
+    /// Notes that the request goes to a backend.
+    pub(crate) fn went_to(&self, backend: &BackendId) {
+        /// Backends beyond this many bytes are not named.
+        const MOST: usize = 1024;
+        let backends = &mut self.noted().backends;
+        if backends.len() > MOST {
+            return;
+        }
+        if !backends.is_empty() {
+            backends.push_str(", ");
+        }
+        backends.push_str(backend.as_str());
+    }
+
+    fn noted(&self) -> MutexGuard<'_, Noted> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -29,6 +29,7 @@ use tooldock_workers::worker::ToolReply;
 
 use crate::audit::{AuditSender, Transport};
 use crate::broadcast::Audience;
+use crate::call_error::{CallCause, rest_status};
 use crate::caller::Caller;
 use crate::catalogue::View;
 pub(crate) use crate::interaction::{EventSender, PeerEvent, ask_failed};
@@ -256,7 +257,23 @@ impl Engine {
         self.run_via(caller, call, events, via).await
     }
 
-    /// The same. `via` is the namespace at the other end, where the call goes through an aggregate.
+    /// Runs one call for a surface that reads its reply and may make an error of it. The call is recorded when the surface
+    /// has done so.
+    pub(crate) async fn run_unfinished<'a>(
+        &'a self,
+        caller: &Caller,
+        call: &Arc<dyn UpstreamCall>,
+    ) -> (CallOutcome, UnfinishedCall<'a>) {
+        let via = call.delegate().map(|delegate| Arc::clone(delegate.via));
+        let mut record = CallRecord::begin(self, &self.audit, caller, call.facts(), via);
+        let (outcome, status) = self.settled(caller, call, None).await;
+        if call.has_coerced_arguments() {
+            record.note_coercion();
+        }
+        (outcome, UnfinishedCall { record, status })
+    }
+
+    /// The same as [`Self::run`]. `via` is the namespace at the other end, where the call goes through an aggregate.
     async fn run_via(
         &self,
         caller: &Caller,
@@ -265,6 +282,29 @@ impl Engine {
         via: Option<Arc<str>>,
     ) -> CallOutcome {
         let mut record = CallRecord::begin(self, &self.audit, caller, call.facts(), via);
+        let (outcome, status) = self.settled(caller, call, events).await;
+        if call.has_coerced_arguments() {
+            record.note_coercion();
+        }
+        let cause = match (&outcome, status) {
+            (Ok(_), Ok("ok")) => None,
+            (Ok(UpstreamReply::Response(response)), Ok(status)) => {
+                CallCause::said(status, response.payload())
+            }
+            (Ok(_), _) => None,
+            (Err(error), _) => Some(CallCause::of(error)),
+        };
+        record.finish(status, cause);
+        outcome
+    }
+
+    /// Runs a call: its outcome, without secrets where it is a failure, and how it is counted.
+    async fn settled(
+        &self,
+        caller: &Caller,
+        call: &Arc<dyn UpstreamCall>,
+        events: Option<EventSender>,
+    ) -> (CallOutcome, Result<&'static str, CallErrorCode>) {
         let outcome = self.attempt(caller, call, events).await;
         let outcome = outcome.map_err(|error| call.shown(caller, error));
         let status = outcome.as_ref().map(UpstreamReply::status);
@@ -277,11 +317,7 @@ impl Engine {
             }
             false => outcome,
         };
-        if call.has_coerced_arguments() {
-            record.note_coercion();
-        }
-        record.finish(status);
-        outcome
+        (outcome, status)
     }
 
     fn secrets_of(&self, caller: &Caller, facts: &CallFacts) -> CallSecrets {
@@ -401,6 +437,33 @@ impl Engine {
                 // It never ran: another try is safe, and the tool is not what is slow.
                 false => overloaded(),
             })?
+    }
+}
+
+/// A call that has ended, and whose answer is not yet known to be an error or none.
+pub(crate) struct UnfinishedCall<'a> {
+    record: CallRecord<&'a AuditSender>,
+    status: Result<&'static str, CallErrorCode>,
+}
+
+impl UnfinishedCall<'_> {
+    /// Records the call, whose answer is this value or error.
+    pub(crate) fn finish<T>(mut self, answered: &Result<T, CallError>) {
+        let Err(error) = answered else {
+            return self.record.finish(self.status, None);
+        };
+        self.record.sent(rest_status(error.code));
+        let mut cause = CallCause::of(error);
+        let status = match self.status {
+            // A reply that makes no sense to the surface.
+            Ok("ok") => Err(error.code),
+            Ok(said) => {
+                cause.of_tool = true;
+                Ok(said)
+            }
+            Err(code) => Err(code),
+        };
+        self.record.finish(status, Some(cause));
     }
 }
 

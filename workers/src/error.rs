@@ -1,6 +1,7 @@
 //! What can go wrong with a call, in the workers' own words (WRK-12). No status codes here: whoever speaks HTTP or
 //! MCP maps a code to its own answer.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
@@ -107,6 +108,17 @@ pub struct CallError {
     pub details: Option<Box<RawValue>>,
     /// When trying again may help.
     pub retry_after: Option<Duration>,
+    /// The reason in full, for those who operate the gateway; `None` where the message says all.
+    pub cause: Option<Box<FailureCause>>,
+}
+
+/// The reason of a failure, for logs. It is never shown to clients, and holds no secrets of the gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailureCause {
+    /// The kind of failure.
+    pub code: Cow<'static, str>,
+    /// What went wrong, in words.
+    pub detail: String,
 }
 
 impl CallError {
@@ -117,7 +129,22 @@ impl CallError {
             message: message.into(),
             details: None,
             retry_after: None,
+            cause: None,
         }
+    }
+
+    /// Adds the reason that logs tell in the place of the message.
+    #[must_use]
+    pub fn caused_by(
+        mut self,
+        code: impl Into<Cow<'static, str>>,
+        detail: impl Into<String>,
+    ) -> Self {
+        self.cause = Some(Box::new(FailureCause {
+            code: code.into(),
+            detail: detail.into(),
+        }));
+        self
     }
 
     /// Adds the time after which a retry may succeed.

@@ -149,6 +149,9 @@ impl HiddenValues {
             return error;
         }
         error.message = self.hide(&error.message);
+        if let Some(cause) = &mut error.cause {
+            cause.detail = self.hide(&cause.detail);
+        }
         let details = error.details.as_deref();
         let hidden = details.and_then(|details| self.hide_in_json(details.get().as_bytes()));
         if let Some(hidden) = hidden {

@@ -56,6 +56,13 @@ pub(super) fn format(record: &AuditRecord, clock: &mut Clock, line: &mut Vec<u8>
         peer(line, at_other_end);
     }
     put_arguments(line, &record.arguments);
+    if let Some(cause) = &record.cause {
+        text(line, b",\"cause\":{\"code\":", &cause.code);
+        if !cause.detail.is_empty() {
+            text(line, b",\"detail\":", &cause.detail);
+        }
+        line.push(b'}');
+    }
     if record.coerced {
         line.extend_from_slice(b",\"coerced\":true");
     }
@@ -158,6 +165,7 @@ mod tests {
     use super::*;
     use crate::audit::AuditArguments;
     use crate::audit::tests::record;
+    use crate::call_error::CallCause;
 
     fn line(wanted: AuditArguments) -> serde_json::Value {
         let arguments = bytes::Bytes::from_static(br#"{"owner":"x"}"#);
@@ -182,6 +190,29 @@ mod tests {
                 "client": "127.0.0.1", "principal": "ci",
             })
         );
+    }
+
+    #[test]
+    fn a_failed_call_says_why() {
+        let of = |detail: &str| {
+            let failed = AuditRecord {
+                cause: Some(Box::new(CallCause {
+                    code: "connect".into(),
+                    detail: detail.into(),
+                    of_tool: false,
+                })),
+                ..record()
+            };
+            let mut line = Vec::new();
+            format(&failed, &mut Clock::default(), &mut line);
+            let line: serde_json::Value = serde_json::from_slice(&line).expect("a line of JSON");
+            line["cause"].clone()
+        };
+        assert_eq!(
+            of("a:80: \"refused\""),
+            serde_json::json!({"code": "connect", "detail": "a:80: \"refused\""})
+        );
+        assert_eq!(of(""), serde_json::json!({"code": "connect"}));
     }
 
     #[test]

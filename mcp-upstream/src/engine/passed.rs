@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
 use tokio::time::{Instant, timeout_at};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::gate::Permit;
@@ -13,6 +14,7 @@ use tooldock_workers::gate::Permit;
 use super::record::CallRecord;
 use super::{CallFacts, CountedBy, Engine, overloaded};
 use crate::audit::AuditSender;
+use crate::call_error::CallCause;
 use crate::caller::Caller;
 
 /// A call that was admitted and has its turn.
@@ -54,7 +56,7 @@ impl Engine {
                 deadline,
             })),
             Err(error) => {
-                record.finish(Err(error.code));
+                record.finish(Err(error.code), Some(CallCause::of(&error)));
                 Err((facts, error))
             }
         }
@@ -80,12 +82,21 @@ impl PassedCall {
     /// The call is not made after all: gives back its facts, and why.
     pub(crate) fn refuse(self: Box<Self>, error: CallError) -> (CallFacts, CallError) {
         let Self { record, facts, .. } = *self;
-        record.finish(Err(error.code));
+        record.finish(Err(error.code), Some(CallCause::of(&error)));
         (facts, error)
     }
 
-    /// The call is over: how its answer is counted, or why there is none.
-    pub(crate) fn finish(self: Box<Self>, outcome: Result<&'static str, CallErrorCode>) {
-        self.record.finish(outcome);
+    /// The call is over: how its answer is counted, or why there is none. `sent` is the status of an answer that is none of
+    /// the server's.
+    pub(crate) fn finish(
+        mut self: Box<Self>,
+        outcome: Result<&'static str, CallErrorCode>,
+        cause: Option<CallCause>,
+        sent: Option<StatusCode>,
+    ) {
+        if let Some(sent) = sent {
+            self.record.sent(sent);
+        }
+        self.record.finish(outcome, cause);
     }
 }

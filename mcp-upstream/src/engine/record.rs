@@ -1,14 +1,15 @@
 //! What a call leaves behind: counts, a latency, an audit line. Written once, however the call ends.
 
 use std::borrow::Borrow;
-use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
+use http::StatusCode;
 use tooldock_workers::error::CallErrorCode;
 
 use super::{CallFacts, Engine, UNKNOWN_NAME_MAX, shortened};
 use crate::audit::{AuditRecord, AuditSender, Transport};
-use crate::call_error::rest_status;
+use crate::call_error::{CallCause, rest_status};
 use crate::caller::{CallNote, CallSummary, Caller};
 use crate::metrics::NamespaceMetrics;
 use crate::protocol::method::TOOLS_CALL;
@@ -56,7 +57,8 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
                 subject: kept_short(&facts.subject),
                 status: "ok",
                 http_status: 200,
-                latency: std::time::Duration::ZERO,
+                cause: None,
+                latency: Duration::ZERO,
                 protocol_version: facts.version,
                 session: facts.session.clone(),
                 client: caller.client,
@@ -76,17 +78,25 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         }
     }
 
-    /// The call ended: with its status, or failed.
-    pub(super) fn finish(mut self, outcome: Result<&'static str, CallErrorCode>) {
-        if let (Err(code), Some(line)) = (outcome, &self.line) {
-            // What the tool itself said may hold what only its caller should see: it is not for the log.
-            tracing::debug!(
-                request_id = &*line.request_id,
-                namespace = %line.namespace,
-                method = line.method,
-                code = code.as_str(),
-                "call failed"
-            );
+    /// Notes the status of the HTTP answer, where it is another than that of calls of its kind.
+    pub(super) fn sent(&mut self, status: StatusCode) {
+        if let Some(line) = &mut self.line {
+            line.http_status = status.as_u16();
+        }
+    }
+
+    /// The call ended: with its status, or failed. `cause` is why it was no success, as far as that is known.
+    pub(super) fn finish(
+        mut self,
+        outcome: Result<&'static str, CallErrorCode>,
+        cause: Option<CallCause>,
+    ) {
+        if let (Some(line), Some(mut cause)) = (&mut self.line, cause) {
+            log_failure(line, outcome, &cause);
+            if cause.of_tool && !self.audit.borrow().keeps_words_of_tools() {
+                cause.detail.clear();
+            }
+            line.cause = Some(Box::new(cause));
         }
         self.write(outcome);
     }
@@ -108,7 +118,13 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         };
         let latency = self.started.elapsed();
         match outcome {
-            Ok(status) => line.status = status,
+            Ok(status) => {
+                line.status = status;
+                // A failure in a server's own words, which REST makes an error of.
+                if status != "ok" && line.transport == Transport::Rest && line.http_status == 200 {
+                    line.http_status = rest_status(CallErrorCode::InternalError).as_u16();
+                }
+            }
             Err(code) => {
                 line.status = code.as_str();
                 if line.transport == Transport::Rest && line.http_status == 200 {
@@ -142,6 +158,121 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
     }
 }
 
+/// Logs a call that was no success. What a tool itself said may hold what only its caller should see: that is not for the
+/// log.
+fn log_failure(
+    line: &AuditRecord,
+    outcome: Result<&'static str, CallErrorCode>,
+    cause: &CallCause,
+) {
+    let code = match outcome {
+        Ok(status) => status,
+        Err(code) => code.as_str(),
+    };
+    let (request_id, namespace) = (&*line.request_id, line.namespace.as_str());
+    let (method, subject) = (line.method, &*line.subject);
+    let (kind, detail) = match cause.of_tool {
+        true => (code, ""),
+        false => (&*cause.code, &*cause.detail),
+    };
+    let is_fault = outcome.is_err_and(is_fault) && !cause.of_tool;
+    match is_fault.then(|| FAULTS.take()).flatten() {
+        Some(left_out) => tracing::warn!(
+            request_id,
+            namespace,
+            method,
+            subject,
+            code,
+            cause = kind,
+            detail,
+            left_out = (left_out > 0).then_some(left_out),
+            "call failed"
+        ),
+        None => tracing::debug!(
+            request_id,
+            namespace,
+            method,
+            subject,
+            code,
+            cause = kind,
+            detail,
+            "call failed"
+        ),
+    }
+}
+
+/// Whether an operator may have to do something about such a failure; the others are the client's or the tool's.
+fn is_fault(code: CallErrorCode) -> bool {
+    match code {
+        CallErrorCode::DependencyError
+        | CallErrorCode::ExecutionTimeout
+        | CallErrorCode::InternalError
+        | CallErrorCode::WorkerUnavailable
+        | CallErrorCode::Overloaded
+        | CallErrorCode::ResultTooLarge
+        | CallErrorCode::UpstreamError => true,
+        CallErrorCode::ToolNotFound
+        | CallErrorCode::InsufficientScope
+        | CallErrorCode::ResourceNotFound
+        | CallErrorCode::PromptNotFound
+        | CallErrorCode::InvalidArguments
+        | CallErrorCode::OutputType
+        | CallErrorCode::ToolError
+        | CallErrorCode::RateLimited
+        | CallErrorCode::Cancelled
+        | CallErrorCode::MissingCapability
+        | CallErrorCode::MissingCredential
+        | CallErrorCode::AskFailed => false,
+    }
+}
+
+/// Bounds how many lines failed calls write to the log. The audit log has all of them.
+struct LineBudget(Mutex<LineCount>);
+
+#[derive(Clone, Copy)]
+struct LineCount {
+    since: Option<Instant>,
+    written: u32,
+    left_out: u64,
+}
+
+static FAULTS: LineBudget = LineBudget::new();
+
+impl LineBudget {
+    /// Lines in one second.
+    const PER_SECOND: u32 = 100;
+
+    const fn new() -> Self {
+        Self(Mutex::new(LineCount {
+            since: None,
+            written: 0,
+            left_out: 0,
+        }))
+    }
+
+    fn take(&self) -> Option<u64> {
+        self.take_at(Instant::now())
+    }
+
+    /// Takes a line, if there is one left in this second: the number of lines that were left out before it.
+    fn take_at(&self, now: Instant) -> Option<u64> {
+        let mut count = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let second = Duration::from_secs(1);
+        if count
+            .since
+            .is_none_or(|since| now.duration_since(since) >= second)
+        {
+            (count.since, count.written) = (Some(now), 0);
+        }
+        if count.written >= Self::PER_SECOND {
+            count.left_out += 1;
+            return None;
+        }
+        count.written += 1;
+        Some(std::mem::take(&mut count.left_out))
+    }
+}
+
 /// A client's own spelling is kept short: the queue of records must not be fillable with names.
 fn kept_short(name: &Arc<str>) -> Arc<str> {
     if name.len() <= UNKNOWN_NAME_MAX {
@@ -153,5 +284,23 @@ fn kept_short(name: &Arc<str>) -> Arc<str> {
 impl<A: Borrow<AuditSender>> Drop for CallRecord<A> {
     fn drop(&mut self) {
         self.abandoned();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_about_failed_calls_are_bounded_and_the_next_one_says_how_many_are_missing() {
+        let (budget, begin) = (LineBudget::new(), Instant::now());
+        for _ in 0..LineBudget::PER_SECOND {
+            assert_eq!(budget.take_at(begin), Some(0));
+        }
+        assert_eq!(budget.take_at(begin), None);
+        assert_eq!(budget.take_at(begin + Duration::from_millis(999)), None);
+        let later = begin + Duration::from_secs(1);
+        assert_eq!(budget.take_at(later), Some(2));
+        assert_eq!(budget.take_at(later), Some(0));
     }
 }

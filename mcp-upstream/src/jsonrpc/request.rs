@@ -5,11 +5,16 @@ use std::fmt;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
 use tooldock_workers::json::Unread;
 
 use super::index::{Index, names};
 use super::key::Key;
+use super::spans::{self, MemberEdit};
 use super::splice::{Edit, splice};
+
+/// The member of `_meta` that has the gateway's id of a request, in requests to servers behind pipes.
+pub(crate) const ORIGIN: &str = "tooldock/request_id";
 
 /// A whole request.
 #[derive(Clone)]
@@ -132,19 +137,90 @@ impl Request {
         self.index.replaced(at, with.len());
     }
 
-    /// Appends it under another id, which is its progress token, too, if it has one.
-    pub(crate) fn write_as(&self, out: &mut BytesMut, id: &str) {
-        out.reserve(self.message.len() + 2 * id.len());
-        let place = |key| self.index.get(key).map(|span| Edit::at(span.range(), id));
-        let of_id = place(Key::Id);
-        let of_token = self.token().and_then(|_| place(Key::ProgressToken));
-        match (of_id, of_token) {
-            (Some(of_id), Some(of_token)) => {
-                splice(out, &self.message, &mut [of_id, of_token]);
+    /// Appends it under another id, which is its progress token, too, if it has one. `origin`: the gateway's id of the
+    /// request, which its metadata get as [`ORIGIN`].
+    pub(crate) fn write_as(&self, out: &mut BytesMut, id: &str, origin: Option<&str>) {
+        let Some(origin) = origin else {
+            return self.write_with(out, id, None);
+        };
+        if let Some(meta) = self.raw(Key::Meta)
+            && spans::may_hold(meta.as_bytes(), ORIGIN)
+        {
+            // The client says one of its own, which nobody here vouches for.
+            let set = MemberEdit::Set(ORIGIN, quoted(origin).into());
+            let meta = spans::edited(meta, &[set]);
+            let edited = meta.and_then(|it| self.edited(&[(Key::Meta, Some(&it))]).ok());
+            return edited.as_ref().unwrap_or(self).write_with(out, id, None);
+        }
+        let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
+        match origin.bytes().all(is_plain) {
+            true => self.write_with(out, id, self.added(origin)),
+            false => {
+                let quoted = quoted(origin);
+                let inner = &quoted[1..quoted.len() - 1];
+                self.write_with(out, id, self.added(inner));
             }
-            (mut of_id, _) => splice(out, &self.message, of_id.as_mut_slice()),
         }
     }
+
+    /// Where the gateway's id of the request comes into it, and the texts of which it is put together there. `None` where it
+    /// has no object to come into. `origin` is escaped as in a JSON string.
+    fn added<'a>(&self, origin: &'a str) -> Option<ExtraMember<'a>> {
+        // Behind the last member.
+        let end = |key| {
+            let range = self.index.get(key)?.range();
+            let inner = self.message.get(range.clone())?;
+            let inner = inner.strip_prefix(b"{")?.strip_suffix(b"}")?;
+            let comma = match inner.trim_ascii().is_empty() {
+                true => "",
+                false => ",",
+            };
+            Some((range.end - 1, comma))
+        };
+        if self.index.get(Key::Meta).is_some() {
+            let (at, comma) = end(Key::Meta)?;
+            let texts = [comma, "\"tooldock/request_id\":\"", origin, "\""];
+            return Some(ExtraMember { at, texts });
+        }
+        let (at, comma) = end(Key::Params)?;
+        let start = "\"_meta\":{\"tooldock/request_id\":\"";
+        let texts = [comma, start, origin, "\"}"];
+        Some(ExtraMember { at, texts })
+    }
+
+    fn write_with(&self, out: &mut BytesMut, id: &str, added: Option<ExtraMember<'_>>) {
+        let texts = added.iter().flat_map(|it| it.texts);
+        let room = texts.map(str::len).sum::<usize>();
+        out.reserve(self.message.len() + 2 * id.len() + room);
+        let place = |key| Some((self.index.get(key)?.range(), [id, "", "", ""]));
+        let of_id = place(Key::Id);
+        let of_token = self.token().and_then(|_| place(Key::ProgressToken));
+        let added = added.map(|it| (it.at..it.at, it.texts));
+        let edits = [of_id, of_token, added];
+        let mut edits: SmallVec<[(Range<usize>, [&str; 4]); 3]> =
+            edits.into_iter().flatten().collect();
+        edits.sort_unstable_by_key(|(range, _)| range.start);
+        let mut at = 0;
+        for (range, texts) in edits {
+            out.extend_from_slice(&self.message[at..range.start]);
+            for text in texts {
+                out.extend_from_slice(text.as_bytes());
+            }
+            at = range.end;
+        }
+        out.extend_from_slice(&self.message[at..]);
+    }
+}
+
+/// A member that comes into a request while it is written, in texts that stand one behind the other.
+struct ExtraMember<'a> {
+    at: usize,
+    texts: [&'a str; 4],
+}
+
+/// A text as a JSON string.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }
 
 impl fmt::Debug for Request {

@@ -140,8 +140,13 @@ async fn run(
     let cx = CallContext::plain(&caller, &arguments, &namespace, upstream);
     let answered = async {
         let call = upstream.call_tool(&cx, own, arguments.clone())?;
-        let reply = core.engine.run(&caller, &call, None).await?;
-        answer::value_of(upstream, &namespace, own, reply).await
+        let (outcome, unfinished) = core.engine.run_unfinished(&caller, &call).await;
+        let answered = match outcome {
+            Ok(reply) => answer::value_of(upstream, &namespace, own, reply).await,
+            Err(error) => Err(error),
+        };
+        unfinished.finish(&answered);
+        answered
     };
     let mut answered = answered.await;
     if caller.manager {

@@ -292,9 +292,11 @@ impl Link {
         request: &Request,
         sink: Option<Arc<dyn NotificationSink>>,
         of_client: Option<&Arc<HeaderMap>>,
-        account: Option<CallAccount>,
+        mut account: Option<CallAccount>,
     ) -> Result<Call, CallError> {
         let (token, size) = (request.token(), request.len());
+        let request_id = account.as_mut().and_then(|it| it.request_id.take());
+        let request_id = request_id.filter(|_| self.is_piped());
         let route = AnswerRoute {
             token,
             sink,
@@ -302,7 +304,8 @@ impl Link {
         };
         self.shared
             .begin(true, route, of_client, size, |out, ours| {
-                request.write_as(out, write::digits(ours, &mut [0; write::DIGITS]));
+                let digits = &mut [0; write::DIGITS];
+                request.write_as(out, write::digits(ours, digits), request_id.as_deref());
             })
     }
 

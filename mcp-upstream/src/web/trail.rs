@@ -27,6 +27,7 @@ pub(super) fn note<T>(core: &Core, caller: &Caller, operation: &str, outcome: &R
         subject: operation.into(),
         status,
         http_status,
+        cause: None,
         latency: Duration::ZERO,
         protocol_version: None,
         session: None,

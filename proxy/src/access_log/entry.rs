@@ -47,6 +47,8 @@ pub(crate) struct Entry {
     pub(super) reason: Option<&'static str>,
     /// What became of its call.
     pub(super) call: Option<CallSummary>,
+    /// The backends that the request went to.
+    pub(super) backends: String,
     note: Option<Arc<CallNote>>,
 }
 
@@ -82,6 +84,7 @@ impl Entry {
             bytes: 0,
             reason: None,
             call: None,
+            backends: String::new(),
             note: None,
         })
     }
@@ -123,7 +126,10 @@ impl Entry {
     /// Notes how it was answered.
     pub(super) fn answered(&mut self, status: u16, bytes: u64, duration: Duration) {
         self.ended = SystemTime::now();
-        self.call = self.note.take().and_then(|note| note.read());
+        if let Some(note) = self.note.take() {
+            self.call = note.read();
+            self.backends = note.take_backends();
+        }
         self.status = status;
         self.bytes = bytes;
         self.duration = duration;
@@ -136,6 +142,7 @@ impl Record for Entry {
         self.path.len()
             + values.map(|value| value.len()).sum::<usize>()
             + self.message.as_ref().map_or(0, Bytes::len)
+            + self.backends.len()
     }
 }
 

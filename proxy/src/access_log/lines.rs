@@ -120,6 +120,7 @@ impl<'a> Values<'a> {
                 .call
                 .map_or_else(Vec::new, |it| seconds(it.time))
                 .into(),
+            Field::UpstreamAddress => Cow::Borrowed(entry.backends.as_bytes()),
             Field::Reason => text(entry.reason),
             Field::RequestId => text(Some(&entry.request_id)),
             Field::UserAgent => bytes(&entry.user_agent),

@@ -88,6 +88,8 @@ fields! {
     Outcome = "outcome",
     /// Seconds the call took, waiting for its turn included.
     UpstreamTime = "upstream_time",
+    /// The backends of a remote server that the request went to.
+    UpstreamAddress = "upstream_addr",
 }
 
 /// The names that nginx, and formats made for it, have for fields.
@@ -106,6 +108,7 @@ const NGINX_NAMES: &[(&str, Field)] = &[
     ("http_user_agent", Field::UserAgent),
     ("http_referer", Field::Referer),
     ("upstream_response_time", Field::UpstreamTime),
+    ("upstream_addr", Field::UpstreamAddress),
     ("mcp_tool", Field::Tool),
     ("mcp_namespace", Field::Namespace),
     ("mcp_session", Field::Session),
@@ -126,7 +129,7 @@ impl Field {
 impl Pattern {
     /// Whether a line says what became of a call.
     pub(super) fn notes_calls(&self) -> bool {
-        self.has(&[Field::Outcome, Field::UpstreamTime])
+        self.has(&[Field::Outcome, Field::UpstreamTime, Field::UpstreamAddress])
     }
 
     /// Whether a line says what is in a body.

@@ -5,6 +5,8 @@ use smallvec::SmallVec;
 use tooldock_workers::remote::{HeaderRules, is_hop_by_hop};
 use tooldock_workers::secrets::Secret;
 
+use crate::respond::X_REQUEST_ID;
+
 /// Headers of the protocol and of the message. All others go up only where the configuration passes them.
 const OF_THE_MESSAGE: [&str; 6] = [
     "accept",
@@ -23,6 +25,8 @@ pub(super) struct Headers {
     set: Vec<(HeaderName, HeaderValue)>,
     remove: Vec<HeaderName>,
     pass: Vec<HeaderName>,
+    /// The gateway's id of the request goes up.
+    forward_id: bool,
     /// Headers whose values come with each request, such as personal credentials: what a client says there never goes up.
     of_request: Vec<HeaderName>,
 }
@@ -57,6 +61,7 @@ impl Headers {
                 .collect(),
             remove,
             pass: rules.pass.iter().filter_map(name).collect(),
+            forward_id: rules.forward_id,
             of_request: of_request.iter().filter_map(|it| it.parse().ok()).collect(),
         }
     }
@@ -117,7 +122,7 @@ impl Headers {
     fn goes_up(&self, name: &HeaderName) -> bool {
         let text = name.as_str();
         let of_the_message = OF_THE_MESSAGE.contains(&text) || text.starts_with("mcp-");
-        of_the_message || self.pass.contains(name)
+        of_the_message || self.pass.contains(name) || (self.forward_id && *name == X_REQUEST_ID)
     }
 }
 
@@ -212,6 +217,26 @@ mod tests {
     }
 
     #[test]
+    fn the_id_of_the_request_goes_up_where_the_rules_say_so() {
+        let said = |forward_id: bool, remove: &[&str]| {
+            let rules = HeaderRules {
+                remove: remove.iter().map(ToString::to_string).collect(),
+                forward_id,
+                ..HeaderRules::default()
+            };
+            let mut up = HeaderMap::new();
+            let given = map(&[("x-request-id", "r-1")]);
+            Headers::new(&rules, None, &[]).up(&given, &[], "a", None, |name, value| {
+                up.append(name, HeaderValue::from_bytes(value).expect("a value"));
+            });
+            up.get("x-request-id").cloned()
+        };
+        assert_eq!(said(true, &[]), Some(HeaderValue::from_static("r-1")));
+        assert_eq!(said(true, &["x-request-id"]), None);
+        assert_eq!(said(false, &[]), None);
+    }
+
+    #[test]
     fn credentials_replace_what_the_client_showed_and_removing_comes_last() {
         let rules = HeaderRules {
             set: vec![
@@ -220,6 +245,7 @@ mod tests {
             ],
             remove: vec!["user-agent".into()],
             pass: Vec::new(),
+            forward_id: false,
         };
         let credentials = Secret::new("Bearer ours");
         let headers = Headers::new(&rules, Some(&credentials), &[]);

@@ -27,6 +27,11 @@ async fn a_modern_clients_parameters_reach_a_modern_server_as_they_were_spelled(
     ] {
         let (message, body, params) = odd_request(&client, method, name);
         let answer = raw_answer(&client, &message, &body).await;
+        // Behind the metadata of a call of a tool comes the gateway's id of the request.
+        let params = match (method, params.split_once(r#""x-unknown""#)) {
+            ("tools/call", Some((with_meta, _))) => with_meta.trim_end_matches("},"),
+            _ => &params,
+        };
         let quoted = Value::from(format!(r#""params":{params}"#)).to_string();
         assert!(
             answer.contains(quoted.trim_matches('"')),
@@ -48,7 +53,9 @@ async fn a_legacy_server_sees_of_a_modern_clients_parameters_all_but_the_eras_ow
     );
     assert!(line.contains(&format!(r#""x-unknown":{ODD}"#)), "{line}");
     assert!(
-        line.contains(&format!(r#""_meta":{{"example.org/odd":{ODD}}}"#)),
+        line.contains(&format!(
+            r#""_meta":{{"example.org/odd":{ODD},"tooldock/request_id":""#
+        )),
         "{line}"
     );
     assert!(!line.contains("io.modelcontextprotocol"), "{line}");

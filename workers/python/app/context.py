@@ -38,8 +38,8 @@ class Context:
 
     @property
     def request_id(self) -> str:
-        """The id of this call."""
-        return self._request_id
+        """The gateway's id of the request, which is the X-Request-Id of its answer; else the id of this call."""
+        return self._call.request or self._request_id
 
     @property
     def client_capabilities(self) -> dict[str, Any]:

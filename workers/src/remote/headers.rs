@@ -44,7 +44,7 @@ const DECIDED: [&str; 12] = [
 const OF_THE_GATEWAY: [&str; 2] = ["authorization", "x-manager-token"];
 
 /// `headers:` of a server.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HeadersConfig {
     /// Headers that every request has, with their values. `${NAME}` stands for a secret or a variable of the gateway.
@@ -53,6 +53,19 @@ pub struct HeadersConfig {
     pub remove: Vec<String>,
     /// Headers of the client's own request that go up.
     pub pass: Vec<String>,
+    /// Whether a request has the id of the request that it is for, as `X-Request-Id`.
+    pub forward_id: bool,
+}
+
+impl Default for HeadersConfig {
+    fn default() -> Self {
+        Self {
+            set: BTreeMap::new(),
+            remove: Vec::new(),
+            pass: Vec::new(),
+            forward_id: true,
+        }
+    }
 }
 
 /// Whether the value of a header opens the gateway itself. The name is in lower case.

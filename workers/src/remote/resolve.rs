@@ -116,6 +116,7 @@ pub(crate) fn spec(
         lists: config.lists,
         allow_private: config.allow_private,
         headers: HeaderRules {
+            forward_id: config.headers.forward_id,
             set,
             remove: lower(&config.headers.remove),
             pass,

@@ -90,6 +90,8 @@ pub struct HeaderRules {
     pub remove: Vec<String>,
     /// Headers of the client's own request that go up; `authorization` among them where it goes up as it is.
     pub pass: Vec<String>,
+    /// Whether requests have the gateway's request id as `x-request-id`.
+    pub forward_id: bool,
 }
 
 /// How encrypted connections are made.

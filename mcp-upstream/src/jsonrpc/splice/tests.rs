@@ -140,7 +140,7 @@ proptest! {
         prop_assert_eq!(request.token(), Some(token.as_str()));
         let mut out = BytesMut::new();
         let ours = ours.to_string();
-        request.write_as(&mut out, &ours);
+        request.write_as(&mut out, &ours, None);
         let expected = build(&ours, &ours);
         prop_assert_eq!(&out[..], expected.as_bytes());
     }
@@ -160,7 +160,7 @@ proptest! {
         prop_assert_eq!(other.token(), Some(token.as_str()));
         let mut out = BytesMut::new();
         let ours = ours.to_string();
-        other.write_as(&mut out, &ours);
+        other.write_as(&mut out, &ours, None);
         let expected = if has {
             build(&ours, &params(&ours))
         } else {
@@ -278,7 +278,7 @@ fn awkward_bytes_survive_both_ways() {
         };
         let request = request(&build(id, id));
         let mut out = BytesMut::new();
-        request.write_as(&mut out, "65536");
+        request.write_as(&mut out, "65536", None);
         assert_eq!(out, build("65536", "65536"));
         for part in ["result", "error"] {
             let build = |id: &str| {
@@ -300,4 +300,49 @@ fn only_progress_gets_another_token() {
     assert_eq!(renamed(progress), Some(progress.replace('7', "\"b\"")));
     let other = progress.replace("notifications/progress", "notifications/x");
     assert_eq!(renamed(&other), None);
+}
+
+#[test]
+fn the_gateways_id_of_a_request_comes_into_its_metadata_and_nothing_else_changes() {
+    let written = |params: &str| {
+        let message = format!(r#"{{"jsonrpc":"2.0","id":"a","method":"tools/call"{params}}}"#);
+        let mut out = BytesMut::new();
+        request(&message).write_as(&mut out, "7", Some("r-1"));
+        String::from_utf8(out.to_vec()).expect("text")
+    };
+    let message =
+        |params: &str| format!(r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call"{params}}}"#);
+    for (params, expected) in [
+        (
+            r#","params":{"name":"t","n":1.50}"#,
+            r#","params":{"name":"t","n":1.50,"_meta":{"tooldock/request_id":"r-1"}}"#,
+        ),
+        (
+            r#","params":{ }"#,
+            r#","params":{ "_meta":{"tooldock/request_id":"r-1"}}"#,
+        ),
+        (
+            r#","params":{"n":1.50,"_meta":{"progressToken": "p","x":1.50}}"#,
+            r#","params":{"n":1.50,"_meta":{"progressToken": 7,"x":1.50,"tooldock/request_id":"r-1"}}"#,
+        ),
+        (
+            r#","params":{"_meta":{ },"n":1}"#,
+            r#","params":{"_meta":{ "tooldock/request_id":"r-1"},"n":1}"#,
+        ),
+        // What a client says in its place is not passed on, however it is spelled.
+        (
+            r#","params":{"_meta":{"tooldock\/request_id":"mine","progressToken":1}}"#,
+            r#","params":{"_meta":{"tooldock/request_id":"r-1","progressToken":7}}"#,
+        ),
+        // There is nothing that it could come into.
+        (r#","params":{"_meta":null}"#, r#","params":{"_meta":null}"#),
+        ("", ""),
+    ] {
+        assert_eq!(written(params), message(expected), "{params}");
+    }
+    let odd = request(r#"{"jsonrpc":"2.0","id":1,"method":"x","params":{}}"#);
+    let mut out = BytesMut::new();
+    odd.write_as(&mut out, "7", Some("a\"b"));
+    let value: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
+    assert_eq!(value["params"]["_meta"]["tooldock/request_id"], "a\"b");
 }

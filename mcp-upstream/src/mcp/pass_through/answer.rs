@@ -74,7 +74,7 @@ fn begin(response: BackendResponse, mut pending: Box<Pending>) -> Begun {
         }
         // Taken, without an answer.
         BodyKind::None | BodyKind::Other => {
-            pending.finish(Ok("ok"));
+            pending.finish("ok");
             Begun::Reply(Reply::Full {
                 head,
                 body: Bytes::new(),
@@ -200,13 +200,13 @@ fn whole_message(
                 head.headers.push((CONTENT_ENCODING, coding));
                 body = coded;
             }
-            pending.finish(Ok(status));
+            pending.answered(status, &body);
         }
         Said::Foreign => return pending.fail(&Failure::Foreign(received(&body))),
         Said::Question | Said::Other if asked => {
             return pending.fail(&Failure::NoAnswer(received(&body)));
         }
-        Said::Question | Said::Other => pending.finish(Ok("ok")),
+        Said::Question | Said::Other => pending.finish("ok"),
     }
     Reply::Full { head, body }
 }
@@ -294,13 +294,13 @@ impl Flow for MessageFlow {
                     Said::Answer(status) => status,
                     Said::Question | Said::Other | Said::Foreign => "ok",
                 };
-                self.pending.finish(Ok(status));
+                self.pending.finish(status);
                 return None;
             }
             Err(failure) => failure,
         };
         self.over = true;
-        self.pending.finish(Err(failure.code()));
+        self.pending.failed(&failure, None);
         Some(Err(broken_off(&failure)))
     }
 }
@@ -389,7 +389,7 @@ impl Flow for EventFlow {
                 // What is left is no event. A stream that can be resumed may end before its answer.
                 Ok(None) if self.answered || self.resumable => {
                     self.over = true;
-                    self.pending.finish(Ok("ok"));
+                    self.pending.finish("ok");
                 }
                 Ok(None) => return self.give_up(Failure::Malformed("it ended without an answer")),
                 Err(failure) => return self.give_up(failure),
@@ -440,7 +440,7 @@ impl EventFlow {
         match said {
             Said::Answer(status) => {
                 self.answered = true;
-                self.pending.finish(Ok(status));
+                self.pending.finish(status);
             }
             Said::Question => self.pending.asked(),
             // An answer that nobody waits for is no harm in a stream.
@@ -457,7 +457,7 @@ impl EventFlow {
             return None;
         }
         let message = self.pending.message(&failure);
-        self.pending.finish(Err(failure.code()));
+        self.pending.failed(&failure, None);
         if self.resumable || self.long.is_some() {
             return Some(Err(broken_off(&failure)));
         }

@@ -9,6 +9,7 @@ use http::{HeaderValue, StatusCode};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 
+use crate::call_error::CallCause;
 use crate::jsonrpc::RequestError;
 use crate::protocol::Era;
 use crate::reply::{Head, Reply};
@@ -126,6 +127,16 @@ impl Failure {
             Self::Request(error) => return error.message().into_owned(),
         };
         format!("The server of {namespace} {what}")
+    }
+
+    /// The failure as logs tell it: with the backend, where there is one.
+    pub(super) fn cause(&self, namespace: &NamespaceName) -> CallCause {
+        let error = CallError::new(self.code(), self.message(namespace));
+        CallCause::of(&match self {
+            Self::Send(failed) => error.caused_by(failed.kind.as_str(), &*failed.message),
+            Self::Refused(refused) => refused.clone(),
+            _ => error,
+        })
     }
 
     fn error(&self, namespace: &NamespaceName) -> RequestError {

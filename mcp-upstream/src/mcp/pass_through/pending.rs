@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{AbortHandle, Abortable};
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 use tooldock_workers::error::{CallError, CallErrorCode};
@@ -15,6 +15,7 @@ use super::affinity::told;
 use super::failure::Failure;
 use super::resume::EventIds;
 use super::up::{Up, Way};
+use crate::call_error::CallCause;
 use crate::engine::{CallSecrets, PassedCall, timed_out};
 use crate::protocol::Era;
 use crate::reply::Reply;
@@ -238,8 +239,32 @@ impl Pending {
         }
     }
 
-    /// Records the end of the call, once.
-    pub(super) fn finish(&mut self, outcome: Result<&'static str, CallErrorCode>) {
+    /// Records that the server answered the call, once. The answer is counted as `status`.
+    pub(super) fn finish(&mut self, status: &'static str) {
+        self.end(Ok(status), None, None);
+    }
+
+    /// Records that the server answered the call with this message, counted as `status`.
+    pub(super) fn answered(&mut self, status: &'static str, message: &[u8]) {
+        let cause = (status != "ok").then(|| CallCause::said(status, message));
+        self.end(Ok(status), cause.flatten(), None);
+    }
+
+    /// Records that the call has no answer of the server. `sent`: the status that its client is told.
+    pub(super) fn failed(&mut self, failure: &Failure, sent: Option<StatusCode>) {
+        let cause = self
+            .call
+            .is_some()
+            .then(|| failure.cause(&self.namespace.name));
+        self.end(Err(failure.code()), cause, sent);
+    }
+
+    fn end(
+        &mut self,
+        outcome: Result<&'static str, CallErrorCode>,
+        cause: Option<CallCause>,
+        sent: Option<StatusCode>,
+    ) {
         match outcome {
             // The server still works on it.
             Err(CallErrorCode::ExecutionTimeout) => {
@@ -251,7 +276,7 @@ impl Pending {
             _ => self.is_over(),
         }
         if let Some(call) = self.call.take() {
-            call.finish(outcome);
+            call.finish(outcome, cause, sent);
         }
     }
 
@@ -262,7 +287,8 @@ impl Pending {
 
     /// Nothing was passed on to the client yet: the failure is its answer.
     pub(super) fn fail(mut self: Box<Self>, failure: &Failure) -> Reply {
-        self.finish(Err(failure.code()));
-        failure.reply(&self.namespace.name, self.era, self.id.as_deref())
+        let reply = failure.reply(&self.namespace.name, self.era, self.id.as_deref());
+        self.failed(failure, Some(reply.head().status));
+        reply
     }
 }

@@ -15,7 +15,7 @@ use tooldock_workers::remote::{BackendId, Balance, RemoteServer};
 
 use super::failure::Failure;
 use super::headers::{self, BodyKind, LAST_EVENT_ID, PROTOCOL_VERSION};
-use crate::caller::Caller;
+use crate::caller::{CallNote, Caller};
 use crate::jsonrpc::plain::is_same_id;
 use crate::mcp::Core;
 use crate::session::{Affinity, Session};
@@ -23,7 +23,7 @@ use crate::upstream::http::port::{
     Backend, BackendRequest, BackendResponse, Backends, BodyError, Departure, HttpClient,
     ResponseBody, SendError, SendErrorKind,
 };
-use crate::upstream::http::{SessionVerdict, hash, retry, session_verdict};
+use crate::upstream::http::{SessionVerdict, hash, passed, retry, session_verdict};
 
 /// The longest refusal that is looked into, in bytes.
 const REFUSAL_MAX: usize = 4096;
@@ -63,6 +63,8 @@ pub(super) struct Up<'a> {
     pub(super) hash: u64,
     /// Whose credentials go up, where they are personal.
     pub(super) principal: Option<Arc<str>>,
+    /// Where the edge wants to be told which backend the message went to.
+    note: Option<Arc<CallNote>>,
 }
 
 /// What is sent.
@@ -88,6 +90,11 @@ impl<'a> Up<'a> {
     ) -> Self {
         let none = HeaderMap::new();
         let own = caller.headers.as_deref().unwrap_or(&none);
+        let rules = &server.spec.headers;
+        let mut headers = headers::up(own, &rules.pass, caller.profile.accept);
+        if rules.forward_id {
+            passed::add_request_id(&mut headers, caller);
+        }
         let hash = match server.spec.balance {
             Balance::Hash => hash::of_client(caller, None),
             _ => 0,
@@ -98,13 +105,10 @@ impl<'a> Up<'a> {
             server,
             backends: client.backends(server),
             way: Way::new(client, server),
-            headers: Arc::new(headers::up(
-                own,
-                &server.spec.headers.pass,
-                caller.profile.accept,
-            )),
+            headers: Arc::new(headers),
             hash,
             principal: caller.principal.clone(),
+            note: caller.note.clone(),
         }
     }
 
@@ -137,6 +141,12 @@ impl<'a> Up<'a> {
         checked.map_err(Failure::Refused)
     }
 
+    fn note(&self, backend: &BackendId) {
+        if let Some(note) = &self.note {
+            note.went_to(backend);
+        }
+    }
+
     fn request(&self, what: &Outgoing<'_>, session: Option<&str>) -> BackendRequest {
         BackendRequest {
             method: what.method.clone(),
@@ -161,6 +171,7 @@ impl<'a> Up<'a> {
         let mut last = Err(Failure::NoBackend);
         while let Some(backend) = self.backends.pick(&avoid, hash) {
             tried += 1;
+            self.note(backend.id());
             let sent = backend.send(self.request(what, None)).await;
             let goes_on = self.goes_on(&sent, tried, what);
             avoid.push(backend.id().clone());
@@ -295,6 +306,7 @@ impl<'a> Up<'a> {
             return Ok(Err(Lost::Backend(None)));
         };
         let request = self.request(what, at.session.as_deref());
+        self.note(backend.id());
         match backend.send(request).await {
             Ok(response) => known(response, what.id, reopened).await,
             // Nobody wants it any more: there is nothing to be sent elsewhere.

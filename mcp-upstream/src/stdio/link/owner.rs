@@ -23,6 +23,8 @@ pub(crate) struct CallAccount {
     /// The counter for the bytes of the answer.
     pub(crate) answers: AnswerAccount,
     pub(crate) owner: CallOwner,
+    /// The gateway's id of the request, which a server at the other end of a pipe is told.
+    pub(crate) request_id: Option<Arc<str>>,
 }
 
 /// The owners of all calls that a server has not answered yet.

@@ -87,6 +87,11 @@ impl Leased {
         &self.tried
     }
 
+    /// The backend that it leads to, of a server that is reached over HTTP.
+    pub(crate) fn backend(&self) -> Option<&BackendId> {
+        self.process.backend()
+    }
+
     /// How the process was opened, and what its server said of itself then.
     pub(crate) fn opened(&self) -> &Opened {
         self.process.opened()

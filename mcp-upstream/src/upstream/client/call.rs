@@ -258,6 +258,9 @@ impl ServerCall {
         })?;
         tried.clear();
         tried.extend_from_slice(leased.process.tried());
+        if let (Some(note), Some(backend)) = (&self.requester.note, leased.process.backend()) {
+            note.went_to(backend);
+        }
         if !is_open {
             Box::pin(self.is_listed_at(&leased)).await?;
         }
@@ -712,6 +715,11 @@ impl ServerCall {
         let account = peer.answers().map(|answers| CallAccount {
             answers: answers.clone(),
             owner: self.requester.owner(),
+            request_id: self
+                .requester
+                .request_id
+                .clone()
+                .filter(|_| self.facts.method.is_tool_call()),
         });
         let sent = process.forward(&request, self.sink(peer), self.requester.headers(), account);
         self.answered(sent.map_err(unsent)?).await

@@ -268,6 +268,11 @@ pub(crate) trait Connection: Send + Sync {
         &[]
     }
 
+    /// The backend that it leads to, of a server that is reached over HTTP.
+    fn backend(&self) -> Option<&BackendId> {
+        None
+    }
+
     /// Whose the tasks of the process are.
     fn tasks(&self) -> &Tasks;
 

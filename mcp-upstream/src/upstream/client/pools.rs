@@ -291,6 +291,10 @@ impl Connection for Held {
         self.leased.tried()
     }
 
+    fn backend(&self) -> Option<&BackendId> {
+        self.leased.backend()
+    }
+
     fn tasks(&self) -> &Tasks {
         self.leased.tasks()
     }

@@ -10,11 +10,12 @@ use tooldock_workers::registry::UpstreamKind;
 use tooldock_workers::remote::Balance;
 
 use crate::bridge::params::{self, Trace};
+use crate::caller::CallNote;
 use crate::jsonrpc::Request;
 use crate::stdio::link::CallOwner;
 use crate::upstream::CallContext;
 use crate::upstream::http::hash;
-use crate::upstream::http::passed::{self, TRACEPARENT, TRACESTATE};
+use crate::upstream::http::passed::{self, REQUEST_ID, TRACEPARENT, TRACESTATE};
 
 /// Who makes a request.
 #[derive(Clone, Default)]
@@ -27,6 +28,10 @@ pub(crate) struct Requester {
     pub(super) hash: u64,
     /// The aggregate that the client called, if the request came through one.
     pub(super) aggregate: Option<NamespaceName>,
+    /// The gateway's id of the request, for servers that are reached over pipes.
+    pub(super) request_id: Option<Arc<str>>,
+    /// Where the edge wants to be told which backend the request went to.
+    pub(super) note: Option<Arc<CallNote>>,
 }
 
 impl Requester {
@@ -40,11 +45,13 @@ impl Requester {
             },
             ..Self::default()
         };
+        if let UpstreamKind::External(_) = &cx.namespace.upstream {
+            requester.request_id = Some(Arc::clone(&cx.caller.request_id));
+        }
         if let UpstreamKind::Remote(server) = &cx.namespace.upstream {
-            if let Some(own) = &cx.caller.headers {
-                let passed = passed::of_client(own, &server.spec.headers.pass);
-                requester.headers = (!passed.is_empty()).then(|| Arc::new(passed));
-            }
+            let passed = passed::of_caller(cx.caller, &server.spec.headers);
+            requester.headers = (!passed.is_empty()).then(|| Arc::new(passed));
+            requester.note.clone_from(&cx.caller.note);
             if server.spec.balance == Balance::Hash {
                 requester.hash = hash::of_client(cx.caller, cx.session().map(|it| &**it));
             }
@@ -68,15 +75,16 @@ impl Requester {
     /// Whether the server is told who asks, so that what it answers may be nobody else's.
     pub(crate) fn is_told_apart(&self) -> bool {
         let headers = self.headers.as_ref();
-        headers.is_some_and(|it| it.keys().any(|name| !passed::is_trace(name)))
+        headers.is_some_and(|it| it.keys().any(|name| !passed::names_the_request(name)))
     }
 
-    /// The headers that open a connection which is nobody else's: those of the request, without its trace.
+    /// The headers that open a connection which is nobody else's: those of the request, without its trace and id.
     pub(crate) fn opener(&self) -> Option<Arc<HeaderMap>> {
         let headers = self.headers.as_ref().filter(|_| self.is_told_apart())?;
         let mut headers = HeaderMap::clone(headers);
         headers.remove(TRACEPARENT);
         headers.remove(TRACESTATE);
+        headers.remove(REQUEST_ID);
         Some(Arc::new(headers))
     }
 

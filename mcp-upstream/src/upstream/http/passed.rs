@@ -1,15 +1,40 @@
 //! What goes up of a client's own headers, in either mode: those that the server's `headers.pass` names, and the trace that
-//! the request belongs to.
+//! the request belongs to. Beside them goes the gateway's id of the request.
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tooldock_workers::remote::HeaderRules;
+
+use crate::caller::Caller;
 
 /// The trace (W3C Trace Context), which always goes up.
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// What tracing systems add to it.
 pub(crate) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
+/// The gateway's id of the request, by which its logs know it.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
 /// Headers that usually go up, with those that either mode adds.
 const USUAL: usize = 6;
+
+/// The headers that go up with a request of a caller, by the rules of a server.
+pub(crate) fn of_caller(caller: &Caller, rules: &HeaderRules) -> HeaderMap {
+    let mut passed = match &caller.headers {
+        Some(own) => of_client(own, &rules.pass),
+        None => HeaderMap::new(),
+    };
+    if rules.forward_id {
+        add_request_id(&mut passed, caller);
+    }
+    passed
+}
+
+/// Adds the id of a caller's request, which takes the place of what its client said.
+pub(crate) fn add_request_id(headers: &mut HeaderMap, caller: &Caller) {
+    if let Ok(id) = HeaderValue::from_str(&caller.request_id) {
+        headers.insert(REQUEST_ID, id);
+    }
+}
 
 /// The headers of a client that go up, none of which is ever printed.
 pub(crate) fn of_client(client: &HeaderMap, pass: &[String]) -> HeaderMap {
@@ -24,6 +49,11 @@ pub(crate) fn of_client(client: &HeaderMap, pass: &[String]) -> HeaderMap {
     passed
 }
 
+/// Whether a header says which request this is, and nothing of its client.
+pub(crate) fn names_the_request(name: &HeaderName) -> bool {
+    is_trace(name) || *name == REQUEST_ID
+}
+
 /// Whether a header says which trace a request belongs to.
 pub(crate) fn is_trace(name: &HeaderName) -> bool {
     [TRACEPARENT, TRACESTATE].contains(name)
@@ -31,9 +61,27 @@ pub(crate) fn is_trace(name: &HeaderName) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
+    use crate::testing;
+
+    #[test]
+    fn the_id_of_the_request_replaces_what_the_client_said() {
+        let mut caller = testing::caller();
+        let rules = HeaderRules {
+            pass: vec!["x-request-id".into()],
+            forward_id: true,
+            ..HeaderRules::default()
+        };
+        assert_eq!(of_caller(&caller, &rules)[REQUEST_ID], "r-1");
+        let said = (REQUEST_ID, HeaderValue::from_static("theirs"));
+        caller.headers = Some(std::sync::Arc::new([said].into_iter().collect()));
+        assert_eq!(of_caller(&caller, &rules)[REQUEST_ID], "r-1");
+        let rules = HeaderRules {
+            forward_id: false,
+            ..rules
+        };
+        assert_eq!(of_caller(&caller, &rules)[REQUEST_ID], "theirs");
+    }
 
     #[test]
     fn the_trace_and_what_is_named_go_up_and_are_not_printed() {

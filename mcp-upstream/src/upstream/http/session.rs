@@ -574,6 +574,7 @@ impl Session {
             kind => format!("cannot be reached: {}", kind.told()),
         };
         let mut failed = answer::failed(&self.server, code, &what);
+        failed.error = failed.error.caused_by(error.kind.as_str(), &*error.message);
         failed.is_unsent = error.unsent;
         // The request may have been sent to this backend once, when the connection ended under the request: that the backend is
         // not reached now is no attempt.

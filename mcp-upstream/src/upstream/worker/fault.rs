@@ -35,7 +35,7 @@ pub(super) fn shown(
         "The function failed. The gateway's log has the reason under request id {}.",
         caller.request_id
     );
-    CallError::new(error.code, message)
+    CallError::new(error.code, message).caused_by(error.code.as_str(), error.message)
 }
 
 /// Whether the message of such a failure comes from the code of the tool, its packages or its types, and was written for

@@ -117,6 +117,7 @@ impl<'a> Frame<'a> {
                     message: error.message.into_owned(),
                     details: error.details.map(ToOwned::to_owned),
                     retry_after: None,
+                    cause: None,
                 })
             }
             _ => Err(senseless()),

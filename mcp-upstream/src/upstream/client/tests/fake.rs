@@ -317,7 +317,7 @@ impl Connection for FakeConnection {
         _: Option<CallAccount>,
     ) -> Result<SentRequest, CallError> {
         let mut line = BytesMut::new();
-        request.write_as(&mut line, OURS);
+        request.write_as(&mut line, OURS, None);
         let line = String::from_utf8(line.to_vec()).expect("UTF-8");
         let mut lines = self.seen.lines.lock().expect("not poisoned");
         lines.push(line.clone());
