@@ -10,8 +10,10 @@ use serde_json::{Value, json};
 
 use crate::support::gateway::MANAGER_TOKEN;
 use crate::support::manager::{Manager, with_manager};
+use crate::support::ports::free_address;
 use crate::support::session::Session;
 use crate::support::{DEADLINE, Gateway, TOKEN, eventually, sha256, tools};
+use crate::tls;
 
 /// How long a revoked key may still be let in by a process that did not revoke it.
 const SOON: Duration = Duration::from_secs(1);
@@ -892,4 +894,83 @@ fn keys_are_made_before_the_first_start_and_listed_as_a_table() {
     let listed = keys_in(&data, &["list", "--json"]);
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert_eq!(listed[0]["state"], "revoked");
+}
+
+#[tokio::test]
+async fn explain_asks_over_tls_and_over_unix_sockets() {
+    let folder = tempfile::TempDir::new().unwrap();
+    tls::write_certificate(folder.path());
+    let file = |name: &str| folder.path().join(name);
+    let (plain, secure, metrics) = (free_address(), free_address(), free_address());
+    let pair = json!({"cert": file("cert.pem"), "key": file("key.pem")});
+    let encrypted =
+        json!({"name": "secure", "address": secure.to_string(), "profile": "core", "tls": pair});
+    let socket = format!("unix:{}", file("core.sock").display());
+    let local = json!({"name": "local", "address": socket, "profile": "core"});
+    let gateway = Gateway::with_tools([("work", "work.py", PROJECTS)])
+        .listening(plain, metrics)
+        .config(json!({
+            "admission": {"internal_cidrs": ["127.0.0.1/32", "unix"]},
+            "listeners": [
+                {"name": "core", "address": plain.to_string(), "profile": "core"}, encrypted, local,
+                {"name": "metrics", "address": metrics.to_string(), "profile": "metrics"}]}))
+        .start()
+        .await;
+    let explain = |listeners: &Value, arguments: &[&str]| {
+        let config = file("asking.yaml");
+        let admission = json!({"internal_cidrs": ["127.0.0.1/32", "unix"]});
+        let text = json!({"listeners": listeners, "admission": admission}).to_string();
+        fs::write(&config, text).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_tooldock"))
+            .args(["explain", "-c", config.to_str().unwrap(), "--data-dir"])
+            .arg(gateway.data_dir())
+            .args(arguments)
+            .env_clear()
+            .env("BEARER_TOKEN", TOKEN)
+            .env("MANAGER_INTERNAL_TOKEN", MANAGER_TOKEN)
+            .output()
+            .unwrap();
+        let told = [&output.stdout[..], &output.stderr[..]].concat();
+        (output.status.code(), String::from_utf8(told).unwrap())
+    };
+    let certificate = file("cert.pem");
+    let certificate = certificate.to_str().unwrap();
+    let url = format!("https://localhost:{}", secure.port());
+    let by_address = format!("https://{secure}");
+    let (encrypted, local) = (json!([encrypted]), json!([local]));
+    // The listener of a configuration, whose certificate is for a name.
+    for (listeners, arguments) in [
+        (&encrypted, &["--ca", certificate][..]),
+        (&encrypted, &["--insecure"]),
+        (&local, &[]),
+        (&local, &["--core", &url, "--ca", certificate]),
+        (&local, &["--core", &by_address, "--insecure"]),
+        (&encrypted, &["--core", &socket]),
+        (&encrypted, &["--core", &socket.replace("unix:", "unix://")]),
+    ] {
+        let (code, told) = explain(listeners, arguments);
+        assert_eq!(code, Some(0), "{arguments:?}: {told}");
+        assert!(told.contains("bearer  ("), "{arguments:?}: {told}");
+    }
+    for (arguments, code, says) in [
+        // The system's authorities know nothing of it.
+        (&[][..], 1, "--ca"),
+        (&["--core", &by_address, "--ca", certificate], 1, "TLS"),
+        (
+            &["--core", "https://gw.example", "--insecure"],
+            2,
+            "--insecure",
+        ),
+        (&["--ca", "/no/such/file"], 2, "/no/such/file"),
+        (&["--ca", certificate, "--insecure"], 2, "--insecure"),
+        (&["--core", "ftp://localhost"], 2, "unix:/PATH"),
+    ] {
+        let (found, told) = explain(&encrypted, arguments);
+        assert_eq!(found, Some(code), "{arguments:?}: {told}");
+        assert!(told.contains(says), "{arguments:?}: {told}");
+        assert!(
+            !told.contains(TOKEN) && !told.contains(MANAGER_TOKEN),
+            "{told}"
+        );
+    }
 }

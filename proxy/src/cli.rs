@@ -207,9 +207,19 @@ pub(crate) struct ExplainArgs {
     /// One tool of the namespace [default: all of them]
     #[arg(long, value_name = "TOOL", requires = "principal")]
     pub(crate) tool: Option<String>,
-    /// Address of the core [default: CORE_URL, or the configuration's first listener of the profile core]
+    /// Address of the core: http://HOST:PORT, https://HOST:PORT or unix:/PATH [default: CORE_URL, or the configuration's
+    /// first listener of the profile core: one of plain HTTP, else of HTTPS, else of a Unix socket]
     #[arg(long, value_name = "URL")]
     pub(crate) core: Option<String>,
+    /// Certificates that vouch for an address with https, in place of the system's
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    pub(crate) ca: Option<PathBuf>,
+    /// Take any certificate from an address of this machine
+    #[arg(long)]
+    pub(crate) insecure: bool,
+    /// Data directory, for the tokens that serve --dev keeps [default: that of the configuration, or DATA_DIR]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
     /// Configuration file of the running gateway [default: conf/tooldock.yaml, if there is one]
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,

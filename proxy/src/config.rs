@@ -54,7 +54,7 @@ use crate::remote::Material;
 
 pub(crate) use self::access_log::{AccessLogConfig, AccessLogFormat};
 pub(crate) use self::address::{ListenAddress, SocketMode};
-pub(crate) use self::core_url::CoreUrl;
+pub(crate) use self::core_url::{CoreUrl, bare as bare_host};
 use self::data_file::{DataFile, Layers};
 pub(crate) use self::environment::Environment;
 use self::environment::{SaidBy, port_variable_of};

@@ -12,9 +12,11 @@ use tooldock_workers::explain::{Explanation, Principals, Question};
 use tooldock_workers::process::output::printable_text;
 
 use crate::cli::ExplainArgs;
-use crate::config::{self, CoreUrl, Effective, ListenAddress, ProfileName};
-use crate::serve::CoreOverHttp;
-use crate::{dev, print, refuse};
+use crate::config::{
+    self, ClientAuth, CoreUrl, Effective, ListenAddress, ListenerConfig, ProfileName,
+};
+use crate::serve::{CoreAddress, CoreOverHttp, CoreTrust};
+use crate::{dev, print, refuse, tls};
 
 /// Asks the gateway that this configuration describes.
 pub(crate) fn run(arguments: ExplainArgs) -> ExitCode {
@@ -75,13 +77,14 @@ fn json_text(json: &str) -> String {
 /// The configuration with its tokens, and where its gateway is.
 struct Asker {
     effective: Effective,
-    url: CoreUrl,
+    at: CoreAddress,
     /// Whether BEARER_TOKEN or its file is set.
     is_set: bool,
 }
 
 fn prepared(arguments: &ExplainArgs) -> Result<Asker, String> {
-    let mut effective = config::load_for_command(arguments.config.as_deref(), None)?;
+    let mut effective =
+        config::load_for_command(arguments.config.as_deref(), arguments.data_dir.as_deref())?;
     let data = effective.data_dir.clone();
     let found = |token: anyhow::Result<_>| token.map_err(|error| format!("{error:#}"));
     let is_set = effective.bearer.is_some();
@@ -98,39 +101,79 @@ fn prepared(arguments: &ExplainArgs) -> Result<Asker, String> {
         })?;
         effective.keep_manager(kept);
     }
-    let url = match &arguments.core {
-        Some(url) => url.parse().map_err(|error| format!("--core: {error}"))?,
+    let mut at = match &arguments.core {
+        Some(url) => {
+            let url: CoreUrl = url.parse().map_err(|error| format!("--core: {error}"))?;
+            url.into()
+        }
         None => core_of(&effective)?,
     };
+    if let Some(file) = &arguments.ca {
+        at.trust = CoreTrust::of_file(file).map_err(|error| format!("--ca: {error}"))?;
+    }
+    if arguments.insecure {
+        if !at.url.is_local() {
+            return Err(format!(
+                "--insecure: {} is no address of this machine, and tokens go there: name the certificates that vouch for \
+                 it with --ca",
+                at.url
+            ));
+        }
+        at.trust = CoreTrust::Any;
+    }
     Ok(Asker {
         effective,
-        url,
+        at,
         is_set,
     })
 }
 
 /// Where the core of a configuration listens, or what `CORE_URL` says.
-fn core_of(effective: &Effective) -> Result<CoreUrl, String> {
+fn core_of(effective: &Effective) -> Result<CoreAddress, String> {
     if effective.core_url != CoreUrl::default() {
-        return Ok(effective.core_url.clone());
+        return Ok(effective.core_url.clone().into());
     }
-    let mut listeners = effective.config.listeners.iter();
-    let plain = listeners.find_map(|listener| match listener.address {
-        ListenAddress::Tcp(address)
-            if listener.profile == ProfileName::Core && listener.tls.is_none() =>
-        {
-            Some(address)
-        }
-        _ => None,
-    });
-    let address = plain.ok_or(
-        "no listener of the profile core speaks plain HTTP on a port; name an address of the core with --core http://HOST:PORT",
+    let listeners = || {
+        let listeners = effective.config.listeners.iter();
+        listeners.filter(|it| it.profile == ProfileName::Core && !it.proxy_protocol)
+    };
+    let of = |wanted: fn(&ListenerConfig) -> bool| listeners().find(|it| wanted(it));
+    let found = of(|it| it.tls.is_none() && matches!(it.address, ListenAddress::Tcp(_)))
+        .or_else(|| {
+            of(|it| {
+                let tls = it.tls.as_ref();
+                let may_ask = tls.is_some_and(|tls| tls.client_auth != ClientAuth::Required);
+                may_ask && matches!(it.address, ListenAddress::Tcp(_))
+            })
+        })
+        .or_else(|| of(|it| it.tls.is_none()));
+    let listener = found.ok_or(
+        "no listener of the profile core can be asked: each takes headers of the PROXY protocol, or wants a client's \
+         certificate; name an address of the core with --core",
     )?;
-    Ok(reachable(address))
+    Ok(match &listener.address {
+        ListenAddress::Unix(path) => CoreUrl::Unix(path.clone()).into(),
+        ListenAddress::Tcp(address) => CoreAddress {
+            url: reachable(*address, listener.tls.is_some()),
+            tls_name: listener.tls.as_ref().and_then(tls::certificate_name),
+            host: served_host(effective, address),
+            trust: CoreTrust::System,
+        },
+    })
+}
+
+/// A host that a listener answers to where it does not answer to its address. Listeners on loopback always do.
+fn served_host(effective: &Effective, address: &SocketAddr) -> Option<String> {
+    if address.ip().is_loopback() {
+        return None;
+    }
+    let hosts = effective.config.admission.hosts.iter();
+    let names = hosts.map(ToString::to_string);
+    names.into_iter().find(|it| !it.contains('*'))
 }
 
 /// An address of this machine for one that stands for all of them.
-fn reachable(address: SocketAddr) -> CoreUrl {
+fn reachable(address: SocketAddr, tls: bool) -> CoreUrl {
     let host = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
         IpAddr::V6(ip) if ip.is_unspecified() => format!("[{}]", Ipv6Addr::LOCALHOST),
@@ -138,7 +181,7 @@ fn reachable(address: SocketAddr) -> CoreUrl {
         IpAddr::V4(ip) => ip.to_string(),
     };
     let port = address.port();
-    CoreUrl { host, port }
+    CoreUrl::Tcp { host, port, tls }
 }
 
 fn asked<T: DeserializeOwned>(asker: &Asker, question: &impl Serialize) -> Result<T, String> {
@@ -147,13 +190,20 @@ fn asked<T: DeserializeOwned>(asker: &Asker, question: &impl Serialize) -> Resul
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    let core = CoreOverHttp::at(&asker.effective, asker.url.clone());
+    let core = CoreOverHttp::at(&asker.effective, asker.at.clone(), "");
     let request = CoreRequest::Explain {
         question: question.into(),
     };
     let answer = runtime
         .block_on(core.send(request))
-        .map_err(|error| format!("the running gateway cannot be asked: {error}"))?;
+        .map_err(|error| {
+            let error = error.to_string();
+            let hint = match error.contains("TLS: invalid peer certificate") {
+                true => ". Name the certificates that vouch for it with --ca, or, on this machine, take any with --insecure",
+                false => "",
+            };
+            format!("the running gateway cannot be asked: {error}{hint}")
+        })?;
     if !answer.status.is_success() {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let detail = body["detail"].as_str().unwrap_or("no reason is given");
@@ -163,6 +213,9 @@ fn asked<T: DeserializeOwned>(asker: &Asker, question: &impl Serialize) -> Resul
             }
             (401, true) => {
                 " BEARER_TOKEN, or what its file holds, is not the token of the running gateway."
+            }
+            (403, _) if matches!(asker.at.url, CoreUrl::Unix(_)) => {
+                " Clients of a Unix socket may ask where admission.internal_cidrs names unix."
             }
             _ => "",
         };
@@ -343,7 +396,10 @@ mod tests {
             ("[::]:8000", "http://[::1]:8000"),
             ("10.0.0.1:80", "http://10.0.0.1:80"),
         ] {
-            assert_eq!(reachable(address.parse().unwrap()).to_string(), url);
+            let address = address.parse().unwrap();
+            assert_eq!(reachable(address, false).to_string(), url);
+            let encrypted = url.replace("http:", "https:");
+            assert_eq!(reachable(address, true).to_string(), encrypted);
         }
     }
 }

@@ -59,6 +59,7 @@ use crate::tls::TlsListener;
 use crate::watcher::{self, Watched};
 
 mod core_over_http;
+mod core_trust;
 mod credentials;
 mod keys;
 mod layout;
@@ -66,7 +67,8 @@ pub(crate) mod management;
 mod ports;
 mod relay;
 
-pub(crate) use core_over_http::CoreOverHttp;
+pub(crate) use core_over_http::{CoreAddress, CoreOverHttp};
+pub(crate) use core_trust::CoreTrust;
 use credentials::Known;
 use layout::Layout;
 use ports::{Limits, Reload};

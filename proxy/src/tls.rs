@@ -236,6 +236,17 @@ pub(crate) fn check_usable(
     made(config, None).map(drop)
 }
 
+/// The name that a listener's certificate is for, as a client may ask for it; `None` where it names none or cannot be read.
+pub(crate) fn certificate_name(config: &TlsConfig) -> Option<String> {
+    let certificates = certificates_in(&config.default_certificate().cert).ok()?;
+    let facts = Facts::of(certificates.first()?).ok()?;
+    let name = facts.host_names().next()?;
+    Some(match name.strip_prefix("*.") {
+        Some(domain) => format!("gateway.{domain}"),
+        None => name.to_owned(),
+    })
+}
+
 /// Checks that clients will accept a listener's certificates, too: for `tooldock check`.
 ///
 /// # Errors
@@ -368,7 +379,7 @@ impl KeyPair {
 }
 
 /// The certificates of a PEM file; at least one.
-fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+pub(crate) fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let certificates: Vec<_> = CertificateDer::pem_file_iter(file)
         .and_then(Iterator::collect)
         .map_err(|error| format!("{}: {error}", file.display()))?;

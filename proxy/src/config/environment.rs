@@ -454,7 +454,7 @@ mod tests {
             ("MANAGER_INTERNAL_TOKEN", "tökén"),
             ("SESSION_KEY", "thirty-one characters, one less"),
             ("CORE_PORT", "0"),
-            ("CORE_URL", "https://core:8000"),
+            ("CORE_URL", "ftp://core:8000"),
             ("MANAGER_PORT", "65536"),
             ("PORT", "http"),
             ("LOG_LEVEL", "loud"),

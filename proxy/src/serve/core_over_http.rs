@@ -1,21 +1,25 @@
-//! The core in another process, for a manager in a process of its own: one connection and one request at a time, with the
-//! bearer token and the manager's token.
+//! The core in another process, for a manager in a process of its own and for commands: one connection and one request at
+//! a time, with the bearer token and the manager's token. Over TCP, with or without TLS, or over a Unix socket.
 //!
 //! A request is never sent twice. What the answer says is for the management tools to read.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::StatusCode;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 use tooldock_upstream::management::core::{CoreAnswer, CoreLink, CoreRequest, Unreachable};
 use tooldock_workers::secrets::Secret;
 
-use crate::config::{CoreUrl, Effective};
+use super::core_trust::CoreTrust;
+use crate::config::{self, CoreUrl, Effective};
 
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -24,9 +28,31 @@ const QUICK: Duration = Duration::from_secs(10);
 /// The longest answer: a tool's result and its head.
 const ANSWER_MAX: u64 = 64 * 1024 * 1024;
 
+/// The place where a core is asked.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CoreAddress {
+    pub(crate) url: CoreUrl,
+    /// The name that its certificate is for; the host of the URL without one.
+    pub(crate) tls_name: Option<String>,
+    /// The `Host` that it answers to; that of the URL without one.
+    pub(crate) host: Option<String>,
+    pub(crate) trust: CoreTrust,
+}
+
+impl From<CoreUrl> for CoreAddress {
+    fn from(url: CoreUrl) -> Self {
+        Self {
+            url,
+            ..Self::default()
+        }
+    }
+}
+
 /// The way to the core.
 pub(crate) struct CoreOverHttp {
-    url: CoreUrl,
+    at: CoreAddress,
+    /// How errors name the place where the address stands.
+    named: &'static str,
     bearer: Option<Secret>,
     manager: Secret,
 }
@@ -34,13 +60,14 @@ pub(crate) struct CoreOverHttp {
 impl CoreOverHttp {
     /// The core that `CORE_URL` names.
     pub(super) fn new(effective: &Effective) -> Self {
-        Self::at(effective, effective.core_url.clone())
+        Self::at(effective, effective.core_url.clone().into(), " (CORE_URL)")
     }
 
-    /// The core at an address.
-    pub(crate) fn at(effective: &Effective, url: CoreUrl) -> Self {
+    /// The core at an address. `named` follows the address in errors.
+    pub(crate) fn at(effective: &Effective, at: CoreAddress, named: &'static str) -> Self {
         Self {
-            url,
+            at,
+            named,
             bearer: effective.bearer.clone(),
             manager: effective.manager_token.clone(),
         }
@@ -57,10 +84,12 @@ impl CoreOverHttp {
             CoreRequest::Call { tool, .. } => ("POST", format!("/tools/{tool}")),
         };
         let mut text = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {}:{}\r\nX-Manager-Token: {}\r\nAccept: application/json\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nX-Manager-Token: {}\r\nAccept: application/json\r\n\
              Connection: close\r\n",
-            self.url.host,
-            self.url.port,
+            self.at
+                .host
+                .clone()
+                .unwrap_or_else(|| self.at.url.authority()),
             self.manager.expose()
         );
         if let Some(bearer) = &self.bearer {
@@ -88,21 +117,49 @@ impl CoreOverHttp {
     }
 
     async fn exchange(&self, request: &CoreRequest) -> io::Result<Vec<u8>> {
-        let host = self.url.host.trim_start_matches('[').trim_end_matches(']');
-        let connecting = TcpStream::connect((host, self.url.port));
-        let connected = timeout(CONNECT, connecting).await;
+        let connected = timeout(CONNECT, self.connect()).await;
         let mut stream = connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         stream.write_all(&self.text(request)).await?;
+        stream.flush().await?;
         let mut answer = Vec::new();
-        stream.take(ANSWER_MAX).read_to_end(&mut answer).await?;
+        match stream.take(ANSWER_MAX).read_to_end(&mut answer).await {
+            // A connection of TLS that ends without a farewell: the answer itself says whether it is whole.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+            read => drop(read?),
+        }
         Ok(answer)
     }
+
+    async fn connect(&self) -> io::Result<Box<dyn Connection>> {
+        let (host, port, tls) = match &self.at.url {
+            CoreUrl::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
+            CoreUrl::Tcp { host, port, tls } => (config::bare_host(host), *port, *tls),
+        };
+        let stream = TcpStream::connect((host, port)).await?;
+        if !tls {
+            return Ok(Box::new(stream));
+        }
+        let name = self.at.tls_name.clone().unwrap_or_else(|| host.to_owned());
+        let name = ServerName::try_from(name).map_err(io::Error::other)?;
+        let client = self.at.trust.client().map_err(io::Error::other)?;
+        let connected = TlsConnector::from(Arc::new(client))
+            .connect(name, stream)
+            .await;
+        let stream = connected.map_err(|error| io::Error::other(format!("TLS: {error}")))?;
+        Ok(Box::new(stream))
+    }
 }
+
+/// A connection to the core.
+trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<C: AsyncRead + AsyncWrite + Unpin + Send> Connection for C {}
 
 #[async_trait]
 impl CoreLink for CoreOverHttp {
     async fn send(&self, request: CoreRequest) -> Result<CoreAnswer, Unreachable> {
-        let unreachable = |why: String| Unreachable(format!("{} (CORE_URL): {why}", self.url));
+        let unreachable =
+            |why: String| Unreachable(format!("{}{}: {why}", self.at.url, self.named));
         let exchange = self.exchange(&request);
         let answer = match request {
             CoreRequest::Health
