@@ -450,6 +450,32 @@ async fn a_key_that_opens_no_tool_says_so_when_it_is_made() {
         [""; 0]
     );
 
+    let config = gateway.data.path().join("tooldock.test.yaml");
+    let command = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tooldock"))
+            .args(arguments)
+            .args(["-c", config.to_str().unwrap()])
+            .env_clear()
+            .env("DATA_DIR", gateway.data_dir())
+            .env("BEARER_TOKEN", TOKEN)
+            .env("MANAGER_INTERNAL_TOKEN", MANAGER_TOKEN)
+            .output()
+            .unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{told}");
+        (told, String::from_utf8(output.stdout).unwrap())
+    };
+    let create = ["keys", "create", "--name", "ci", "--scope"];
+    let (told, _) = command(&[&create[..], &["read"]].concat());
+    assert!(
+        told.contains("tools of calc fits the patterns of scope read"),
+        "{told}"
+    );
+    let (told, _) = command(&[&create[..], &["admin"]].concat());
+    assert_eq!(told, "");
+    let (_, reached) = command(&["explain", "--as", "bearer"]);
+    assert!(reached.contains("\n  calc: "), "{reached}");
+
     // The scope of the example opens tools.
     gateway.reconfigure(json!({"relay": {"scopes": {"my-scope": patterns}}}));
     gateway.reload().await;

@@ -199,13 +199,13 @@ pub(crate) struct AuthorizeArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplainArgs {
     /// The id of a key, or the name of a principal, as logs show it [default: list the principals]
-    #[arg(long = "as", value_name = "KEY_ID|PRINCIPAL", requires = "namespace")]
+    #[arg(long = "as", value_name = "KEY_ID|PRINCIPAL")]
     pub(crate) principal: Option<String>,
-    /// The namespace; _system for the management tools
+    /// The namespace; _system for the management tools [default: how many tools of each are open]
     #[arg(long, value_name = "NAME", value_parser = NamespaceName::parse_served, requires = "principal")]
     pub(crate) namespace: Option<NamespaceName>,
     /// One tool of the namespace [default: all of them]
-    #[arg(long, value_name = "TOOL", requires = "principal")]
+    #[arg(long, value_name = "TOOL", requires = "namespace")]
     pub(crate) tool: Option<String>,
     /// Address of the core: http://HOST:PORT, https://HOST:PORT or unix:/PATH [default: CORE_URL, or the configuration's
     /// first listener of the profile core: one of plain HTTP, else of HTTPS, else of a Unix socket]

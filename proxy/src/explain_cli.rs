@@ -2,13 +2,14 @@
 //! requested from the running gateway.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tooldock_upstream::management::core::{CoreLink as _, CoreRequest};
-use tooldock_workers::explain::{Explanation, Principals, Question};
+use tooldock_workers::explain::{Explanation, Principals, Question, Reach, ReachQuestion};
 use tooldock_workers::process::output::printable_text;
 
 use crate::cli::ExplainArgs;
@@ -34,8 +35,12 @@ pub(crate) fn run(arguments: ExplainArgs) -> ExitCode {
             let asked = asked::<Explanation>(&asker, &question);
             asked.map(|answer| shown(&answer, told, arguments.json))
         }
-        // clap requires both arguments or none.
-        _ => {
+        (Some(who), None) => {
+            let asked = asked::<Reach>(&asker, &ReachQuestion { who });
+            asked.map(|answer| shown(&answer, reached, arguments.json))
+        }
+        // clap requires a principal beside a namespace.
+        (None, _) => {
             let asked = asked::<Principals>(&asker, &json!({}));
             asked.map(|answer| shown(&answer, listed, arguments.json))
         }
@@ -82,9 +87,24 @@ struct Asker {
     is_set: bool,
 }
 
-fn prepared(arguments: &ExplainArgs) -> Result<Asker, String> {
-    let mut effective =
-        config::load_for_command(arguments.config.as_deref(), arguments.data_dir.as_deref())?;
+/// The tools that a new key opens in the running gateway of a configuration; `None` where the gateway cannot be asked.
+pub(crate) fn reach(config: Option<&Path>, data_dir: Option<&Path>, key: &str) -> Option<Reach> {
+    let (effective, is_set) = with_tokens(config, data_dir).ok()?;
+    let asker = Asker {
+        at: core_of(&effective).ok()?,
+        effective,
+        is_set,
+    };
+    let who = key.to_owned();
+    asked(&asker, &ReachQuestion { who }).ok()
+}
+
+/// A configuration with the tokens that the running gateway has, and whether BEARER_TOKEN or its file is set.
+fn with_tokens(
+    config: Option<&Path>,
+    data_dir: Option<&Path>,
+) -> Result<(Effective, bool), String> {
+    let mut effective = config::load_for_command(config, data_dir)?;
     let data = effective.data_dir.clone();
     let found = |token: anyhow::Result<_>| token.map_err(|error| format!("{error:#}"));
     let is_set = effective.bearer.is_some();
@@ -101,6 +121,12 @@ fn prepared(arguments: &ExplainArgs) -> Result<Asker, String> {
         })?;
         effective.keep_manager(kept);
     }
+    Ok((effective, is_set))
+}
+
+fn prepared(arguments: &ExplainArgs) -> Result<Asker, String> {
+    let (effective, is_set) =
+        with_tokens(arguments.config.as_deref(), arguments.data_dir.as_deref())?;
     let mut at = match &arguments.core {
         Some(url) => {
             let url: CoreUrl = url.parse().map_err(|error| format!("--core: {error}"))?;
@@ -254,6 +280,25 @@ fn listed(answer: &Principals) -> String {
     }
     if answer.left_out > 0 {
         lines.push(format!("and {} more", answer.left_out));
+    }
+    lines.0
+}
+
+/// The tools of all namespaces that a credential opens, one namespace per line.
+fn reached(answer: &Reach) -> String {
+    let mut lines = Lines::default();
+    lines.push(format!(
+        "{} ({}) may call:",
+        answer.principal, answer.credential
+    ));
+    for it in &answer.namespaces {
+        lines.push(format!(
+            "  {}: {} of {} tools",
+            it.namespace, it.open, it.tools
+        ));
+    }
+    for note in &answer.notes {
+        lines.push(format!("Note: {note}."));
     }
     lines.0
 }

@@ -9,10 +9,11 @@ use serde::Serialize;
 use tooldock_workers::keys::{
     InvalidKeyId, KeyId, KeyKind, KeyRecord, KeyState, KeyStore, KeysError, MadeKey, NewKey,
 };
+use tooldock_workers::process::output::printable_text;
 
 use crate::cli::{KeysArgs, KeysCommand, NewKeyArgs};
 use crate::config::{self, Effective};
-use crate::{print, refuse};
+use crate::{explain_cli, print, refuse};
 
 /// Runs a subcommand.
 pub(crate) fn run(arguments: KeysArgs) -> ExitCode {
@@ -42,6 +43,14 @@ fn command(arguments: KeysArgs, effective: &Effective) -> Result<String, KeysErr
         KeysCommand::Create(new) => {
             let made = store.create(wanted(new))?;
             tell_of_gateways_behind(&store);
+            // Without a running gateway nothing at its address is shown tokens.
+            if store.has_running_gateway() {
+                let (config, data) = (arguments.config.as_deref(), arguments.data_dir.as_deref());
+                let reach = explain_cli::reach(config, data, &made.record.id.to_string());
+                for note in reach.into_iter().flat_map(|it| it.notes) {
+                    eprintln!("tooldock: {}", printable_text(&format!("{note}.")));
+                }
+            }
             match arguments.json {
                 true => Ok(json(&Made::of(&made))),
                 false => Ok(told(&made)),
