@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::process::{Command, Output};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 
 use crate::support::ports::free_address;
@@ -394,6 +394,160 @@ fn check_takes_a_data_directory_a_file_of_servers_or_a_namespace() {
     let (code, _, errors) = check("conf/tooldock.yaml");
     assert_eq!(code, Some(2));
     assert!(errors.contains("say tooldock check -c FILE"), "{errors}");
+}
+
+/// A configuration in a folder of its own, with addresses that nobody uses.
+struct Checkable {
+    folder: tempfile::TempDir,
+    config: Value,
+}
+
+impl Checkable {
+    fn new(more: Value) -> Self {
+        let folder = tempfile::TempDir::new().unwrap();
+        let mut config = json!({
+            "data_dir": folder.path().join("data"),
+            "listeners": [{"name": "core", "address": free_address().to_string(), "profile": "core"}],
+        });
+        let keys = more.as_object().unwrap().clone();
+        config.as_object_mut().unwrap().extend(keys);
+        Self { folder, config }
+    }
+
+    fn run(&self, command: &str, environment: &[(&str, &str)]) -> Output {
+        let file = self.folder.path().join("gateway.yaml");
+        std::fs::write(&file, self.config.to_string()).unwrap();
+        let environment = [&TOKENS[..], environment].concat();
+        tooldock(&[command, "-c", file.to_str().unwrap()], &environment)
+    }
+}
+
+#[test]
+fn check_and_serve_refuse_a_store_of_secrets_without_its_key() {
+    let checkable = Checkable::new(json!({}));
+    let key = ("SECRETS_KEY", "k-0123456789abcdef");
+    let set = Command::new(env!("CARGO_BIN_EXE_tooldock"))
+        .args(["secrets", "set", "--key", "A", "--scope", "global"])
+        .env_clear()
+        .env("DATA_DIR", checkable.folder.path().join("data"))
+        .env(key.0, key.1)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn();
+    let mut set = set.unwrap();
+    std::io::Write::write_all(&mut set.stdin.take().unwrap(), b"value\n").unwrap();
+    assert!(set.wait().unwrap().success());
+    let told = ["serve", "check"].map(|command| {
+        let output = checkable.run(command, &[]);
+        assert_eq!(output.status.code(), Some(2), "{command}");
+        stderr(&output)
+    });
+    assert!(
+        told[0].contains("SECRETS_KEY: is required: "),
+        "{}",
+        told[0]
+    );
+    assert_eq!(told[0], told[1]);
+    let with_key = checkable.run("check", &[key]);
+    assert!(with_key.status.success(), "{}", stderr(&with_key));
+    for wrong in [
+        ("SECRETS_KEY", "another-0123456789"),
+        ("ALLOW_INSECURE_SECRETS", "1"),
+    ] {
+        let output = checkable.run("check", &[wrong]);
+        assert_eq!(output.status.code(), Some(2), "{}", wrong.0);
+    }
+}
+
+#[test]
+fn check_names_the_port_of_another_program_as_serve_does() {
+    let mut checkable = Checkable::new(json!({}));
+    let free = checkable.run("check", &[]);
+    assert!(free.status.success(), "{}", stderr(&free));
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let everywhere = format!("0.0.0.0:{}", address.port());
+    for address in [address.to_string(), everywhere] {
+        let other = json!({"name": "second", "address": address, "profile": "metrics"});
+        let listeners = checkable.config["listeners"].as_array_mut().unwrap();
+        listeners.truncate(1);
+        listeners.push(other);
+        let output = checkable.run("check", &[]);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        let said = format!("listener second: cannot bind {address}: Address already in use");
+        assert!(stderr(&output).contains(&said), "{}", stderr(&output));
+        let serve = checkable.run("serve", &[]);
+        assert!(stderr(&serve).contains(&said), "{}", stderr(&serve));
+    }
+}
+
+#[tokio::test]
+async fn check_takes_the_ports_of_the_gateway_that_it_is_for_as_free() {
+    let (core, metrics) = (free_address(), free_address());
+    let gateway = Gateway::empty().listening(core, metrics).start().await;
+    let mut config = gateway.configured().clone();
+    config["data_dir"] = json!(gateway.data_dir());
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("gateway.yaml");
+    let check = |config: &Value| {
+        std::fs::write(&file, config.to_string()).unwrap();
+        let output = tooldock(&["check", "-c", file.to_str().unwrap()], &TOKENS);
+        (output.status.code(), stderr(&output))
+    };
+    assert_eq!(check(&config), (Some(0), String::new()));
+    // Of another data directory, the same ports are taken.
+    config["data_dir"] = json!(folder.path().join("data"));
+    let (code, told) = check(&config);
+    assert_eq!(code, Some(2));
+    assert!(
+        told.contains(&core.to_string()) && told.contains(&metrics.to_string()),
+        "{told}"
+    );
+}
+
+#[tokio::test]
+async fn a_rule_for_a_namespace_that_is_not_there_is_an_error_of_check_and_of_serve() {
+    let mut checkable = Checkable::new(json!({
+        "upstreams": {"remote": {"search": {"backends": ["http://127.0.0.1:9/mcp"], "enabled": true}}},
+        "namespaces": {"overrides": {"search": {"timeout": "5s"}, "shared": {"timeout": "5s"}}},
+        "admission": {"rate_limits": [{"key": "principal", "rate": 1, "burst": 1, "namespace": "search"}]},
+    }));
+    let fine = checkable.run("check", &[]);
+    assert!(fine.status.success(), "{}", stderr(&fine));
+    let tools = checkable.folder.path().join("data/tools/folder");
+    std::fs::create_dir_all(&tools).unwrap();
+    let limits = checkable.config["admission"]["rate_limits"]
+        .as_array_mut()
+        .unwrap();
+    limits.push(
+        json!({"key": "tool", "rate": 1, "burst": 1, "unit": "tool_call", "namespace": "folder"}),
+    );
+    let fine = checkable.run("check", &[]);
+    assert!(fine.status.success(), "{}", stderr(&fine));
+    checkable.config["admission"]["rate_limits"][1]["namespace"] = json!("serach");
+    checkable.config["namespaces"]["overrides"]["fodler"] = json!({"timeout": "5s"});
+    let wrong = checkable.run("check", &[]);
+    assert_eq!(wrong.status.code(), Some(2));
+    let said = stderr(&wrong);
+    let expected = [
+        "admission.rate_limits[1].namespace: there is no namespace \"serach\"; there are folder, search",
+        "namespaces.overrides.fodler: there is no namespace \"fodler\"; there are folder, search",
+    ];
+    for line in expected {
+        assert!(said.contains(line), "{said}");
+    }
+    // The namespace may be made while the gateway runs, so that the start goes on.
+    let gateway = Gateway::empty()
+        .config(json!({"namespaces": {"overrides": {"serach": {"timeout": "5s"}}}}))
+        .start()
+        .await;
+    let line = "namespaces.overrides.serach: there is no namespace";
+    let logged = gateway.log();
+    let logged = logged
+        .lines()
+        .find(|it| it.contains(line))
+        .unwrap_or_default();
+    assert!(logged.contains("ERROR"), "{}", gateway.log());
 }
 
 #[test]

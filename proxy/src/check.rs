@@ -2,10 +2,12 @@
 //!
 //! The output is YAML: what is no key stands in comments. Sizes are rounded to one decimal.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
 use tooldock_workers::aggregate;
+use tooldock_workers::data_dir::FIRST_NAMESPACE;
 use tooldock_workers::external::{self, Checked, Finding};
 use tooldock_workers::mask::{self, MASK};
 use tooldock_workers::names::NamespaceName;
@@ -15,10 +17,12 @@ use tooldock_workers::scan::{self, PythonCheck};
 use tooldock_workers::secrets::{Protection, SecretSource as _, SecretStore, Secrets};
 use tooldock_workers::yaml::{self, Value};
 
-use crate::config::{Config, Effective, ListenerConfig, NamespaceRule};
+use crate::config::{Config, Effective, ListenerConfig, NamespaceRule, SECRETS_KEY};
 use crate::descriptors::Connections;
 
+mod addresses;
 mod issuers;
+mod namespaces;
 mod target;
 
 pub(crate) use target::Target;
@@ -128,14 +132,41 @@ fn list_warnings(report: &mut String, servers: &Checked) {
     }
 }
 
-/// Findings about external servers, and the variables and files that the namespaces of the data directory lack.
+/// Findings about external servers, about variables and files that the namespaces of the data directory lack, about
+/// addresses that another program has, and about rules for namespaces that are not there.
 pub(crate) fn whole(effective: &Effective) -> Checked {
     let mut checked = servers(effective);
     let namespaces = &effective.config.namespaces;
     let tools = effective.data_dir.join("tools");
     let lacking = scan::lacking(&tools, namespaces, &secrets(effective, None).0);
     checked.findings.extend(lacking);
+    checked.findings.extend(addresses::findings(effective));
+    let known = known_namespaces(effective, std::mem::take(&mut checked.names));
+    let unknown = namespaces::findings(&effective.config, &known);
+    checked.findings.extend(unknown);
     checked
+}
+
+/// Logs rules for namespaces that are not there. They end no start: the namespace may be made while the gateway runs.
+pub(crate) fn log_unknown_namespaces(effective: &Effective) {
+    let known = known_namespaces(effective, servers(effective).names);
+    for finding in namespaces::findings(&effective.config, &known) {
+        match finding.is_error {
+            true => tracing::error!("{}", told(&finding)),
+            false => tracing::warn!("{}", told(&finding)),
+        }
+    }
+}
+
+/// The namespaces of all places. A first start makes one.
+fn known_namespaces(
+    effective: &Effective,
+    mut names: BTreeSet<NamespaceName>,
+) -> BTreeSet<NamespaceName> {
+    if !effective.data_dir.join("version").exists() {
+        names.extend(FIRST_NAMESPACE.parse());
+    }
+    names
 }
 
 /// What is said of one part: a file of external servers, or the folder of a namespace.
@@ -274,10 +305,17 @@ fn secrets(effective: &Effective, beside: Option<&Path>) -> (Secrets, Option<Fin
     if let Err(error) = settings.find_dev_key(data) {
         return found(error.to_string(), true);
     }
+    if let Some(message) = settings.missing_for(data) {
+        let found = Finding {
+            place: SECRETS_KEY.to_owned(),
+            message,
+            is_error: true,
+        };
+        return (Secrets::default(), Some(found));
+    }
     match SecretStore::new(data, settings.protection()).read() {
         Ok(secrets) => (secrets, None),
-        // Without a key only a warning: `serve` is probably started with a key that `check` lacks.
-        Err(error) => found(error.to_string(), settings.key.is_some()),
+        Err(error) => found(error.to_string(), true),
     }
 }
 

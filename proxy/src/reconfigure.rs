@@ -19,6 +19,7 @@ use tooldock_workers::keys::KeyStore;
 use tooldock_workers::reload::{ReloadOutcome, Reloader};
 use tooldock_workers::secrets::SecretStore;
 
+use crate::check;
 use crate::config::{ClientAuth, Effective, TlsConfig};
 use crate::edge::Limits;
 use crate::gateway::Rules;
@@ -171,6 +172,7 @@ impl Reconfigure {
         if let Some(problem) = next.data_file_problem() {
             tracing::error!("{problem}");
         }
+        check::log_unknown_namespaces(&next);
         self.reloader
             .set_data_file_problem(next.data_file_problem());
         let admission = admission.after(&self.rules.load().admission);

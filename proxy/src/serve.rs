@@ -29,6 +29,7 @@ use tooldock_workers::builder::{Builder, BuilderHost};
 use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::keys::KeyStore;
+use tooldock_workers::listening;
 use tooldock_workers::manage::Workspace;
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::process::output::RecentOutput;
@@ -40,7 +41,8 @@ use tooldock_workers::secrets::{AuthorizationStore, SecretSource as _, SecretSto
 use tooldock_workers::worker::WorkerHost;
 
 use crate::access_log::AccessLog;
-use crate::config::{Effective, ProfileName, Role};
+use crate::check;
+use crate::config::{Effective, ListenAddress, ProfileName, Role};
 use crate::descriptors::Connections;
 use crate::dev;
 use crate::edge::{self, Announced, Edge, EdgeService, Endpoint, Listening};
@@ -116,6 +118,8 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
     let admission = rules::admission(&effective, keys.tables()).map_err(|error| anyhow!(error))?;
     let rules = Arc::new(ArcSwap::from_pointee(rules::rules(&effective, admission)));
     let parts = Parts::build(&effective, data, &control, &rules, &keys)?;
+    note_addresses(&effective);
+    check::log_unknown_namespaces(&effective);
     keys::start(&keys, key_changes, &parts.registry, &control);
 
     let state = StateMetrics::start(&parts.exported)?;
@@ -199,6 +203,19 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
     });
     // Only reached when the drain took longer than any grace: the hub ends the process while Pingora sleeps.
     Err(anyhow!("the drain did not end in time"))
+}
+
+/// Notes the addresses in the data directory, so that a check of the configuration does not take them for taken. Serving does
+/// not depend on that.
+fn note_addresses(effective: &Effective) {
+    let listeners = effective.served_listeners();
+    let mut addresses: Vec<_> = listeners.map(|(_, it)| it.address.to_string()).collect();
+    let relay = effective.config.relay.socket();
+    addresses.extend(relay.map(|path| ListenAddress::Unix(path.to_owned()).to_string()));
+    let is_manager = effective.role == Role::Manager;
+    if let Err(error) = listening::note(&effective.data_dir, is_manager, &addresses) {
+        tracing::warn!("the addresses of this gateway cannot be noted for checks: {error}");
+    }
 }
 
 /// The parts of the gateway that know nothing of Pingora.

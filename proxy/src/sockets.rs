@@ -18,7 +18,14 @@ use anyhow::{Context, anyhow};
 use rustix::fs::Mode;
 use rustix::process::umask;
 
-use crate::config::{Effective, ListenAddress, SocketMode};
+use crate::config::{Effective, ListenAddress, ListenerConfig, SocketMode};
+
+/// Words about a path that a file has.
+pub(crate) const NO_SOCKET: &str =
+    "a file stands there that is no socket: remove it, or choose another path";
+
+/// Words about a Unix socket that another process has.
+pub(crate) const TAKEN: &str = "another process listens there";
 
 /// The sockets of all listeners that are served.
 pub(crate) struct Sockets(Vec<(ListenAddress, BoundSocket)>);
@@ -44,12 +51,11 @@ impl Sockets {
                     bind_unix(path, listener.mode.unwrap_or_default()).map(BoundSocket::Unix)
                 }
             };
-            let (name, address) = (&listener.name, &listener.address);
             let socket = bound.map_err(|error| {
-                let moved_by = effective.port_is_set_by(index, listener);
-                anyhow!("listener {name}: cannot bind {address}: {error}; {moved_by}")
+                let why = cannot_bind(effective, (index, listener), &error);
+                anyhow!("listener {}: {why}", listener.name)
             })?;
-            Ok((address.clone(), socket))
+            Ok((listener.address.clone(), socket))
         });
         bound.collect::<anyhow::Result<_>>().map(Self)
     }
@@ -68,6 +74,16 @@ impl Sockets {
         };
         handle.context("another handle of a socket")
     }
+}
+
+/// Words about an address that cannot be bound, and what moves its listener.
+pub(crate) fn cannot_bind(
+    effective: &Effective,
+    (index, listener): (usize, &ListenerConfig),
+    error: &io::Error,
+) -> String {
+    let moved_by = effective.port_is_set_by(index, listener);
+    format!("cannot bind {}: {error}; {moved_by}", listener.address)
 }
 
 fn bind_tcp(address: std::net::SocketAddr) -> io::Result<BoundSocket> {
@@ -100,16 +116,12 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         found => found?,
     };
     if !found.file_type().is_socket() {
-        let what = "a file stands there that is no socket: remove it, or choose another path";
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, NO_SOCKET));
     }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
         Err(error) => Err(error),
-        Ok(_) => Err(io::Error::new(
-            io::ErrorKind::AddrInUse,
-            "another process listens there",
-        )),
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, TAKEN)),
     }
 }
 

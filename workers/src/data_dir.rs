@@ -12,6 +12,7 @@
 //!       logs/  runtime/      audit files; the unpacked Python runtime
 //!       version              format number; a newer one is refused
 //!       gateway.lock         held while a gateway runs, and says which
+//!       *.addresses          where the core and the manager listen
 //! ```
 //!
 //! It does not read namespaces (see [`crate::scan`]) and knows no file of the secrets store.
@@ -44,6 +45,9 @@ const SOCKET_PATH_MAX: usize = 100;
 
 /// What a worker may put between the name and `.sock`: which process of several (`.p63`), a dot and a 64-bit generation.
 const GENERATION_MAX: usize = 4 + 21;
+
+/// The namespace of a first start (DRP-14).
+pub const FIRST_NAMESPACE: &str = "shared";
 
 /// The tool of a first start (DRP-14).
 const HELLO: &str = include_str!("../../conf/examples/basic-tool/hello.py");
@@ -248,8 +252,9 @@ impl DataDir {
         if entries.next().is_some() {
             return Ok(());
         }
-        let hello = tools.join("shared/hello.py");
-        make_dir(&tools.join("shared"), 0o755)?;
+        let first = tools.join(FIRST_NAMESPACE);
+        let hello = first.join("hello.py");
+        make_dir(&first, 0o755)?;
         write_atomically(&hello, HELLO.as_bytes(), 0o644).map_err(io_error("write", &hello))
     }
 }

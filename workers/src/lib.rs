@@ -37,6 +37,7 @@ pub mod grant;
 pub mod hidden;
 pub mod json;
 pub mod keys;
+pub mod listening;
 pub mod manage;
 pub mod manifest;
 pub mod mask;

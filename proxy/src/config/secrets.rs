@@ -8,7 +8,7 @@ use super::{ConfigError, Purpose, Role};
 use crate::dev;
 
 /// The key's variable.
-const KEY: &str = "SECRETS_KEY";
+pub(crate) const KEY: &str = "SECRETS_KEY";
 
 /// What variables say about the store of secrets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -83,26 +83,39 @@ impl SecretsSettings {
         if self.key.is_some() {
             return Ok(());
         }
+        if let Some(message) = self.missing_for(data_dir) {
+            return match purpose {
+                Purpose::Serve => Err(ConfigError::variable(KEY, message)),
+                // The check of the data directory tells it as an error.
+                Purpose::Check => Ok(()),
+                Purpose::Command => {
+                    warnings.push(format!("{KEY} {message}"));
+                    Ok(())
+                }
+            };
+        }
+        match purpose {
+            Purpose::Serve if role != Role::All && !dev => Err(ConfigError::variable(
+                KEY,
+                required("the roles core and manager share a secrets store"),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Words about the missing key of a store that holds values.
+    pub(crate) fn missing_for(&self, data_dir: &Path) -> Option<String> {
         let store = SecretStore::new(data_dir, Protection::Unset);
-        let reason = if store.has_values() {
-            format!("{} holds secrets", store.values_file().display())
-        } else if role != Role::All && !dev {
-            "the roles core and manager share a secrets store".to_owned()
-        } else {
-            return Ok(());
-        };
-        let message = format!(
-            "is required: {reason}, and neither SECRETS_KEY nor SECRETS_KEY_FILE is set; set one of them to the key that the \
+        let is_missing = self.key.is_none() && !self.allow_insecure && store.has_values();
+        is_missing.then(|| required(&format!("{} holds secrets", store.values_file().display())))
+    }
+}
+
+fn required(reason: &str) -> String {
+    format!(
+        "is required: {reason}, and neither SECRETS_KEY nor SECRETS_KEY_FILE is set; set one of them to the key that the \
              secrets were written with, or to a new one for a new store (`openssl rand -base64 32` makes a key), or \
              ALLOW_INSECURE_SECRETS=1 for local use without encryption. A store moves to another key by `tooldock secrets \
              rekey`, with the present key in SECRETS_KEY and the new one in SECRETS_KEY_NEW"
-        );
-        match purpose {
-            Purpose::Serve => Err(ConfigError::variable(KEY, message)),
-            Purpose::Check | Purpose::Command => {
-                warnings.push(format!("{KEY} {message}"));
-                Ok(())
-            }
-        }
-    }
+    )
 }

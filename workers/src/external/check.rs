@@ -1,6 +1,7 @@
 //! External servers as `tooldock check` sees them: what a reload would make of them, and what it could not know before a
 //! start. Nothing is started and nothing is written.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,8 @@ pub struct Checked {
     pub servers: Vec<Listed>,
     /// What is wrong with them.
     pub findings: Vec<Finding>,
+    /// The namespaces of all places, those that are switched off or cannot start included.
+    pub names: BTreeSet<NamespaceName>,
 }
 
 /// One server.
@@ -96,7 +99,8 @@ fn checked(
         checked.error(format!("{path}: servers.{name}"), message);
     }
     let environment = |name: &str| std::env::var(name).ok();
-    let claims = claims.into_iter().chain(file.claims());
+    let claims: Vec<_> = claims.into_iter().chain(file.claims()).collect();
+    checked.names = claims.iter().map(|claim| claim.name.clone()).collect();
     let names = Names::settle(claims).with_refused(&configured.refused);
     for (_, issue) in names.all_issues() {
         checked.warning(issue.subject, issue.message);

@@ -41,7 +41,8 @@ impl GatewayProcess {
         })
     }
 
-    fn is_running(self) -> bool {
+    /// Whether it runs now.
+    pub(crate) fn is_running(self) -> bool {
         tree::start_of(self.pid) == Some(self.started)
     }
 

@@ -1,0 +1,136 @@
+//! Addresses of listeners that another program has: the start would end there.
+//!
+//! A gateway that runs on the same data directory is none, since a check goes before its reload. It notes its addresses
+//! there.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+use tooldock_workers::external::Finding;
+use tooldock_workers::listening;
+
+use crate::config::{Effective, ListenAddress};
+use crate::sockets;
+
+/// The addresses that cannot be bound.
+pub(super) fn findings(effective: &Effective) -> Vec<Finding> {
+    let own = listening::addresses(&effective.data_dir);
+    let listeners = effective.config.listeners.iter().enumerate();
+    let refused = listeners.filter_map(|(index, listener)| {
+        let error = refusal(&listener.address, &own)?;
+        Some(Finding {
+            is_error: error.kind() == io::ErrorKind::AddrInUse,
+            place: format!("listener {}", listener.name),
+            message: sockets::cannot_bind(effective, (index, listener), &error),
+        })
+    });
+    let relay = effective.config.relay.socket().and_then(|path| {
+        let error = refusal(&ListenAddress::Unix(path.to_owned()), &own)?;
+        Some(Finding {
+            is_error: error.kind() == io::ErrorKind::AddrInUse,
+            place: "relay.socket".to_owned(),
+            message: format!("cannot bind {}: {error}", path.display()),
+        })
+    });
+    refused.chain(relay).collect()
+}
+
+/// The reason why an address cannot be bound, unless a gateway of these addresses has it.
+fn refusal(address: &ListenAddress, own: &BTreeSet<String>) -> Option<io::Error> {
+    if own.contains(&address.to_string()) {
+        return None;
+    }
+    match address {
+        ListenAddress::Tcp(address) => try_tcp(*address).err(),
+        ListenAddress::Unix(path) => try_unix(path).err(),
+    }
+}
+
+/// Binds an address without listening there: connections find nobody meanwhile, and a gateway that starts now can bind it.
+fn try_tcp(address: SocketAddr) -> io::Result<()> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    Ok(bind(&socket, &address)?)
+}
+
+/// Looks whether a process listens on a Unix socket, or a file of another kind has the path.
+fn try_unix(path: &Path) -> io::Result<()> {
+    let in_use = |what: &str| Err(io::Error::new(io::ErrorKind::AddrInUse, what));
+    match fs::symlink_metadata(path) {
+        Err(_) => return Ok(()),
+        Ok(found) if found.file_type().is_socket() => {}
+        Ok(_) => return in_use(sockets::NO_SOCKET),
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => in_use(sockets::TAKEN),
+        Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn an_address_is_free_until_another_program_listens_there() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let taken = listener.local_addr().expect("bound");
+        let own = BTreeSet::new();
+        let error = refusal(&taken.into(), &own).expect("taken");
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        let everywhere = SocketAddr::from(([0, 0, 0, 0], taken.port()));
+        assert!(refusal(&everywhere.into(), &own).is_some());
+        assert!(refusal(&taken.into(), &[taken.to_string()].into()).is_none());
+        drop(listener);
+        // Two checks at once do not see each other.
+        let socket = socket_with(
+            AddressFamily::INET,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        );
+        let socket = socket.expect("a socket");
+        sockopt::set_socket_reuseaddr(&socket, true).expect("set");
+        bind(&socket, &taken).expect("free");
+        assert!(refusal(&taken.into(), &own).is_none());
+    }
+
+    #[test]
+    fn a_unix_socket_is_free_until_a_process_listens_or_a_file_stands_there() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| ListenAddress::Unix(folder.path().join(name));
+        let own = BTreeSet::new();
+        assert!(refusal(&at("none.sock"), &own).is_none());
+        let listener = UnixListener::bind(folder.path().join("live.sock")).expect("bound");
+        let error = refusal(&at("live.sock"), &own).expect("taken");
+        assert!(
+            error.to_string().contains("another process listens"),
+            "{error}"
+        );
+        assert!(refusal(&at("live.sock"), &[at("live.sock").to_string()].into()).is_none());
+        drop(listener);
+        assert!(
+            refusal(&at("live.sock"), &own).is_none(),
+            "a socket of a process that is gone"
+        );
+        fs::write(folder.path().join("file"), "mine").expect("written");
+        assert!(refusal(&at("file"), &own).is_some());
+        assert!(
+            folder.path().join("live.sock").exists(),
+            "nothing is removed"
+        );
+    }
+}

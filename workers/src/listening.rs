@@ -1,0 +1,76 @@
+//! The addresses of the gateways that run on a data directory, for checks of a configuration: a port that such a gateway has
+//! is free for its next start.
+//!
+//! The core and the manager each note theirs in a file of the data directory, with the process that has them. What a
+//! process that is gone has noted counts for nothing.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+use crate::data_dir::write_atomically;
+use crate::process::GatewayProcess;
+use crate::regular_file;
+
+/// The files, by the part of the gateway that runs.
+const FILES: [&str; 2] = ["gateway.addresses", "manager.addresses"];
+
+/// More than the addresses of a gateway are.
+const BYTES_MAX: u64 = 64 * 1024;
+
+/// Notes the addresses of this process.
+///
+/// # Errors
+///
+/// What the file system said.
+pub fn note(data: &Path, is_manager: bool, addresses: &[String]) -> io::Result<()> {
+    let mut text = format!("{}\n", GatewayProcess::this());
+    for address in addresses {
+        text.push_str(address);
+        text.push('\n');
+    }
+    let file = data.join(FILES[usize::from(is_manager)]);
+    write_atomically(&file, text.as_bytes(), 0o600)
+}
+
+/// The addresses of the gateways that run on a data directory now.
+pub fn addresses(data: &Path) -> BTreeSet<String> {
+    let noted = FILES.map(|file| running(&data.join(file)).unwrap_or_default());
+    noted.into_iter().flatten().collect()
+}
+
+/// The addresses in a file, if the process runs that has noted them.
+fn running(file: &Path) -> Option<Vec<String>> {
+    let text = regular_file::read(file, BYTES_MAX).ok()?;
+    let text = String::from_utf8(text).ok()?;
+    let mut lines = text.lines();
+    let process: GatewayProcess = lines.next()?.parse().ok()?;
+    process
+        .is_running()
+        .then(|| lines.map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_count_while_their_process_runs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert!(addresses(folder.path()).is_empty());
+        note(
+            folder.path(),
+            false,
+            &["127.0.0.1:1".into(), "unix:/run/a".into()],
+        )
+        .expect("written");
+        note(folder.path(), true, &["127.0.0.1:2".into()]).expect("written");
+        let expected = ["127.0.0.1:1", "127.0.0.1:2", "unix:/run/a"].map(str::to_owned);
+        assert_eq!(addresses(folder.path()), expected.into());
+        std::fs::write(folder.path().join(FILES[0]), "2147483647.1\n127.0.0.1:1\n")
+            .expect("written");
+        assert_eq!(addresses(folder.path()), ["127.0.0.1:2".to_owned()].into());
+        std::fs::write(folder.path().join(FILES[1]), "what is this").expect("written");
+        assert!(addresses(folder.path()).is_empty());
+    }
+}
