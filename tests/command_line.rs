@@ -396,7 +396,7 @@ fn check_takes_a_data_directory_a_file_of_servers_or_a_namespace() {
     assert!(errors.contains("say tooldock check -c FILE"), "{errors}");
 }
 
-/// A configuration in a folder of its own, with addresses that nobody uses.
+/// A configuration in a folder of its own, with free addresses.
 struct Checkable {
     folder: tempfile::TempDir,
     config: Value,
@@ -495,7 +495,7 @@ async fn check_takes_the_ports_of_the_gateway_that_it_is_for_as_free() {
         (output.status.code(), stderr(&output))
     };
     assert_eq!(check(&config), (Some(0), String::new()));
-    // Of another data directory, the same ports are taken.
+    // For another data directory, the same ports are taken.
     config["data_dir"] = json!(folder.path().join("data"));
     let (code, told) = check(&config);
     assert_eq!(code, Some(2));

@@ -11,7 +11,7 @@ use tooldock_workers::yaml;
 
 use crate::support::backend::{self, Backend};
 use crate::support::ports::free_address;
-use crate::support::{Gateway, programs, sha256};
+use crate::support::{Gateway, eventually, programs, sha256};
 
 fn import(folder: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tooldock"))
@@ -318,4 +318,117 @@ async fn a_gateway_lets_in_whom_the_imported_nginx_let_in() {
             .iter()
             .all(|(head, _)| backend::header(head, "authorization").is_none())
     );
+}
+
+/// An nginx of an operator who reads its log, probes it by address and has clients with slow calls.
+fn operated(server: &Backend, listen: &str, log: &Path) -> String {
+    format!(
+        r#"
+log_format mcp '$remote_addr $client "$request" $status';
+map $http_authorization $client {{
+    default "";
+    "Bearer 0d4b31aa-ci-77f0" ci;
+    "Bearer 77aa02c3d9" desk;
+}}
+upstream files {{ server {server}; }}
+server {{
+    listen {listen};
+    server_name gw.example.com;
+    access_log {log} mcp;
+    location = /healthz {{ return 200 ok; }}
+    location /files/ {{
+        if ($client = "") {{ return 401; }}
+        proxy_pass http://files/;
+        proxy_set_header X-Client $client;
+    }}
+}}
+"#,
+        server = server.address,
+        log = log.display(),
+    )
+}
+
+#[tokio::test]
+async fn an_operator_finds_after_the_import_what_nginx_had() {
+    let server = Backend::start("files").await;
+    let (core, metrics) = (free_address(), free_address());
+    let folder = folder(&[]);
+    let log = folder.path().join("access.log");
+    let conf = operated(&server, &core.to_string(), &log);
+    fs::write(folder.path().join("nginx.conf"), conf).unwrap();
+    let output = import(folder.path(), &["nginx.conf"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("nothing is served at /healthz: probes ask /health"),
+        "{said}"
+    );
+    let mut config: Value = yaml::from_str(&text(&output.stdout)).unwrap();
+    assert_eq!(
+        config["listeners"][1],
+        json!({"name": "metrics", "address": "127.0.0.1:9090", "profile": "metrics"})
+    );
+    config["listeners"][1]["address"] = json!(metrics.to_string());
+    let gateway = Gateway::empty()
+        .without_tokens()
+        .listening(core, metrics)
+        .config(config)
+        .start()
+        .await;
+
+    // A balancer knows addresses alone.
+    let probe = gateway
+        .client
+        .get(gateway.url("/health"))
+        .header("Host", "10.1.2.3:8080");
+    assert_eq!(probe.send().await.unwrap().status(), 200);
+    assert!(gateway.metrics_text().await.contains("tooldock_"));
+
+    let post = |message: Value, session: &str| {
+        let request = gateway
+            .client
+            .post(gateway.url("/files/mcp"))
+            .header("Accept", "application/json, text/event-stream")
+            .bearer_auth("0d4b31aa-ci-77f0")
+            .json(&message);
+        match session {
+            "" => request,
+            session => request
+                .header("Mcp-Session-Id", session)
+                .header("MCP-Protocol-Version", "2025-11-25"),
+        }
+    };
+    let initialize = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}});
+    let opened = post(initialize, "").send().await.unwrap();
+    assert_eq!(opened.status(), 200);
+    let session = opened.headers()["mcp-session-id"]
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    assert_eq!(post(ready, &session).send().await.unwrap().status(), 202);
+
+    // nginx had no limit of calls at once: all are with the server before one is answered.
+    let calls: Vec<_> = (0..30)
+        .map(|id| {
+            let call = json!({"jsonrpc": "2.0", "id": 10 + id, "method": "tools/call",
+                "params": {"name": "wait", "arguments": {}}});
+            tokio::spawn(post(call, &session).send())
+        })
+        .collect();
+    eventually("all calls are with the server", || async {
+        (server.requests("tools/call").len() == 30).then_some(())
+    })
+    .await;
+    for call in calls {
+        call.abort();
+    }
+
+    let line = "127.0.0.1 ci \"POST /files/mcp HTTP/1.1\" 200";
+    eventually("the log names the client", || async {
+        let lines = fs::read_to_string(&log).ok()?;
+        lines.lines().any(|it| it == line).then_some(())
+    })
+    .await;
 }

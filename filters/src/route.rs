@@ -160,7 +160,7 @@ impl RouteGroups {
             || self.contains(RouteGroup::Vault)
     }
 
-    /// Whether MCP over Streamable HTTP is served.
+    /// True where MCP over Streamable HTTP is served.
     pub const fn has_mcp_endpoints(self) -> bool {
         self.contains(RouteGroup::Mcp)
     }
@@ -170,7 +170,7 @@ impl RouteGroups {
         self.find(path).map(|found| found.spec.label)
     }
 
-    /// What is served at a path, if anything, aliases of MCP endpoints included. The path has passed
+    /// The route of a path, if it has one, aliases of MCP endpoints included. The path has passed
     /// [`well_formed`](crate::path::well_formed).
     pub(crate) fn find_with<'a>(
         self,

@@ -1,8 +1,8 @@
 //! The addresses of the gateways that run on a data directory, for checks of a configuration: a port that such a gateway has
 //! is free for its next start.
 //!
-//! The core and the manager each note theirs in a file of the data directory, with the process that has them. What a
-//! process that is gone has noted counts for nothing.
+//! The core and the manager each note theirs in a file of the data directory, with the process that has them. Notes of a
+//! process that is gone do not count.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,7 +22,7 @@ const BYTES_MAX: u64 = 64 * 1024;
 ///
 /// # Errors
 ///
-/// What the file system said.
+/// The error of the file system.
 pub fn note(data: &Path, is_manager: bool, addresses: &[String]) -> io::Result<()> {
     let mut text = format!("{}\n", GatewayProcess::this());
     for address in addresses {
@@ -70,7 +70,7 @@ mod tests {
         std::fs::write(folder.path().join(FILES[0]), "2147483647.1\n127.0.0.1:1\n")
             .expect("written");
         assert_eq!(addresses(folder.path()), ["127.0.0.1:2".to_owned()].into());
-        std::fs::write(folder.path().join(FILES[1]), "what is this").expect("written");
+        std::fs::write(folder.path().join(FILES[1]), "no process").expect("written");
         assert!(addresses(folder.path()).is_empty());
     }
 }

@@ -52,7 +52,7 @@ fn refusal(address: &ListenAddress, own: &BTreeSet<String>) -> Option<io::Error>
     }
 }
 
-/// Binds an address without listening there: connections find nobody meanwhile, and a gateway that starts now can bind it.
+/// Binds an address without listening there: connections are refused meanwhile, and a gateway that starts now can bind it.
 fn try_tcp(address: SocketAddr) -> io::Result<()> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,

@@ -101,7 +101,7 @@ const VAULT: ProfileSpec = ProfileSpec {
 };
 
 impl ProfileSpec {
-    /// Whether the MCP endpoints of namespaces are served, at their aliases, too.
+    /// True where the MCP endpoints of namespaces are served, at their aliases, too.
     pub(crate) fn has_aliases(&self) -> bool {
         let is_of_the_management = (self.answers)().namespace.is_some_and(|it| it.is_system());
         self.routes.has_mcp_endpoints() && !is_of_the_management

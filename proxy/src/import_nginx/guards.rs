@@ -262,7 +262,7 @@ const NAMED_MAX: usize = 1_000;
 /// The characters of a token that a name within it has to leave secret.
 const SECRET_MIN: usize = 6;
 
-/// Whether a name says nothing of these texts, which are tokens in lower case: keys of a `map` ignore case. People put the
+/// True if a name says nothing of these texts, which are tokens in lower case: keys of a `map` ignore case. People put the
 /// name of a client into its token; then most of the token has to stand beside the name.
 fn may_be_shown(name: &str, texts: &[String]) -> bool {
     let name = name.to_ascii_lowercase();

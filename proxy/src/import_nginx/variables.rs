@@ -72,7 +72,7 @@ const NAMING: [&str; 8] = [
     "account",
 ];
 
-/// Whether a directive sends a server the name of a client: values in such a header are no secrets.
+/// True if a directive sends a server the name of a client: values in such a header are no secrets.
 fn sends_name(directive: &Directive) -> bool {
     let header = directive.first().to_ascii_lowercase();
     let names = NAMING.iter().any(|word| header.contains(word));
@@ -202,7 +202,7 @@ impl<'a> Variables<'a> {
         found.first().map(|(_, value)| *value)
     }
 
-    /// Whether a variable has the name of the client that a credential stands for: a `map` of credentials to names.
+    /// True if a variable has the name of the client that a credential stands for: a `map` of credentials to names.
     pub(super) fn names_client(&self, name: &str) -> bool {
         let Some(map) = self.map(name).filter(|_| !self.is_made_without_map(name)) else {
             return false;
@@ -249,7 +249,7 @@ impl<'a> Variables<'a> {
     }
 }
 
-/// Whether a value of a `map` is a name, and not a word for yes.
+/// True if a value of a `map` is a name, and not a word for yes.
 pub(super) fn is_name(value: &str) -> bool {
     let begins = value.starts_with(|first: char| first.is_ascii_alphabetic());
     let yes = [

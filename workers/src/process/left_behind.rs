@@ -41,7 +41,7 @@ impl GatewayProcess {
         })
     }
 
-    /// Whether it runs now.
+    /// True while it runs.
     pub(crate) fn is_running(self) -> bool {
         tree::start_of(self.pid) == Some(self.started)
     }

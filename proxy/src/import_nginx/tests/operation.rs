@@ -71,7 +71,7 @@ fn a_location_that_only_answers_is_listed() {
             outcome.lines
         );
     }
-    // What the gateway says of unknown paths, too.
+    // The gateway answers unknown paths the same way.
     let outcome = front("", "location / { return 404; }", "");
     assert!(outcome.lines.is_empty(), "{:#?}", outcome.lines);
 }
@@ -124,7 +124,7 @@ const TOKENS: &str = "'Bearer 0d4b31aa-ci-77f0' ci; 'Bearer 77aa02c3d9' desk;";
 fn the_names_of_tokens_go_on_in_the_log() {
     for (maps, condition) in [
         (format!("map $http_authorization $client {{ default ''; {TOKENS} }}"), "if ($client = '') { return 401; }"),
-        // One map lets in, another one names.
+        // A map that lets in, and another that names.
         (
             format!(
                 "map $http_authorization $ok {{ default 0; 'Bearer 0d4b31aa-ci-77f0' 1; 'Bearer 77aa02c3d9' 1; }}
