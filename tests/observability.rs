@@ -383,7 +383,7 @@ async fn a_failed_call_says_why_in_the_audit_log_and_the_log() {
             "remote": {"client": away("client"), "passed": away("pass_through")}}}))
         .start()
         .await;
-    // What servers and tools say themselves: with the status that was sent.
+    // Failures in the words of servers and tools, with the status that was sent.
     let (status, _) = called(&gateway, "says", "fail", "r-fail").await;
     let line = audited(&gateway, "r-fail").await;
     assert_eq!((status, &line["http_status"]), (500, &json!(500)), "{line}");

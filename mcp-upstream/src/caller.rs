@@ -67,10 +67,10 @@ pub struct RelayPeer {
 
 /// What became of a caller's call, for the access log of the edge: of the last call, where a body holds several.
 #[derive(Debug, Default)]
-pub struct CallNote(Mutex<Noted>);
+pub struct CallNote(Mutex<CallNotes>);
 
 #[derive(Debug, Default)]
-struct Noted {
+struct CallNotes {
     summary: Option<CallSummary>,
     backends: String,
 }
@@ -114,7 +114,7 @@ impl CallNote {
         backends.push_str(backend.as_str());
     }
 
-    fn noted(&self) -> MutexGuard<'_, Noted> {
+    fn noted(&self) -> MutexGuard<'_, CallNotes> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -273,7 +273,8 @@ impl Engine {
         (outcome, UnfinishedCall { record, status })
     }
 
-    /// The same as [`Self::run`]. `via` is the namespace at the other end, where the call goes through an aggregate.
+    /// Runs one call as [`Self::run`] does. `via` is the namespace at the other end, where the call goes through an
+    /// aggregate.
     async fn run_via(
         &self,
         caller: &Caller,

@@ -130,7 +130,7 @@ impl CoreOverHttp {
         Ok(answer)
     }
 
-    async fn connect(&self) -> io::Result<Box<dyn Connection>> {
+    async fn connect(&self) -> io::Result<Box<dyn CoreStream>> {
         let (host, port, tls) = match &self.at.url {
             CoreUrl::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
             CoreUrl::Tcp { host, port, tls } => (config::bare_host(host), *port, *tls),
@@ -151,9 +151,9 @@ impl CoreOverHttp {
 }
 
 /// A connection to the core.
-trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
+trait CoreStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<C: AsyncRead + AsyncWrite + Unpin + Send> Connection for C {}
+impl<C: AsyncRead + AsyncWrite + Unpin + Send> CoreStream for C {}
 
 #[async_trait]
 impl CoreLink for CoreOverHttp {
