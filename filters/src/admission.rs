@@ -29,7 +29,7 @@ use crate::host::HostPattern;
 use crate::limits::{CountedBy, Exhausted, Limits, Subject};
 use crate::manager::ManagerControls;
 use crate::media::{AcceptFlags, AcceptRule};
-use crate::namespace::{Directory, NamespaceRule};
+use crate::namespace::{Directory, NamespaceRule, RequestNamespace};
 use crate::network::Peer;
 use crate::oauth::{Asked, Needs, Oauth, Pending};
 use crate::origin::{Answer, CorsHeaders, Openness};
@@ -156,6 +156,8 @@ pub enum Verdict {
     Refused(Rejection),
     /// Nothing more can be said until something of its token's issuer has been fetched. Then the request is judged again.
     Pending(Pending),
+    /// Its namespace is on its way up. When that is served, or has taken too long, the request is judged for the last time.
+    Starting(NamespaceName),
 }
 
 /// What is known about an admitted request.
@@ -435,6 +437,26 @@ impl<C: Clock + Clone> Admission<C> {
 
         oauth::check_scopes(principal)?;
 
+        let settle_namespace = || match route.namespace {
+            RouteNamespace::None => Ok(None),
+            _ => namespace::admitted(
+                &listener.namespace,
+                parts,
+                fields,
+                &found,
+                principal,
+                directory,
+            )
+            .map(Some),
+        };
+        // Before anything is counted: a request that waits is judged twice and counts once.
+        if directory.is_starting()
+            && request.asked != Asked::Last
+            && let Ok(Some(RequestNamespace::Starting(name))) = settle_namespace()
+        {
+            return Ok(Verdict::Starting(name));
+        }
+
         let mut subject = Subject {
             principal: &principal.name,
             client,
@@ -449,16 +471,10 @@ impl<C: Clock + Clone> Admission<C> {
             Place::ByMessage | Place::None => None,
         };
 
-        let namespace = match route.namespace {
-            RouteNamespace::None => None,
-            _ => Some(namespace::admitted(
-                &listener.namespace,
-                parts,
-                fields,
-                &found,
-                principal,
-                directory,
-            )?),
+        let namespace = match settle_namespace()? {
+            None => None,
+            Some(RequestNamespace::Served(name)) => Some(name),
+            Some(RequestNamespace::Starting(name)) => return Err(Rejection::starting(&name)),
         };
         subject.namespace = namespace.as_ref();
         let of_namespace = self.limits.check_namespace_request(subject)?;

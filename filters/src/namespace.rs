@@ -37,6 +37,11 @@ pub trait Directory {
     /// Whether there is a namespace of that name, and whether its own policy admits the principal.
     fn namespace(&self, name: &str, principal: &str) -> Access;
 
+    /// Whether [`Directory::namespace`] may answer [`Access::Starting`].
+    fn is_starting(&self) -> bool {
+        false
+    }
+
     /// Whether the tools directory has a folder of this name. Asked only about names that [`Directory::namespace`] does not
     /// know, and for principals whose token opens them.
     fn has_folder(&self, name: &NamespaceName) -> bool;
@@ -58,10 +63,21 @@ pub trait Directory {
 pub enum Access {
     /// It exists and admits the principal.
     Granted(NamespaceName),
+    /// It is on its way up, and whom it admits is not known yet.
+    Starting(NamespaceName),
     /// There is none of that name.
     Unknown,
     /// It exists, but not for this principal.
     Forbidden,
+}
+
+/// The namespace of an admitted request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RequestNamespace {
+    /// It is served, and open to the principal.
+    Served(NamespaceName),
+    /// It is on its way up, and open to the principal as far as its token goes.
+    Starting(NamespaceName),
 }
 
 /// The namespace of the request, existing and open to the principal.
@@ -72,13 +88,13 @@ pub(crate) fn admitted(
     found: &Found<'_>,
     principal: &Principal,
     directory: &dyn Directory,
-) -> Result<NamespaceName, Rejection> {
+) -> Result<RequestNamespace, Rejection> {
     if *rule == NamespaceRule::System || found.spec.namespace == RouteNamespace::Management {
-        return system(found, principal);
+        return system(found, principal).map(RequestNamespace::Served);
     }
     let Some(name) = named(rule, parts, fields, found, directory)? else {
         if *rule == NamespaceRule::Global {
-            return Ok(NamespaceName::global());
+            return Ok(RequestNamespace::Served(NamespaceName::global()));
         }
         return Err(Rejection::new(
             Reason::NamespaceRequired,
@@ -91,13 +107,18 @@ pub(crate) fn admitted(
     // A session that sees all namespaces at once.
     let global = NamespaceName::global();
     if *rule == NamespaceRule::Global && name == global.as_str() {
-        return Ok(global);
+        return Ok(RequestNamespace::Served(global));
     }
     match directory.namespace(&name, &principal.name) {
         Access::Granted(namespace) if principal.namespaces.contains(namespace.as_str()) => {
-            Ok(namespace)
+            Ok(RequestNamespace::Served(namespace))
         }
-        Access::Granted(_) => Err(forbidden(&name, "namespaces of the token")),
+        Access::Starting(namespace) if principal.namespaces.contains(namespace.as_str()) => {
+            Ok(RequestNamespace::Starting(namespace))
+        }
+        Access::Granted(_) | Access::Starting(_) => {
+            Err(forbidden(&name, "namespaces of the token"))
+        }
         Access::Forbidden => Err(forbidden(&name, "principals of the namespace")),
         Access::Unknown => {
             let ways = found.spec.ways_to_name_a_namespace();
@@ -264,6 +285,7 @@ mod tests {
             match name {
                 "github" | "shared" => Access::Granted(name.parse().unwrap()),
                 "vault" => Access::Forbidden,
+                "coming" => Access::Starting(name.parse().unwrap()),
                 _ => Access::Unknown,
             }
         }
@@ -317,7 +339,28 @@ mod tests {
             &principal,
             &Served,
         )
-        .map(|name| name.to_string())
+        .map(|namespace| match namespace {
+            RequestNamespace::Served(name) => name.to_string(),
+            RequestNamespace::Starting(name) => format!("{name} starts"),
+        })
+    }
+
+    #[test]
+    fn a_namespace_on_its_way_up_is_no_unknown_one_and_is_told_to_those_whose_token_opens_it() {
+        for (uri, headers) in [
+            ("/mcp/coming", &[][..]),
+            ("/mcp", &[&b"coming"[..]][..]),
+            ("/sse", &[b"coming"]),
+            ("/tools", &[b"coming"]),
+            ("/tools/x", &[b"coming"]),
+            ("/namespaces/coming/tools", &[]),
+            ("/openapi.json?namespace=coming", &[]),
+        ] {
+            let started = outcome(uri, headers, &["com*"]);
+            assert_eq!(started.as_deref(), Ok("coming starts"), "{uri}");
+            let closed = outcome(uri, headers, &["shared"]);
+            assert_eq!(closed, Err(Reason::NamespaceForbidden), "{uri}");
+        }
     }
 
     #[test]

@@ -10,6 +10,8 @@ use bytes::Bytes;
 use http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::json;
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::startup::TRY_AGAIN;
 
 use crate::failures::CredentialFailure;
 
@@ -44,6 +46,8 @@ pub enum Reason {
     NamespaceAmbiguous,
     /// No namespace of that name.
     NamespaceNotFound,
+    /// The namespace is on its way up.
+    Starting,
     /// The namespace exists, but not for this principal.
     NamespaceForbidden,
     /// No scope of the access token stands for anything here.
@@ -72,7 +76,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, for whoever registers counters ahead of the first refusal.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::BadRequest,
         Self::HeadersTooLarge,
         Self::UriTooLong,
@@ -87,6 +91,7 @@ impl Reason {
         Self::NamespaceRequired,
         Self::NamespaceAmbiguous,
         Self::NamespaceNotFound,
+        Self::Starting,
         Self::NamespaceForbidden,
         Self::InsufficientScope,
         Self::SessionNotFound,
@@ -124,6 +129,7 @@ impl Reason {
             Self::NamespaceRequired => ("namespace_required", StatusCode::BAD_REQUEST, -32600),
             Self::NamespaceAmbiguous => ("namespace_ambiguous", StatusCode::BAD_REQUEST, -32600),
             Self::NamespaceNotFound => ("namespace_not_found", StatusCode::NOT_FOUND, -32012),
+            Self::Starting => ("starting", StatusCode::SERVICE_UNAVAILABLE, -32014),
             Self::NamespaceForbidden => ("namespace_forbidden", StatusCode::FORBIDDEN, -32011),
             Self::InsufficientScope => ("insufficient_scope", StatusCode::FORBIDDEN, -32011),
             Self::SessionNotFound => ("session_not_found", StatusCode::NOT_FOUND, -32012),
@@ -315,6 +321,19 @@ impl Rejection {
         )
         .because("the token's issuer did not give what is needed to judge the token")
         .with_header(RETRY_AFTER, HeaderValue::from_static("2"))
+    }
+
+    /// 503 for a namespace that is on its way up.
+    pub(crate) fn starting(name: &NamespaceName) -> Self {
+        let seconds = TRY_AGAIN.as_secs();
+        Self::new(
+            Reason::Starting,
+            format!(
+                "The namespace {} is starting: send the request again in {seconds} s.",
+                quoted(name.as_str())
+            ),
+        )
+        .with_header(RETRY_AFTER, HeaderValue::from(seconds))
     }
 
     /// 401 for a token by a key that its issuer does not publish.

@@ -23,7 +23,7 @@ pub(crate) fn rest_status(code: CallErrorCode) -> StatusCode {
         // A caller of REST can be asked nothing: this is what it asked for, and another try will not change it.
         CallErrorCode::MissingCapability => StatusCode::BAD_REQUEST,
         CallErrorCode::ExecutionTimeout => StatusCode::GATEWAY_TIMEOUT,
-        CallErrorCode::WorkerUnavailable | CallErrorCode::Overloaded => {
+        CallErrorCode::WorkerUnavailable | CallErrorCode::Starting | CallErrorCode::Overloaded => {
             StatusCode::SERVICE_UNAVAILABLE
         }
         CallErrorCode::RateLimited => StatusCode::TOO_MANY_REQUESTS,

@@ -44,6 +44,9 @@ impl RequestError {
             Self::Upstream(error) if error.code == CallErrorCode::RateLimited => {
                 StatusCode::TOO_MANY_REQUESTS
             }
+            Self::Upstream(error) if error.code == CallErrorCode::Starting => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::InsufficientScope { .. } => StatusCode::FORBIDDEN,
             Self::NotInitialized
             | Self::MethodNotFound(_)
@@ -85,7 +88,12 @@ impl RequestError {
             Self::StreamLimit => {
                 with_header(reply, RETRY_AFTER, HeaderValue::from(STREAM_LIMIT_RETRY))
             }
-            Self::Upstream(error) if error.code == CallErrorCode::RateLimited => {
+            Self::Upstream(error)
+                if matches!(
+                    error.code,
+                    CallErrorCode::RateLimited | CallErrorCode::Starting
+                ) =>
+            {
                 with_header(reply, RETRY_AFTER, again_in(error))
             }
             Self::MethodNotAllowed => with_header(reply, ALLOW, HeaderValue::from_static("POST")),
@@ -143,6 +151,16 @@ pub(crate) fn rest_plain(status: StatusCode, code: &str, message: &str) -> Reply
     rest(status, code, message, empty_object())
 }
 
+/// The answer of REST to a request for what is on its way up.
+pub(crate) fn rest_starting(failed: &CallError) -> Reply {
+    let reply = rest_plain(
+        rest_status(failed.code),
+        failed.code.as_str(),
+        &failed.message,
+    );
+    with_header(reply, RETRY_AFTER, again_in(failed))
+}
+
 /// A failed call as a REST answer.
 pub(crate) fn rest_call(error: &CallError, caller: &Caller) -> Reply {
     let reply = rest(
@@ -156,7 +174,10 @@ pub(crate) fn rest_call(error: &CallError, caller: &Caller) -> Reply {
     }
     let unavailable = matches!(
         error.code,
-        CallErrorCode::WorkerUnavailable | CallErrorCode::Overloaded | CallErrorCode::RateLimited
+        CallErrorCode::WorkerUnavailable
+            | CallErrorCode::Starting
+            | CallErrorCode::Overloaded
+            | CallErrorCode::RateLimited
     );
     if !unavailable {
         return reply;
@@ -214,6 +235,11 @@ mod tests {
                 RequestError::Upstream(CallError::new(CallErrorCode::Overloaded, "x")),
                 (200, code::UNAVAILABLE.into()),
                 (200, code::UNAVAILABLE.into()),
+            ),
+            (
+                RequestError::Upstream(CallError::new(CallErrorCode::Starting, "x")),
+                (503, code::UNAVAILABLE.into()),
+                (503, code::UNAVAILABLE.into()),
             ),
             (
                 RequestError::ResourceNotFound("a://b".into()),

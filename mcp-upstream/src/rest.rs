@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use tooldock_workers::registry::Namespace;
+use tooldock_workers::startup;
 
 use crate::caller::Caller;
 use crate::catalogue::View;
@@ -15,6 +16,7 @@ use crate::upstream::global;
 
 mod answer;
 mod arguments;
+pub(crate) mod condition;
 pub(crate) mod explain;
 pub(crate) mod failing;
 pub(crate) mod info;
@@ -58,6 +60,10 @@ impl InNamespace {
         };
         match core.registry.admitted(&name) {
             Some(namespace) => Ok(Self { caller, namespace }),
+            None if core.registry.awaits(&name) => {
+                let refused = error::rest_starting(&startup::starting(&name));
+                Err(Refused(Box::new(refused)))
+            }
             None => Err(Refused(Box::new(unknown_namespace(name.as_str())))),
         }
     }

@@ -17,13 +17,16 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::poll_watch::{PollSubject, WatchedFuture};
 use tooldock_workers::registry::{Registry, Snapshot};
 use tooldock_workers::route::RouteId;
+use tooldock_workers::startup;
 
 use crate::audit::AuditSender;
 use crate::broadcast::{Audience, follow};
 use crate::caller::{Caller, RelayPeer};
 use crate::credentials::Credentials;
 use crate::engine::{Engine, Limiter};
+use crate::error;
 use crate::health::Health;
+use crate::jsonrpc::RequestError;
 use crate::mcp::head::McpHead;
 use crate::mcp::modern::SuspendedCalls;
 use crate::mcp::pass_through::PassThrough;
@@ -348,8 +351,27 @@ impl Service {
         polls.over(subject, || self.answer(caller, request))
     }
 
-    /// Each function is boxed on its own: one future with room for all of them would be moved about with every request.
     fn answer(&self, caller: Caller, request: AdmittedRequest) -> Answer<'_> {
+        let registry = &self.core.registry;
+        if !registry.startup().is_running() || !is_about_all(&caller, &request) {
+            return self.answer_now(caller, request);
+        }
+        Box::pin(async move {
+            if registry.wait_for_scan().await {
+                return self.answer_now(caller, request).await;
+            }
+            let failed = startup::starting(&NamespaceName::global());
+            match request.route {
+                RouteId::Mcp | RouteId::Sse | RouteId::Messages => {
+                    RequestError::Upstream(failed).reply(None)
+                }
+                _ => error::rest_starting(&failed),
+            }
+        })
+    }
+
+    /// Each function is boxed on its own: one future with room for all of them would be moved about with every request.
+    fn answer_now(&self, caller: Caller, request: AdmittedRequest) -> Answer<'_> {
         let core = &self.core;
         let AdmittedRequest {
             head, body, query, ..
@@ -454,6 +476,11 @@ impl Service {
         stop: impl Future<Output = ()>,
     ) {
         relay::serve(Arc::clone(&self.core), relay, client, socket, gone, stop).await;
+    }
+
+    /// Brings the metrics up to date that tell of states: to be called before the metrics are read.
+    pub fn show_conditions(&self) {
+        rest::condition::show(&self.core);
     }
 
     /// Notes the counters of calls every few seconds, for the figures of the web UI. Never ends.
@@ -572,6 +599,15 @@ impl Service {
         let bytes = gauge(self.core.sessions.bytes());
         self.core.metrics.session_bytes.set(bytes);
     }
+}
+
+/// Whether a request is about all namespaces at once.
+fn is_about_all(caller: &Caller, request: &AdmittedRequest) -> bool {
+    let all = caller.namespace.as_ref().is_some_and(|it| it.is_global());
+    all || matches!(
+        request.route,
+        RouteId::Namespaces | RouteId::McpNamespaces | RouteId::McpInfo
+    )
 }
 
 /// Whether a namespace that was there is gone, or is open to others than before.

@@ -172,6 +172,7 @@ impl Gateway {
         let mut text = Vec::with_capacity(16 * 1024);
         let encoder = TextEncoder::new();
         self.metrics.process.read();
+        self.service.show_conditions();
         if let Err(error) = encoder.encode(&self.exported.gather(), &mut text) {
             tracing::error!(%error, "metrics could not be written");
         }
@@ -268,6 +269,9 @@ impl ProxyHttp for Gateway {
             let asked = Box::pin(self.issuers.settle(pending, client, waited)).await;
             verdict = self.admit(session, &fields, passage, asked)?;
         }
+        if let Verdict::Starting(name) = &verdict {
+            verdict = Box::pin(self.admit_when_up(session, &fields, passage, name)).await?;
+        }
         match &verdict {
             Verdict::Admitted(admitted) => {
                 if let Some(failure) = &admitted.failure {
@@ -279,7 +283,7 @@ impl ProxyHttp for Gateway {
                 }
             }
             Verdict::Refused(rejection) => passage.shape = rejection.shape,
-            Verdict::Answered(_) | Verdict::Pending(_) => {}
+            Verdict::Answered(_) | Verdict::Pending(_) | Verdict::Starting(_) => {}
         }
         let headers = passage.headers.clone();
         // A terminal shows JSON; messages of MCP are for programs.
@@ -316,9 +320,9 @@ impl ProxyHttp for Gateway {
                     .map(|()| true)
                     .map_err(|ClientGone| Error::new(CLIENT_GONE))
             }
-            Verdict::Pending(_) => Err(Error::explain(
+            Verdict::Pending(_) | Verdict::Starting(_) => Err(Error::explain(
                 ErrorType::InternalError,
-                "a request that waited for an issuer was not judged",
+                "a request that waited for an issuer or a namespace was not judged",
             )),
             Verdict::Refused(rejection) => {
                 passage.route = rejection.route;

@@ -23,7 +23,6 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tooldock_upstream::caller::RelayPeer;
-use tooldock_upstream::health::Health;
 use tooldock_upstream::{Guest, Relay, Service};
 use tooldock_workers::runtimes::Runtimes;
 
@@ -32,8 +31,6 @@ use crate::sockets;
 
 /// How long to wait after a connection could not be accepted: the cause, too many open files, goes by itself.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How often it is looked whether the namespaces are there, at the start.
-const READY_CHECK: Duration = Duration::from_millis(20);
 /// How often it is looked whether a client that writes no more is gone altogether, while its calls run.
 const GONE_CHECK: Duration = Duration::from_millis(100);
 /// How long a client that is turned away may take to read why.
@@ -106,7 +103,6 @@ impl RelayServer {
         relay: Arc<Relay>,
         service: Service,
         runtimes: Arc<Runtimes>,
-        health: Arc<Health>,
         connections: IntGauge,
     ) -> io::Result<Self> {
         let listener = UnixListener::from_std(socket.listener)?;
@@ -116,7 +112,6 @@ impl RelayServer {
             relay: Arc::clone(&relay),
             service,
             runtimes,
-            health,
             connections,
             stopped,
         };
@@ -142,7 +137,6 @@ struct Accepting {
     relay: Arc<Relay>,
     service: Service,
     runtimes: Arc<Runtimes>,
-    health: Arc<Health>,
     connections: IntGauge,
     stopped: watch::Receiver<bool>,
 }
@@ -150,14 +144,6 @@ struct Accepting {
 impl Accepting {
     async fn run(self, listener: UnixListener) {
         let mut stopped = self.stopped.clone();
-        // Clients that come back to a gateway that starts again wait in the socket's queue: before the first scan there is
-        // no namespace, and they would take that for an answer.
-        while !self.health.is_ready() {
-            if *stopped.borrow() {
-                return;
-            }
-            sleep(READY_CHECK).await;
-        }
         loop {
             // - told to stop
             // - a client, as soon as those that give way to it have somewhere to go

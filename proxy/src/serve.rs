@@ -101,7 +101,10 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
     let sockets = Sockets::bind(&effective)?;
     let relay_socket = relay::bind(&effective)?;
     let data = match effective.role {
-        Role::All | Role::Core => DataDir::open(&effective.data_dir, false)?,
+        Role::All | Role::Core => {
+            let starter = effective.config.namespaces.starter;
+            DataDir::open_with(&effective.data_dir, false, starter)?
+        }
         Role::Manager => DataDir::beside(&effective.data_dir)?,
     };
     if effective.generated.bearer {
@@ -307,6 +310,9 @@ impl Parts {
                 let read = Pages::read(ui).map_err(|reason| anyhow!("vault.ui_dir: {reason}"))?;
                 pages = Some(Arc::new(read));
             }
+        }
+        if effective.role != Role::Manager {
+            reloader.expect_namespaces();
         }
         reloader.bind_runtime(control.handle().clone());
         let health = Arc::new(Health::new());

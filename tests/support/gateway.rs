@@ -36,6 +36,7 @@ pub struct Builder {
     core: Value,
     /// The soft and the hard limit on open files.
     open_files: Option<(u64, u64)>,
+    web: Option<SocketAddr>,
 }
 
 /// A running gateway. Dropping it ends the process.
@@ -48,6 +49,7 @@ pub struct Gateway {
     process: Mutex<Child>,
     config_file: PathBuf,
     config: Value,
+    web: Option<SocketAddr>,
 }
 
 impl Gateway {
@@ -69,6 +71,7 @@ impl Gateway {
             tokens: true,
             core: json!({}),
             open_files: None,
+            web: None,
             tools: files
                 .map(|(namespace, file, source)| {
                     (namespace.to_owned(), file.to_owned(), source.to_owned())
@@ -109,6 +112,11 @@ impl Gateway {
 
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
+    }
+
+    /// The address of the web UI's listener.
+    pub fn web(&self) -> SocketAddr {
+        self.web.expect("it was started with one")
     }
 
     /// A request with the bearer token and nothing else.
@@ -329,11 +337,24 @@ impl Builder {
         self
     }
 
+    /// With a listener of the web UI, too.
+    pub fn with_web(mut self) -> Self {
+        self.web = Some(free_address());
+        self
+    }
+
     /// Starts the gateway after `prepare` has changed its data directory.
     pub async fn start_with(self, prepare: impl FnOnce(&Path)) -> Gateway {
         let data_dir = self.write_data();
         prepare(&data_dir);
         self.start().await
+    }
+
+    /// As [`Builder::start_with`], and waits for nothing.
+    pub fn spawn_with(self, prepare: impl FnOnce(&Path)) -> Gateway {
+        let data_dir = self.write_data();
+        prepare(&data_dir);
+        self.spawn()
     }
 
     fn write_data(&self) -> PathBuf {
@@ -379,13 +400,19 @@ impl Builder {
             .unwrap_or_else(|| (free_address(), free_address()));
         let mut core = json!({"name": "core", "address": address.to_string(), "profile": "core"});
         merge(&mut core, std::mem::take(&mut self.core));
-        let defaults = json!({
+        let web = self.web.map(
+            |address| json!({"name": "web", "address": address.to_string(), "profile": "v1-web"}),
+        );
+        let mut defaults = json!({
             "listeners": [
                 core,
                 {"name": "metrics", "address": metrics.to_string(), "profile": "metrics"},
             ],
             "workers": {"base_env": shared_base_env().to_str()},
         });
+        if let (Some(web), Some(listeners)) = (web, defaults["listeners"].as_array_mut()) {
+            listeners.push(web);
+        }
         let mut config = defaults;
         merge(&mut config, std::mem::take(&mut self.config));
         let config_file = self.data.path().join("tooldock.test.yaml");
@@ -423,6 +450,7 @@ impl Builder {
         Gateway {
             address,
             metrics,
+            web: self.web,
             data: self.data,
             data_dir,
             client: reqwest::Client::new(),

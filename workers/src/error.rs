@@ -31,6 +31,8 @@ pub enum CallErrorCode {
     ToolError,
     /// The worker process is down: the call failed with it, or it did not come back in time.
     WorkerUnavailable,
+    /// The namespace is on its way up.
+    Starting,
     /// The namespace's queue is full.
     Overloaded,
     /// A limit counted in tool calls was reached.
@@ -65,6 +67,7 @@ impl CallErrorCode {
             Self::OutputType => "output_type",
             Self::ToolError => "tool_error",
             Self::WorkerUnavailable => "worker_unavailable",
+            Self::Starting => "starting",
             Self::Overloaded => "overloaded",
             Self::RateLimited => "rate_limited",
             Self::ResultTooLarge => "result_too_large",

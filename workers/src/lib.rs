@@ -64,6 +64,7 @@ pub mod runtimes;
 pub mod scan;
 pub mod scope;
 pub mod secrets;
+pub mod startup;
 pub(crate) mod template;
 pub mod tool;
 pub(crate) mod tree_file;

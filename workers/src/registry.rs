@@ -24,6 +24,7 @@ use crate::policy::ToolPolicy;
 use crate::prompt::Prompt;
 use crate::remote::RemoteServer;
 use crate::resource::{Resource, ResourceTemplate};
+use crate::startup::Startup;
 use crate::tool::Tool;
 use crate::worker::{Worker, WorkerState};
 
@@ -345,9 +346,18 @@ pub struct Registry {
     global: OnceLock<Arc<Namespace>>,
     /// What each principal has of its own. In no snapshot, since a new value changes no namespace.
     personal: Arc<PersonalSecrets>,
+    /// Namespaces that are in no snapshot yet.
+    startup: Startup,
+    /// Counts the reloads of everything, those that changed nothing among them.
+    reloads: watch::Sender<u64>,
 }
 
 impl Registry {
+    /// The namespaces that are on their way up.
+    pub fn startup(&self) -> &Startup {
+        &self.startup
+    }
+
     /// The personal values of principals, as the last reload read them.
     pub fn personal(&self) -> &Arc<PersonalSecrets> {
         &self.personal
@@ -458,6 +468,16 @@ impl Registry {
 
     pub(crate) fn set_ignored(&self, issues: Vec<(String, Issue)>) {
         self.ignored.store(Arc::new(issues));
+    }
+
+    /// Sees the reloads of everything from now on, whether they changed something or not.
+    pub fn reloads(&self) -> watch::Receiver<u64> {
+        self.reloads.subscribe()
+    }
+
+    /// Tells that everything was reloaded.
+    pub fn reloaded(&self) {
+        self.reloads.send_modify(|reloads| *reloads += 1);
     }
 
     /// Sees the swaps from now on: always the newest snapshot, which may skip some in between. What changed is for the

@@ -22,6 +22,7 @@ mod metrics;
 mod names;
 mod run;
 mod secrets;
+mod starter;
 mod vault;
 mod wanted;
 
@@ -43,9 +44,10 @@ use crate::data_dir::DataDir;
 use crate::environment::Environments;
 use crate::external::{ServersConfig, ServersFile};
 use crate::names::NamespaceName;
-use crate::precedence::{DATA_FILE, Names};
+use crate::precedence::{DATA_FILE, Names, configured};
 use crate::registry::{Issue, Registry};
 use crate::secrets::{RecordedOwners, SecretSource, Secrets};
+use crate::startup::Expected;
 use crate::worker::{Worker, WorkerHost, WorkerSpec};
 
 pub(crate) use external::{is_same as same_namespace, namespace as of_external};
@@ -238,6 +240,21 @@ impl Reloader {
             boots: Semaphore::new(BOOTS_MAX),
             closing: CancellationToken::new(),
         })
+    }
+
+    /// Tells the registry which namespaces the first scan will find, so that requests for them wait. To be called before the
+    /// first request, with all parts of the configuration set.
+    pub fn expect_namespaces(&self) {
+        let (servers, aggregates) = (lock(&self.servers).clone(), lock(&self.aggregates).clone());
+        // A file that cannot be used now is told of by the first scan.
+        let file = ServersFile::read(self.data.root()).unwrap_or_default();
+        let elsewhere = lock(&self.vault).clone().filter(|it| it.dir.is_some());
+        let claims = configured(&servers, &aggregates).into_iter();
+        let claims = claims.chain(file.claims()).map(|claim| claim.name);
+        self.registry.startup().begin(Expected {
+            names: claims.chain(elsewhere.map(|it| it.name)).collect(),
+            tools_dir: Some(self.data.tools_dir()),
+        });
     }
 
     /// Gives the reloader the runtime that its workers and their processes belong to. The first one stays.

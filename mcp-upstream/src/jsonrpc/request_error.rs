@@ -150,7 +150,9 @@ impl RequestError {
             Self::InsufficientScope { .. } => code::FORBIDDEN,
             Self::Upstream(error) => match error.code {
                 CallErrorCode::RateLimited => code::LIMITED,
-                CallErrorCode::WorkerUnavailable | CallErrorCode::Overloaded => code::UNAVAILABLE,
+                CallErrorCode::WorkerUnavailable
+                | CallErrorCode::Starting
+                | CallErrorCode::Overloaded => code::UNAVAILABLE,
                 _ => code::INTERNAL,
             },
             Self::Forwarded { .. } | Self::Internal => code::INTERNAL,

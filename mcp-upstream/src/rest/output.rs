@@ -9,6 +9,7 @@ use time::format_description::well_known::Rfc3339;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::process::output::{RecentLine, SHOWN_LINES, SHOWN_LINES_MAX};
 use tooldock_workers::registry::UpstreamKind;
+use tooldock_workers::startup;
 
 use super::json;
 use crate::error;
@@ -62,6 +63,9 @@ pub(crate) async fn output(core: &Core, body: Bytes) -> Reply {
             return error::rest_plain(StatusCode::BAD_REQUEST, "bad_request", &message);
         }
     };
+    if core.registry.awaits(&namespace) {
+        return error::rest_starting(&startup::starting(&namespace));
+    }
     let Some(served) = core.registry.namespace(namespace.as_str()) else {
         let message = format!(
             "The core serves no namespace {namespace}; list_namespaces shows those there are, and reload_core serves a new one"

@@ -7,9 +7,11 @@ use async_trait::async_trait;
 use http::StatusCode;
 use tooldock_workers::keys::KeyMaker;
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::startup;
 
 use super::Service;
 use crate::caller::{Caller, Visibility};
+use crate::error;
 use crate::mcp::Core;
 use crate::profile::{Profile, RestShape};
 use crate::reply::Reply;
@@ -58,17 +60,31 @@ impl CoreLink for OwnCore {
         let core = self.0.get().and_then(Weak::upgrade);
         let core =
             core.ok_or_else(|| Unreachable("the server is starting or stopping".to_owned()))?;
-        let reply = match request {
-            CoreRequest::Health => rest::public::health(&core, &caller(None)),
-            CoreRequest::Namespaces => rest::namespaces::list(&core, &caller(None)),
-            CoreRequest::Reload => rest::reload::reload(&core).await,
-            CoreRequest::Explain { question } => rest::explain::explain(&core, question).await,
-            CoreRequest::Output { wanted } => rest::output::output(&core, wanted).await,
-            CoreRequest::Call {
-                namespace,
-                tool,
-                input,
-            } => {
+        // Requests by HTTP have waited before they come here.
+        let starting = match &request {
+            CoreRequest::Call { namespace, .. } => core.registry.starting(namespace).await,
+            CoreRequest::Namespaces if !core.registry.wait_for_scan().await => {
+                Some(startup::starting(&NamespaceName::global()))
+            }
+            _ => None,
+        };
+        let reply = match (starting, request) {
+            (Some(starting), _) => error::rest_starting(&starting),
+            (None, CoreRequest::Health) => rest::public::health(&core, &caller(None)),
+            (None, CoreRequest::Namespaces) => rest::namespaces::list(&core, &caller(None)),
+            (None, CoreRequest::Reload) => rest::reload::reload(&core).await,
+            (None, CoreRequest::Explain { question }) => {
+                rest::explain::explain(&core, question).await
+            }
+            (None, CoreRequest::Output { wanted }) => rest::output::output(&core, wanted).await,
+            (
+                None,
+                CoreRequest::Call {
+                    namespace,
+                    tool,
+                    input,
+                },
+            ) => {
                 let shape = RestShape::V2;
                 rest::tools::call(&core, caller(Some(namespace)), &tool, input, shape).await
             }

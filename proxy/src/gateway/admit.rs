@@ -49,16 +49,34 @@ struct Live<'a> {
     leads_to: Cell<LeadsTo>,
 }
 
+impl Live<'_> {
+    /// The access to a namespace that is served.
+    fn served(&self, name: &str, principal: &str) -> Option<Access> {
+        let snapshot = self.gateway.registry.load();
+        let namespace = snapshot.namespaces.get(name)?;
+        if !namespace.policy.allows_principal(principal) {
+            return Some(Access::Forbidden);
+        }
+        self.leads_to.set(LeadsTo::of(namespace));
+        Some(Access::Granted(namespace.name.clone()))
+    }
+}
+
 impl Directory for Live<'_> {
     fn namespace(&self, name: &str, principal: &str) -> Access {
-        match self.gateway.registry.load().namespaces.get(name) {
-            None => Access::Unknown,
-            Some(namespace) if namespace.policy.allows_principal(principal) => {
-                self.leads_to.set(LeadsTo::of(namespace));
-                Access::Granted(namespace.name.clone())
-            }
-            Some(_) => Access::Forbidden,
+        if let Some(access) = self.served(name, principal) {
+            return access;
         }
+        let registry = &self.gateway.registry;
+        match name.parse() {
+            Ok(name) if registry.awaits(&name) => Access::Starting(name),
+            // It may have been published meanwhile.
+            _ => self.served(name, principal).unwrap_or(Access::Unknown),
+        }
+    }
+
+    fn is_starting(&self) -> bool {
+        self.gateway.registry.startup().is_running()
     }
 
     fn has_folder(&self, name: &NamespaceName) -> bool {
@@ -171,25 +189,50 @@ impl Gateway {
         self.admit_anew(session, passage).map(|_| ())
     }
 
+    /// Judges a request whose namespace is on its way up when that is served, or has taken too long: by the rules and
+    /// namespaces of that moment.
+    ///
+    /// # Errors
+    ///
+    /// As [`Gateway::admit`].
+    pub(super) async fn admit_when_up(
+        &self,
+        session: &Session,
+        fields: &Fields<'_>,
+        passage: &mut Passage,
+        name: &NamespaceName,
+    ) -> Result<Verdict> {
+        self.registry.wait_for(name).await;
+        self.renew(passage);
+        self.admit(session, fields, passage, Asked::Last)
+    }
+
+    /// Takes the newest rules for a request that is judged again.
+    fn renew(&self, passage: &mut Passage) {
+        // The counts first: they may be older than the rules, never newer.
+        passage.readmissions = self.service.readmissions();
+        passage.generation = self.registry.load().generation;
+        passage.rules = self.rules.load_full();
+    }
+
     fn admit_anew(
         &self,
         session: &Session,
         passage: &mut Passage,
     ) -> std::result::Result<Admitted, Rejection> {
-        // The counts first: they may be older than the rules, never newer.
-        passage.readmissions = self.service.readmissions();
-        passage.generation = self.registry.load().generation;
-        passage.rules = self.rules.load_full();
+        self.renew(passage);
         // Given back first, or it would stand in its own way.
         passage.permit = None;
         let fields = Fields::of(&session.req_header().headers);
         match self.admit(session, &fields, passage, Asked::Last) {
             Ok(Verdict::Admitted(admitted)) => Ok(admitted),
             Ok(Verdict::Refused(rejection)) => Err(rejection),
-            Ok(Verdict::Answered(_) | Verdict::Pending(_)) | Err(_) => Err(Rejection::new(
-                Reason::BadRequest,
-                "The rules of this server changed while the request was answered; send it again.",
-            )),
+            Ok(Verdict::Answered(_) | Verdict::Pending(_) | Verdict::Starting(_)) | Err(_) => {
+                Err(Rejection::new(
+                    Reason::BadRequest,
+                    "The rules of this server changed while the request was answered; send it again.",
+                ))
+            }
         }
     }
 

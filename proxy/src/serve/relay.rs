@@ -59,7 +59,6 @@ pub(super) fn start(
         Arc::new(relay),
         parts.service.clone(),
         Arc::clone(&parts.runtimes),
-        Arc::clone(&parts.health),
         parts.metrics.relay_connections.clone(),
     )
     .context("the relay's socket")

@@ -182,6 +182,7 @@ mod tests {
             CallErrorCode::OutputType,
             CallErrorCode::ToolError,
             CallErrorCode::WorkerUnavailable,
+            CallErrorCode::Starting,
             CallErrorCode::Overloaded,
             CallErrorCode::RateLimited,
             CallErrorCode::ResultTooLarge,

@@ -97,7 +97,7 @@ impl Conversation {
 
     /// Answers a request for the tools.
     pub(super) async fn tools(&self, id: &str, key: &Secret, memory: Option<&FrameMemory>) {
-        let answer = match self.admit(id, key, memory) {
+        let answer = match self.admit(id, key, memory).await {
             Ok(admitted) => {
                 let (polls, subject) = (&self.core.metrics.polls, watched(&admitted));
                 let list = || Box::pin(self.list(id, &admitted));
@@ -140,7 +140,7 @@ impl Conversation {
         memory: Option<&FrameMemory>,
         call: ToolCall,
     ) {
-        let answer = match self.admit(id, key, memory) {
+        let answer = match self.admit(id, key, memory).await {
             Ok(admitted) => {
                 let (polls, subject) = (&self.core.metrics.polls, watched(&admitted));
                 let run = || Box::pin(self.run(id, admitted, call));
@@ -236,7 +236,7 @@ impl Conversation {
     }
 
     /// The frame's key, caller and namespace; else the answer. `memory` is that of the frame.
-    fn admit(
+    async fn admit(
         &self,
         id: &str,
         key: &Secret,
@@ -271,6 +271,10 @@ impl Conversation {
         // Asked first: a key for other namespaces is not told whether this one is there.
         if !key.namespaces().opens(name) {
             return Err(self.invalid_key(id, "the API key does not open the relay's namespace"));
+        }
+        if let Some(failed) = self.core.registry.starting(name).await {
+            self.note_refused(&failed.message);
+            return Err(Answered(reply::not_dispatched(id, &failed)));
         }
         let Some(namespace) = self.core.registry.admitted(name) else {
             let reason = format!("The relay's namespace {name} is not there");

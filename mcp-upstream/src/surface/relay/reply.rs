@@ -143,6 +143,7 @@ fn failure(id: &str, failed: &CallError) -> Vec<u8> {
         | CallErrorCode::PromptNotFound
         | CallErrorCode::DependencyError
         | CallErrorCode::WorkerUnavailable
+        | CallErrorCode::Starting
         | CallErrorCode::Overloaded
         | CallErrorCode::RateLimited
         | CallErrorCode::Cancelled

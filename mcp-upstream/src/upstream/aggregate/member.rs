@@ -210,6 +210,9 @@ impl Keeper {
         loop {
             published.mark_unchanged();
             let Some(namespace) = found(&self.about.target, &self.home.registry) else {
+                if self.until_up(&mut published).await {
+                    continue;
+                }
                 self.gone(Why::Missing);
                 let _ = published.changed().await;
                 continue;
@@ -248,6 +251,32 @@ impl Keeper {
             self.until_worth_a_reading(&namespace, heard, &mut published, again)
                 .await;
         }
+    }
+
+    /// Waits while the member is on its way up, for a step of the start. Answers whether there was one. Others wait for the
+    /// member's own time at most.
+    async fn until_up(&self, published: &mut watch::Receiver<Arc<Snapshot>>) -> bool {
+        let (AggregateMember::Served(name), registry) = (&self.about.target, &self.home.registry)
+        else {
+            return false;
+        };
+        let mut steps = registry.startup_steps();
+        if !registry.awaits(name) {
+            return false;
+        }
+        let limit = self.about.connect_timeout;
+        let step = async {
+            tokio::select! {
+                _ = published.changed() => {}
+                () = steps.next() => {}
+            }
+        };
+        tokio::pin!(step);
+        if timeout(limit, &mut step).await.is_err() {
+            self.late(limit);
+            step.await;
+        }
+        true
     }
 
     /// Reads what the member offers. The first time, its time limit only says when others wait no longer.

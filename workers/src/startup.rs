@@ -1,0 +1,373 @@
+//! The start of the gateway, as requests see it: namespaces that lie on disk or stand in the configuration are on their way
+//! up until the first scan is over, and not unknown.
+//!
+//! A request for one of them waits, bounded in time and in number, and is told to come back where that is not enough. A
+//! namespace that comes up beside the start is waited for until its first outcome is known.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::error::{CallError, CallErrorCode};
+use crate::names::NamespaceName;
+use crate::registry::Registry;
+use crate::scan;
+
+/// The longest wait of a request for a namespace that is on its way up.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// After this time a client whose namespace is still on its way up may try again.
+pub const TRY_AGAIN: Duration = Duration::from_secs(2);
+
+/// Requests that wait at once. Others are told to come back.
+const WAITING_MAX: usize = 4096;
+
+/// Namespaces that are on their way up.
+#[derive(Debug)]
+pub struct Startup {
+    /// Whether there are any. Read without a lock by requests for names that are not served.
+    runs: AtomicBool,
+    stage: watch::Sender<Stage>,
+    waiting: Semaphore,
+}
+
+/// The namespaces that the first scan will find.
+#[derive(Debug, Default)]
+pub struct Expected {
+    /// Names of the configuration and of the file of external servers.
+    pub names: BTreeSet<NamespaceName>,
+    /// The folders of the others.
+    pub tools_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Default)]
+struct Stage {
+    phase: Phase,
+    expected: Expected,
+    /// When the first scan began.
+    began: Option<Instant>,
+    /// Namespaces that are published and have no environment yet.
+    retried: BTreeSet<NamespaceName>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Phase {
+    /// The first scan is over, or there is none.
+    #[default]
+    Over,
+    /// It goes on.
+    FirstScan,
+    /// It failed as a whole: nothing is known of any namespace until a reload succeeds.
+    Failed,
+}
+
+impl Default for Startup {
+    /// Nothing is on its way up.
+    fn default() -> Self {
+        Self {
+            runs: AtomicBool::new(false),
+            stage: watch::Sender::default(),
+            waiting: Semaphore::new(WAITING_MAX),
+        }
+    }
+}
+
+impl Startup {
+    /// The first scan begins, and will find these.
+    pub(crate) fn begin(&self, expected: Expected) {
+        self.stage
+            .send_modify(|stage| stage.began = Some(Instant::now()));
+        self.enter(Phase::FirstScan, expected);
+    }
+
+    /// A scan of everything is over, and its namespaces are published but for these, which come up beside it.
+    pub(crate) fn scanned(&self, late: BTreeSet<NamespaceName>) {
+        let expected = Expected {
+            names: late,
+            tools_dir: None,
+        };
+        self.enter(Phase::Over, expected);
+    }
+
+    /// The first scan failed as a whole.
+    pub(crate) fn failed(&self) {
+        self.stage.send_if_modified(|stage| {
+            let scanning = stage.phase == Phase::FirstScan;
+            if scanning {
+                stage.phase = Phase::Failed;
+            }
+            scanning
+        });
+    }
+
+    /// A namespace that came up beside the start is published.
+    pub(crate) fn came_up(&self, name: &NamespaceName) {
+        self.stage.send_if_modified(|stage| {
+            let late = stage.phase == Phase::Over && stage.expected.names.remove(name);
+            if late && stage.expected.names.is_empty() {
+                self.runs.store(false, Ordering::Release);
+            }
+            late
+        });
+    }
+
+    /// A namespace is published that has no environment yet, and is tried again.
+    pub(crate) fn retried(&self, name: &NamespaceName) {
+        self.stage
+            .send_modify(|stage| _ = stage.retried.insert(name.clone()));
+    }
+
+    /// Its environment is made.
+    pub(crate) fn made(&self, name: &NamespaceName) {
+        self.stage
+            .send_if_modified(|stage| stage.retried.remove(name));
+    }
+
+    /// Those that were tried again are brought up by reloads from now on.
+    pub(crate) fn made_all(&self) {
+        self.stage.send_if_modified(|stage| {
+            let any = !stage.retried.is_empty();
+            stage.retried.clear();
+            any
+        });
+    }
+
+    /// Whether a namespace fails since it has no environment yet, and is tried again: it is on its way up.
+    pub fn is_retried(&self, name: &NamespaceName) -> bool {
+        self.stage.borrow().retried.contains(name)
+    }
+
+    fn enter(&self, phase: Phase, expected: Expected) {
+        self.stage.send_modify(|stage| {
+            let runs = phase != Phase::Over || !expected.names.is_empty();
+            self.runs.store(runs, Ordering::Release);
+            stage.phase = phase;
+            stage.expected = expected;
+        });
+    }
+
+    /// Whether namespaces may be on their way up.
+    pub fn is_running(&self) -> bool {
+        self.runs.load(Ordering::Acquire)
+    }
+
+    /// Whether the first scan goes on.
+    pub fn is_scanning(&self) -> bool {
+        self.is_running() && self.stage.borrow().phase == Phase::FirstScan
+    }
+
+    /// Whether everything could be scanned once, or nothing is to be scanned.
+    pub fn is_scanned(&self) -> bool {
+        !self.is_running() || self.stage.borrow().phase == Phase::Over
+    }
+
+    /// The namespaces that come up beside the start.
+    pub fn late(&self) -> Vec<NamespaceName> {
+        if !self.is_running() {
+            return Vec::new();
+        }
+        let stage = self.stage.borrow();
+        let late = (stage.phase == Phase::Over).then_some(&stage.expected.names);
+        late.into_iter().flatten().cloned().collect()
+    }
+
+    /// Whether a namespace that is not served is on its way up.
+    fn expects(&self, name: &NamespaceName) -> bool {
+        if !self.is_running() {
+            return false;
+        }
+        let tools_dir = {
+            let stage = self.stage.borrow();
+            if stage.expected.names.contains(name) {
+                return true;
+            }
+            stage.expected.tools_dir.clone()
+        };
+        tools_dir.is_some_and(|dir| scan::has_folder(&dir, name))
+    }
+
+    /// Whether waiting may help.
+    fn goes_on(&self) -> bool {
+        self.is_running() && self.stage.borrow().phase != Phase::Failed
+    }
+}
+
+/// The failure of a request for a namespace that is on its way up.
+pub fn starting(name: &NamespaceName) -> CallError {
+    let again = TRY_AGAIN.as_secs();
+    let message = match name.is_global() {
+        true => {
+            format!("The gateway is starting and serves no namespace yet: try again in {again} s")
+        }
+        false => format!("The namespace {name} is starting: try again in {again} s"),
+    };
+    CallError::new(CallErrorCode::Starting, message).retry_after(TRY_AGAIN)
+}
+
+impl Registry {
+    /// Whether a namespace is not served yet and on its way up. Looks at the disk where the first scan goes on.
+    pub fn awaits(&self, name: &NamespaceName) -> bool {
+        // In this order: published namespaces leave the start afterwards.
+        self.startup().expects(name) && !self.load().namespaces.contains_key(name)
+    }
+
+    /// Sees each step of the start from now on.
+    pub fn startup_steps(&self) -> StartupSteps {
+        StartupSteps(self.startup().stage.subscribe())
+    }
+
+    /// Waits for a namespace that is on its way up: until it is served, is known not to come, or has taken too long.
+    pub async fn wait_for(&self, name: &NamespaceName) {
+        let startup = self.startup();
+        let Ok(_place) = startup.waiting.try_acquire() else {
+            return;
+        };
+        let mut published = self.subscribe();
+        let mut steps = self.startup_steps();
+        let arrived = async {
+            while startup.goes_on() && self.awaits(name) {
+                tokio::select! {
+                    changed = published.changed() => if changed.is_err() { return },
+                    () = steps.next() => {}
+                }
+            }
+        };
+        // The bound is what matters: the caller looks at what there is.
+        let _ = timeout(PATIENCE, arrived).await;
+    }
+
+    /// The failure of a request for a namespace that is not served since it is on its way up. Waits for it first.
+    pub async fn starting(&self, name: &NamespaceName) -> Option<CallError> {
+        if !self.awaits(name) {
+            return None;
+        }
+        self.wait_for(name).await;
+        self.awaits(name).then(|| starting(name))
+    }
+
+    /// Waits for the first scan and what comes up beside it, for requests that are about all namespaces: until all is there,
+    /// or has taken too long. Answers whether anything is served that they could be about.
+    pub async fn wait_for_scan(&self) -> bool {
+        let startup = self.startup();
+        let began = startup.stage.borrow().began;
+        if let (Some(began), Ok(_place)) = (began, startup.waiting.try_acquire()) {
+            let mut steps = self.startup_steps();
+            let over = async {
+                while startup.goes_on() {
+                    steps.next().await;
+                }
+            };
+            let _ = timeout_at(began + PATIENCE, over).await;
+        }
+        startup.is_scanned() || self.load().generation > 0
+    }
+}
+
+/// The steps of a start, for a task that follows it.
+#[derive(Debug)]
+pub struct StartupSteps(watch::Receiver<Stage>);
+
+impl StartupSteps {
+    /// Waits for the next step. The start of a gateway that is gone has none.
+    pub async fn next(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::registry::Snapshot;
+
+    fn name(name: &str) -> NamespaceName {
+        name.parse().unwrap()
+    }
+
+    fn starting(tools: &std::path::Path) -> Arc<Registry> {
+        std::fs::create_dir_all(tools.join("folder")).unwrap();
+        let registry = Arc::new(Registry::default());
+        registry.startup().begin(Expected {
+            names: BTreeSet::from([name("configured")]),
+            tools_dir: Some(tools.to_owned()),
+        });
+        registry
+    }
+
+    #[test]
+    fn folders_and_names_of_the_configuration_are_on_their_way_up_until_the_first_scan_is_over() {
+        let tools = tempfile::tempdir().unwrap();
+        assert!(!Registry::default().awaits(&name("configured")));
+        let registry = starting(tools.path());
+        assert!(registry.awaits(&name("configured")) && registry.awaits(&name("folder")));
+        assert!(!registry.awaits(&name("nope")));
+        assert!(!registry.startup().is_scanned());
+        registry.startup().scanned(BTreeSet::new());
+        assert!(registry.startup().is_scanned() && !registry.startup().is_running());
+        for known in ["configured", "folder"] {
+            assert!(!registry.awaits(&name(known)), "{known}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_ends_with_the_scan_and_otherwise_by_its_bound() {
+        let tools = tempfile::tempdir().unwrap();
+        let registry = starting(tools.path());
+        let before = Instant::now();
+        registry.wait_for(&name("nope")).await;
+        assert_eq!(before.elapsed(), Duration::ZERO, "nothing to wait for");
+        registry.wait_for(&name("folder")).await;
+        assert_eq!(before.elapsed(), PATIENCE);
+        assert!(!registry.wait_for_scan().await, "nothing is published");
+        assert_eq!(before.elapsed(), PATIENCE, "bounded from the start on");
+
+        let waiting = tokio::spawn({
+            let registry = Arc::clone(&registry);
+            async move { registry.wait_for(&name("folder")).await }
+        });
+        tokio::task::yield_now().await;
+        registry.swap(Snapshot {
+            generation: 1,
+            ..Snapshot::default()
+        });
+        registry.startup().scanned(BTreeSet::new());
+        waiting.await.unwrap();
+        assert_eq!(before.elapsed(), PATIENCE);
+        assert!(registry.wait_for_scan().await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_a_scan_that_failed_and_its_names_stay_expected() {
+        let tools = tempfile::tempdir().unwrap();
+        let registry = starting(tools.path());
+        registry.startup().failed();
+        let before = Instant::now();
+        registry.wait_for(&name("folder")).await;
+        assert!(!registry.wait_for_scan().await);
+        assert_eq!(before.elapsed(), Duration::ZERO);
+        assert!(registry.awaits(&name("folder")) && !registry.startup().is_scanned());
+        registry.startup().scanned(BTreeSet::new());
+        registry.startup().failed();
+        assert!(
+            registry.startup().is_scanned(),
+            "only the first scan counts"
+        );
+    }
+
+    #[test]
+    fn a_namespace_that_comes_up_beside_the_start_is_awaited_until_it_is_published() {
+        let registry = Registry::default();
+        registry.startup().scanned(BTreeSet::from([name("shared")]));
+        assert!(registry.startup().is_scanned() && registry.awaits(&name("shared")));
+        assert_eq!(registry.startup().late(), [name("shared")]);
+        registry.startup().came_up(&name("shared"));
+        assert!(!registry.startup().is_running() && registry.startup().late().is_empty());
+    }
+}
