@@ -47,6 +47,7 @@ active_toolsets = ["pjpd*", "vec_search"]
 [[servers]]
 namespace = "pjpd"
 command = "PJPD"
+restart = "never"
 
 [[servers]]
 namespace = "vec"

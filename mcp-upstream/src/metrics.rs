@@ -1,7 +1,8 @@
 //! Counters and histograms of the service. Labels are namespaces and fixed words, never what a client sent.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dashmap::DashMap;
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
@@ -47,6 +48,10 @@ metric_table! {
             "Sessions closed to make room for newer ones";
         pub(crate) sessions_deleted: IntCounter = "tooldock_sessions_deleted_total",
             "Sessions ended by their client";
+        namespaces_by_state: IntGaugeVec["state"] = "tooldock_namespaces",
+            "Namespaces by state, as /ready has it: ready, idle, starting, installing, degraded, failed, empty, or that of a worker";
+        member_state: IntGaugeVec["namespace", "member", "state"] = "tooldock_member_state",
+            "The state of each member of an aggregate, as /ready has it: 1 for the state that it is in";
         remote_requests: IntCounterVec["namespace", "mode"] = "tooldock_remote_requests_total",
             "Requests to namespaces of remote servers, by how they travel: client, pass_through";
         audit_dropped: IntCounter = "tooldock_audit_dropped_total",
@@ -55,6 +60,8 @@ metric_table! {
     {
         /// Resolved once per namespace, so that a call looks up one map instead of three.
         namespaces: DashMap<NamespaceName, Arc<NamespaceMetrics>, BuildHasherDefault<NameHasher>> = DashMap::default();
+        /// The series of conditions there are.
+        shown: Mutex<ShownConditions> = Mutex::default();
         /// Of streams and their logs.
         pub(crate) streams: Arc<StreamMetrics> = Arc::new(StreamMetrics::new(registry)?);
         /// Of aggregates.
@@ -66,6 +73,33 @@ metric_table! {
         /// Of external servers.
         pub(crate) stdio: StdioMetrics = StdioMetrics::new(registry)?;
     }
+}
+
+/// States whose number is shown even where it is 0, so that an alert can count on them.
+const NAMESPACE_STATES: [&str; 5] = ["ready", "starting", "degraded", "failed", "empty"];
+
+/// A member of an aggregate and its state.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct MemberState {
+    /// The aggregate.
+    pub(crate) namespace: NamespaceName,
+    /// The member's name there.
+    pub(crate) member: Arc<str>,
+    /// One word of `/ready`.
+    pub(crate) state: &'static str,
+}
+
+impl MemberState {
+    fn labels(&self) -> [&str; 3] {
+        [self.namespace.as_str(), &self.member, self.state]
+    }
+}
+
+/// The series of conditions that are registered.
+#[derive(Debug, Default)]
+struct ShownConditions {
+    states: BTreeSet<&'static str>,
+    members: BTreeSet<MemberState>,
 }
 
 /// FNV-1a, quick for the few bytes of a name. Names are the operator's: nobody makes them collide.
@@ -111,6 +145,31 @@ impl UpstreamMetrics {
     /// The counts by tool and by principal.
     pub fn breakdown(&self) -> &Arc<Breakdown> {
         &self.breakdown
+    }
+
+    /// Shows the namespaces in each state, and the members of aggregates with theirs.
+    pub(crate) fn show_conditions(
+        &self,
+        states: &BTreeMap<&'static str, i64>,
+        members: BTreeSet<MemberState>,
+    ) {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::take(&mut shown.states);
+        shown.states = NAMESPACE_STATES.into_iter().chain(before).collect();
+        shown.states.extend(states.keys());
+        for state in &shown.states {
+            let count = states.get(state).copied().unwrap_or_default();
+            self.namespaces_by_state
+                .with_label_values(&[state])
+                .set(count);
+        }
+        for gone in shown.members.difference(&members) {
+            let _ = self.member_state.remove_label_values(&gone.labels());
+        }
+        for member in &members {
+            self.member_state.with_label_values(&member.labels()).set(1);
+        }
+        shown.members = members;
     }
 
     /// Counts a request to a remote server by its mode.

@@ -247,6 +247,11 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         None
     }
 
+    /// The members of an aggregate, in the order of its file.
+    fn members(&self, _namespace: &Namespace) -> Vec<health::MemberHealth> {
+        Vec::new()
+    }
+
     /// Ends the processes of the server of a namespace, with the calls that run there, and starts new ones.
     ///
     /// # Errors

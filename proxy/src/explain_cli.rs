@@ -315,6 +315,9 @@ fn told(answer: &Explanation) -> String {
         "{} ({}) {may} {what} {}:",
         answer.principal, answer.credential, answer.namespace
     ));
+    if let Some(state) = &answer.state {
+        lines.push(format!("  {} is {state}", answer.namespace));
+    }
     for rule in &answer.rules {
         let word = if rule.allows { "allows " } else { "REFUSES" };
         lines.push(format!("  {word}  {}: {}", rule.rule, rule.says));
@@ -354,6 +357,7 @@ mod tests {
             principal: "key:ci".into(),
             credential: "API key abc".into(),
             namespace: "work".into(),
+            state: None,
             tool: Some("make".into()),
             allowed: false,
             rules: vec![
@@ -372,6 +376,7 @@ mod tests {
              Note: work lists no tool make at the moment.\n"
         );
         let all = Explanation {
+            state: None,
             tool: None,
             allowed: true,
             tools: vec![ToolAccess {
@@ -398,6 +403,7 @@ mod tests {
             principal: evil.into(),
             credential: "token".into(),
             namespace: "work".into(),
+            state: None,
             tool: None,
             allowed: true,
             rules: vec![Rule {

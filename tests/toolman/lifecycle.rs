@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{House, SERVERS, call, catalogue, logged, result, said, tools_of, write};
-use crate::support::eventually;
+use crate::conditions::is_everywhere;
 use crate::support::session::Session;
 use crate::support::sse::Answering;
+use crate::support::{Gateway, eventually};
 
 /// AGG-35, AGG-36, AGG-40, and wrong commands.
 #[tokio::test]
@@ -77,6 +78,73 @@ connect_timeout = "300ms"
         "{gone}"
     );
     assert_eq!(house.asked("pjpd", "initialize"), 1);
+}
+
+/// A member of a gateway comes back by itself; one that is not to be started again, by a reload of an unchanged file.
+#[tokio::test]
+async fn a_member_that_is_killed_comes_back_and_one_that_does_not_makes_the_aggregate_degraded() {
+    let file = r#"
+active_toolsets = ["*"]
+
+[[servers]]
+namespace = "pjpd"
+command = "PJPD"
+
+[[servers]]
+namespace = "vec"
+command = "PJPD"
+restart = "never"
+"#;
+    let folder = tempfile::TempDir::new().unwrap();
+    write(folder.path(), file);
+    let keys = json!({
+        "toolman": {"toolman": {"config": folder.path().join("tools.toml")}},
+        "namespaces": {"starter": false},
+    });
+    let gateway = Gateway::empty().with_web().config(keys).start().await;
+    let kill = async |tool: &str| {
+        let pid = eventually("a process", async || pid_of(&gateway, tool).await.ok()).await;
+        let killed = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(killed, rustix::process::Signal::KILL).unwrap();
+        pid
+    };
+    let of = |told: &Value, name: &str| {
+        let members = told["members"].as_array().unwrap().iter();
+        let state = members
+            .filter(|it| it["name"] == name)
+            .map(|it| it["state"].clone());
+        state.collect::<Vec<_>>()
+    };
+
+    let killed = kill("pjpd_pid").await;
+    eventually("another process", async || {
+        let pid = pid_of(&gateway, "pjpd_pid").await.ok()?;
+        (pid != killed).then_some(())
+    })
+    .await;
+
+    let killed = kill("vec_pid").await;
+    let told = is_everywhere(&gateway, "toolman", "degraded").await;
+    assert_eq!(of(&told, "vec"), ["failed"], "{told}");
+    gateway.reload().await;
+    eventually("another process", async || {
+        let pid = pid_of(&gateway, "vec_pid").await.ok()?;
+        (pid != killed).then_some(())
+    })
+    .await;
+    let told = is_everywhere(&gateway, "toolman", "ready").await;
+    for name in ["pjpd", "vec"] {
+        assert_eq!(of(&told, name), ["ready"], "{told}");
+    }
+}
+
+/// The process of a member, where it answers.
+async fn pid_of(gateway: &Gateway, tool: &str) -> Result<i32, String> {
+    let path = format!("/namespaces/toolman/tools/{tool}");
+    let answer = gateway.request("POST", &path).json(&json!({})).send().await;
+    let answer = answer.unwrap().text().await.unwrap();
+    let pid = answer.trim_matches(|it: char| !it.is_ascii_digit()).parse();
+    pid.map_err(|_| answer)
 }
 
 /// Only the end of a server takes its entries away: a list that is refused is asked for again, and stays as it was.

@@ -237,6 +237,9 @@ pub struct Explanation {
     pub credential: String,
     /// The namespace.
     pub namespace: String,
+    /// The state of the namespace, as `/ready` has it, where it is served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
     /// The tool, where one was named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,

@@ -14,7 +14,9 @@ use tooldock_workers::explain::{
 };
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Namespace;
+use tooldock_workers::startup;
 
+use super::condition::Condition;
 use super::json;
 use crate::error;
 use crate::mcp::Core;
@@ -57,6 +59,9 @@ pub(crate) async fn explain(core: &Core, body: Bytes) -> Reply {
         Ok(question) => question,
         Err(error) => return not_understood(error),
     };
+    if core.registry.awaits(&question.namespace) {
+        return error::rest_starting(&startup::starting(&question.namespace));
+    }
     let credential = match credentials.find(&question.who) {
         Ok(credential) => credential,
         Err(message) => return refused(StatusCode::NOT_FOUND, "principal_not_found", &message),
@@ -70,6 +75,12 @@ async fn answer(core: &Core, credential: &Credential, question: Question) -> Exp
     let mut rules = explain::of_namespace(credential, name, served.as_deref());
     let mut notes = credential.notes.clone();
     let is_open = rules.iter().all(|rule| rule.allows);
+    let condition = served.as_deref().map(|it| Condition::of(core, it));
+    if let Some(condition) = &condition
+        && let Some(problem) = condition.problem()
+    {
+        notes.push(format!("{name} is {}: {problem}", condition.state));
+    }
     let (mut tools, mut left_out) = (Vec::new(), 0);
     if let Some(namespace) = &served {
         if let Some(tool) = &question.tool {
@@ -97,6 +108,7 @@ async fn answer(core: &Core, credential: &Credential, question: Question) -> Exp
         principal: credential.principal.to_string(),
         credential: credential.named.clone(),
         namespace: name.to_string(),
+        state: condition.map(|it| it.state.to_owned()),
         tool: question.tool,
         allowed: rules.iter().all(|rule| rule.allows),
         rules,

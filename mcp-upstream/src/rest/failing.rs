@@ -1,9 +1,9 @@
 //! Why a namespace is not served, for those who may use it and those who operate the gateway.
 
 use serde::Serialize;
-use tooldock_workers::error::CallErrorCode;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
+use super::condition::Condition;
 use crate::mcp::Core;
 
 /// What is wrong with a namespace as a whole.
@@ -30,17 +30,12 @@ pub(crate) fn of(core: &Core, namespace: &Namespace) -> Option<Failing> {
     }
 }
 
-/// The same of an external server that cannot be started, or ends again and again.
+/// The same of an external server that cannot be started, ends again and again, or has no backend that answers.
 pub(crate) fn server(core: &Core, namespace: &Namespace) -> Option<Failing> {
-    let health = core.upstreams.of(namespace).health(namespace)?;
-    (health.state == "failed").then(|| Failing {
-        code: health
-            .error
-            .unwrap_or(CallErrorCode::WorkerUnavailable.as_str()),
-        message: health
-            .reason
-            .as_deref()
-            .unwrap_or("its server ended and is not started now")
-            .to_owned(),
-    })
+    let is_server = matches!(
+        namespace.upstream,
+        UpstreamKind::External(_) | UpstreamKind::Remote(_)
+    );
+    let failing = is_server.then(|| Condition::of(core, namespace).failing)?;
+    failing.map(|(code, message)| Failing { code, message })
 }

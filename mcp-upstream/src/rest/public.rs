@@ -15,10 +15,12 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, Snapshot, UpstreamKind};
 use tooldock_workers::worker::WorkerState;
 
+use super::condition::{CRASH_LOOP, Condition, MemberCondition};
 use crate::caller::{Caller, Visibility};
 use crate::mcp::Core;
 use crate::reply::Reply;
 use crate::upstream::health::ServerHealth;
+use crate::upstream::http::port::BackendState;
 
 /// Issues whose text is our own: which limit was cut to what, which key of an external server is wrong, why a namespace
 /// reloaded itself, which files do not count.
@@ -55,6 +57,9 @@ struct Detail<'a> {
     /// Of a remote server.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     backends: Vec<BackendDetail>,
+    /// Of an aggregate.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    members: Vec<MemberCondition>,
     /// Of a namespace with several worker processes: how many there are in each state.
     #[serde(skip_serializing_if = "Option::is_none")]
     processes: Option<BTreeMap<&'static str, usize>>,
@@ -120,6 +125,14 @@ impl<'a> Told<'a> {
         opened && served.is_none_or(|served| served == name)
     }
 
+    /// Whether the caller is told of a member of an aggregate that it may use.
+    fn has_member(self, member: &MemberCondition) -> bool {
+        match (self, &member.served) {
+            (Self::Own(caller), Some(served)) => caller.may_use(served),
+            _ => true,
+        }
+    }
+
     /// The namespaces this is about; `None` where not even their number is told.
     fn of(self, snapshot: &Snapshot) -> Option<Vec<&Arc<Namespace>>> {
         let all = snapshot.namespaces.values();
@@ -152,7 +165,7 @@ pub(crate) fn health(core: &Core, caller: &Caller) -> Reply {
 /// the others unready.
 pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
     let snapshot = core.registry.snapshot();
-    let (status, word) = if core.health.is_ready() {
+    let (status, word) = if core.health.is_ready() && core.registry.startup().is_scanned() {
         (StatusCode::OK, "ready")
     } else if core.health.is_draining() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining")
@@ -163,7 +176,12 @@ pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
     let body = match told.of(&snapshot) {
         None => json!({ "status": word }),
         Some(namespaces) => {
-            let namespaces: Vec<_> = namespaces.iter().map(|it| detail(core, it)).collect();
+            let coming = core.registry.startup().late();
+            let coming = coming.iter();
+            let coming = coming
+                .filter(|&name| !snapshot.namespaces.contains_key(name) && told.has_unserved(name));
+            let served = namespaces.iter().map(|it| detail(core, it, told));
+            let namespaces: Vec<_> = served.chain(coming.map(late)).collect();
             let mut body = json!({ "status": word, "namespaces": namespaces });
             let unserved = core.registry.unserved();
             let unserved = unserved.iter();
@@ -203,9 +221,6 @@ pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
     Reply::json(status, body.to_string())
 }
 
-/// A worker that keeps dying, whether it ever served or not (WRK-16).
-const CRASH_LOOP: WorkerState = WorkerState::Backoff { crash_loop: true };
-
 fn tools(core: &Core, caller: &Caller, namespaces: &[&Arc<Namespace>]) -> usize {
     let counts = namespaces.iter();
     counts.map(|it| super::tool_count(core, caller, it)).sum()
@@ -227,20 +242,16 @@ fn failure_of(core: &Core, namespace: &Namespace) -> Option<&'static str> {
         return Some(CRASH_LOOP.as_str());
     }
     match &namespace.upstream {
+        UpstreamKind::Failed(_) if core.registry.startup().is_retried(&namespace.name) => None,
         UpstreamKind::Failed(error) => Some(error.code.as_str()),
         UpstreamKind::Worker(worker) => match worker.state() {
             WorkerState::Ready | WorkerState::Degraded | WorkerState::Starting => None,
             _ => Some(CallErrorCode::WorkerUnavailable.as_str()),
         },
-        UpstreamKind::External(_) | UpstreamKind::Remote(_) => core
-            .upstreams
-            .of(namespace)
-            .health(namespace)
-            .filter(|health| health.state == "failed")
-            .map(|health| {
-                let unavailable = CallErrorCode::WorkerUnavailable.as_str();
-                health.error.unwrap_or(unavailable)
-            }),
+        UpstreamKind::External(_) | UpstreamKind::Remote(_) => {
+            let failing = Condition::of(core, namespace).failing;
+            failing.map(|(code, _)| code)
+        }
         UpstreamKind::Empty | UpstreamKind::System | UpstreamKind::Aggregate(_) => None,
     }
 }
@@ -257,50 +268,29 @@ fn processes(namespace: &Namespace) -> Option<BTreeMap<&'static str, usize>> {
     (worker.spec().processes > 1).then_some(states)
 }
 
-/// How the backends of a remote server are, as far as that is known: nobody is asked.
-fn backends(core: &Core, namespace: &Namespace) -> Vec<BackendDetail> {
-    let (UpstreamKind::Remote(server), Some(client)) = (&namespace.upstream, &core.http_client)
-    else {
-        return Vec::new();
-    };
-    let states = client.backends(server).states().into_iter();
-    let details = states.map(|state| BackendDetail {
-        backend: state.id.to_string(),
-        healthy: state.healthy,
-        draining: state.draining,
-        backup: state.backup,
-        in_flight: state.in_flight,
-        problem: state.problem,
-    });
-    details.collect()
-}
-
-/// What a namespace is doing, in a word.
-pub(crate) fn state(core: &Core, namespace: &Namespace) -> &'static str {
-    let server = core.upstreams.of(namespace).health(namespace);
-    state_of(namespace, server.as_ref())
-}
-
-fn state_of(namespace: &Namespace, server: Option<&ServerHealth>) -> &'static str {
-    match (&namespace.upstream, namespace.worker_state()) {
-        (UpstreamKind::Empty | UpstreamKind::System, _) => "empty",
-        (UpstreamKind::Aggregate(_), _) => "ready",
-        (UpstreamKind::External(_) | UpstreamKind::Remote(_), _) => {
-            server.map_or("idle", |server| server.state)
+impl From<BackendState> for BackendDetail {
+    fn from(state: BackendState) -> Self {
+        Self {
+            backend: state.id.to_string(),
+            healthy: state.healthy,
+            draining: state.draining,
+            backup: state.backup,
+            in_flight: state.in_flight,
+            problem: state.problem,
         }
-        (UpstreamKind::Worker(_), Some(state)) => state.as_str(),
-        (_, Some(CRASH_LOOP)) => CRASH_LOOP.as_str(),
-        _ => "failed",
     }
 }
 
-fn detail<'a>(core: &Core, namespace: &'a Namespace) -> Detail<'a> {
-    let server = core.upstreams.of(namespace).health(namespace);
+fn detail<'a>(core: &Core, namespace: &'a Namespace, told: Told<'_>) -> Detail<'a> {
+    let condition = Condition::of(core, namespace);
+    let backends = condition.backends.into_iter();
+    let members = condition.members.into_iter();
     Detail {
         name: namespace.name.as_str(),
-        state: state_of(namespace, server.as_ref()),
-        server,
-        backends: backends(core, namespace),
+        state: condition.state,
+        server: condition.server,
+        backends: backends.map(BackendDetail::from).collect(),
+        members: members.filter(|it| told.has_member(it)).collect(),
         processes: processes(namespace),
         issues: namespace
             .issues
@@ -311,5 +301,18 @@ fn detail<'a>(core: &Core, namespace: &'a Namespace) -> Detail<'a> {
                 message: OWN_TEXT.contains(&issue.code).then_some(&*issue.message),
             })
             .collect(),
+    }
+}
+
+/// A namespace that comes up beside the start.
+fn late(name: &NamespaceName) -> Detail<'_> {
+    Detail {
+        name: name.as_str(),
+        state: "starting",
+        server: None,
+        backends: Vec::new(),
+        members: Vec::new(),
+        processes: None,
+        issues: Vec::new(),
     }
 }

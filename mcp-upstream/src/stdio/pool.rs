@@ -483,6 +483,19 @@ impl PoolShared {
         self.apply(Event::Restart);
     }
 
+    /// Starts the process that all share again, where it ended and is not to be restarted.
+    fn revive(self: &Arc<Self>) {
+        if self.lock().state.presence() != Presence::Dead {
+            return;
+        }
+        tracing::info!(
+            namespace = %self.name(),
+            "the server of namespace {} had ended; the reload starts it",
+            self.name()
+        );
+        self.apply(Event::Revive);
+    }
+
     /// What the pool before this one leaves to it.
     fn lasting(&self) -> Vec<Place> {
         self.lock().state.lasting()

@@ -30,6 +30,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, Registry, Snapshot, UpstreamKind};
 
+use super::health::MemberHealth;
 use super::{
     Behind, CallContext, IncomingRequest, Listening, Prepared, SessionChanges, Soon, ToolsWait,
     Upstream,
@@ -473,6 +474,19 @@ impl Upstream for AggregateUpstream {
             tool: (*entry.own).into(),
             is_served: slot.is_served(),
         })
+    }
+
+    fn members(&self, namespace: &Namespace) -> Vec<MemberHealth> {
+        let Some(live) = self.0.of(namespace) else {
+            return Vec::new();
+        };
+        let members = live.slots.iter().map(|slot| MemberHealth {
+            name: Arc::clone(slot.label()),
+            namespace: slot.namespace(&self.0.home.registry),
+            is_served: slot.is_served(),
+            offer: slot.state().health(),
+        });
+        members.collect()
     }
 
     fn stop(&self) {

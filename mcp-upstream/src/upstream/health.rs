@@ -1,8 +1,35 @@
 //! How what runs a namespace is: for `/ready`, `/health` and the answers to a reload.
 
+use std::sync::Arc;
+
 use serde::Serialize;
+use tooldock_workers::registry::Namespace;
 
 use crate::catalogue::MendReport;
+
+/// A member of an aggregate.
+#[derive(Debug)]
+pub(crate) struct MemberHealth {
+    /// Its prefix, or the namespace that it is.
+    pub(crate) name: Arc<str>,
+    /// Its namespace, where that is served.
+    pub(crate) namespace: Option<Arc<Namespace>>,
+    /// Whether clients can reach it otherwise.
+    pub(crate) is_served: bool,
+    /// Whether it offers anything.
+    pub(crate) offer: MemberOffer,
+}
+
+/// Whether a member of an aggregate offers anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MemberOffer {
+    /// It has not said yet what it offers.
+    Awaited,
+    /// It does.
+    There,
+    /// It does not, for this reason.
+    Gone(&'static str),
+}
 
 /// How a server is, for `/ready`.
 #[derive(Debug, Clone, Serialize)]

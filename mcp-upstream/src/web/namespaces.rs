@@ -13,6 +13,7 @@ use crate::error;
 use crate::mcp::Core;
 use crate::metrics::figures::{Figures, Rates};
 use crate::rest;
+use crate::rest::condition::Condition;
 
 pub(super) fn list(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
     let wanted = request.wanted();
@@ -50,23 +51,32 @@ pub(super) fn shown(
 ) -> Value {
     let name = &namespace.name;
     let failing = rest::failing::of(core, namespace);
-    let state = match &failing {
-        Some(failing) if !namespace.is_server() => match failing.code {
-            "crash_loop" => "crash_loop",
-            _ => rest::public::state(core, namespace),
-        },
-        _ => rest::public::state(core, namespace),
-    };
+    let condition = Condition::of(core, namespace);
+    let members = condition.members.iter();
+    let members = members.filter(|it| it.served.as_ref().is_none_or(|it| caller.may_use(it)));
+    let members: Vec<_> = members.collect();
     let Rates {
         calls,
         error_rate,
         p95_ms,
     } = figures.of(name);
-    let issues: Vec<_> = namespace.issues.iter().map(issue).collect();
+    let down = members.iter().filter_map(|member| {
+        matches!(member.state, "failed" | "degraded").then(|| {
+            let reason = member.reason.as_deref().unwrap_or("it does not serve all it has");
+            json!({"code": MEMBER_DOWN, "subject": member.name, "message": reason, "hint": hint(MEMBER_DOWN)})
+        })
+    });
+    let backends = condition.backends.iter().filter(|it| !it.draining);
+    let backends: Vec<_> = backends
+        .map(|it| json!({"backend": it.id.to_string(), "healthy": it.healthy, "problem": it.problem}))
+        .collect();
+    let issues: Vec<_> = namespace.issues.iter().map(issue).chain(down).collect();
     json!({
         "name": name,
         "kind": kind(namespace),
-        "state": state,
+        "state": condition.state,
+        "members": members,
+        "backends": backends,
         "description": namespace.description,
         "endpoint": format!("{}/mcp/{name}", caller.profile.path_prefix),
         "tool_count": rest::tool_count(core, caller, namespace),
@@ -97,6 +107,9 @@ fn issue(issue: &Issue) -> Value {
     json!({"code": issue.code, "subject": issue.subject, "message": issue.message, "hint": hint(issue.code)})
 }
 
+/// The code of an issue about a member of an aggregate that does not serve.
+const MEMBER_DOWN: &str = "member_down";
+
 /// What to do about a failure or an issue.
 pub(super) fn hint(code: &str) -> &'static str {
     match code {
@@ -124,6 +137,9 @@ pub(super) fn hint(code: &str) -> &'static str {
         }
         "files_changed" | "functions_changed" => {
             "Nothing is to be done: the namespace has reloaded itself."
+        }
+        MEMBER_DOWN => {
+            "The member is started again after growing delays, and by a reload. The gateway's log says why it ended."
         }
         "secrets_unavailable" => "Give the gateway the key of the secrets store (SECRETS_KEY).",
         _ => "Mend what the message says, and reload. The gateway's log says more.",

@@ -18,6 +18,7 @@ use super::trail;
 use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::rest;
+use crate::rest::condition::Condition;
 use crate::upstream::system::with_package;
 
 pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
@@ -64,7 +65,7 @@ fn shown(
     let status = match served {
         _ if !enabled => "disabled",
         _ if failing.is_some() => "failed",
-        Some(namespace) => match rest::public::state(core, namespace) {
+        Some(namespace) => match Condition::of(core, namespace).state {
             "ready" => "running",
             other => other,
         },

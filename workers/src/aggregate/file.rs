@@ -44,6 +44,17 @@ pub enum ServedOver {
     Stdio,
 }
 
+impl ServedOver {
+    /// What follows the end of a server's process, where the file does not say: a gateway is meant to stay up, and its clients
+    /// cannot start it anew.
+    fn restart(self) -> Restart {
+        match self {
+            Self::Http => Restart::OnFailure,
+            Self::Stdio => Restart::Never,
+        }
+    }
+}
+
 /// Reads the file of an aggregate. Its relative paths start at the file's own folder.
 ///
 /// # Errors
@@ -268,7 +279,7 @@ fn member(
                 return Err(source.error(at, message));
             }
             well_formed(source, "env", &run.env)?;
-            let mut config = run.of_command(command, folder);
+            let mut config = run.of_command(command, (folder, over));
             config.limits.timeout = timeout;
             config.validate().map_err(|wrong| match &*wrong.key {
                 "limits.timeout" => {
@@ -358,7 +369,11 @@ struct Run {
 }
 
 impl Run {
-    fn of_command(&self, command: String, folder: &Path) -> StdioServerConfig {
+    fn of_command(
+        &self,
+        command: String,
+        (folder, over): (&Path, ServedOver),
+    ) -> StdioServerConfig {
         let here = match folder.as_os_str().is_empty() {
             true => Path::new("."),
             false => folder,
@@ -372,7 +387,7 @@ impl Run {
             // A joined path that is absolute stays as it is.
             cwd: cwd.map_or_else(|| here.to_owned(), |cwd| here.join(cwd)),
             isolation: self.isolation.unwrap_or(defaults.isolation),
-            restart: self.restart.unwrap_or(Restart::Never),
+            restart: self.restart.unwrap_or(over.restart()),
             ..defaults
         }
     }

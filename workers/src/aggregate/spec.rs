@@ -65,8 +65,8 @@ pub struct Member {
 /// What a member is.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MemberKind {
-    /// A program, `sh -c COMMAND` in `command` and `args`. Its `restart` is the member's, `never` unless the file says
-    /// otherwise.
+    /// A program, `sh -c COMMAND` in `command` and `args`. Its `restart` is the member's: where the file does not say,
+    /// `on-failure` in a gateway and `never` on stdio.
     Stdio(Box<StdioServerConfig>),
     /// A server that is reached over HTTP.
     Remote(Box<RemoteServerConfig>),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::metric_table;
-use crate::registry::{Snapshot, UpstreamKind};
+use crate::registry::Snapshot;
 
 /// Seconds: from a reload that changes nothing to one that installs many environments.
 const RELOAD_SECONDS: [f64; 11] = [
@@ -18,8 +18,6 @@ metric_table! {
             "Reloads by result: complete, partial (a namespace or a certificate stays as it was), rejected (the configuration does).";
         seconds: Histogram = "tooldock_reload_duration_seconds",
             "Time from scan to the last swap of a reload.", RELOAD_SECONDS;
-        namespaces: IntGaugeVec["state"] = "tooldock_namespaces",
-            "Namespaces by state: serving, empty, failed.";
         tools: IntGauge = "tooldock_tools", "Tools of all namespaces.";
     }
 }
@@ -48,21 +46,8 @@ impl ReloadMetrics {
     }
 
     pub(super) fn published(&self, snapshot: &Snapshot) {
-        let (mut serving, mut empty, mut failed, mut tools) = (0, 0, 0, 0);
-        for namespace in snapshot.namespaces.values() {
-            match namespace.upstream {
-                UpstreamKind::Worker(_)
-                | UpstreamKind::External(_)
-                | UpstreamKind::Remote(_)
-                | UpstreamKind::Aggregate(_) => serving += 1,
-                UpstreamKind::Empty | UpstreamKind::System => empty += 1,
-                UpstreamKind::Failed(_) => failed += 1,
-            }
-            tools += namespace.tools.len();
-        }
-        for (state, count) in [("serving", serving), ("empty", empty), ("failed", failed)] {
-            self.namespaces.with_label_values(&[state]).set(count);
-        }
+        let namespaces = snapshot.namespaces.values();
+        let tools: usize = namespaces.map(|namespace| namespace.tools.len()).sum();
         self.tools.set(i64::try_from(tools).unwrap_or(i64::MAX));
     }
 }

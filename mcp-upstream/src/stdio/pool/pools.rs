@@ -99,11 +99,12 @@ impl Pools {
             maintenance: OnceLock::new(),
         });
         // Weak: the task is no reason to keep processes.
-        let (seen, changed) = (
+        let (seen, changed, reloads) = (
             pools.registry.subscribe(),
             pools.registry.personal().subscribe(),
+            pools.registry.reloads(),
         );
-        let task = run(Arc::downgrade(&pools), seen, changed);
+        let task = run(Arc::downgrade(&pools), seen, changed, reloads);
         let task = pools.control.spawn(task);
         let _ = pools.maintenance.set(task.abort_handle());
         pools
@@ -543,11 +544,13 @@ pub(crate) fn served(namespace: &Namespace) -> Option<ServerRef<'_>> {
 /// The one maintenance task, for as long as there are pools. It wakes up for:
 /// - another snapshot of the registry;
 /// - other personal values of some principal;
+/// - a reload, which starts servers that are not to be restarted otherwise;
 /// - pools that are over.
 async fn run(
     pools: Weak<Pools>,
     mut seen: watch::Receiver<Arc<Snapshot>>,
     mut personal: watch::Receiver<()>,
+    mut reloads: watch::Receiver<u64>,
 ) {
     /// How often pools that are over are looked for, while nothing else happens …
     const SWEEP: Duration = Duration::from_secs(60);
@@ -560,8 +563,13 @@ async fn run(
         };
         personal.mark_unchanged();
         pools.follow(&snapshot);
+        let reloaded = reloads.has_changed().unwrap_or_default();
+        reloads.mark_unchanged();
         for pool in pools.all() {
             pool.renew();
+            if reloaded {
+                pool.revive();
+            }
         }
         let leaving = pools.all().iter().any(|pool| pool.is_retired());
         // Neither of them is kept for longer than it is needed.
@@ -570,6 +578,11 @@ async fn run(
         let changed = tokio::select! {
             changed = seen.changed() => changed,
             changed = personal.changed() => changed,
+            changed = async {
+                let changed = reloads.changed().await;
+                reloads.mark_changed();
+                changed
+            } => changed,
             () = sleep(sweep) => Ok(()),
         };
         if changed.is_err() {

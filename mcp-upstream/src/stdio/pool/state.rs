@@ -261,6 +261,7 @@ impl State {
                 processes,
             } => self.removed((&replicas, instead.as_ref()), processes, now, &mut actions),
             Event::Restart => self.restart(now, &mut actions),
+            Event::Revive => self.revive(),
             Event::Retire => self.retire(now, &mut actions),
             Event::Tick => {}
         }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::offer::Offer;
+use crate::upstream::health::MemberOffer;
 
 /// Why a member offers nothing any more.
 pub(super) const ENDED: &str = "its server ended";
@@ -80,6 +81,15 @@ impl State {
         match self {
             Self::Ready(offer) => Some(Arc::clone(offer)),
             Self::Starting | Self::Late | Self::Gone { .. } => None,
+        }
+    }
+
+    /// The state for those who operate the gateway.
+    pub(super) fn health(&self) -> MemberOffer {
+        match self {
+            Self::Starting | Self::Late => MemberOffer::Awaited,
+            Self::Ready(_) => MemberOffer::There,
+            Self::Gone { why, .. } => MemberOffer::Gone(why.told()),
         }
     }
 

@@ -20,6 +20,25 @@ fn stdio(member: &Member) -> &StdioServerConfig {
 }
 
 #[test]
+fn a_member_of_a_gateway_is_started_again_unless_the_file_says_otherwise() {
+    for (over, unsaid) in [
+        (ServedOver::Http, Restart::OnFailure),
+        (ServedOver::Stdio, Restart::Never),
+    ] {
+        for (said, restart) in [
+            ("", unsaid),
+            ("restart = \"never\"", Restart::Never),
+            ("restart = \"on-failure\"", Restart::OnFailure),
+            ("restart = \"always\"", Restart::Always),
+        ] {
+            let text = format!("[[servers]]\nnamespace = \"a\"\ncommand = \"x\"\n{said}");
+            let spec = read_over(&text, over).unwrap();
+            assert_eq!(stdio(&spec.members[0]).restart, restart, "{over:?} {said}");
+        }
+    }
+}
+
+#[test]
 fn servers_may_have_a_namespace_in_common_and_are_told_apart() {
     let spec = read_text(
         r#"
@@ -69,7 +88,7 @@ fn a_file_lists_servers_and_patterns() {
     );
     assert_eq!(
         (first.restart, &*first.cwd),
-        (Restart::Never, Path::new("."))
+        (Restart::OnFailure, Path::new("."))
     );
     assert_eq!(spec.members[0].connect_timeout, CONNECT_TIMEOUT);
     let second = stdio(&spec.members[1]);

@@ -6,7 +6,7 @@
 use tokio::time::Instant;
 
 use super::super::key::Key;
-use super::{Action, Duty, ProcessId, Spares, State, StopReason};
+use super::{Action, Duty, Presence, ProcessId, Spares, State, StopReason};
 use crate::stdio::breaker::Breaker;
 
 /// Why a process that takes another's place is started, for metrics.
@@ -41,6 +41,24 @@ impl State {
             place.dead = false;
             place.away = false;
             place.eager = key.key.is_shared() || place.replay_state.is_awaited();
+        }
+    }
+
+    /// Starts what all share where it ended for good. Processes of sessions and of requests go on.
+    pub(super) fn revive(&mut self) {
+        if self.retired || self.presence() != Presence::Dead {
+            return;
+        }
+        self.breaker = Breaker::new(self.rules.breaker);
+        self.last_error = None;
+        self.last_end = None;
+        let shared = self.slots.iter_mut();
+        for (_, place) in shared.filter(|(slot, _)| slot.key.is_shared()) {
+            place.failures = 0;
+            place.not_before = None;
+            place.dead = false;
+            place.away = false;
+            place.eager = true;
         }
     }
 

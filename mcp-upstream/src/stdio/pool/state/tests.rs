@@ -621,6 +621,34 @@ fn the_policy_decides_what_follows_an_end() {
 }
 
 #[test]
+fn a_reload_starts_what_ended_for_good_and_nothing_else() {
+    for (restart, end, lost) in [
+        (Restart::Never, End::Crash, true),
+        (Restart::Never, End::Clean, true),
+        (Restart::OnFailure, End::Clean, true),
+        (Restart::OnFailure, End::Crash, false),
+    ] {
+        let mut world = World::new(StdioSettings {
+            restart,
+            warm: 0,
+            ..StdioSettings::default()
+        });
+        world.lease(ConnectionKey::Shared, legacy());
+        world.start_all(EraSupport::Legacy);
+        world.step(Event::Revive);
+        assert_eq!(world.started.len(), 1, "it serves");
+        world.lose(1, end);
+        assert_eq!(world.state.presence() == Presence::Dead, lost);
+        world.step(Event::Revive);
+        assert_eq!(world.started.len() == 2, lost, "{restart:?} {end:?}");
+        if lost {
+            world.start_all(EraSupport::Legacy);
+            assert_eq!(world.state.presence(), Presence::There);
+        }
+    }
+}
+
+#[test]
 fn a_server_that_does_not_start_is_told_of_at_once_and_opens_the_breaker() {
     let mut world = World::plain();
     world.step(Event::Wanted {

@@ -1,0 +1,210 @@
+//! The condition of a namespace: one word, and why nothing or not all of it serves. `/ready`, `/health`, the metrics,
+//! `explain` and the web UI all read it here.
+//!
+//! | namespace of | `degraded` | `failed` |
+//! |---|---|---|
+//! | Python tools | as its worker says | it could not be brought up |
+//! | a stdio server | | it does not start, or ended for good |
+//! | a remote server | one of its backends does not answer | none does, or the server cannot be used |
+//! | an aggregate | one of its members is down | |
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::Serialize;
+use tooldock_workers::error::CallErrorCode;
+use tooldock_workers::registry::{Namespace, UpstreamKind};
+use tooldock_workers::worker::WorkerState;
+
+use crate::mcp::Core;
+use crate::metrics::MemberState;
+use crate::upstream::health::{MemberOffer, ServerHealth};
+use crate::upstream::http::port::BackendState;
+
+/// Aggregates that may stand behind each other, and the servers of the last.
+const DEPTH_MAX: usize = tooldock_workers::aggregate::DEPTH_MAX + 1;
+
+/// A worker that keeps dying, whether it ever served or not (WRK-16).
+pub(crate) const CRASH_LOOP: WorkerState = WorkerState::Backoff { crash_loop: true };
+
+/// States in which nothing of a namespace serves.
+const DOWN: [&str; 5] = ["failed", "crash_loop", "backoff", "stopped", "stopping"];
+
+/// How a namespace is.
+#[derive(Debug)]
+pub(crate) struct Condition {
+    /// `ready`, `idle`, `starting`, `installing`, `degraded`, `failed`, `empty`, or the state of a worker.
+    pub(crate) state: &'static str,
+    /// Why nothing serves: the code and the sentence.
+    pub(crate) failing: Option<(&'static str, String)>,
+    /// Its server, where it has one.
+    pub(crate) server: Option<ServerHealth>,
+    /// The backends of a remote server, as far as they are known: nobody is asked.
+    pub(crate) backends: Vec<BackendState>,
+    /// The members of an aggregate, in the order of its file.
+    pub(crate) members: Vec<MemberCondition>,
+}
+
+/// How a member of an aggregate is.
+#[derive(Debug, Serialize)]
+pub(crate) struct MemberCondition {
+    /// Its prefix, or the namespace that it is.
+    pub(crate) name: Arc<str>,
+    /// `ready`, `starting`, `installing`, `degraded` or `failed`.
+    pub(crate) state: &'static str,
+    /// Why it does not serve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    /// Where it is a namespace that clients can reach otherwise.
+    #[serde(skip)]
+    pub(crate) served: Option<Arc<Namespace>>,
+}
+
+impl Condition {
+    /// How a namespace is now.
+    pub(crate) fn of(core: &Core, namespace: &Namespace) -> Self {
+        Self::at(core, namespace, DEPTH_MAX)
+    }
+
+    fn at(core: &Core, namespace: &Namespace, depth: usize) -> Self {
+        let mut condition = Self {
+            state: "empty",
+            failing: None,
+            server: None,
+            backends: Vec::new(),
+            members: Vec::new(),
+        };
+        match &namespace.upstream {
+            UpstreamKind::Empty | UpstreamKind::System => {}
+            UpstreamKind::Failed(error) => {
+                condition.state = match namespace.worker_state() {
+                    Some(CRASH_LOOP) => CRASH_LOOP.as_str(),
+                    _ if core.registry.startup().is_retried(&namespace.name) => "starting",
+                    _ => "failed",
+                };
+                condition.failing = Some((error.code.as_str(), error.message.clone()));
+            }
+            UpstreamKind::Worker(worker) => condition.state = worker.state().as_str(),
+            UpstreamKind::External(_) | UpstreamKind::Remote(_) => {
+                condition.of_server(core, namespace);
+            }
+            UpstreamKind::Aggregate(_) => condition.of_members(core, namespace, depth),
+        }
+        condition
+    }
+
+    fn of_server(&mut self, core: &Core, namespace: &Namespace) {
+        self.server = core.upstreams.of(namespace).health(namespace);
+        self.state = self.server.as_ref().map_or("idle", |server| server.state);
+        if let (UpstreamKind::Remote(server), Some(client)) =
+            (&namespace.upstream, &core.http_client)
+        {
+            self.backends = client.backends(server).states();
+        }
+        let mut used = self.backends.iter().filter(|it| !it.draining).peekable();
+        let has_backends = used.peek().is_some();
+        let down: Vec<_> = used.filter(|it| !it.healthy).collect();
+        let left = self.backends.iter().any(|it| !it.draining && it.healthy);
+        if has_backends && !left {
+            self.state = "failed";
+        } else if !down.is_empty() && !DOWN.contains(&self.state) {
+            self.state = "degraded";
+        }
+        if self.state == "failed" {
+            let unavailable = CallErrorCode::WorkerUnavailable.as_str();
+            let server = self.server.as_ref();
+            let reason = server.and_then(|server| server.reason.clone());
+            let reason = reason.or_else(|| {
+                let down = down.iter().filter(|_| !left);
+                let down = down.map(|it| match &it.problem {
+                    Some(problem) => format!("{}: {problem}", it.id),
+                    None => it.id.to_string(),
+                });
+                let down: Vec<_> = down.collect();
+                (!down.is_empty()).then(|| format!("no backend answers ({})", down.join("; ")))
+            });
+            self.failing = Some((
+                server.and_then(|it| it.error).unwrap_or(unavailable),
+                reason.unwrap_or_else(|| "its server ended and is not started now".to_owned()),
+            ));
+        }
+    }
+
+    fn of_members(&mut self, core: &Core, namespace: &Namespace, depth: usize) {
+        let members = core.upstreams.of(namespace).members(namespace);
+        let members = members.into_iter().map(|member| {
+            // Nesting is bounded when files are read; what was mounted since ends here.
+            let own = member.namespace.as_ref().filter(|_| depth > 0);
+            let own = own.map(|own| Self::at(core, own, depth - 1));
+            let reason = own
+                .as_ref()
+                .and_then(|it| Some(it.failing.as_ref()?.1.clone()));
+            let state = own.map_or("ready", |it| it.state);
+            let (state, reason) = match member.offer {
+                MemberOffer::Gone(told) => ("failed", Some(reason.unwrap_or(told.to_owned()))),
+                _ if DOWN.contains(&state) => ("failed", reason),
+                MemberOffer::Awaited if state == "installing" => (state, None),
+                MemberOffer::Awaited => ("starting", None),
+                MemberOffer::There if state == "degraded" => (state, reason),
+                MemberOffer::There => ("ready", None),
+            };
+            MemberCondition {
+                name: member.name,
+                state,
+                reason,
+                served: member.namespace.filter(|_| member.is_served),
+            }
+        });
+        self.members = members.collect();
+        let is_any = |wanted: &[&str]| self.members.iter().any(|it| wanted.contains(&it.state));
+        self.state = if is_any(&["failed", "degraded"]) {
+            "degraded"
+        } else if !self.members.is_empty() && !is_any(&["ready"]) {
+            "starting"
+        } else {
+            "ready"
+        };
+    }
+
+    /// Why not all of it serves, in one sentence.
+    pub(crate) fn problem(&self) -> Option<String> {
+        if let Some((_, reason)) = &self.failing {
+            return Some(reason.clone());
+        }
+        let members = self.members.iter();
+        let members = members.filter(|it| matches!(it.state, "failed" | "degraded"));
+        let members = members.map(|it| match &it.reason {
+            Some(reason) => format!("member {} is {}: {reason}", it.name, it.state),
+            None => format!("member {} is {}", it.name, it.state),
+        });
+        let backends = self.backends.iter();
+        let backends = backends.filter(|it| !it.draining && !it.healthy);
+        let backends = backends.map(|it| match &it.problem {
+            Some(problem) => format!("backend {} does not answer: {problem}", it.id),
+            None => format!("backend {} does not answer", it.id),
+        });
+        let all: Vec<_> = members.chain(backends).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+}
+
+/// Shows in the metrics how many namespaces are in each state, and the members of aggregates with theirs.
+pub(crate) fn show(core: &Core) {
+    let snapshot = core.registry.snapshot();
+    let (mut states, mut members) = (BTreeMap::new(), BTreeSet::new());
+    for namespace in snapshot.namespaces.values() {
+        let condition = Condition::of(core, namespace);
+        *states.entry(condition.state).or_insert(0) += 1;
+        members.extend(condition.members.into_iter().map(|member| MemberState {
+            namespace: namespace.name.clone(),
+            member: member.name,
+            state: member.state,
+        }));
+    }
+    let late = core.registry.startup().late();
+    let late = late
+        .iter()
+        .filter(|&it| !snapshot.namespaces.contains_key(it));
+    *states.entry("starting").or_insert(0) += i64::try_from(late.count()).unwrap_or(i64::MAX);
+    core.metrics.show_conditions(&states, members);
+}
