@@ -101,11 +101,13 @@ impl Default for CrashLoopConfig {
 }
 
 /// `namespaces:` — limits of every namespace, how far its own file may go, and overrides by name.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NamespacesConfig {
     /// What a namespace gets that says nothing.
     pub defaults: Limits,
+    /// Whether a fresh data directory gets the namespace `shared`.
+    pub starter: bool,
     /// Variables of the gateway's environment that `env` of a namespace's own `tooldock.yaml`, and of servers in files of the
     /// data directory, may name as `${NAME}`.
     pub env_allowed: Vec<String>,
@@ -127,6 +129,19 @@ pub struct OperatorLimits {
     pub servers: BTreeMap<NamespaceName, LimitsPatch>,
     /// The names of its servers: no number of theirs is above what the operator's file alone gives.
     pub names: BTreeSet<NamespaceName>,
+}
+
+impl Default for NamespacesConfig {
+    fn default() -> Self {
+        Self {
+            defaults: Limits::default(),
+            starter: true,
+            env_allowed: Vec::new(),
+            ceilings: Ceilings::default(),
+            overrides: BTreeMap::new(),
+            operator: None,
+        }
+    }
 }
 
 impl NamespacesConfig {

@@ -52,6 +52,12 @@ pub const FIRST_NAMESPACE: &str = "shared";
 /// The tool of a first start (DRP-14).
 const HELLO: &str = include_str!("../../conf/examples/basic-tool/hello.py");
 
+/// The namespace that a first start places.
+pub(crate) const STARTER: &str = "shared";
+
+/// Its file.
+const HELLO_FILE: &str = "hello.py";
+
 /// An open data directory. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct DataDir {
@@ -107,6 +113,15 @@ impl DataDir {
     ///
     /// [`DataDirError`] names the path and what to do about it.
     pub fn open(path: &Path, upgrade: bool) -> Result<Self, DataDirError> {
+        Self::open_with(path, upgrade, true)
+    }
+
+    /// As [`DataDir::open`]; `starter` says whether a fresh directory gets its first namespace.
+    ///
+    /// # Errors
+    ///
+    /// As for [`DataDir::open`].
+    pub fn open_with(path: &Path, upgrade: bool, starter: bool) -> Result<Self, DataDirError> {
         let root = std::path::absolute(path).map_err(io_error("resolve", path))?;
         make_dir(&root, 0o755)?;
         let (lock, sole) = take_lock(&root, upgrade)?;
@@ -135,7 +150,9 @@ impl DataDir {
             remove_stale_sockets(&short)?;
         }
         if first_start {
-            data.seed()?;
+            if starter {
+                data.seed()?;
+            }
             write_atomically(&version, format!("{FORMAT}\n").as_bytes(), 0o644)
                 .map_err(io_error("write", &version))?;
         }
@@ -252,11 +269,31 @@ impl DataDir {
         if entries.next().is_some() {
             return Ok(());
         }
-        let first = tools.join(FIRST_NAMESPACE);
-        let hello = first.join("hello.py");
-        make_dir(&first, 0o755)?;
+        let folder = tools.join(STARTER);
+        let hello = folder.join(HELLO_FILE);
+        make_dir(&folder, 0o755)?;
         write_atomically(&hello, HELLO.as_bytes(), 0o644).map_err(io_error("write", &hello))
     }
+}
+
+/// Whether a folder holds what a first start places, and nothing else.
+pub(crate) fn is_starter(folder: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return false;
+    };
+    let mut placed = false;
+    for entry in entries {
+        match entry.map(|entry| entry.file_name()) {
+            Ok(name) if name == HELLO_FILE => placed = true,
+            Ok(name) if name == "__pycache__" => {}
+            _ => return false,
+        }
+    }
+    let size = |path: &Path| path.metadata().map(|it| it.len());
+    let hello = folder.join(HELLO_FILE);
+    placed
+        && size(&hello).is_ok_and(|size| size == HELLO.len() as u64)
+        && fs::read(&hello).is_ok_and(|text| text == HELLO.as_bytes())
 }
 
 /// Creates the folders that are missing.
@@ -498,6 +535,29 @@ mod tests {
             !root.join("tools/shared").exists(),
             "what was removed stays removed"
         );
+    }
+
+    #[test]
+    fn a_first_start_without_the_starter_places_nothing_and_what_was_placed_is_known_again() {
+        let temp = tempfile::tempdir().unwrap();
+        let tools = |root: &Path| root.join("tools");
+        let without = temp.path().join("without");
+        DataDir::open_with(&without, false, false).unwrap();
+        assert_eq!(fs::read_dir(tools(&without)).unwrap().count(), 0);
+        drop(DataDir::open(&without, false).unwrap());
+        assert_eq!(fs::read_dir(tools(&without)).unwrap().count(), 0);
+
+        let with = temp.path().join("with");
+        DataDir::open(&with, false).unwrap();
+        let folder = tools(&with).join(STARTER);
+        assert!(is_starter(&folder) && !is_starter(&tools(&with)));
+        make_dir(&folder.join("__pycache__"), 0o755).unwrap();
+        assert!(is_starter(&folder));
+        fs::write(folder.join("requirements.txt"), "").unwrap();
+        assert!(!is_starter(&folder), "it is the operator's by now");
+        fs::remove_file(folder.join("requirements.txt")).unwrap();
+        fs::write(folder.join(HELLO_FILE), HELLO.to_uppercase()).unwrap();
+        assert!(!is_starter(&folder));
     }
 
     #[test]

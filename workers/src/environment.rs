@@ -117,6 +117,8 @@ pub(crate) struct Environments {
     /// The last toolchain, used again as long as its parts are still there. The lock guards a pointer and is never held
     /// across an await.
     current: Mutex<Option<Arc<Toolchain>>>,
+    /// Held while the toolchain is made.
+    making: Semaphore,
 }
 
 impl Environments {
@@ -134,15 +136,17 @@ impl Environments {
             scripts: Semaphore::new(SCRIPTS_MAX),
             output: RecentOutput::default(),
             current: Mutex::new(None),
+            making: Semaphore::new(1),
         }
     }
 
-    /// The toolchain, made if it is missing. Callers do not overlap: one reload runs at a time.
+    /// The toolchain, made if it is missing. One caller makes it, and the others wait.
     ///
     /// # Errors
     ///
     /// Says what is missing and what to run.
     pub(crate) async fn toolchain(&self) -> Result<Arc<Toolchain>, EnvironmentError> {
+        let _turn = self.making.acquire().await;
         let current = self
             .current
             .lock()

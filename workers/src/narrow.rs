@@ -43,6 +43,7 @@ pub fn narrow(
 ) -> Vec<String> {
     let mut vain = Vec::new();
     ceilings(&mut namespaces.ceilings, &operator.ceilings, &mut vain);
+    namespaces.starter &= operator.starter;
     namespaces.env_allowed.retain(|name| {
         let allowed = operator.env_allowed.contains(name);
         if !allowed {

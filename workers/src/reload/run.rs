@@ -17,6 +17,7 @@ use super::aggregate;
 use super::external;
 use super::itself::{FILES_CHANGED, Scope};
 use super::metrics::ReloadOutcome;
+use super::starter;
 use super::vault;
 use super::wanted::{UPDATE, Wanted, build_of};
 use super::{Answer, ReloadError, ReloadFailure, ReloadReport, Reloader, lock};
@@ -46,7 +47,11 @@ pub(super) async fn run(reloader: Arc<Reloader>, scope: Scope) -> Answer {
         Scope::All => std::mem::take(&mut *lock(&reloader.noted)),
         Scope::Only(_) => ReloadOutcome::default(),
     };
+    let is_of_all = scope == Scope::All;
     let answer = Run::new(reloader.clone(), scope).go().await;
+    if answer.is_err() && is_of_all {
+        reloader.registry.startup().failed();
+    }
     let outcome = match &answer {
         Ok(report) if report.failed.is_empty() => ReloadOutcome::Complete,
         Ok(_) => ReloadOutcome::Partial,
@@ -97,8 +102,7 @@ impl Run {
         let before = reloader.registry.snapshot();
         if let Scope::Only(names) = &mut scope {
             // What went or became a server of others meanwhile is no folder to look at.
-            let is_folder = |served: &Arc<Namespace>| !served.is_server();
-            names.retain(|name| before.namespaces.get(name).is_some_and(is_folder));
+            names.retain(|name| reloader.has_folder_of(name));
         }
         Self {
             before,
@@ -177,6 +181,10 @@ impl Run {
             aggregate::settle(aggregates, &names, &self.before, &around, changes, report);
         }
 
+        let starter = match &self.scope {
+            Scope::All => starter::taken_out(&reloader, &mut sources),
+            Scope::Only(_) => None,
+        };
         let toolchain = match sources.iter().any(|source| source.has_python) {
             true => Some(self.toolchain().await?),
             false => None,
@@ -203,6 +211,9 @@ impl Run {
         }
         self.collect(bringing_up, names).await?;
         self.publish();
+        if self.scope == Scope::All {
+            self.over(starter);
+        }
         self.clean_up().await;
         self.report.workers_restarted.sort();
         self.report.deps_synced.sort();
@@ -210,6 +221,27 @@ impl Run {
             .failed
             .sort_by(|a, b| a.namespace.cmp(&b.namespace));
         Ok(Arc::new(self.report))
+    }
+
+    /// Tells that a run over everything has published what it found. A namespace that was taken out comes up from now on.
+    fn over(&mut self, starter: Option<NamespaceSource>) {
+        let reloader = Arc::clone(&self.reloader);
+        let startup = reloader.registry.startup();
+        let known = startup.late();
+        let is_known = |name: &NamespaceName| known.contains(name) || startup.is_retried(name);
+        let is_unserved = |it: &&NamespaceSource| !startup.is_retried(&it.name);
+        let late = starter.iter().filter(is_unserved);
+        let late = late.map(|it| it.name.clone()).collect();
+        if starter.is_none() {
+            startup.made_all();
+        }
+        // A task follows one that was taken out before.
+        let new = starter.filter(|it| !is_known(&it.name));
+        startup.scanned(late);
+        reloader.registry.reloaded();
+        for wanted in self.want(new.into_iter().collect(), None) {
+            reloader.bring_up_starter(wanted);
+        }
     }
 
     /// The interpreter and the base environment. Removed folders and the like need not wait for a base environment that is

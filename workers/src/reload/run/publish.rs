@@ -48,7 +48,10 @@ impl Reloader {
     }
 
     /// Swaps in a snapshot with these changes. Gives back what they replaced.
-    pub(super) fn publish(&self, changes: Changes) -> Vec<(NamespaceName, Arc<Namespace>)> {
+    pub(in crate::reload) fn publish(
+        &self,
+        changes: Changes,
+    ) -> Vec<(NamespaceName, Arc<Namespace>)> {
         let _publishing = lock(&self.publishing);
         let before = self.registry.snapshot();
         let mut namespaces = before.namespaces.clone();

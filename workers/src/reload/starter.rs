@@ -1,0 +1,112 @@
+//! The namespace that a first start placed: its environment is made beside everything else, and tried again where no
+//! packages can be had.
+//!
+//! As long as its folder is as it was placed, nobody waits for it: not the first scan, and no reload of others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::Reloader;
+use super::itself::Scope;
+use super::run::{Change, Changes};
+use super::wanted::Wanted;
+use crate::data_dir::{STARTER, is_starter};
+use crate::environment::EnvironmentError;
+use crate::names::NamespaceName;
+use crate::scan::NamespaceSource;
+
+/// The pause after the first failure; it doubles with each further one.
+const RETRY_FIRST: Duration = Duration::from_secs(5);
+
+/// The longest pause.
+const RETRY_MAX: Duration = Duration::from_secs(120);
+
+/// Takes the namespace out of a run that would make the base environment for it alone.
+pub(super) fn taken_out(
+    reloader: &Reloader,
+    sources: &mut Vec<NamespaceSource>,
+) -> Option<NamespaceSource> {
+    let startup = reloader.registry.startup();
+    let mut python = sources.iter().filter(|source| source.has_python);
+    let only = python.next().filter(|_| python.next().is_none())?;
+    let beside = startup.is_scanning()
+        || startup.is_retried(&only.name)
+        || startup.late().contains(&only.name);
+    if !beside || only.name.as_str() != STARTER || !is_starter(&only.dir) {
+        return None;
+    }
+    let at = sources.iter().position(|source| source.has_python)?;
+    Some(sources.remove(at))
+}
+
+impl Reloader {
+    /// Brings the namespace up in the background, once it can be.
+    pub(super) fn bring_up_starter(self: &Arc<Self>, wanted: Wanted) {
+        let reloader = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::select! {
+                () = reloader.starter(&wanted) => {}
+                () = reloader.closing.cancelled() => {}
+            }
+        });
+    }
+
+    async fn starter(self: &Arc<Self>, wanted: &Wanted) {
+        let name = &wanted.source.name;
+        let startup = self.registry.startup();
+        let mut pause = RETRY_FIRST;
+        let mut told = None;
+        loop {
+            match self.environments.toolchain().await {
+                Ok(_) => {
+                    startup.made(name);
+                    // What went wrong then is published and logged.
+                    let _ = self.request(Scope::Only([name.clone()].into())).await;
+                    return startup.came_up(name);
+                }
+                Err(error) => {
+                    if told.as_ref() != Some(&error.0) {
+                        tracing::warn!(
+                            namespace = %name,
+                            "the example namespace {name} has no environment yet and is tried again (namespaces.starter: false leaves it away): {error}"
+                        );
+                    }
+                    told = Some(error.0.clone());
+                    if !self.publish_unmade(wanted, error) {
+                        return;
+                    }
+                }
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+    }
+
+    /// Lets calls say why the namespace has no environment. Answers whether it is to be tried again: it is not where a
+    /// reload has taken it over.
+    fn publish_unmade(&self, wanted: &Wanted, error: EnvironmentError) -> bool {
+        let name = &wanted.source.name;
+        let startup = self.registry.startup();
+        if startup.is_retried(name) {
+            return true;
+        }
+        if !startup.late().contains(name) {
+            return false;
+        }
+        startup.retried(name);
+        let failed = wanted.failed(None, "dependency_error", &error.into());
+        self.publish(Changes::from([(name.clone(), Change::Publish(failed))]));
+        startup.came_up(name);
+        true
+    }
+
+    /// Whether the namespace of that name is served or comes up beside the start.
+    pub(super) fn has_folder_of(&self, name: &NamespaceName) -> bool {
+        match self.registry.namespace(name.as_str()) {
+            Some(served) => !served.is_server(),
+            None => self.registry.startup().late().contains(name),
+        }
+    }
+}
