@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use tooldock_workers::keys::{KeyKind, KeyStore, NewKey};
 use tooldock_workers::scope::ScopeTable;
 
 use crate::relay::Connection;
-use crate::support::{Gateway, eventually};
+use crate::support::{Gateway, eventually, eventually_within};
 
 /// A tool file that is imported once a file is there.
 fn held_up(until: &Path) -> String {
@@ -208,4 +209,72 @@ async fn a_list_of_all_namespaces_is_not_empty_while_the_gateway_starts() {
     })
     .await;
     assert_eq!((status, &body[0]["name"]), (200, &json!("held-up")));
+}
+
+/// A gateway without a package index is ready at once, and the example namespace comes up when its environment can be made.
+#[tokio::test]
+async fn the_example_namespace_holds_nobody_up_and_comes_up_when_its_environment_can_be_made() {
+    let folder = TempDir::new().unwrap();
+    let base = folder.path().join("base");
+    let gateway = Gateway::empty()
+        .config(json!({"workers": {"base_env": base}}))
+        .env("PIP_NO_INDEX", "1")
+        .env("UV_NO_INDEX", "1")
+        .env("UV_OFFLINE", "1")
+        .start()
+        .await;
+    let (status, said) = eventually("the reason", async || {
+        let (status, said) = gateway
+            .call("shared", "say_hello", json!({"name": "Ada"}))
+            .await;
+        (said["error"]["code"] != "starting").then_some((status, said))
+    })
+    .await;
+    assert_eq!(
+        (status, &said["error"]["code"]),
+        (500, &json!("dependency_error")),
+        "{said}"
+    );
+    let told = crate::conditions::ready(&gateway, "shared").await;
+    assert_eq!(told["state"], "starting", "{told}");
+    let metrics = gateway.metrics_text().await;
+    assert!(
+        metrics.contains("tooldock_namespaces{state=\"failed\"} 0\n"),
+        "{metrics}"
+    );
+    let named = gateway.log().matches("has no environment yet").count();
+    assert_eq!(named, 1, "{}", gateway.log());
+
+    // A base environment that is put there meanwhile: the one of all tests, under another path.
+    let other = Gateway::empty().start().await;
+    let (status, said) = other
+        .call("shared", "say_hello", json!({"name": "Ada"}))
+        .await;
+    assert_eq!(status, 200, "{said}");
+    let made = folder.path().join("made");
+    fs::create_dir(&made).unwrap();
+    for entry in fs::read_dir(crate::support::gateway::shared_base_env()).unwrap() {
+        let path = entry.unwrap().path().canonicalize().unwrap();
+        std::os::unix::fs::symlink(&path, made.join(path.file_name().unwrap())).unwrap();
+    }
+    fs::rename(&made, &base).unwrap();
+    eventually_within(Duration::from_secs(60), "the tool", async || {
+        let (status, _) = gateway
+            .call("shared", "say_hello", json!({"name": "Ada"}))
+            .await;
+        (status == 200).then_some(())
+    })
+    .await;
+    let told = crate::conditions::ready(&gateway, "shared").await;
+    assert_eq!(told["state"], "ready", "{told}");
+}
+
+#[tokio::test]
+async fn a_start_without_the_example_namespace_serves_what_is_configured_alone() {
+    let config = json!({"namespaces": {"starter": false}});
+    let gateway = Gateway::empty().config(config).start().await;
+    let listed = gateway.request("GET", "/namespaces").send().await.unwrap();
+    assert_eq!(listed.json::<Value>().await.unwrap(), json!([]));
+    let unknown = surfaces(&gateway, "shared").remove(0).1.send().await;
+    assert_eq!(unknown.unwrap().status(), 404);
 }

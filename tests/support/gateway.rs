@@ -473,7 +473,7 @@ fn package_index_variables() -> impl Iterator<Item = (String, String)> {
 }
 
 /// One base environment for all tests: making it needs the network and some seconds.
-fn shared_base_env() -> PathBuf {
+pub fn shared_base_env() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/python-envs/base")
 }
 

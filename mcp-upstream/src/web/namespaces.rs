@@ -60,11 +60,12 @@ pub(super) fn shown(
         error_rate,
         p95_ms,
     } = figures.of(name);
-    let down = members.iter().filter_map(|member| {
-        matches!(member.state, "failed" | "degraded").then(|| {
-            let reason = member.reason.as_deref().unwrap_or("it does not serve all it has");
-            json!({"code": MEMBER_DOWN, "subject": member.name, "message": reason, "hint": hint(MEMBER_DOWN)})
-        })
+    let down = members.iter();
+    let down = down.filter(|member| matches!(member.state, "failed" | "degraded"));
+    let down = down.map(|member| {
+        let reason = member.reason.as_deref();
+        let reason = reason.unwrap_or("it does not serve all it has");
+        json!({"code": MEMBER_DOWN, "subject": member.name, "message": reason, "hint": hint(MEMBER_DOWN)})
     });
     let backends = condition.backends.iter().filter(|it| !it.draining);
     let backends: Vec<_> = backends
