@@ -254,8 +254,9 @@ async fn the_example_namespace_holds_nobody_up_and_comes_up_when_its_environment
     let made = folder.path().join("made");
     fs::create_dir(&made).unwrap();
     for entry in fs::read_dir(crate::support::gateway::shared_base_env()).unwrap() {
-        let path = entry.unwrap().path().canonicalize().unwrap();
-        std::os::unix::fs::symlink(&path, made.join(path.file_name().unwrap())).unwrap();
+        let entry = entry.unwrap();
+        let path = entry.path().canonicalize().unwrap();
+        std::os::unix::fs::symlink(path, made.join(entry.file_name())).unwrap();
     }
     fs::rename(&made, &base).unwrap();
     eventually_within(Duration::from_secs(60), "the tool", async || {
