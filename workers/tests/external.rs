@@ -575,7 +575,6 @@ async fn a_server_that_cannot_start_says_why() {
 /// A gateway's lower half on a fresh data directory, with a namespace `PATH` to start things from.
 struct Dock {
     temp: tempfile::TempDir,
-    exported: prometheus::Registry,
     registry: Arc<Registry>,
     reloader: Arc<Reloader>,
     secrets: Arc<Values>,
@@ -621,7 +620,6 @@ impl Dock {
         reloader.bind_runtime(tokio::runtime::Handle::current());
         let dock = Self {
             temp,
-            exported,
             registry,
             reloader,
             secrets,
