@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use tooldock_workers::aggregate;
-use tooldock_workers::data_dir::FIRST_NAMESPACE;
+use tooldock_workers::data_dir::STARTER;
 use tooldock_workers::external::{self, Checked, Finding};
 use tooldock_workers::mask::{self, MASK};
 use tooldock_workers::names::NamespaceName;
@@ -163,8 +163,9 @@ fn known_namespaces(
     effective: &Effective,
     mut names: BTreeSet<NamespaceName>,
 ) -> BTreeSet<NamespaceName> {
-    if !effective.data_dir.join("version").exists() {
-        names.extend(FIRST_NAMESPACE.parse());
+    let places_starter = effective.config.namespaces.starter;
+    if places_starter && !effective.data_dir.join("version").exists() {
+        names.extend(STARTER.parse());
     }
     names
 }

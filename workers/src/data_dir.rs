@@ -46,14 +46,11 @@ const SOCKET_PATH_MAX: usize = 100;
 /// What a worker may put between the name and `.sock`: which process of several (`.p63`), a dot and a 64-bit generation.
 const GENERATION_MAX: usize = 4 + 21;
 
-/// The namespace of a first start (DRP-14).
-pub const FIRST_NAMESPACE: &str = "shared";
-
 /// The tool of a first start (DRP-14).
 const HELLO: &str = include_str!("../../conf/examples/basic-tool/hello.py");
 
-/// The namespace that a first start places.
-pub(crate) const STARTER: &str = "shared";
+/// The namespace that a first start places (DRP-14).
+pub const STARTER: &str = "shared";
 
 /// Its file.
 const HELLO_FILE: &str = "hello.py";

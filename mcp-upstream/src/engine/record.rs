@@ -212,6 +212,7 @@ fn is_fault(code: CallErrorCode) -> bool {
         | CallErrorCode::ResultTooLarge
         | CallErrorCode::UpstreamError => true,
         CallErrorCode::ToolNotFound
+        | CallErrorCode::Starting
         | CallErrorCode::InsufficientScope
         | CallErrorCode::ResourceNotFound
         | CallErrorCode::PromptNotFound
