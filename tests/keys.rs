@@ -478,8 +478,13 @@ async fn a_key_that_opens_no_tool_says_so_when_it_is_made() {
 
     // The scope of the example opens tools.
     gateway.reconfigure(json!({"relay": {"scopes": {"my-scope": patterns}}}));
-    gateway.reload().await;
-    let made = make("my-scope", "calc").await;
+    gateway.signal(Signal::HUP);
+    let wanted = json!({"name": "ci", "scopes": ["my-scope"], "namespaces": ["calc"]});
+    let made = eventually("the scope is known", async || {
+        let made = manager.call("token_create", wanted.clone()).await;
+        (made.result["isError"] != true).then(|| made.value())
+    })
+    .await;
     assert_eq!(made.get("notes"), None, "{made}");
     assert_ne!(
         listed_in(&gateway, made["token"].as_str().unwrap(), "calc").await,
