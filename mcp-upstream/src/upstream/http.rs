@@ -32,6 +32,7 @@ pub mod port;
 mod reached;
 pub(crate) mod retry;
 mod session;
+mod session_words;
 mod sse;
 mod stream;
 
@@ -40,4 +41,6 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use answer::{CountedBody, SessionVerdict, redirect_target, session_verdict};
+pub(crate) use answer::{
+    CountedBody, SessionVerdict, redirect_target, refusal_words, session_verdict,
+};

@@ -23,10 +23,7 @@ use crate::upstream::http::port::{
     Backend, BackendRequest, BackendResponse, Backends, BodyError, Departure, HttpClient,
     ResponseBody, SendError, SendErrorKind,
 };
-use crate::upstream::http::{SessionVerdict, hash, passed, retry, session_verdict};
-
-/// The longest refusal that is looked into, in bytes.
-const REFUSAL_MAX: usize = 4096;
+use crate::upstream::http::{SessionVerdict, hash, passed, refusal_words, retry, session_verdict};
 
 /// The way to the backends of a server, for what outlives a request: who holds backends holds those of one version.
 #[derive(Clone)]
@@ -343,15 +340,18 @@ async fn known(
     reopened: bool,
 ) -> Result<Result<BackendResponse, Lost>, Failure> {
     let status = response.status;
-    let mut read = BytesMut::new();
-    let refuses = matches!(status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND);
-    if refuses && headers::kind(&response.headers) == BodyKind::Json {
-        while read.len() < REFUSAL_MAX
-            && let Some(piece) = response.body.chunk().await.map_err(Failure::Body)?
-        {
-            read.extend_from_slice(&piece);
-        }
-    }
+    let refuses = [
+        StatusCode::BAD_REQUEST,
+        StatusCode::NOT_FOUND,
+        StatusCode::GONE,
+    ];
+    let read =
+        match refuses.contains(&status) && headers::kind(&response.headers) != BodyKind::Events {
+            true => refusal_words(&mut *response.body)
+                .await
+                .map_err(Failure::Body)?,
+            false => BytesMut::new(),
+        };
     let is_own = |answered: &str| id.is_some_and(|id| is_same_id(answered, id));
     match session_verdict(status, &read, is_own) {
         SessionVerdict::Unknown => return Ok(Err(Lost::Session)),
@@ -360,7 +360,7 @@ async fn known(
         }
         SessionVerdict::Refused { .. } | SessionVerdict::Known => {}
     }
-    if status == StatusCode::NOT_FOUND {
+    if status == StatusCode::NOT_FOUND && headers::kind(&response.headers) == BodyKind::Json {
         // The answer to the message. With its status the client would take it for the end of its session.
         response.status = StatusCode::OK;
     }
@@ -449,6 +449,16 @@ mod tests {
             (404, String::new(), None),
             (400, error("null", "No valid session ID provided"), None),
             (400, error("7", "No valid session ID provided"), None),
+            (400, error("7", "Server not initialized"), None),
+            (
+                400,
+                r#"{"detail":"Session 123 does not exist"}"#.into(),
+                None,
+            ),
+            (400, "Invalid or missing session ID".into(), None),
+            (410, r#""invalid_session_id""#.into(), None),
+            (404, coded("7", -32602, "Session not found"), None),
+            (410, coded("7", -32000, "the page is gone"), Some(410)),
             (400, coded("7", -32600, "Invalid session ID"), None),
             (
                 400,

@@ -9,7 +9,8 @@ use tooldock_workers::answers::{AnswerAccount, AnswerClaim, COUNTED_FROM, NoAnsw
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::remote::RemoteServer;
 
-use super::port::{BackendResponse, BodyError, SendError, SendErrorKind};
+use super::port::{BackendResponse, BodyError, ResponseBody, SendError, SendErrorKind};
+use super::session_words::{REFUSAL_MAX, SessionWords, session_words};
 use crate::call_error::retry_seconds;
 use crate::jsonrpc::plain::call_number;
 use crate::jsonrpc::{self, Message};
@@ -148,20 +149,6 @@ fn answered(body: &[u8]) -> Option<&str> {
     }
 }
 
-/// How servers word that they know no such session, in lower case.
-const NO_SUCH_SESSION: [&str; 10] = [
-    "no valid session",
-    "invalid session",
-    "unknown session",
-    "no such session",
-    "session not found",
-    "session does not exist",
-    "session expired",
-    "session has expired",
-    "session terminated",
-    "session has been terminated",
-];
-
 /// The state of a session, judged by an answer to one of its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SessionVerdict {
@@ -178,8 +165,8 @@ pub(crate) enum SessionVerdict {
 }
 
 /// Judges a session by the status and the body of an answer to one of its requests. 404 means that the backend does not
-/// know the session, unless the error is about the method or its params; 400 means so only if the error's text says it.
-/// `is_own` tells whether a raw id is that of the request.
+/// know the session, unless the error is about the method or its params; 400, 410, and such errors mean so only if their
+/// words say it, and 200 only with a code of its own besides. `is_own` tells whether a raw id is that of the request.
 pub(crate) fn session_verdict(
     status: StatusCode,
     body: &[u8],
@@ -191,25 +178,52 @@ pub(crate) fn session_verdict(
         #[serde(default)]
         error: serde_json::Value,
     }
-    if !matches!(status, StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST) {
+    let may_say = match status {
+        StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST | StatusCode::GONE => true,
+        StatusCode::OK => may_deny_session(body),
+        _ => false,
+    };
+    if !may_say {
         return SessionVerdict::Known;
     }
+    let said = match body.len() <= REFUSAL_MAX {
+        true => session_words(body),
+        false => SessionWords::None,
+    };
     let error = serde_json::from_slice::<Refusal>(body).unwrap_or_default();
-    let error = error.error;
-    let code = error.get("code").and_then(serde_json::Value::as_i64);
+    let code = error.error.get("code").and_then(serde_json::Value::as_i64);
     let about_request = [METHOD_NOT_FOUND, INVALID_PARAMS].map(|it| Some(i64::from(it)));
-    let message = error.get("message").unwrap_or(&error).as_str();
-    let message = message.unwrap_or_default().to_ascii_lowercase();
-    let is_said = NO_SUCH_SESSION.iter().any(|it| message.contains(it));
-    if about_request.contains(&code) || (status == StatusCode::BAD_REQUEST && !is_said) {
+    let is_said = said == SessionWords::Denied;
+    let needs_words = status != StatusCode::NOT_FOUND || about_request.contains(&code);
+    let has_other_code = status == StatusCode::OK && code != Some(SESSION_NOT_FOUND);
+    if (needs_words && !is_said) || has_other_code {
         return SessionVerdict::Known;
     }
     match answered(body).is_some_and(is_own) {
         true => SessionVerdict::Refused {
-            in_words: is_said || message.contains("session"),
+            in_words: said != SessionWords::None,
         },
         false => SessionVerdict::Unknown,
     }
+}
+
+/// The code with which servers refuse an unknown session.
+const SESSION_NOT_FOUND: i64 = -32001;
+
+/// True if an answer with status 200 is short and has the code of an unknown session.
+fn may_deny_session(body: &[u8]) -> bool {
+    body.len() <= REFUSAL_MAX && memchr::memmem::find(body, b"-32001").is_some()
+}
+
+/// Reads the beginning of a refusal's body, for its words.
+pub(crate) async fn refusal_words(body: &mut dyn ResponseBody) -> Result<BytesMut, BodyError> {
+    let mut read = BytesMut::new();
+    while read.len() < REFUSAL_MAX
+        && let Some(piece) = body.chunk().await?
+    {
+        read.extend_from_slice(&piece);
+    }
+    Ok(read)
 }
 
 /// True if the answer to `server/discover` may come from a server or a front end that does not know the method. Unknown

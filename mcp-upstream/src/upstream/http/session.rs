@@ -309,6 +309,14 @@ impl Session {
                 Err(self.refused(status, &headers))
             }
             _ if self.is_unknown(response.status) => Err(self.session_is_gone()),
+            answer::Kind::Other if self.may_say_unknown(response.status) => {
+                let mut response = response;
+                // Words that do not come are no words.
+                let words = answer::refusal_words(&mut *response.body).await;
+                let words = words.unwrap_or_default();
+                let gone = self.without_session(response.status, &words, Some(id));
+                Err(gone.unwrap_or_else(|| self.refused(response.status, &response.headers)))
+            }
             _ if response.status.is_success() => {
                 let what = match response.status {
                     StatusCode::ACCEPTED => "took the request without answering it",
@@ -333,6 +341,12 @@ impl Session {
             false => match self.post(&outgoing, message, None, of_client).await {
                 Ok(response) if response.status.is_success() => Ok(()),
                 Ok(response) if self.is_unknown(response.status) => Err(self.session_is_gone()),
+                Ok(mut response) if self.may_say_unknown(response.status) => {
+                    let words = answer::refusal_words(&mut *response.body).await;
+                    let gone =
+                        self.without_session(response.status, &words.unwrap_or_default(), None);
+                    Err(gone.unwrap_or_else(|| self.refused(response.status, &response.headers)))
+                }
                 Ok(response) => Err(self.refused(response.status, &response.headers)),
                 Err(error) => Err(self.not_sent(&error)),
             },
@@ -455,6 +469,12 @@ impl Session {
     /// True where a status alone says that the backend does not know the session.
     fn is_unknown(&self, status: StatusCode) -> bool {
         self.id.get().is_some() && status == StatusCode::NOT_FOUND
+    }
+
+    /// True where the words of a refusal may say that the backend does not know the session.
+    fn may_say_unknown(&self, status: StatusCode) -> bool {
+        let words = [StatusCode::BAD_REQUEST, StatusCode::GONE];
+        self.id.get().is_some() && words.contains(&status)
     }
 
     /// The failure of a request whose answer says that the backend does not know the session; `None` for other answers.

@@ -506,6 +506,65 @@ async fn an_expired_session_is_opened_anew_once_for_all_its_calls() {
 }
 
 #[tokio::test]
+async fn any_refusal_that_says_so_ends_a_session_for_all_its_calls() {
+    for (status, media, body, repeated) in [
+        (400, "text/plain", "Session not found", true),
+        (400, "text/html", "<p>No such session</p>", true),
+        (400, "", "Server not initialized", true),
+        (
+            400,
+            "application/problem+json",
+            r#"{"detail":"Session 123 does not exist"}"#,
+            true,
+        ),
+        (400, "application/json", r#""invalid_session_id""#, true),
+        (
+            410,
+            "application/json",
+            r#"{"error":"SessionNotFound"}"#,
+            true,
+        ),
+        (
+            400,
+            "application/json",
+            r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Bad Request","data":"Mcp-Session-Id is not valid"}}"#,
+            true,
+        ),
+        (
+            200,
+            "application/json",
+            r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32001,"message":"Session not found"}}"#,
+            false,
+        ),
+        (
+            404,
+            "application/json",
+            r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"Session not found"}}"#,
+            false,
+        ),
+    ] {
+        let scene = Scene::new(1, move |seen| {
+            legacy(seen, move |seen| {
+                let body = body.replace("ID", &seen.body["id"].to_string());
+                Ok(whole(
+                    status,
+                    &[("content-type", media)][..usize::from(!media.is_empty())],
+                    &body,
+                ))
+            })
+        });
+        let leased = session(&scene, "a").await;
+        for called in join_all((0..3).map(|_| call(&leased))).await {
+            assert!(called.outcome.is_err(), "{status} {body}");
+            assert_eq!(called.unsent, repeated, "{status} {body}");
+            if repeated {
+                assert!(called.session_gone, "{status} {body}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_session_whose_backend_is_gone_is_opened_at_another() {
     let scene = Scene::new(3, |seen| legacy(seen, |seen| Ok(json(&done(seen)))));
     let leased = session(&scene, "a").await;
