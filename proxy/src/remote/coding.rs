@@ -79,6 +79,23 @@ const UNKNOWN: BodyError =
 const STACKED: BodyError =
     BodyError::Coding("is compressed more than once, and not twice by gzip and deflate alone");
 
+/// True for names that stand in `Content-Encoding` by mistake and leave the body as it is: character sets, framings.
+fn is_no_coding(name: &str) -> bool {
+    let none = [
+        "",
+        "identity",
+        "none",
+        "utf-8",
+        "utf8",
+        "binary",
+        "8bit",
+        "7bit",
+        "aws-chunked",
+        "chunked",
+    ];
+    none.iter().any(|it| name.eq_ignore_ascii_case(it))
+}
+
 /// The codings of a response, the one that was applied first at the front; none for most.
 ///
 /// # Errors
@@ -89,7 +106,7 @@ fn codings(headers: &HeaderMap) -> Result<SmallVec<[Coding; 1]>, BodyError> {
     for value in headers.get_all(header::CONTENT_ENCODING) {
         for name in value.to_str().map_err(|_| UNKNOWN)?.split(',') {
             let name = name.trim();
-            if name.is_empty() || name.eq_ignore_ascii_case("identity") {
+            if is_no_coding(name) {
                 continue;
             }
             if codings.len() == STAGES_MAX {
@@ -715,7 +732,16 @@ mod tests {
             let error = decoder(&mut map(&[value]), std::iter::empty());
             assert!(matches!(error, Err(BodyError::Coding(_))), "{value}");
         }
-        for value in ["identity", "", "Identity, "] {
+        for value in [
+            "identity",
+            "",
+            "Identity, ",
+            "UTF-8",
+            "utf8",
+            "none",
+            "aws-chunked",
+            "binary",
+        ] {
             let mut headers = map(&[value]);
             let found = decoder(&mut headers, std::iter::empty()).expect(value);
             assert!(found.is_none() && headers.contains_key("content-length"));
