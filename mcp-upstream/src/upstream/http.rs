@@ -27,6 +27,7 @@ pub(crate) mod hash;
 mod headers;
 pub(crate) mod launch;
 mod listen;
+pub(crate) mod media;
 pub(crate) mod passed;
 pub mod port;
 mod reached;

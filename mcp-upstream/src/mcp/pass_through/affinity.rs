@@ -26,7 +26,7 @@ use super::answer;
 use super::failure::Failure;
 use super::headers;
 use super::resume::EventIds;
-use super::up::{Lost, Outgoing, Up, Way};
+use super::up::{Lost, Outgoing, Up, Way, labelled};
 use crate::jsonrpc::RequestError;
 use crate::mcp::forget_session;
 use crate::mcp::head::SESSION_HEADER;
@@ -208,7 +208,8 @@ impl Up<'_> {
         };
         // Each session goes to the next backend, whoever opens it: from then on it stays.
         let hash = fastrand::u64(..);
-        let (backend, mut response) = self.to_any(&what, avoid, hash).await?;
+        let (backend, response) = self.to_any(&what, avoid, hash).await?;
+        let mut response = labelled(response).await?;
         let mut place = self.place(affinity(&*backend, &response)?);
         place.headers = Some(Arc::clone(&self.headers));
         answer::judged(&response, headers::kind(&response.headers), true)?;

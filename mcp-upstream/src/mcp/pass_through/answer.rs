@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, RETRY_AFTER};
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, StatusCode};
 use tokio::time::{Instant, timeout_at};
 use tooldock_workers::error::{CallError, CallErrorCode};
 
@@ -27,6 +27,7 @@ use crate::engine::{CallSecrets, timed_out};
 use crate::jsonrpc::received;
 use crate::reply::{Head, Reply};
 use crate::stream::frame;
+use crate::upstream::http::media::{shown_media_type, without_mark};
 use crate::upstream::http::port::{BackendResponse, BodyError, ResponseBody};
 use crate::upstream::http::redirect_target;
 
@@ -97,11 +98,13 @@ pub(super) fn judged(
             status,
             redirect_target(&response.headers),
         )),
-        _ if status.is_success() && is_message => Ok(()),
-        _ if status.is_success() && asked => Err(Failure::Malformed(match kind {
-            BodyKind::None => "it has no body",
-            _ => "it is neither JSON nor a stream of events",
-        })),
+        _ if status.is_success() && is_message && status != StatusCode::NO_CONTENT => Ok(()),
+        StatusCode::NO_CONTENT | StatusCode::ACCEPTED if asked => {
+            Err(Failure::Malformed("it has no body"))
+        }
+        _ if status.is_success() && asked => {
+            Err(Failure::MediaType(shown_media_type(&response.headers)))
+        }
         _ if status.is_success() => Ok(()),
         // What the server refuses about the message itself.
         _ if !response.is_refusal() && kind == BodyKind::Json => Ok(()),
@@ -188,7 +191,7 @@ fn whole_message(
         return pending.fail(&Failure::Malformed("it is empty"));
     }
     let came = body.as_ptr_range();
-    let (read, said) = tap::read_plain(body, pending.id());
+    let (read, said) = tap::read_plain(without_mark(body), pending.id());
     body = read;
     // A message that is rewritten is another piece of memory.
     let coded = coded.filter(|_| body.as_ptr_range() == came);
@@ -499,7 +502,10 @@ pub(super) async fn whole(
             let read = read.freeze();
             return match streams {
                 true => Err(Failure::Body(BodyError::Cut)),
-                false => Ok((read.clone(), read)),
+                false => {
+                    let read = without_mark(read);
+                    Ok((read.clone(), read))
+                }
             };
         };
         if read.len() + passed.len() + splitter.pending() + piece.len() > max {

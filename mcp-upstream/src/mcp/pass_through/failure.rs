@@ -31,6 +31,8 @@ pub(super) enum Failure {
     Redirect(StatusCode, String),
     /// The answer is none of MCP.
     Malformed(&'static str),
+    /// The answer is neither JSON nor a stream of events. The text names its media type.
+    MediaType(String),
     /// The answer belongs to another request. The text describes the answer.
     Foreign(String),
     /// The message is not a response. The text describes the message.
@@ -71,6 +73,7 @@ impl Failure {
             Self::Status(..)
             | Self::Redirect(..)
             | Self::Malformed(_)
+            | Self::MediaType(_)
             | Self::NoAnswer(_)
             | Self::Body(_) => CallErrorCode::UpstreamError,
             Self::Refused(error) => error.code,
@@ -115,6 +118,9 @@ impl Failure {
                 status.as_u16()
             ),
             Self::Malformed(reason) => format!("gave an answer that is none of MCP: {reason}"),
+            Self::MediaType(received) => {
+                format!("answered with {received}, which is neither JSON nor a stream of events")
+            }
             Self::Foreign(received) | Self::NoAnswer(received) => {
                 format!("answered with {received}")
             }

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
@@ -18,10 +18,12 @@ use super::headers::{self, BodyKind, LAST_EVENT_ID, PROTOCOL_VERSION};
 use crate::caller::{CallNote, Caller};
 use crate::jsonrpc::plain::is_same_id;
 use crate::mcp::Core;
+use crate::reply::JSON;
 use crate::session::{Affinity, Session};
+use crate::upstream::http::media::{MediaKind, ReadAhead, begins_as_json, media_kind};
 use crate::upstream::http::port::{
-    Backend, BackendRequest, BackendResponse, Backends, BodyError, Departure, HttpClient,
-    ResponseBody, SendError, SendErrorKind,
+    Backend, BackendRequest, BackendResponse, Backends, Departure, HttpClient, SendError,
+    SendErrorKind,
 };
 use crate::upstream::http::{SessionVerdict, hash, passed, refusal_words, retry, session_verdict};
 
@@ -178,7 +180,12 @@ impl<'a> Up<'a> {
                 break;
             }
         }
-        last
+        match last {
+            Ok((backend, response)) if what.id.is_some() => {
+                Ok((backend, labelled(response).await?))
+            }
+            last => last,
+        }
     }
 
     /// Whether a message with that outcome at the last of `tried` backends goes to one more.
@@ -360,45 +367,40 @@ async fn known(
         }
         SessionVerdict::Refused { .. } | SessionVerdict::Known => {}
     }
+    if !read.is_empty() {
+        response.body = Box::new(ReadAhead::new(read.freeze(), response.body));
+    }
+    if id.is_some() {
+        response = labelled(response).await?;
+    }
     if status == StatusCode::NOT_FOUND && headers::kind(&response.headers) == BodyKind::Json {
         // The answer to the message. With its status the client would take it for the end of its session.
         response.status = StatusCode::OK;
     }
-    if !read.is_empty() {
-        response.body = Box::new(ReadAhead {
-            read: Some(read.freeze()),
-            rest: response.body,
-        });
-    }
     Ok(Ok(response))
 }
 
-/// A body whose beginning was read.
-struct ReadAhead {
-    read: Option<Bytes>,
-    rest: Box<dyn ResponseBody>,
-}
-
-#[async_trait]
-impl ResponseBody for ReadAhead {
-    async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError> {
-        match self.read.take() {
-            Some(read) => Ok(Some(read)),
-            None => self.rest.chunk().await,
+/// Labels JSON as `application/json` where its server names it otherwise or not at all, so that clients can read it.
+pub(super) async fn labelled(mut response: BackendResponse) -> Result<BackendResponse, Failure> {
+    let kind = headers::kind(&response.headers);
+    let is_coded = response.headers.contains_key(CONTENT_ENCODING);
+    if matches!(kind, BodyKind::Json | BodyKind::Events) || is_coded {
+        return Ok(response);
+    }
+    let is_empty = [StatusCode::ACCEPTED, StatusCode::NO_CONTENT].contains(&response.status);
+    let is_json = match media_kind(&response.headers) {
+        MediaKind::Json => true,
+        MediaKind::Unlabelled if !is_empty && !response.is_refusal() => {
+            let read = begins_as_json(response).await.map_err(Failure::Body)?;
+            response = read.0;
+            read.1
         }
+        MediaKind::Unlabelled | MediaKind::Events | MediaKind::Other => false,
+    };
+    if is_json {
+        response.headers.insert(CONTENT_TYPE, JSON);
     }
-
-    fn is_over(&self) -> bool {
-        self.read.is_none() && self.rest.is_over()
-    }
-
-    fn may_be_cut(&self) -> bool {
-        self.rest.may_be_cut()
-    }
-
-    fn take_coded(&mut self) -> Option<(HeaderValue, Bytes)> {
-        self.rest.take_coded()
-    }
+    Ok(response)
 }
 
 /// Reason why a session's backend did not answer a message.

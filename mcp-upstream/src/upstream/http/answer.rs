@@ -9,6 +9,7 @@ use tooldock_workers::answers::{AnswerAccount, AnswerClaim, COUNTED_FROM, NoAnsw
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::remote::RemoteServer;
 
+use super::media::{MediaKind, media_kind};
 use super::port::{BackendResponse, BodyError, ResponseBody, SendError, SendErrorKind};
 use super::session_words::{REFUSAL_MAX, SessionWords, session_words};
 use crate::call_error::retry_seconds;
@@ -30,14 +31,6 @@ pub(super) struct Failed {
     pub(super) is_session_gone: bool,
 }
 
-/// What a body is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Json,
-    Stream,
-    Other,
-}
-
 /// Why a body was not read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unread {
@@ -46,20 +39,6 @@ pub(super) enum Unread {
     /// All answers together are as large as they may be.
     NoRoom(NoAnswerRoom),
     Cut(BodyError),
-}
-
-/// Which kind of body a response has.
-pub(super) fn kind(response: &BackendResponse) -> Kind {
-    let media = response.headers.get(header::CONTENT_TYPE);
-    let media = media.and_then(|value| value.to_str().ok()).unwrap_or("");
-    let media = media.split(';').next().unwrap_or("").trim();
-    if media.eq_ignore_ascii_case("application/json") {
-        Kind::Json
-    } else if media.eq_ignore_ascii_case("text/event-stream") {
-        Kind::Stream
-    } else {
-        Kind::Other
-    }
 }
 
 /// Reads a whole body, as long as `fits` allows it. `answers` counts what is read until the end of the body.
@@ -230,8 +209,10 @@ pub(crate) async fn refusal_words(body: &mut dyn ResponseBody) -> Result<BytesMu
 /// methods are refused with almost any status; only after 401 (missing credentials) and 429 (a limit) would
 /// `initialize` fail as well.
 pub(super) fn knows_no_such_question(response: &BackendResponse) -> bool {
+    let kind = || media_kind(&response.headers);
     match response.status.as_u16() {
-        200..=299 => kind(response) == Kind::Other,
+        202 | 204 => !matches!(kind(), MediaKind::Json | MediaKind::Events),
+        200..=299 => kind() == MediaKind::Other,
         401 | 429 => false,
         _ => true,
     }

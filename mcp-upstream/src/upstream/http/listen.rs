@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::time::sleep;
 
-use super::answer::{self, Kind};
+use super::media::{MediaKind, media_kind};
 use super::session::Session;
 use super::stream::{Cursor, take};
 
@@ -30,7 +30,8 @@ pub(super) async fn run(session: Arc<Session>) {
     while !session.is_lost() {
         match session.get(cursor.last_id.as_deref(), &None).await {
             Ok(response)
-                if response.status.is_success() && answer::kind(&response) == Kind::Stream =>
+                if response.status.is_success()
+                    && media_kind(&response.headers) == MediaKind::Events =>
             {
                 had_one = true;
                 let mut events = session.events(response);

@@ -33,6 +33,7 @@ use tooldock_workers::remote::RemoteServer;
 use super::answer::{self, Failed, SessionVerdict};
 use super::events::Events;
 use super::headers::{self, Outgoing};
+use super::media::{MediaKind, begins_as_json, media_kind, shown_media_type, without_mark};
 use super::port::{Backend, BackendRequest, BackendResponse, Departure, SendError, SendErrorKind};
 use super::reached::Reached;
 use super::{listen, sse, stream};
@@ -271,18 +272,30 @@ impl Session {
         if response.is_refusal() {
             return Err(self.refused(response.status, &response.headers));
         }
-        match answer::kind(&response) {
-            answer::Kind::Stream if response.status == StatusCode::OK => {
+        let mut response = response;
+        let mut kind = media_kind(&response.headers);
+        let is_empty = [StatusCode::ACCEPTED, StatusCode::NO_CONTENT].contains(&response.status);
+        if kind == MediaKind::Unlabelled && !is_empty {
+            let read = begins_as_json(response).await;
+            let (read, is_json) = read.map_err(|error| self.cut(error))?;
+            response = read;
+            kind = match is_json {
+                true => MediaKind::Json,
+                false => MediaKind::Unlabelled,
+            };
+        }
+        match kind {
+            MediaKind::Events if response.status == StatusCode::OK => {
                 stream::read(self, id, self.events(response), of_client).await
             }
-            answer::Kind::Json => {
+            MediaKind::Json if response.status != StatusCode::NO_CONTENT => {
                 let status = response.status;
                 let headers = response.headers.clone();
                 let answers = self.incoming.answers(id);
                 let fits = |size| self.incoming.fits(size);
                 let body = answer::body(response, fits, answers.as_ref()).await;
                 let body = match body {
-                    Ok(body) => body,
+                    Ok(body) => without_mark(body),
                     Err(answer::Unread::TooLarge(size)) => {
                         self.incoming.too_large(id, size);
                         return Ok(());
@@ -309,7 +322,7 @@ impl Session {
                 Err(self.refused(status, &headers))
             }
             _ if self.is_unknown(response.status) => Err(self.session_is_gone()),
-            answer::Kind::Other if self.may_say_unknown(response.status) => {
+            MediaKind::Other | MediaKind::Unlabelled if self.may_say_unknown(response.status) => {
                 let mut response = response;
                 // Words that do not come are no words.
                 let words = answer::refusal_words(&mut *response.body).await;
@@ -318,11 +331,15 @@ impl Session {
                 Err(gone.unwrap_or_else(|| self.refused(response.status, &response.headers)))
             }
             _ if response.status.is_success() => {
+                let shown = shown_media_type(&response.headers);
                 let what = match response.status {
-                    StatusCode::ACCEPTED => "took the request without answering it",
-                    _ => "answered with a content type that is neither JSON nor an event stream",
+                    StatusCode::ACCEPTED => "took the request without answering it".to_owned(),
+                    StatusCode::NO_CONTENT => "gave an empty answer (HTTP 204)".to_owned(),
+                    _ => {
+                        format!("answered with {shown}, which is neither JSON nor an event stream")
+                    }
                 };
-                Err(self.broken(what))
+                Err(self.broken(&what))
             }
             _ => Err(self.refused(response.status, &response.headers)),
         }

@@ -13,9 +13,10 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tooldock_workers::remote::{Host, Transport};
 
-use super::answer::{self, Failed, Kind};
+use super::answer::Failed;
 use super::events::{Data, Event, Events};
 use super::headers;
+use super::media::{MediaKind, media_kind};
 use super::port::BackendRequest;
 use super::session::{OfClient, Session};
 use super::stream::take;
@@ -67,7 +68,7 @@ impl Channel {
         if !response.status.is_success() {
             return Err(session.refused(response.status, &response.headers));
         }
-        if answer::kind(&response) != Kind::Stream {
+        if media_kind(&response.headers) != MediaKind::Events {
             return Err(session.broken("answered with something else than an event stream"));
         }
         let events = session.events(response);

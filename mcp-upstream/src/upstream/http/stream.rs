@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::answer::{self, Failed};
+use super::answer::Failed;
 use super::events::{Data, End, Event, Events};
+use super::media::{MediaKind, media_kind};
 use super::port::{BodyError, ResponseBody};
 use super::session::{OfClient, Session};
 
@@ -90,7 +91,7 @@ pub(super) async fn read(
         match session.get(Some(last), of_client).await {
             Ok(response)
                 if response.status.is_success()
-                    && answer::kind(&response) == answer::Kind::Stream =>
+                    && media_kind(&response.headers) == MediaKind::Events =>
             {
                 events = session.events(response);
             }

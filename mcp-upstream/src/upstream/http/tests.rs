@@ -565,6 +565,50 @@ async fn any_refusal_that_says_so_ends_a_session_for_all_its_calls() {
 }
 
 #[tokio::test]
+async fn json_is_read_under_other_labels_and_other_types_are_named() {
+    let answer = r#"{"jsonrpc":"2.0","id":ID,"result":{"content":[]}}"#;
+    let marked = "\u{feff} {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"content\":[]}}";
+    for (status, media, body, error) in [
+        (200, "application/json-rpc", answer, None),
+        (200, "application/json, application/json", answer, None),
+        (200, "application/vnd.mcp+json", answer, None),
+        (200, "application/json", marked, None),
+        (200, "text/plain", marked, None),
+        (200, "", answer, None),
+        (
+            200,
+            "text/html; charset=utf-8",
+            answer,
+            Some("the media type text/html,"),
+        ),
+        (
+            200,
+            "text/plain",
+            "Hello",
+            Some("the media type text/plain,"),
+        ),
+        (200, "", "Hello", Some("without a media type")),
+        (204, "application/json", "", Some("gave an empty answer")),
+        (204, "", "", Some("gave an empty answer")),
+    ] {
+        let scene = Scene::new(1, move |seen| {
+            legacy(seen, move |seen| {
+                let body = body.replace("ID", &seen.body["id"].to_string());
+                let kind = [("content-type", media)];
+                let count = usize::from(!media.is_empty());
+                Ok(whole(status, &kind[..count], &body))
+            })
+        });
+        let leased = session(&scene, "a").await;
+        match (call(&leased).await.outcome, error) {
+            (Ok(found), None) => assert_eq!(found, DONE, "{media} {body}"),
+            (Err((_, message)), Some(error)) => assert!(message.contains(error), "{message}"),
+            (outcome, _) => panic!("{media} {body}: {outcome:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_session_whose_backend_is_gone_is_opened_at_another() {
     let scene = Scene::new(3, |seen| legacy(seen, |seen| Ok(json(&done(seen)))));
     let leased = session(&scene, "a").await;

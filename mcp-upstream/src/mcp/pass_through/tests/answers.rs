@@ -68,6 +68,42 @@ async fn what_a_server_refuses_about_a_message_is_passed_on() {
 }
 
 #[tokio::test]
+async fn json_goes_on_under_its_own_label_and_other_types_are_named() {
+    let answer = "{\"jsonrpc\":\"2.0\",\"id\":1e2,\"result\":{}}";
+    let marked = "\u{feff}{\"jsonrpc\":\"2.0\",\"id\":1e2,\"result\":{}}";
+    for (status, media, body, error) in [
+        (200, "application/jsonrequest", answer, None),
+        (200, "application/json, application/json", answer, None),
+        (200, "application/json", marked, None),
+        (200, "text/plain", marked, None),
+        (200, "", answer, None),
+        (200, "text/html", answer, Some("the media type text/html,")),
+        (
+            200,
+            "text/plain",
+            "Hello",
+            Some("the media type text/plain,"),
+        ),
+        (204, "application/json", "", Some("it has no body")),
+    ] {
+        let kind = [("content-type", media)];
+        let count = usize::from(!media.is_empty());
+        let (_, reply) = answered(move || response(status, &kind[..count], body)).await;
+        let Some(error) = error else {
+            assert_eq!(body_of(&reply), answer, "{media}");
+            let mut headers = reply.head().headers.iter();
+            let label = headers.find(|(name, _)| *name == "content-type");
+            assert_eq!(label.expect("a label").1, "application/json");
+            continue;
+        };
+        let (status, body) = parts(&reply);
+        assert_eq!(status, StatusCode::BAD_GATEWAY);
+        let message = body["error"]["message"].as_str().expect("a message");
+        assert!(message.contains(error), "{message}");
+    }
+}
+
+#[tokio::test]
 async fn a_coded_answer_goes_on_as_it_came_only_where_it_is_not_rewritten() {
     let plain = r#"{"jsonrpc":"2.0","id":1e2,"result":{}}"#;
     let odd_method = r#"{"jsonrpc":"2.0","id":1e2,"method":null,"result":{}}"#;
