@@ -368,20 +368,20 @@ async fn open_session(
     };
     let mut head = Head::new(opened.status);
     head.headers = headers::down(&opened.headers);
+    let body_of = |message: Bytes| match headers::kind(&opened.headers) {
+        _ if message == opened.message => opened.body.clone(),
+        headers::BodyKind::Json => message,
+        _ => frame::message(None, &message),
+    };
     let Some((place, version)) = opened.settled else {
-        return Ok(Reply::Full {
-            head,
-            body: opened.body,
-        });
+        let (message, _) = tap::read_plain(opened.message.clone(), Some(id));
+        let body = body_of(message);
+        return Ok(Reply::Full { head, body });
     };
     let message = tasks::not_offered(&opened.message);
     let message = message.unwrap_or_else(|| opened.message.clone());
     let (message, _) = tap::read_plain(message, Some(id));
-    let body = match headers::kind(&opened.headers) {
-        _ if message == opened.message => opened.body,
-        headers::BodyKind::Json => message,
-        _ => frame::message(None, &message),
-    };
+    let body = body_of(message);
     if !served(cx.caller, version) {
         let failure = Failure::Malformed("its protocol version is not served on this listener");
         return Ok(failure.reply(name, Era::Legacy, Some(id)));

@@ -43,5 +43,5 @@ mod testing;
 mod tests;
 
 pub(crate) use answer::{
-    CountedBody, SessionVerdict, redirect_target, refusal_words, session_verdict,
+    CountedBody, SessionVerdict, error_of_request, redirect_target, refusal_words, session_verdict,
 };

@@ -15,6 +15,7 @@ use crate::engine::UpstreamReply;
 use crate::jsonrpc::plain::is_same_value;
 use crate::jsonrpc::splice::span;
 use crate::jsonrpc::{self, Body, Message, Response, plain};
+use crate::upstream::http::error_of_request;
 
 const IS_ERROR_KEY: &[u8] = b"\"isError\"";
 const ERROR_KEY: &[u8] = b"\"error\"";
@@ -99,12 +100,15 @@ pub(super) fn read(text: &[u8], asked: Option<&str>) -> Said {
     }
 }
 
-/// Reads a whole message. Normalizes it first if needed: removes optional members that are `null`, and restores the
-/// request's spelling of the id.
+/// Reads a whole message. Normalizes it first if needed: removes optional members that are `null`, restores the request's
+/// spelling of the id, and adds the id to an error that has none.
 pub(super) fn read_plain(text: Bytes, asked: Option<&str>) -> (Bytes, Said) {
     let said = read(&text, asked);
     if !said.may_be_odd() {
         return (text, said);
+    }
+    if let Some(error) = asked.and_then(|asked| error_of_request(&text, asked)) {
+        return (error, Said::Answer("upstream_error"));
     }
     let plain = std::str::from_utf8(&text).ok();
     match plain.and_then(|text| plain::plain(text, asked)) {

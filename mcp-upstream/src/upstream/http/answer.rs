@@ -1,10 +1,13 @@
 //! What a backend's response means for the request: which kind of body it has, and what is wrong with it.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, StatusCode, header};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use tooldock_workers::answers::{AnswerAccount, AnswerClaim, COUNTED_FROM, NoAnswerRoom};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::remote::RemoteServer;
@@ -126,6 +129,37 @@ fn answered(body: &[u8]) -> Option<&str> {
         Ok(Message::Response { id, .. }) => Some(id),
         _ => None,
     }
+}
+
+/// The answer made of an error without an id, or with the id `null`: it is about the request that it came alone for, whose
+/// raw id is `id`. `None` for other answers.
+pub(crate) fn error_of_request(body: &[u8], id: impl fmt::Display) -> Option<Bytes> {
+    use serde::de::IgnoredAny;
+    #[derive(Deserialize)]
+    struct AnswerMembers<'a> {
+        id: Option<IgnoredAny>,
+        method: Option<IgnoredAny>,
+        result: Option<IgnoredAny>,
+        #[serde(borrow)]
+        error: &'a RawValue,
+    }
+    #[derive(Deserialize)]
+    struct ErrorMembers<'a> {
+        #[serde(rename = "code")]
+        _code: i64,
+        #[serde(borrow, rename = "message")]
+        _message: Cow<'a, str>,
+    }
+    if body.len() > REFUSAL_MAX || memchr::memmem::find(body, b"\"error\"").is_none() {
+        return None;
+    }
+    let answer: AnswerMembers<'_> = serde_json::from_slice(body).ok()?;
+    if answer.id.is_some() || answer.method.is_some() || answer.result.is_some() {
+        return None;
+    }
+    let error = answer.error.get();
+    serde_json::from_str::<ErrorMembers<'_>>(error).ok()?;
+    Some(format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into())
 }
 
 /// The state of a session, judged by an answer to one of its requests.
@@ -344,6 +378,26 @@ mod tests {
         for status in 300..600 {
             let found = knows_no_such_question(&text(status, "no"));
             assert_eq!(found, !matches!(status, 401 | 429), "{status}");
+        }
+    }
+
+    #[test]
+    fn an_error_without_an_id_is_that_of_the_request() {
+        let error = r#"{"code":-32602,"message":"no \"x\"","data":[1]}"#;
+        let own = format!(r#"{{"jsonrpc":"2.0","id":"a","error":{error}}}"#);
+        for (body, is_own) in [
+            (r#"{"jsonrpc":"2.0","id":null,"error":E}"#, true),
+            (r#"{"jsonrpc":"2.0","error":E}"#, true),
+            (r#" {"error":E, "result":null} "#, true),
+            (r#"{"jsonrpc":"2.0","id":1,"error":E}"#, false),
+            (r#"{"method":"x","error":E}"#, false),
+            (r#"{"result":{},"error":E}"#, false),
+            (r#"{"error":"unknown"}"#, false),
+            (r#"{"error":{"code":1}}"#, false),
+            (r#"{"error":null}"#, false),
+        ] {
+            let found = error_of_request(body.replace('E', error).as_bytes(), "\"a\"");
+            assert_eq!(found.as_deref(), is_own.then_some(own.as_bytes()), "{body}");
         }
     }
 

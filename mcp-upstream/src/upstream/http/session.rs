@@ -309,6 +309,7 @@ impl Session {
                 if let Some(failed) = self.without_session(status, &body, Some(id)) {
                     return Err(failed);
                 }
+                let body = answer::error_of_request(&body, id).unwrap_or(body);
                 if status == StatusCode::OK || answer::answers(&body, id) {
                     self.incoming.message(body.clone());
                     return match self.incoming.is_awaited(id) {

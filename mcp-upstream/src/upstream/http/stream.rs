@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::answer::Failed;
+use super::answer::{Failed, error_of_request};
 use super::events::{Data, End, Event, Events};
 use super::media::{MediaKind, media_kind};
 use super::port::{BodyError, ResponseBody};
@@ -128,7 +128,10 @@ pub(super) fn take(session: &Session, id: Option<u64>, event: Event) {
     // Other names are of no revision that is known.
     let is_message = event.name.as_deref().is_none_or(|name| name == "message");
     match event.data {
-        Data::Whole(data) if is_message && !data.is_empty() => session.incoming.message(data),
+        Data::Whole(data) if is_message && !data.is_empty() => {
+            let error = id.and_then(|id| error_of_request(&data, id));
+            session.incoming.message(error.unwrap_or(data));
+        }
         Data::Whole(_) => {}
         Data::TooLong(size) => match id {
             Some(id) => session.incoming.too_large(id, size),

@@ -609,6 +609,31 @@ async fn json_is_read_under_other_labels_and_other_types_are_named() {
 }
 
 #[tokio::test]
+async fn an_error_without_an_id_answers_the_request_that_it_came_for() {
+    let null = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32042,"message":"no such city"}}"#;
+    let missing = r#"{"error":{"code":-32042,"message":"no such city"}}"#;
+    for body in [null, missing] {
+        let event = format!("data: {body}\n\n");
+        for (status, media, body) in [
+            (200, "application/json", body.to_owned()),
+            (400, "application/json", body.to_owned()),
+            (200, "text/event-stream", event),
+        ] {
+            let scene = Scene::new(1, move |seen| {
+                let body = body.clone();
+                legacy(seen, move |_| {
+                    Ok(whole(status, &[("content-type", media)], &body))
+                })
+            });
+            let leased = session(&scene, "a").await;
+            let outcome = call(&leased).await.outcome;
+            let error = r#"{"code":-32042,"message":"no such city"}"#;
+            assert_eq!(outcome.as_deref(), Ok(error), "{status} {media}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_session_whose_backend_is_gone_is_opened_at_another() {
     let scene = Scene::new(3, |seen| legacy(seen, |seen| Ok(json(&done(seen)))));
     let leased = session(&scene, "a").await;

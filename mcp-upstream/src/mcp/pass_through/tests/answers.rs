@@ -104,6 +104,25 @@ async fn json_goes_on_under_its_own_label_and_other_types_are_named() {
 }
 
 #[tokio::test]
+async fn an_error_without_an_id_goes_on_with_that_of_its_request() {
+    for (status, body) in [
+        (
+            200,
+            r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32042,"message":"no such city"}}"#,
+        ),
+        (
+            400,
+            r#"{"error":{"code":-32042,"message":"no such city"}}"#,
+        ),
+    ] {
+        let (_, reply) = answered(move || response(status, &[JSON], body)).await;
+        let expected = r#"{"jsonrpc":"2.0","id":1e2,"error":{"code":-32042,"message":"no such city"}}"#;
+        assert_eq!(body_of(&reply), expected);
+        assert_eq!(reply.head().status.as_u16(), status);
+    }
+}
+
+#[tokio::test]
 async fn a_coded_answer_goes_on_as_it_came_only_where_it_is_not_rewritten() {
     let plain = r#"{"jsonrpc":"2.0","id":1e2,"result":{}}"#;
     let odd_method = r#"{"jsonrpc":"2.0","id":1e2,"method":null,"result":{}}"#;
