@@ -67,6 +67,38 @@ impl ProtocolVersion {
     }
 }
 
+/// The longest version in an error message, in characters.
+const SHOWN_MAX: usize = 40;
+
+/// Reads the `protocolVersion` of a server's answer to `initialize`. `2024-10-07`, a draft of 2024-11-05, counts as that.
+///
+/// # Errors
+///
+/// Why it names no version served here, worded to follow "the server's answer to initialize".
+pub(crate) fn negotiated(version: Option<&RawValue>) -> Result<ProtocolVersion, String> {
+    let Some(version) = version else {
+        return Err("names no protocol version".to_owned());
+    };
+    let raw = version.get();
+    let text = serde_json::from_str::<String>(raw);
+    let text = text.as_deref().map_or(raw, str::trim);
+    if text == "2024-10-07" {
+        return Ok(ProtocolVersion::V2024_11_05);
+    }
+    text.parse().map_err(|UnknownVersion| {
+        let printable = |it: char| if it.is_control() { '?' } else { it };
+        let shown: String = text.chars().take(SHOWN_MAX).map(printable).collect();
+        let end = match text.chars().nth(SHOWN_MAX) {
+            Some(_) => "…",
+            None => "",
+        };
+        format!(
+            "names the protocol version \"{shown}{end}\", which is not served; served are 2025-11-25, 2025-06-18, \
+             2025-03-26 and 2024-11-05"
+        )
+    })
+}
+
 impl FromStr for ProtocolVersion {
     type Err = UnknownVersion;
 
@@ -343,6 +375,32 @@ mod tests {
         assert!(ProtocolVersion::V2024_11_05 < ProtocolVersion::V2025_03_26);
         assert!(ProtocolVersion::V2025_03_26 < ProtocolVersion::V2025_06_18);
         assert!("2099-01-01".parse::<ProtocolVersion>().is_err());
+    }
+
+    #[test]
+    fn a_version_that_is_not_served_is_named_short_and_printable() {
+        let read = |raw: &str| negotiated(Some(serde_json::from_str(raw).expect("JSON")));
+        assert_eq!(read("\"2025-06-18\""), Ok(ProtocolVersion::V2025_06_18));
+        assert_eq!(read("\"2024-10-07\""), Ok(ProtocolVersion::V2024_11_05));
+        for (raw, shown) in [
+            ("\"1999-01-01\"", "version \"1999-01-01\","),
+            ("\"\\u001b[1m\\n\"", "version \"?[1m\","),
+            ("5", "version \"5\","),
+            ("null", "version \"null\","),
+            ("\"\"", "version \"\","),
+        ] {
+            let error = read(raw).expect_err(raw);
+            assert!(error.contains(shown), "{error}");
+        }
+        let long = read(&format!("\"{}\"", "x".repeat(99))).expect_err("long");
+        assert!(
+            long.contains(&format!("\"{}…\"", "x".repeat(SHOWN_MAX))),
+            "{long}"
+        );
+        assert_eq!(
+            negotiated(None),
+            Err("names no protocol version".to_owned())
+        );
     }
 
     #[test]

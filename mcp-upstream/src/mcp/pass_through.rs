@@ -383,7 +383,9 @@ async fn open_session(
     let (message, _) = tap::read_plain(message, Some(id));
     let body = body_of(message);
     if !served(cx.caller, version) {
-        let failure = Failure::Malformed("its protocol version is not served on this listener");
+        let failure = Failure::Version(format!(
+            "names the protocol version {version}, which is not served on this listener"
+        ));
         return Ok(failure.reply(name, Era::Legacy, Some(id)));
     }
     acceptable(cx.caller, accept, version)?;

@@ -16,8 +16,8 @@ use tokio::time::{Instant, timeout_at};
 use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::link::{Call, Link};
-use crate::jsonrpc::{self, ResponseOutcome};
-use crate::protocol::{ClientIdentity, MODERN, ProtocolVersion};
+use crate::jsonrpc::ResponseOutcome;
+use crate::protocol::{ClientIdentity, MODERN, ProtocolVersion, negotiated};
 
 impl ClientIdentity {
     /// The parameters of `initialize`.
@@ -268,12 +268,9 @@ async fn initialize_until(
     };
     let version = serde_json::from_slice::<InitializeResult<'_>>(result)
         .ok()
-        .and_then(|read| jsonrpc::string(read.protocol_version)?.parse().ok());
-    let Some(version) = version else {
-        return Err(unusable(
-            "the server's answer to initialize names no protocol version that is served".to_owned(),
-        ));
-    };
+        .map(|read| read.protocol_version);
+    let version = negotiated(version)
+        .map_err(|why| unusable(format!("the server's answer to initialize {why}")))?;
     link.opened(Some(version));
     link.notify("notifications/initialized", None)?;
     Ok(Initialized {

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
@@ -30,7 +31,7 @@ use super::up::{Lost, Outgoing, Up, Way, labelled};
 use crate::jsonrpc::RequestError;
 use crate::mcp::forget_session;
 use crate::mcp::head::SESSION_HEADER;
-use crate::protocol::ProtocolVersion;
+use crate::protocol::{ProtocolVersion, negotiated};
 use crate::session::{Affinity, Session, SessionPatch, UPSTREAM_ID_MAX};
 use crate::upstream::http::port::{Backend, BackendRequest, BackendResponse, Backends};
 
@@ -216,16 +217,14 @@ impl Up<'_> {
         let limit = self.namespace.limits.timeout;
         let (body, message) = answer::whole(&mut response, deadline, limit, OPENING_MAX).await?;
         let settled = match settled(&message) {
-            Some(version) => {
+            Ok(version) => {
                 place.version = Some(version);
                 Some((place, version))
             }
-            None if response.status == StatusCode::OK && !is_error(&message) => {
-                return Err(Failure::Malformed(
-                    "it settles no protocol version that is spoken here",
-                ));
+            Err(why) if response.status == StatusCode::OK && !is_error(&message) => {
+                return Err(Failure::Version(why));
             }
-            None => None,
+            Err(_) => None,
         };
         Ok(Opened {
             status: response.status,
@@ -355,7 +354,7 @@ fn words_of(session: &Session) -> Bytes {
 }
 
 /// The version that an answer to `initialize` settles.
-fn settled(message: &[u8]) -> Option<ProtocolVersion> {
+fn settled(message: &[u8]) -> Result<ProtocolVersion, String> {
     #[derive(Deserialize)]
     struct Answer<'a> {
         #[serde(borrow)]
@@ -364,10 +363,10 @@ fn settled(message: &[u8]) -> Option<ProtocolVersion> {
     #[derive(Deserialize)]
     struct Settled<'a> {
         #[serde(borrow, rename = "protocolVersion")]
-        version: std::borrow::Cow<'a, str>,
+        version: &'a RawValue,
     }
-    let answer: Answer<'_> = serde_json::from_slice(message).ok()?;
-    answer.result.version.parse().ok()
+    let answer = serde_json::from_slice::<Answer<'_>>(message).ok();
+    negotiated(answer.map(|answer| answer.result.version))
 }
 
 fn is_error(message: &[u8]) -> bool {

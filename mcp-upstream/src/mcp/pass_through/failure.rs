@@ -33,6 +33,9 @@ pub(super) enum Failure {
     Malformed(&'static str),
     /// The answer is neither JSON nor a stream of events. The text names its media type.
     MediaType(String),
+    /// The answer to `initialize` names no protocol version served here. The text is the reason, worded to follow "the
+    /// server's answer to initialize".
+    Version(String),
     /// The answer belongs to another request. The text describes the answer.
     Foreign(String),
     /// The message is not a response. The text describes the message.
@@ -74,6 +77,7 @@ impl Failure {
             | Self::Redirect(..)
             | Self::Malformed(_)
             | Self::MediaType(_)
+            | Self::Version(_)
             | Self::NoAnswer(_)
             | Self::Body(_) => CallErrorCode::UpstreamError,
             Self::Refused(error) => error.code,
@@ -121,6 +125,7 @@ impl Failure {
             Self::MediaType(received) => {
                 format!("answered with {received}, which is neither JSON nor a stream of events")
             }
+            Self::Version(why) => format!("cannot be used: its answer to initialize {why}"),
             Self::Foreign(received) | Self::NoAnswer(received) => {
                 format!("answered with {received}")
             }

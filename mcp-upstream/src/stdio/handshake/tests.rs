@@ -215,10 +215,15 @@ async fn a_refused_or_strange_initialize_is_an_error_in_the_servers_words() {
         (
             "result",
             r#"{"protocolVersion":"1999-01-01"}"#,
-            "protocol version",
+            "the protocol version \"1999-01-01\", which is not served",
         ),
-        ("result", r#"{"protocolVersion":5}"#, "protocol version"),
-        ("result", "[]", "protocol version"),
+        (
+            "result",
+            r#"{"protocolVersion":5}"#,
+            "the protocol version \"5\", which is not served",
+        ),
+        ("result", "{}", "names no protocol version"),
+        ("result", "[]", "names no protocol version"),
     ] {
         let mut scene = Scene::new();
         let link = Arc::clone(&scene.link);

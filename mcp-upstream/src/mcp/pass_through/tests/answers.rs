@@ -110,13 +110,11 @@ async fn an_error_without_an_id_goes_on_with_that_of_its_request() {
             200,
             r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32042,"message":"no such city"}}"#,
         ),
-        (
-            400,
-            r#"{"error":{"code":-32042,"message":"no such city"}}"#,
-        ),
+        (400, r#"{"error":{"code":-32042,"message":"no such city"}}"#),
     ] {
         let (_, reply) = answered(move || response(status, &[JSON], body)).await;
-        let expected = r#"{"jsonrpc":"2.0","id":1e2,"error":{"code":-32042,"message":"no such city"}}"#;
+        let expected =
+            r#"{"jsonrpc":"2.0","id":1e2,"error":{"code":-32042,"message":"no such city"}}"#;
         assert_eq!(body_of(&reply), expected);
         assert_eq!(reply.head().status.as_u16(), status);
     }
