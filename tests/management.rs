@@ -410,6 +410,8 @@ async fn wrong_arguments_are_refused_with_a_reason_and_change_nothing() {
         "MCP_REGISTRY_URL",
     ];
     let closed = |builder: Builder, name: &str| builder.env(name, nobody);
+    // Nothing is to come up beside the calls: the files are compared.
+    let builder = builder.config(json!({"namespaces": {"starter": false}}));
     let gateway = indexes.into_iter().fold(builder, closed).start().await;
     let manager = Manager::open(address).await;
     let tool = "from fastmcp.tools import tool\n\n\n@tool\ndef f(a: int) -> int:\n    \"\"\"One.\"\"\"\n    return a\n";

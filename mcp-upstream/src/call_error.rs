@@ -80,7 +80,7 @@ const SAID_MAX: usize = 64 * 1024;
 pub(crate) struct CallCause {
     /// The kind of failure, or the code of the server's error.
     pub(crate) code: Cow<'static, str>,
-    /// What went wrong, in words.
+    /// The cause, in words.
     pub(crate) detail: String,
     /// Whether the words are those of a tool or its server, which may hold what only their caller should see.
     pub(crate) of_tool: bool,

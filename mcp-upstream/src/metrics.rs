@@ -85,7 +85,7 @@ pub(crate) struct MemberState {
     pub(crate) namespace: NamespaceName,
     /// The member's name there.
     pub(crate) member: Arc<str>,
-    /// One word of `/ready`.
+    /// A word of `/ready`.
     pub(crate) state: &'static str,
 }
 

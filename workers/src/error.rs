@@ -120,7 +120,7 @@ pub struct CallError {
 pub struct FailureCause {
     /// The kind of failure.
     pub code: Cow<'static, str>,
-    /// What went wrong, in words.
+    /// The cause, in words.
     pub detail: String,
 }
 

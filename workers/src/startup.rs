@@ -127,7 +127,7 @@ impl Startup {
             .send_if_modified(|stage| stage.retried.remove(name));
     }
 
-    /// Those that were tried again are brought up by reloads from now on.
+    /// Namespaces that were tried again are brought up by reloads from now on.
     pub(crate) fn made_all(&self) {
         self.stage.send_if_modified(|stage| {
             let any = !stage.retried.is_empty();

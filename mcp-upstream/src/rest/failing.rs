@@ -30,7 +30,7 @@ pub(crate) fn of(core: &Core, namespace: &Namespace) -> Option<Failing> {
     }
 }
 
-/// The same of an external server that cannot be started, ends again and again, or has no backend that answers.
+/// The state of an external server that cannot be started, ends again and again, or has no backend that answers.
 pub(crate) fn server(core: &Core, namespace: &Namespace) -> Option<Failing> {
     let is_server = matches!(
         namespace.upstream,

@@ -57,7 +57,7 @@ struct Detail<'a> {
     /// Of a remote server.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     backends: Vec<BackendDetail>,
-    /// Of an aggregate.
+    /// Members of an aggregate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     members: Vec<MemberCondition>,
     /// Of a namespace with several worker processes: how many there are in each state.

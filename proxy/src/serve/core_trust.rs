@@ -13,10 +13,10 @@ use crate::tls::certificates_in;
 /// The certificates that vouch for a core.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum CoreTrust {
-    /// Those of the system.
+    /// The roots of the system.
     #[default]
     System,
-    /// Those of a file.
+    /// The certificates of a file.
     Authorities(Vec<CertificateDer<'static>>),
     /// None is asked for: for addresses of this machine alone.
     Any,
@@ -27,7 +27,7 @@ impl CoreTrust {
     ///
     /// # Errors
     ///
-    /// One line that names the file.
+    /// A line that names the file.
     pub(crate) fn of_file(file: &Path) -> Result<Self, String> {
         let certificates = certificates_in(file)?;
         store(&certificates).map_err(|error| format!("{}: {error}", file.display()))?;

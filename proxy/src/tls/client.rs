@@ -27,7 +27,7 @@ pub(super) type Authorities = Vec<CertificateDer<'static>>;
 ///
 /// # Errors
 ///
-/// One line that names the file.
+/// A line that names the file.
 pub(super) fn authorities(file: &Path, auth: ClientAuth) -> Result<Option<Authorities>, String> {
     match auth {
         ClientAuth::None => Ok(None),

@@ -45,7 +45,7 @@ pub enum ServedOver {
 }
 
 impl ServedOver {
-    /// What follows the end of a server's process, where the file does not say: a gateway is meant to stay up, and its clients
+    /// The `restart` of servers where the file does not say: a gateway is meant to stay up, and its clients
     /// cannot start it anew.
     fn restart(self) -> Restart {
         match self {

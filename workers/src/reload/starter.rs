@@ -62,7 +62,7 @@ impl Reloader {
             match self.environments.toolchain().await {
                 Ok(_) => {
                     startup.made(name);
-                    // What went wrong then is published and logged.
+                    // The failure is published and logged.
                     let _ = self.request(Scope::Only([name.clone()].into())).await;
                     return startup.came_up(name);
                 }

@@ -329,7 +329,7 @@ fn the_gateways_id_of_a_request_comes_into_its_metadata_and_nothing_else_changes
             r#","params":{"_meta":{ },"n":1}"#,
             r#","params":{"_meta":{ "tooldock/request_id":"r-1"},"n":1}"#,
         ),
-        // What a client says in its place is not passed on, however it is spelled.
+        // A client's own member of that name is not passed on, however it is spelled.
         (
             r#","params":{"_meta":{"tooldock\/request_id":"mine","progressToken":1}}"#,
             r#","params":{"_meta":{"tooldock/request_id":"r-1","progressToken":7}}"#,

@@ -106,7 +106,7 @@ const UNINITIALIZED: [&str; 8] = [
     "must initialize",
 ];
 
-/// What a refusal says of the session of its request.
+/// The words of a refusal about the session of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SessionWords {
     /// Nothing.

@@ -76,7 +76,7 @@ pub(in crate::stdio) enum Event {
     },
     /// An operator wants new processes, at once.
     Restart,
-    /// What all share is to be started where it ended for good.
+    /// A reload: the process that all share starts where it ended for good.
     Revive,
     /// Nobody wants the server any more.
     Retire,
