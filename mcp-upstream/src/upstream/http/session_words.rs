@@ -211,10 +211,9 @@ fn words(sentence: &str) -> Vec<String> {
     let mut word = String::new();
     let mut after_lower = false;
     for letter in sentence.chars() {
-        if !letter.is_alphanumeric() || (letter.is_uppercase() && after_lower) {
-            if !word.is_empty() {
-                words.push(std::mem::take(&mut word));
-            }
+        let ends = !letter.is_alphanumeric() || (letter.is_uppercase() && after_lower);
+        if ends && !word.is_empty() {
+            words.push(std::mem::take(&mut word));
         }
         after_lower = letter.is_lowercase();
         if letter.is_alphanumeric() {
