@@ -188,6 +188,7 @@ fn of_members(members: Members<'_>) -> Result<Message<'_>, Invalid<'_>> {
         Some(id) if id.starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9')) => {
             Some(id)
         }
+        Some("null") if is_notification(&members) => None,
         Some(_) => {
             return Err(RequestError::Shape("id must be a string or a number".into()).into());
         }
@@ -216,7 +217,10 @@ fn of_members(members: Members<'_>) -> Result<Message<'_>, Invalid<'_>> {
             (Some(_), None) => Err(shape("a response needs the id of its request")),
         };
     };
-    if outcome.is_some() {
+    let is_null = |outcome: Result<&RawValue, &RawValue>| match outcome {
+        Ok(value) | Err(value) => value.get() == "null",
+    };
+    if outcome.is_some_and(|outcome| !is_null(outcome)) {
         return Err(shape("a message has either a method or a result or error"));
     }
     let method = decoded(method).ok_or_else(|| shape("method must be a string"))?;
@@ -228,6 +232,13 @@ fn of_members(members: Members<'_>) -> Result<Message<'_>, Invalid<'_>> {
         },
         None => Message::Notification { method, members },
     })
+}
+
+/// True for a method that only notifications have: a null id beside it counts as absent.
+#[cold]
+fn is_notification(members: &Members<'_>) -> bool {
+    let method = members.raw(Key::Method).and_then(decoded);
+    method.is_some_and(|method| method.starts_with("notifications/"))
 }
 
 /// The fields of an object whose shape is a struct of spans; the object's own duplicates are refused.
@@ -317,6 +328,23 @@ mod tests {
         for id in ["null", "true", "[1]", "{}"] {
             assert_eq!(request_id(id), None, "{id}");
         }
+    }
+
+    #[test]
+    fn a_null_id_of_a_notification_and_a_null_outcome_count_as_absent() {
+        for odd in [
+            r#"{"jsonrpc":"2.0","id":null,"method":"notifications/initialized"}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/cancelled","error":null}"#,
+        ] {
+            let read = message(odd);
+            assert!(matches!(read, Ok(Message::Notification { .. })), "{odd}");
+        }
+        for outcome in ["result", "error"] {
+            let odd = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ping","{outcome}":null}}"#);
+            let read = message(&odd);
+            assert!(matches!(read, Ok(Message::Request { id: "1", .. })), "{odd}");
+        }
+        assert!(message(r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#).is_err());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `params` | `{}` |
 //! | `params.arguments` of `tools/call` and `prompts/get`, `params.capabilities` of `initialize`, `params._meta` | `{}` |
+//! | `id` of a notification, `result` and `error` beside a method | left out |
 //! | `params.cursor` | left out: an empty cursor is a cursor |
 //!
 //! A message is edited once, before any upstream sees it: servers refuse `null`, too.
@@ -15,7 +16,8 @@ use memchr::memmem;
 
 use super::spans::{self, MemberEdit};
 use super::splice::{Edit, splice};
-use super::{Body, Key, Message};
+use super::plain::plain;
+use super::{Body, Key, Members, Message};
 use crate::protocol::method::TOOLS_CALL;
 
 const NULL: &str = "null";
@@ -30,6 +32,9 @@ type Change<'a> = (&'a str, Cow<'static, str>);
 pub(crate) fn without_nulls(content: &Body<'_>, body: &Bytes) -> Option<Bytes> {
     match content {
         Body::One(message) => {
+            if holds_null_beside_method(message) {
+                return plain(std::str::from_utf8(body).ok()?, None).map(Bytes::from);
+            }
             let change = change(message)?;
             edited(body, vec![change])
         }
@@ -39,9 +44,31 @@ pub(crate) fn without_nulls(content: &Body<'_>, body: &Bytes) -> Option<Bytes> {
             let read = |text| super::message(text).ok();
             let changes = messages
                 .iter()
-                .filter_map(|message| change(&read(message.get())?));
+                .filter_map(|text| {
+                    let message = read(text.get())?;
+                    match holds_null_beside_method(&message) {
+                        true => Some((text.get(), plain(text.get(), None)?.into())),
+                        false => change(&message),
+                    }
+                });
             edited(body, changes.collect())
         }
+    }
+}
+
+/// True if the message has a method, and an `id`, `result` or `error` that is null.
+fn holds_null_beside_method(message: &Message<'_>) -> bool {
+    let is_null = |members: &Members<'_>, key| members.raw(key) == Some(NULL);
+    match message {
+        Message::Request { members, .. } => {
+            is_null(members, Key::Result) || is_null(members, Key::Error)
+        }
+        Message::Notification { members, .. } => {
+            [Key::Id, Key::Result, Key::Error]
+                .into_iter()
+                .any(|key| is_null(members, key))
+        }
+        Message::Response { .. } => false,
     }
 }
 
@@ -146,6 +173,14 @@ mod tests {
             (
                 r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":null,"_meta":null}}"#,
                 r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{}}}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":null,"method":"notifications/initialized","error":null}"#,
+                r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
+            ),
+            (
+                r#"[{"jsonrpc":"2.0","id":1,"method":"ping","result":null}]"#,
+                r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#,
             ),
             (
                 r#"[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":null}},5,

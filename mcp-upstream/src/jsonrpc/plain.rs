@@ -80,12 +80,32 @@ pub(crate) fn plain(text: &str, asked: Option<&str>) -> Option<String> {
         match (is_null("result"), is_null("error")) {
             (_, true) if member("result").is_some() => remove("error"),
             (true, _) if is_there("error") => remove("result"),
+            (false, _) if member("result").is_some() && member("error").is_some_and(is_no_error) => {
+                remove("error");
+            }
             _ => {}
         }
         id = member("id").and_then(|id| own_id(id, asked));
     }
     changes.extend(id.map(|id| MemberEdit::Set("id", id.into())));
     (!changes.is_empty()).then(|| spans::edit(text, &changes))
+}
+
+/// True for an `error` without a meaning: an empty value, or code 0 without a message.
+fn is_no_error(error: &str) -> bool {
+    match serde_json::from_str(error) {
+        Ok(Value::Null | Value::Bool(false)) => true,
+        Ok(Value::String(text)) => text.is_empty(),
+        Ok(Value::Array(items)) => items.is_empty(),
+        Ok(Value::Number(number)) => number.as_f64() == Some(0.0),
+        Ok(Value::Object(members)) => members.iter().all(|(key, value)| match &**key {
+            "code" => value.is_null() || value.as_f64() == Some(0.0),
+            "message" => value.is_null() || value == "",
+            "data" => value.is_null(),
+            _ => false,
+        }),
+        Ok(Value::Bool(true)) | Err(_) => false,
+    }
 }
 
 /// The id in the spelling of the request; `None` if the server spelled it so, or answers another request.
@@ -197,6 +217,29 @@ mod tests {
         ] {
             assert_eq!(plain(right, None), None, "{right}");
         }
+    }
+
+    #[test]
+    fn an_error_without_a_meaning_beside_a_result_is_left_out() {
+        let answer = |error: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{}}{error}}}"#);
+        for error in [
+            "{}",
+            "[]",
+            r#""""#,
+            "false",
+            "0",
+            r#"{"code":0,"message":""}"#,
+            r#"{"code":null,"message":"","data":null}"#,
+        ] {
+            let odd = answer(&format!(r#","error":{error}"#));
+            assert_eq!(plain(&odd, None), Some(answer("")), "{error}");
+        }
+        for error in [r#"{"code":-1,"message":""}"#, "true", r#""no""#, "[1]"] {
+            let two = answer(&format!(r#","error":{error}"#));
+            assert_eq!(plain(&two, None), None, "{error}");
+        }
+        let alone = r#"{"jsonrpc":"2.0","id":1,"error":{}}"#;
+        assert_eq!(plain(alone, None), None);
     }
 
     #[test]
