@@ -37,7 +37,7 @@ use index::Index;
 pub(crate) use key::Key;
 pub(crate) use members::Members;
 pub(crate) use notification::Notification;
-pub(crate) use nulls::without_nulls;
+pub(crate) use nulls::{holds_null_beside_method, without_nulls};
 pub(crate) use received::received;
 pub(crate) use request::{Request, Unreadable};
 pub(crate) use request_error::RequestError;
@@ -342,7 +342,10 @@ mod tests {
         for outcome in ["result", "error"] {
             let odd = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ping","{outcome}":null}}"#);
             let read = message(&odd);
-            assert!(matches!(read, Ok(Message::Request { id: "1", .. })), "{odd}");
+            assert!(
+                matches!(read, Ok(Message::Request { id: "1", .. })),
+                "{odd}"
+            );
         }
         assert!(message(r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#).is_err());
     }

@@ -14,9 +14,9 @@ use std::borrow::Cow;
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
 
+use super::plain::plain;
 use super::spans::{self, MemberEdit};
 use super::splice::{Edit, splice};
-use super::plain::plain;
 use super::{Body, Key, Members, Message};
 use crate::protocol::method::TOOLS_CALL;
 
@@ -42,32 +42,28 @@ pub(crate) fn without_nulls(content: &Body<'_>, body: &Bytes) -> Option<Bytes> {
             // Most batches hold no `null` and need no second reading.
             memmem::find(body, NULL.as_bytes())?;
             let read = |text| super::message(text).ok();
-            let changes = messages
-                .iter()
-                .filter_map(|text| {
-                    let message = read(text.get())?;
-                    match holds_null_beside_method(&message) {
-                        true => Some((text.get(), plain(text.get(), None)?.into())),
-                        false => change(&message),
-                    }
-                });
+            let changes = messages.iter().filter_map(|text| {
+                let message = read(text.get())?;
+                match holds_null_beside_method(&message) {
+                    true => Some((text.get(), plain(text.get(), None)?.into())),
+                    false => change(&message),
+                }
+            });
             edited(body, changes.collect())
         }
     }
 }
 
 /// True if the message has a method, and an `id`, `result` or `error` that is null.
-fn holds_null_beside_method(message: &Message<'_>) -> bool {
+pub(crate) fn holds_null_beside_method(message: &Message<'_>) -> bool {
     let is_null = |members: &Members<'_>, key| members.raw(key) == Some(NULL);
     match message {
         Message::Request { members, .. } => {
             is_null(members, Key::Result) || is_null(members, Key::Error)
         }
-        Message::Notification { members, .. } => {
-            [Key::Id, Key::Result, Key::Error]
-                .into_iter()
-                .any(|key| is_null(members, key))
-        }
+        Message::Notification { members, .. } => [Key::Id, Key::Result, Key::Error]
+            .into_iter()
+            .any(|key| is_null(members, key)),
         Message::Response { .. } => false,
     }
 }

@@ -80,7 +80,9 @@ pub(crate) fn plain(text: &str, asked: Option<&str>) -> Option<String> {
         match (is_null("result"), is_null("error")) {
             (_, true) if member("result").is_some() => remove("error"),
             (true, _) if is_there("error") => remove("result"),
-            (false, _) if member("result").is_some() && member("error").is_some_and(is_no_error) => {
+            (false, _)
+                if member("result").is_some() && member("error").is_some_and(is_no_error) =>
+            {
                 remove("error");
             }
             _ => {}

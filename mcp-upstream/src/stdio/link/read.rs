@@ -189,8 +189,8 @@ pub(super) fn handle(
 fn is_odd(message: &Result<Message<'_>, Invalid<'_>>) -> bool {
     match message {
         Ok(Message::Response { id, .. }) => id.parse::<u64>().is_err(),
-        Ok(Message::Notification { members, .. } | Message::Request { members, .. }) => {
-            members.raw(Key::Params) == Some("null")
+        Ok(it @ (Message::Notification { members, .. } | Message::Request { members, .. })) => {
+            members.raw(Key::Params) == Some("null") || jsonrpc::holds_null_beside_method(it)
         }
         Err(_) => true,
     }

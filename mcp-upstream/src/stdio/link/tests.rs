@@ -437,7 +437,7 @@ async fn an_answer_that_makes_no_sense_ends_its_call() {
         (&b"{\"jsonrpc\":\"2.0\",\"id\":"[..], &b"}"[..]),
         (
             b"{\"jsonrpc\":\"2.0\",\"id\":",
-            b",\"result\":1,\"error\":{}}",
+            b",\"result\":1,\"error\":{\"code\":-1}}",
         ),
         (b"{\"jsonrpc\":\"2.0\",\"id\":", b",\"result\":\"\xff\"}"),
         (b"{\"jsonrpc\":\"2.0\",\"id\":", b",\"result\":tru}"),
