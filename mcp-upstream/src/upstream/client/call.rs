@@ -19,7 +19,7 @@ use super::isolation::{Place, may_ask};
 use super::task_names::TaskNames;
 use super::{ExternalServers, Leased, Requester, Whose, catalogue, subscriptions, tasks};
 use crate::bridge::params::{self, ClientMetadata};
-use crate::bridge::{errors, nulls, reply, rounds, state};
+use crate::bridge::{errors, nulls, reply, rounds, shapes, state};
 use crate::catalogue::coerce::coerced;
 use crate::catalogue::{Access, Catalogue, Checked, ListKind, PageKey, ToolList};
 use crate::engine::{CallFacts, Peer, UpstreamCall, UpstreamReply, Work};
@@ -383,10 +383,17 @@ impl ServerCall {
                 }
             },
             None if answer.is_error() => answer,
-            None => match nulls::of_result(&self.facts.method, opening.era(), answer.payload()) {
-                Some(result) => answer.with_payload(result.into()),
-                None => answer,
-            },
+            None => {
+                let (method, era) = (&self.facts.method, opening.era());
+                let answer = match shapes::of_result(method, era, answer.payload()) {
+                    Some(result) => answer.with_payload(result.into()),
+                    None => answer,
+                };
+                match nulls::of_result(method, era, answer.payload()) {
+                    Some(result) => answer.with_payload(result.into()),
+                    None => answer,
+                }
+            }
         };
         let named = match opening {
             ServerInfo::Modern(_) if !answer.is_error() => nulls::of_meta(answer.payload()),

@@ -1,0 +1,451 @@
+//! Results of calls, prompts, resources and completions whose members have another form than every revision asks for.
+//! Strict clients refuse such a result whole, although its tool has done its work.
+//!
+//! Results are only parsed where their bytes hold something odd. The contents of `structuredContent` and `_meta` are
+//! the tool's own data and stay unchanged.
+
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+use serde_json::value::RawValue;
+
+use crate::jsonrpc::spans::{self, MemberEdit};
+use crate::protocol::Era;
+
+/// A text that is searched for in results. Built once, since building costs more than searching a usual text.
+type Word = LazyLock<Finder<'static>>;
+
+static NULL: Word = LazyLock::new(|| Finder::new("null"));
+static META: Word = LazyLock::new(|| Finder::new("\"_meta\""));
+static ANNOTATIONS: Word = LazyLock::new(|| Finder::new("\"annotations\""));
+static CONTENT: Word = LazyLock::new(|| Finder::new("\"content\""));
+static STRUCTURED: Word = LazyLock::new(|| Finder::new("\"structuredContent\""));
+static IS_ERROR: Word = LazyLock::new(|| Finder::new("\"isError\""));
+static TEXT: Word = LazyLock::new(|| Finder::new("\"text\""));
+static IMAGE: Word = LazyLock::new(|| Finder::new("\"image\""));
+static AUDIO: Word = LazyLock::new(|| Finder::new("\"audio\""));
+static MIME_TYPE: Word = LazyLock::new(|| Finder::new("\"mimeType\""));
+/// A text that ends a list, or stands before an object in it.
+static TEXTS_IN_LISTS: LazyLock<[Finder<'static>; 3]> =
+    LazyLock::new(|| ["\"]", "\",{", "\", {"].map(Finder::new));
+
+/// The result with its members in the form that its method asks for; `None` if nothing changes. `era` is the server's:
+/// in 2026-07-28 `structuredContent` may be any value.
+pub(crate) fn of_result(method: &str, era: Era, result: &[u8]) -> Option<String> {
+    let mend: fn(&str, Era) -> Option<String> = match method {
+        "tools/call" if is_odd_call(result) => call,
+        _ => return None,
+    };
+    mend(std::str::from_utf8(result).ok()?, era)
+}
+
+/// True if the result of a call may need a change. A name written with escapes is not found.
+fn is_odd_call(result: &[u8]) -> bool {
+    let content = CONTENT.find(result);
+    let is_first = match (content, STRUCTURED.find(result)) {
+        (Some(content), Some(structured)) => content < structured,
+        (content, _) => content.is_some(),
+    };
+    // A name within `structuredContent` may be the only one.
+    !is_first
+        || holds_null(result)
+        || is_other(result, &CONTENT, |rest| {
+            let list = rest.strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
+            !matches!(list.and_then(<[u8]>::first), Some(b'{' | b']'))
+        })
+        || is_other(result, &STRUCTURED, |rest| !rest.starts_with(b"{"))
+        || is_other(result, &IS_ERROR, |rest| !matches!(rest, [b't' | b'f', ..]))
+        || holds_odd_part(result)
+        || holds_text_in_list(result)
+}
+
+/// True if some part of a result, such as a block of its content, may need a change.
+fn holds_odd_part(result: &[u8]) -> bool {
+    let (mut names, mut values) = (0_usize, 0_usize);
+    for at in TEXT.find_iter(result) {
+        match value_behind(result, at + TEXT.needle().len()) {
+            Some([b'"', ..]) => names += 1,
+            Some(_) => return true,
+            None => values += 1,
+        }
+    }
+    let count = |word: &Word| word.find_iter(result).count();
+    names != values
+        || is_other(result, &META, |rest| !rest.starts_with(b"{"))
+        || is_other(result, &ANNOTATIONS, |rest| !rest.starts_with(b"{"))
+        || match count(&IMAGE) + count(&AUDIO) {
+            0 => false,
+            media => media > count(&MIME_TYPE),
+        }
+}
+
+/// True if an entry of a list, or a member that a part must have, may be `null`.
+fn holds_null(result: &[u8]) -> bool {
+    NULL.find_iter(result).any(|at| {
+        let before = result.get(..at).unwrap_or_default().trim_ascii_end();
+        match before {
+            [.., b'[' | b','] => true,
+            [name @ .., b':'] => {
+                let name = name.trim_ascii_end();
+                let needed = [TEXT.needle(), MIME_TYPE.needle(), CONTENT.needle()];
+                needed.iter().any(|it| name.ends_with(it))
+            }
+            _ => false,
+        }
+    })
+}
+
+/// True if a list may hold a text.
+fn holds_text_in_list(result: &[u8]) -> bool {
+    TEXTS_IN_LISTS.iter().any(|end| {
+        end.find_iter(result)
+            .any(|at| at == 0 || result.get(at - 1) != Some(&b'\\'))
+    })
+}
+
+/// True if `is_odd` holds for the bytes from the value of some member with this name on.
+fn is_other(result: &[u8], name: &Word, is_odd: impl Fn(&[u8]) -> bool) -> bool {
+    name.find_iter(result)
+        .filter_map(|at| value_behind(result, at + name.needle().len()))
+        .any(is_odd)
+}
+
+/// The bytes from the value of a member on, where its name ends at `at`; `None` if a text ends there that is no name.
+fn value_behind(result: &[u8], at: usize) -> Option<&[u8]> {
+    let behind = result.get(at..)?.trim_ascii_start();
+    behind.strip_prefix(b":").map(<[u8]>::trim_ascii_start)
+}
+
+/// The result of a call.
+fn call(result: &str, era: Era) -> Option<String> {
+    let members = spans::members(result)?;
+    let value = |name: &str| {
+        let found = members.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| *value).filter(|it| *it != "null")
+    };
+    // Tasks and questions to the client have no content.
+    if value("task").is_some() || value("resultType").is_some_and(|it| it != "\"complete\"") {
+        return None;
+    }
+    let mut changes = Vec::new();
+    let mut structured = value("structuredContent");
+    if era == Era::Legacy && structured.is_some_and(is_empty_list) {
+        changes.push(MemberEdit::Remove("structuredContent"));
+        structured = None;
+    }
+    let content: Option<Cow<'_, str>> = match (value("content"), structured) {
+        (Some(content), _) => blocks(content).map(Cow::Owned),
+        (None, Some(structured)) => Some(format!("[{}]", text_block(structured)).into()),
+        // A result of a form of its own stays.
+        (None, None) => members
+            .iter()
+            .any(|(key, _)| matches!(&**key, "content" | "isError" | "structuredContent"))
+            .then_some("[]".into()),
+    };
+    changes.extend(content.map(|it| MemberEdit::Set("content", it)));
+    if value("_meta").is_some_and(|it| !is_object(it)) {
+        changes.push(MemberEdit::Remove("_meta"));
+    }
+    let is_error = value("isError").filter(|it| !matches!(*it, "true" | "false"));
+    changes.extend(is_error.map(|it| MemberEdit::Set("isError", boolean(it).into())));
+    changed(result, &changes)
+}
+
+/// Content as a list of blocks; `None` if it is one that needs no change.
+fn blocks(content: &str) -> Option<String> {
+    if !content.starts_with('[') {
+        let block = block(content);
+        return Some(match block {
+            Block::Same => format!("[{content}]"),
+            Block::Other(block) => format!("[{block}]"),
+            Block::Absent => "[]".into(),
+        });
+    }
+    listed(content, block)
+}
+
+/// A part of a list, after a look.
+enum Block {
+    /// It needs no change.
+    Same,
+    /// Another part takes its place.
+    Other(String),
+    /// It has too little to be a part.
+    Absent,
+}
+
+impl Block {
+    fn of(changed: Option<String>) -> Self {
+        changed.map_or(Self::Same, Self::Other)
+    }
+}
+
+/// A list with `change` applied to its parts; `None` if no part changes.
+fn listed(list: &str, change: impl Fn(&str) -> Block) -> Option<String> {
+    let all: Vec<&RawValue> = serde_json::from_str(list).ok()?;
+    let looked: Vec<_> = all.iter().map(|it| change(it.get())).collect();
+    if looked.iter().all(|it| matches!(it, Block::Same)) {
+        return None;
+    }
+    let parts = all.iter().zip(&looked);
+    let parts: Vec<&str> = parts
+        .filter_map(|(before, after)| match after {
+            Block::Same => Some(before.get()),
+            Block::Other(after) => Some(after),
+            Block::Absent => None,
+        })
+        .collect();
+    Some(format!("[{}]", parts.join(",")))
+}
+
+/// A block of content. A value that is no block becomes the text of one.
+fn block(block: &str) -> Block {
+    if block == "null" {
+        return Block::Absent;
+    }
+    if !is_object(block) {
+        return Block::Other(text_block(block));
+    }
+    // With a key twice it is left to the client.
+    let Some(members) = spans::members(block) else {
+        return Block::Same;
+    };
+    let value = |name: &str| {
+        let found = members.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| *value).filter(|it| *it != "null")
+    };
+    let mut changes = Vec::new();
+    let is_text = |name: &str| value(name).is_some_and(|it| it.starts_with('"'));
+    match value("type") {
+        Some("\"text\"") => changes.extend(readable(value("text"))),
+        Some("\"image\"" | "\"audio\"") if !is_text("mimeType") || !is_text("data") => {
+            return Block::Absent;
+        }
+        Some("\"resource\"") => {
+            let held = value("resource").and_then(held);
+            changes.extend(held.map(|it| MemberEdit::Set("resource", it.into())));
+        }
+        Some(_) => {}
+        None if is_text("text") => changes.push(MemberEdit::Set("type", "\"text\"".into())),
+        None => return Block::Other(text_block(block)),
+    }
+    changes.extend(plain_members(value));
+    Block::of(changed(block, &changes))
+}
+
+/// The contents of a resource: with an empty text where it has neither a text nor a blob.
+fn held(resource: &str) -> Option<String> {
+    let members = spans::members(resource)?;
+    let value = |name: &str| {
+        let found = members.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| *value).filter(|it| *it != "null")
+    };
+    let mut changes = Vec::new();
+    if value("blob").is_none() {
+        changes.extend(readable(value("text")));
+    }
+    changes.extend(plain_members(value));
+    changed(resource, &changes)
+}
+
+/// The change that makes `text` a text; `None` if it is one.
+fn readable(text: Option<&str>) -> Option<MemberEdit<'static>> {
+    let text = match text {
+        None => "\"\"".into(),
+        Some(text) if text.starts_with('"') => return None,
+        Some(other) => serde_json::Value::from(other).to_string(),
+    };
+    Some(MemberEdit::Set("text", text.into()))
+}
+
+/// The changes that take out `_meta` and `annotations` that are no objects.
+fn plain_members<'v>(
+    value: impl Fn(&str) -> Option<&'v str>,
+) -> impl Iterator<Item = MemberEdit<'static>> {
+    ["_meta", "annotations"]
+        .into_iter()
+        .filter(move |name| value(name).is_some_and(|it| !is_object(it)))
+        .map(MemberEdit::Remove)
+}
+
+/// A block with a text: the value's own, or its JSON.
+fn text_block(value: &str) -> String {
+    let text = match value.starts_with('"') {
+        true => Cow::Borrowed(value),
+        false => Cow::Owned(serde_json::Value::from(value).to_string()),
+    };
+    format!(r#"{{"type":"text","text":{text}}}"#)
+}
+
+/// The meaning of a value that stands for a boolean.
+fn boolean(value: &str) -> &'static str {
+    let word = value.trim_matches('"').trim().to_ascii_lowercase();
+    let is_number = word.parse::<f64>().ok();
+    match &*word {
+        "" | "false" | "no" | "off" | "null" | "[]" | "{}" => "false",
+        _ if is_number == Some(0.0) => "false",
+        _ => "true",
+    }
+}
+
+fn is_object(value: &str) -> bool {
+    value.starts_with('{')
+}
+
+fn is_empty_list(value: &str) -> bool {
+    let inner = value.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+    inner.is_some_and(|it| it.trim_ascii().is_empty())
+}
+
+fn changed(object: &str, changes: &[MemberEdit<'_>]) -> Option<String> {
+    (!changes.is_empty())
+        .then(|| spans::edited(object, changes))
+        .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mended(method: &str, result: &str) -> Option<String> {
+        of_result(method, Era::Legacy, result.as_bytes())
+    }
+
+    #[test]
+    fn the_content_of_a_call_becomes_a_list_of_whole_blocks() {
+        let text = r#"{"content":[{"type":"text","text":"hello"}]}"#;
+        let empty = r#"{"content":[{"type":"text","text":""}]}"#;
+        for (odd, expected) in [
+            (r#"{"content":[{"type":"text","text":null}]}"#, empty),
+            (r#"{"content":[{"type":"text"}]}"#, empty),
+            (
+                r#"{"content":[{"type":"text","text":5.0},{"type":"text","text":{"a":"b"}}]}"#,
+                r#"{"content":[{"type":"text","text":"5.0"},{"type":"text","text":"{\"a\":\"b\"}"}]}"#,
+            ),
+            (
+                r#"{"content":[null, {"type":"text","text":"hello"}, null]}"#,
+                text,
+            ),
+            (r#"{"content":[null]}"#, r#"{"content":[]}"#),
+            (r#"{"content":["hello"]}"#, text),
+            (
+                r#"{"content":[{"type":"text","text":"a\u00e9"},"b\"c"]}"#,
+                r#"{"content":[{"type":"text","text":"a\u00e9"},{"type":"text","text":"b\"c"}]}"#,
+            ),
+            (
+                r#"{"content":[{"type":"text","text":"a"}, "b", {"type":"text","text":"c"}]}"#,
+                r#"{"content":[{"type":"text","text":"a"},{"type":"text","text":"b"},{"type":"text","text":"c"}]}"#,
+            ),
+            (
+                r#"{"content":[5,{"rows":[]}]}"#,
+                r#"{"content":[{"type":"text","text":"5"},{"type":"text","text":"{\"rows\":[]}"}]}"#,
+            ),
+            (r#"{"content":"hello"}"#, text),
+            (r#"{"content" : {"type":"text","text":"hello"}}"#, text),
+            (r#"{"content":{"type":"text","text":null}}"#, empty),
+            (
+                r#"{"content":[{"text":"hello"}]}"#,
+                r#"{"content":[{"text":"hello","type":"text"}]}"#,
+            ),
+            (
+                r#"{"content":[{"type":"image","data":"aGk="},{"type":"audio","data":"aGk=","mimeType":null},{"type":"text","text":"hello"}]}"#,
+                text,
+            ),
+            (
+                r#"{"content":[{"type":"resource","resource":{"uri":"a://b","text":null}}]}"#,
+                r#"{"content":[{"type":"resource","resource":{"uri":"a://b","text":""}}]}"#,
+            ),
+            (
+                r#"{"content":[{"type":"text","text":"a","annotations":[],"_meta":[]}],"_meta":[]}"#,
+                r#"{"content":[{"type":"text","text":"a"}]}"#,
+            ),
+        ] {
+            assert_eq!(
+                mended("tools/call", odd).as_deref(),
+                Some(expected),
+                "{odd}"
+            );
+            assert_eq!(mended("tools/call", expected), None, "{expected}");
+        }
+    }
+
+    #[test]
+    fn a_call_without_content_shows_its_structured_content() {
+        let shown = r#"[{"type":"text","text":"{\"v\":\"x\",\"content\":[]}"}]"#;
+        let structured = r#""structuredContent":{"v":"x","content":[]}"#;
+        for (odd, expected) in [
+            (
+                format!("{{{structured}}}"),
+                format!(r#"{{{structured},"content":{shown}}}"#),
+            ),
+            (
+                format!(r#"{{"content":null,{structured}}}"#),
+                format!(r#"{{"content":{shown},{structured}}}"#),
+            ),
+            (
+                r#"{"structuredContent":[]}"#.into(),
+                r#"{"content":[]}"#.into(),
+            ),
+            (
+                r#"{"content":[],"structuredContent":[ ],"isError":false}"#.into(),
+                r#"{"content":[],"isError":false}"#.into(),
+            ),
+            (
+                r#"{"isError":true}"#.into(),
+                r#"{"isError":true,"content":[]}"#.into(),
+            ),
+        ] {
+            assert_eq!(mended("tools/call", &odd), Some(expected), "{odd}");
+        }
+        let list = r#"{"content":[],"structuredContent":[]}"#;
+        assert_eq!(
+            of_result("tools/call", Era::Modern, list.as_bytes()),
+            None,
+            "any value is right there"
+        );
+    }
+
+    #[test]
+    fn the_mark_of_a_failed_call_is_a_boolean() {
+        for (odd, expected) in [
+            (r#""true""#, "true"),
+            (r#""True""#, "true"),
+            ("1", "true"),
+            (r#""false""#, "false"),
+            (r#""""#, "false"),
+            ("0", "false"),
+            ("0.0", "false"),
+            ("[]", "false"),
+        ] {
+            let result = |it: &str| format!(r#"{{"content":[],"isError": {it}}}"#);
+            let expected = format!(r#"{{"content":[],"isError":{expected}}}"#);
+            assert_eq!(mended("tools/call", &result(odd)), Some(expected), "{odd}");
+            assert_eq!(mended("tools/call", &result("true")), None);
+        }
+    }
+
+    #[test]
+    fn usual_results_of_calls_are_not_even_parsed() {
+        for usual in [
+            r#"{"content":[]}"#,
+            r#"{ "content" : [ { "type" : "text" , "text" : "a" } ] , "isError" : false }"#,
+            r#"{"_meta":{"a":[]},"content":[{"type":"text","text":"{\"text\": null, \"isError\": 0, \"a\": [\"b\"], \"content\": 5}"}],"structuredContent":{"a":null},"isError":true}"#,
+            r#"{"content":[{"type":"image","data":"aGk=","mimeType":"image/png","annotations":{"priority":1}},{"type":"text","text":"null [null, null]x"}]}"#,
+        ] {
+            let is_null_in_text = usual.contains("[null");
+            assert_eq!(is_odd_call(usual.as_bytes()), is_null_in_text, "{usual}");
+            assert_eq!(mended("tools/call", usual), None, "{usual}");
+        }
+        for other in [
+            r#"{"task":{"taskId":"t"},"isError":0}"#,
+            r#"{"resultType":"input_required","inputRequests":{"a":{"params":{"content":"x"}}}}"#,
+            r#"{"content":[{"type":"x/own","text":null}],"structuredContent":{"content":"a","isError":0,"l":["a",null]},"isError":false}"#,
+            r#"{"x":1}"#,
+            r#"{"content":"a","content":"b"}"#,
+            r#"["content"]"#,
+        ] {
+            assert_eq!(mended("tools/call", other), None, "{other}");
+        }
+    }
+}
