@@ -11,7 +11,7 @@
 //! | results | `resultType`, `ttlMs`, `cacheScope`, `serverInfo` are added ([`reply::to_modern`]) | the first three are taken out ([`reply::to_legacy`]) | untouched |
 //! | tool schemas that are not of an object, such `structuredContent` | untouched | wrapped as the member `result`, or the schema is left out ([`schemas`]) | untouched |
 //! | optional members that are `null`, in results of calls, prompts and resources, and in a server's description of itself | left out ([`nulls`]) | the same | the same |
-//! | results of calls whose content is no list of whole blocks, or whose `isError` is no boolean | mended ([`shapes`]) | the same | the same |
+//! | results of calls whose content is no list of whole blocks, or whose `isError` is no boolean; resources, prompts and completions without their list | mended ([`shapes`]) | the same | the same |
 //! | a resource that is not there | −32002 becomes −32602 | −32602 with a `uri` becomes −32002 | untouched |
 //! | errors that are not valid in JSON-RPC | mended ([`errors`]) | the same | the same |
 //! | results that are not objects | replaced by an `upstream_error` | the same | the same |

@@ -20,6 +20,11 @@ static NULL: Word = LazyLock::new(|| Finder::new("null"));
 static META: Word = LazyLock::new(|| Finder::new("\"_meta\""));
 static ANNOTATIONS: Word = LazyLock::new(|| Finder::new("\"annotations\""));
 static CONTENT: Word = LazyLock::new(|| Finder::new("\"content\""));
+static CONTENTS: Word = LazyLock::new(|| Finder::new("\"contents\""));
+static MESSAGES: Word = LazyLock::new(|| Finder::new("\"messages\""));
+static VALUES: Word = LazyLock::new(|| Finder::new("\"values\""));
+static TOTAL: Word = LazyLock::new(|| Finder::new("\"total\""));
+static HAS_MORE: Word = LazyLock::new(|| Finder::new("\"hasMore\""));
 static STRUCTURED: Word = LazyLock::new(|| Finder::new("\"structuredContent\""));
 static IS_ERROR: Word = LazyLock::new(|| Finder::new("\"isError\""));
 static TEXT: Word = LazyLock::new(|| Finder::new("\"text\""));
@@ -35,6 +40,9 @@ static TEXTS_IN_LISTS: LazyLock<[Finder<'static>; 3]> =
 pub(crate) fn of_result(method: &str, era: Era, result: &[u8]) -> Option<String> {
     let mend: fn(&str, Era) -> Option<String> = match method {
         "tools/call" if is_odd_call(result) => call,
+        "resources/read" if is_odd_list(result, &CONTENTS) => contents,
+        "prompts/get" if is_odd_prompt(result) => messages,
+        "completion/complete" if is_odd_completion(result) => completion,
         _ => return None,
     };
     mend(std::str::from_utf8(result).ok()?, era)
@@ -58,6 +66,41 @@ fn is_odd_call(result: &[u8]) -> bool {
         || is_other(result, &IS_ERROR, |rest| !matches!(rest, [b't' | b'f', ..]))
         || holds_odd_part(result)
         || holds_text_in_list(result)
+}
+
+/// True if the list with this name, or a part of it, may need a change.
+fn is_odd_list(result: &[u8], name: &Word) -> bool {
+    name.find(result).is_none()
+        || is_other(result, name, |rest| {
+            let list = rest.strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
+            !matches!(list.and_then(<[u8]>::first), Some(b'{' | b']'))
+        })
+        || holds_null(result)
+        || holds_other_than(result, &TEXT, |first| first == b'"')
+        || holds_other_than(result, &META, |first| first == b'{')
+        || holds_other_than(result, &ANNOTATIONS, |first| first == b'{')
+}
+
+fn is_odd_prompt(result: &[u8]) -> bool {
+    is_odd_list(result, &MESSAGES)
+        || holds_other_than(result, &CONTENT, |first| first == b'{')
+        || holds_odd_part(result)
+}
+
+fn is_odd_completion(result: &[u8]) -> bool {
+    VALUES.find(result).is_none()
+        || holds_null(result)
+        || holds_other_than(result, &VALUES, |first| first == b'[')
+        || holds_other_than(result, &TOTAL, |first| first.is_ascii_digit())
+        || holds_other_than(result, &HAS_MORE, |first| matches!(first, b't' | b'f'))
+        || holds_other_than(result, &META, |first| first == b'{')
+}
+
+/// True if the value of some member with this name begins otherwise.
+fn holds_other_than(result: &[u8], name: &Word, is_usual: impl Fn(u8) -> bool) -> bool {
+    is_other(result, name, |rest| {
+        !rest.first().is_some_and(|&first| is_usual(first))
+    })
 }
 
 /// True if some part of a result, such as a block of its content, may need a change.
@@ -150,6 +193,136 @@ fn call(result: &str, era: Era) -> Option<String> {
     let is_error = value("isError").filter(|it| !matches!(*it, "true" | "false"));
     changes.extend(is_error.map(|it| MemberEdit::Set("isError", boolean(it).into())));
     changed(result, &changes)
+}
+
+/// The result of `resources/read`.
+fn contents(result: &str, _: Era) -> Option<String> {
+    let entry = |entry: &str| match is_object(entry) {
+        true => Block::of(held(entry)),
+        // Without its address it is none.
+        false => Block::Absent,
+    };
+    with_list(result, "contents", entry)
+}
+
+/// The result of `prompts/get`.
+fn messages(result: &str, _: Era) -> Option<String> {
+    with_list(result, "messages", message)
+}
+
+/// A message of a prompt: its content is a single block.
+fn message(message: &str) -> Block {
+    if message == "null" {
+        return Block::Absent;
+    }
+    if !is_object(message) {
+        let content = text_block(message);
+        return Block::Other(format!(r#"{{"role":"user","content":{content}}}"#));
+    }
+    let Some(content) = spans::find(message, "content").filter(|it| *it != "null") else {
+        return Block::Absent;
+    };
+    let mut items = spans::items(content);
+    let single = match (items.next(), items.next()) {
+        (Some(single), None) => single,
+        (Some(_), Some(_)) => return Block::Same,
+        (None, _) if content.starts_with('[') => return Block::Absent,
+        (None, _) => content,
+    };
+    let set = match block(single) {
+        Block::Absent => return Block::Absent,
+        Block::Other(block) => block,
+        Block::Same if single == content => return Block::Same,
+        Block::Same => single.to_owned(),
+    };
+    Block::of(changed(message, &[MemberEdit::Set("content", set.into())]))
+}
+
+/// A result with the list of this name in its form, and without `_meta` that is no object.
+fn with_list(result: &str, name: &'static str, part: impl Fn(&str) -> Block) -> Option<String> {
+    let members = spans::members(result)?;
+    let value = |name: &str| {
+        let found = members.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| *value).filter(|it| *it != "null")
+    };
+    // Questions to the client have no list.
+    if value("resultType").is_some_and(|it| it != "\"complete\"") {
+        return None;
+    }
+    let list = match value(name) {
+        None => Some("[]".into()),
+        Some(list) if list.starts_with('[') => listed(list, part),
+        Some(single) => {
+            let single = format!("[{single}]");
+            Some(listed(&single, part).unwrap_or(single))
+        }
+    };
+    let mut changes = Vec::new();
+    changes.extend(list.map(|it| MemberEdit::Set(name, it.into())));
+    if value("_meta").is_some_and(|it| !is_object(it)) {
+        changes.push(MemberEdit::Remove("_meta"));
+    }
+    changed(result, &changes)
+}
+
+/// The result of `completion/complete`.
+fn completion(result: &str, _: Era) -> Option<String> {
+    let members = spans::members(result)?;
+    let value = |name: &str| {
+        let found = members.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| *value)
+    };
+    if value("resultType").is_some_and(|it| !matches!(it, "\"complete\"" | "null")) {
+        return None;
+    }
+    let mut changes = Vec::new();
+    let inner = match value("completion") {
+        Some(completion) if is_object(completion) => completed(completion),
+        Some(values) if values.starts_with('[') => completed(&format!(r#"{{"values":{values}}}"#))
+            .or_else(|| Some(format!(r#"{{"values":{values}}}"#))),
+        _ => Some(r#"{"values":[]}"#.into()),
+    };
+    changes.extend(inner.map(|it| MemberEdit::Set("completion", it.into())));
+    if value("_meta").is_some_and(|it| !is_object(it)) {
+        changes.push(MemberEdit::Remove("_meta"));
+    }
+    changed(result, &changes)
+}
+
+/// The values of a completion as a list of texts, and of the other members those that can be read.
+fn completed(completion: &str) -> Option<String> {
+    let members = spans::members(completion)?;
+    let mut changes = Vec::new();
+    let mut has_values = false;
+    for (key, value) in &members {
+        match &**key {
+            "values" => {
+                has_values = true;
+                let values = match value.as_bytes().first() {
+                    Some(b'[') => listed(value, |it| match it {
+                        "null" => Block::Absent,
+                        it if it.starts_with('"') => Block::Same,
+                        it => Block::Other(serde_json::Value::from(it).to_string()),
+                    }),
+                    Some(b'"') => Some(format!("[{value}]")),
+                    _ => Some("[]".into()),
+                };
+                changes.extend(values.map(|it| MemberEdit::Set("values", it.into())));
+            }
+            "total" if !value.starts_with(|it: char| it.is_ascii_digit()) => {
+                changes.push(MemberEdit::Remove("total"));
+            }
+            "hasMore" if *value == "null" => changes.push(MemberEdit::Remove("hasMore")),
+            "hasMore" if !matches!(*value, "true" | "false") => {
+                changes.push(MemberEdit::Set("hasMore", boolean(value).into()));
+            }
+            _ => {}
+        }
+    }
+    if !has_values {
+        changes.push(MemberEdit::Set("values", "[]".into()));
+    }
+    changed(completion, &changes)
 }
 
 /// Content as a list of blocks; `None` if it is one that needs no change.
@@ -447,5 +620,92 @@ mod tests {
         ] {
             assert_eq!(mended("tools/call", other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn resources_prompts_and_completions_have_their_lists() {
+        let entry = r#"{"uri":"a://b","text":"x"}"#;
+        let message = r#"{"role":"user","content":{"type":"text","text":"hello"}}"#;
+        let read = |it: &str| format!(r#"{{"contents":{it}}}"#);
+        let prompt = |it: &str| format!(r#"{{"messages":{it}}}"#);
+        let completed = |it: &str| format!(r#"{{"completion":{it}}}"#);
+        let (one, said) = (format!("[{entry}]"), format!("[{message}]"));
+        for (method, odd, expected) in [
+            ("resources/read", read("null"), read("[]")),
+            (
+                "resources/read",
+                read(&format!("[null, {entry}]")),
+                read(&one),
+            ),
+            ("resources/read", read(entry), read(&one)),
+            ("resources/read", r#"{"_meta":[]}"#.into(), read("[]")),
+            (
+                "resources/read",
+                read(r#"[{"uri":"a://b","text":null,"_meta":[]}]"#),
+                read(r#"[{"uri":"a://b","text":""}]"#),
+            ),
+            ("prompts/get", prompt("null"), prompt("[]")),
+            (
+                "prompts/get",
+                prompt(&format!("[{message},null]")),
+                prompt(&said),
+            ),
+            ("prompts/get", prompt(message), prompt(&said)),
+            (
+                "prompts/get",
+                prompt(r#"[{"role":"user","content":"hello"}]"#),
+                prompt(&said),
+            ),
+            (
+                "prompts/get",
+                prompt(r#"[{"role":"user","content":[{"type":"text","text":"hello"}]}]"#),
+                prompt(&said),
+            ),
+            (
+                "prompts/get",
+                prompt(r#"[{"role":"user","content":{"type":"text","text":null}}]"#),
+                prompt(r#"[{"role":"user","content":{"type":"text","text":""}}]"#),
+            ),
+            (
+                "completion/complete",
+                completed(r#"{"values":null,"total":null,"hasMore":null}"#),
+                completed(r#"{"values":[]}"#),
+            ),
+            (
+                "completion/complete",
+                completed(r#"{"values":["a",null,5],"total":1,"hasMore":"false"}"#),
+                completed(r#"{"values":["a","5"],"total":1,"hasMore":false}"#),
+            ),
+            (
+                "completion/complete",
+                completed("null"),
+                completed(r#"{"values":[]}"#),
+            ),
+            (
+                "completion/complete",
+                r#"{"completion":{"values":["a"]},"_meta":[]}"#.into(),
+                completed(r#"{"values":["a"]}"#),
+            ),
+        ] {
+            assert_eq!(mended(method, &odd).as_ref(), Some(&expected), "{odd}");
+            assert_eq!(mended(method, &expected), None, "{expected}");
+        }
+    }
+
+    #[test]
+    fn usual_resources_prompts_and_completions_are_not_even_parsed() {
+        let read = br#"{"contents":[{"uri":"a://b","mimeType":null,"text":"[\"text\": null]","_meta":{}},{"uri":"a","blob":"aGk="}]}"#;
+        let odd_type = read.windows(4).any(|it| it == b"null");
+        assert!(odd_type && mended("resources/read", std::str::from_utf8(read).unwrap()).is_none());
+        assert!(!is_odd_list(
+            br#"{"contents":[{"uri":"a","text":"b"}]}"#,
+            &CONTENTS
+        ));
+        assert!(!is_odd_prompt(
+            br#"{"description":"d","messages":[{"role":"user","content":{"type":"text","text":"b"}}]}"#
+        ));
+        assert!(!is_odd_completion(
+            br#"{"completion":{"values":[],"total":0,"hasMore":false},"_meta":{}}"#
+        ));
     }
 }
