@@ -271,6 +271,10 @@ fn senseless(shared: &Shared, line: &[u8]) -> ProtocolViolation {
 /// Describes why an answer cannot be read, without any of its text.
 fn fault(line: &[u8]) -> String {
     let size = line.len();
+    // A character that the end cuts is none of another encoding.
+    if std::str::from_utf8(line).is_err_and(|it| it.error_len().is_some()) {
+        return format!("its {size} bytes are not UTF-8");
+    }
     match serde_json::from_slice::<serde::de::IgnoredAny>(line) {
         Err(error) if error.is_eof() => format!("it was cut after {size} bytes"),
         Err(error) => format!("its {size} bytes are no JSON ({error})"),
@@ -496,4 +500,26 @@ fn ask(
     let request = ServerRequest::new(line, text, (raw_id, number), method, params, asker);
     shared.inbound.request(request);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fault_of_a_line_names_its_encoding() {
+        for (line, said) in [
+            (
+                &b"{\"id\":1,\"result\":\"\xe9\"}"[..],
+                "its 21 bytes are not UTF-8",
+            ),
+            (&b"{\"id\":1,\"result"[..], "it was cut after 15 bytes"),
+            (
+                &b"{\"id\":1,\"result\":\"\xc3"[..],
+                "it was cut after 19 bytes",
+            ),
+        ] {
+            assert_eq!(fault(line), said);
+        }
+    }
 }
