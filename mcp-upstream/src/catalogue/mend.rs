@@ -15,6 +15,7 @@ use crate::jsonrpc::all_entries;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::protocol::Era;
 
+mod keywords;
 mod schema;
 
 /// Mends that are told apart, on a page and of one server. Further ones are made and neither logged nor shown.

@@ -2,48 +2,18 @@
 
 use std::borrow::Cow;
 
-use memchr::memmem;
-use serde_json::value::RawValue;
-
+use super::keywords::{self, KeywordFaults};
 use super::single_keys;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::protocol::Era;
 
 /// The schema of a tool without parameters, or with unknown parameters.
 const ANY_OBJECT: &str = r#"{"type":"object"}"#;
-/// The deepest nesting of schemas that is searched.
-const DEPTH_MAX: usize = 64;
-/// Keywords whose value may be any JSON, `null` included.
-const ANY_VALUE: [&str; 4] = ["default", "const", "example", "examples"];
-/// Keywords whose value is an object of schemas.
-const NAMED_SCHEMAS: [&str; 5] = [
-    "properties",
-    "$defs",
-    "definitions",
-    "patternProperties",
-    "dependentSchemas",
-];
-/// Keywords whose value is a schema.
-const ONE_SCHEMA: [&str; 11] = [
-    "items",
-    "additionalProperties",
-    "additionalItems",
-    "not",
-    "if",
-    "then",
-    "else",
-    "contains",
-    "propertyNames",
-    "unevaluatedProperties",
-    "unevaluatedItems",
-];
-/// Keywords whose value is a list of schemas.
-const LISTED_SCHEMAS: [&str; 5] = ["anyOf", "oneOf", "allOf", "prefixItems", "items"];
 /// The types of JSON Schema but `object`.
 const OTHER_TYPES: [&str; 6] = ["string", "number", "integer", "boolean", "array", "null"];
 
 /// A mended schema, and its faults, worded to follow the schema's name.
-pub(super) type MendedSchema = (String, Vec<&'static str>);
+pub(super) type MendedSchema = (String, Vec<Cow<'static, str>>);
 
 /// Mends the schema of a tool's arguments, which are an object in every revision; `None` if nothing is wrong.
 ///
@@ -51,7 +21,7 @@ pub(super) type MendedSchema = (String, Vec<&'static str>);
 ///
 /// The reason why the schema allows no arguments at all.
 pub(super) fn arguments(schema: Option<&str>) -> Result<Option<MendedSchema>, &'static str> {
-    let any = |reason| Ok(Some((ANY_OBJECT.to_owned(), vec![reason])));
+    let any = |reason: &'static str| Ok(Some((ANY_OBJECT.to_owned(), vec![reason.into()])));
     match schema {
         None => any("is missing"),
         Some("null") => any("is null"),
@@ -75,8 +45,9 @@ pub(super) fn output(schema: &str, era: Era) -> Result<Option<MendedSchema>, &'s
         _ => {}
     }
     if era == Era::Modern {
-        let cleaned = without_nulls(schema, 0);
-        return Ok(cleaned.map(|schema| (schema, vec!["holds null"])));
+        let mut faults = KeywordFaults::default();
+        let mended = keywords::mended(schema, 0, &mut faults);
+        return Ok(mended.map(|schema| (schema, faults.said().collect())));
     }
     match spans::members(schema).is_some_and(|members| members.is_empty()) {
         true => Err("says nothing"),
@@ -89,14 +60,15 @@ fn of_object(schema: &str) -> Result<Option<MendedSchema>, &'static str> {
     let (mut text, twice) = single_keys(schema).ok_or("is no object")?;
     let mut wrong = Vec::new();
     if twice {
-        wrong.push("has a key twice");
+        wrong.push("has a key twice".into());
     }
     if let Some(root) = root(&text, &mut wrong)? {
         text = root.into();
     }
-    if let Some(cleaned) = without_nulls(&text, 0) {
-        wrong.push("holds null");
-        text = cleaned.into();
+    let mut faults = KeywordFaults::default();
+    if let Some(mended) = keywords::mended(&text, 0, &mut faults) {
+        wrong.extend(faults.said());
+        text = mended.into();
     }
     Ok(match wrong.is_empty() {
         true => None,
@@ -106,15 +78,15 @@ fn of_object(schema: &str) -> Result<Option<MendedSchema>, &'static str> {
 
 /// Mends the members that clients check at the root of a schema; `None` if nothing is wrong. Adds the faults to
 /// `wrong`.
-fn root(schema: &str, wrong: &mut Vec<&'static str>) -> Result<Option<String>, &'static str> {
+fn root(schema: &str, wrong: &mut Vec<Cow<'static, str>>) -> Result<Option<String>, &'static str> {
     let members = spans::members(schema).ok_or("cannot be read")?;
     let member = |name: &str| {
         let found = members.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| *value)
     };
     let mut changes = Vec::new();
-    let mut object = |reason| {
-        wrong.push(reason);
+    let mut object = |reason: &'static str| {
+        wrong.push(reason.into());
         changes.push(MemberEdit::Set("type", r#""object""#.into()));
     };
     match member("type").map(Type::of) {
@@ -128,26 +100,14 @@ fn root(schema: &str, wrong: &mut Vec<&'static str>) -> Result<Option<String>, &
         match properties_of(properties) {
             Properties::Fit => {}
             Properties::Changed(properties) => {
-                wrong.push("has properties that are no schemas");
+                wrong.push("has properties that are no schemas".into());
                 changes.push(MemberEdit::Set("properties", properties.into()));
             }
             Properties::Unfit => {
-                wrong.push("has properties that are no object");
+                wrong.push("has properties that are no object".into());
                 changes.push(MemberEdit::Remove("properties"));
             }
         }
-    }
-    if let Some(required) = member("required").filter(|it| *it != "null")
-        && serde_json::from_str::<Vec<Cow<'_, str>>>(required).is_err()
-    {
-        wrong.push("requires values that are no names");
-        let names = serde_json::from_str::<Vec<&RawValue>>(required).unwrap_or_default();
-        let names = names.iter().map(|it| it.get());
-        let names: Vec<_> = names.filter(|it| it.starts_with('"')).collect();
-        changes.push(match names.is_empty() {
-            true => MemberEdit::Remove("required"),
-            false => MemberEdit::Set("required", format!("[{}]", names.join(",")).into()),
-        });
     }
     Ok((!changes.is_empty()).then(|| spans::edit(schema, &changes)))
 }
@@ -221,63 +181,6 @@ fn properties_of(properties: &str) -> Properties {
     }
 }
 
-/// The schema without keywords that are `null`, at all depths; `None` if there are none. A schema of a property that is
-/// `null` becomes an empty schema, which allows everything.
-fn without_nulls(schema: &str, depth: usize) -> Option<String> {
-    if depth > DEPTH_MAX || memmem::find(schema.as_bytes(), b"null").is_none() {
-        return None;
-    }
-    let members = spans::members(schema)?;
-    let mut changes = Vec::new();
-    for (key, value) in &members {
-        let key: &str = key;
-        if *value == "null" {
-            if !ANY_VALUE.contains(&key) {
-                changes.push(MemberEdit::Remove(key));
-            }
-            continue;
-        }
-        let changed = match value.as_bytes().first() {
-            Some(b'{') if NAMED_SCHEMAS.contains(&key) => named_without_nulls(value, depth),
-            Some(b'{') if ONE_SCHEMA.contains(&key) => without_nulls(value, depth + 1),
-            Some(b'[') if LISTED_SCHEMAS.contains(&key) => listed_without_nulls(value, depth),
-            _ => None,
-        };
-        changes.extend(changed.map(|it| MemberEdit::Set(key, it.into())));
-    }
-    (!changes.is_empty()).then(|| spans::edit(schema, &changes))
-}
-
-fn named_without_nulls(schemas: &str, depth: usize) -> Option<String> {
-    let members = spans::members(schemas)?;
-    let mut changes = Vec::new();
-    for (key, value) in &members {
-        let changed = match *value {
-            "null" => Some("{}".to_owned()),
-            value => without_nulls(value, depth + 1),
-        };
-        changes.extend(changed.map(|it| MemberEdit::Set(key, it.into())));
-    }
-    (!changes.is_empty()).then(|| spans::edit(schemas, &changes))
-}
-
-fn listed_without_nulls(schemas: &str, depth: usize) -> Option<String> {
-    let all: Vec<&RawValue> = serde_json::from_str(schemas).ok()?;
-    let mut changed = false;
-    let mut kept: Vec<Cow<'_, str>> = Vec::with_capacity(all.len());
-    for schema in &all {
-        match without_nulls(schema.get(), depth + 1) {
-            _ if schema.get() == "null" => changed = true,
-            Some(cleaned) => {
-                kept.push(cleaned.into());
-                changed = true;
-            }
-            None => kept.push(schema.get().into()),
-        }
-    }
-    changed.then(|| format!("[{}]", kept.join(",")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,7 +223,7 @@ mod tests {
         let missing = arguments(None).expect("mended").expect("changed");
         assert_eq!(
             missing,
-            (r#"{"type":"object"}"#.to_owned(), vec!["is missing"])
+            (r#"{"type":"object"}"#.to_owned(), vec!["is missing".into()])
         );
     }
 
@@ -333,7 +236,7 @@ mod tests {
             ),
             (
                 r#"{"type":"object","properties":[],"required":"a"}"#,
-                r#"{"type":"object","properties":{}}"#,
+                r#"{"type":"object","properties":{},"required":["a"]}"#,
             ),
             (
                 r#"{"type":"object","properties":["a"],"required":["a",null]}"#,
