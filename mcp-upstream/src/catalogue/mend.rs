@@ -105,11 +105,16 @@ type Field = (&'static str, Shape);
 enum Shape {
     Text,
     Flag,
-    Number,
+    /// An integer of at least 0.
+    Size,
+    /// A number from 0 to 1.
+    Share,
     /// A text out of this list.
     Word(&'static [&'static str]),
     /// A list of texts.
     Texts,
+    /// A list of texts out of this list.
+    Words(&'static [&'static str]),
     /// An object that may have these optional members, and others.
     Object(&'static [Field]),
     /// A list of objects. Each must have a text under this key, and may have these optional members.
@@ -134,8 +139,8 @@ const ICONS: Field = (
 const AUDIENCE: Field = (
     "annotations",
     Shape::Object(&[
-        ("audience", Shape::Texts),
-        ("priority", Shape::Number),
+        ("audience", Shape::Words(&["user", "assistant"])),
+        ("priority", Shape::Share),
         ("lastModified", Shape::Text),
     ]),
 );
@@ -166,7 +171,7 @@ const RESOURCE: [Field; 7] = [
     TITLE,
     DESCRIPTION,
     MEDIA_TYPE,
-    ("size", Shape::Number),
+    ("size", Shape::Size),
     AUDIENCE,
     ICONS,
     META,
@@ -199,9 +204,12 @@ impl Shape {
         let fits = match self {
             Self::Text => value.starts_with('"'),
             Self::Flag => matches!(value, "true" | "false"),
-            Self::Number => value.starts_with(|it: char| it == '-' || it.is_ascii_digit()),
-            Self::Word(words) => serde_json::from_str::<Cow<'_, str>>(value)
-                .is_ok_and(|word| words.contains(&&*word)),
+            Self::Size => value.bytes().all(|it| it.is_ascii_digit()),
+            Self::Share => value
+                .parse::<f64>()
+                .is_ok_and(|it| (0.0..=1.0).contains(&it)),
+            Self::Word(words) => is_word(value, words),
+            Self::Words(words) => return listed_words(value, words),
             Self::Texts => serde_json::from_str::<Vec<Cow<'_, str>>>(value).is_ok(),
             Self::Object(fields) => return object(value, fields),
             Self::Objects(name, fields) => return objects(value, name, fields),
@@ -210,6 +218,22 @@ impl Shape {
             true => Judged::Fits,
             false => Judged::Unfit("is of a wrong type"),
         }
+    }
+}
+
+fn is_word(value: &str, words: &[&str]) -> bool {
+    serde_json::from_str::<Cow<'_, str>>(value).is_ok_and(|word| words.contains(&&*word))
+}
+
+/// Judges a list of texts out of `words`. Other values are left out.
+fn listed_words(value: &str, words: &[&str]) -> Judged {
+    let fits = |it: &&str| is_word(it, words);
+    if value.starts_with('[') && spans::items(value).all(|it| fits(&it)) {
+        return Judged::Fits;
+    }
+    match joined(spans::items(value).filter(fits).map(Cow::Borrowed)) {
+        list if list == "[]" => Judged::Unfit("is of a wrong type"),
+        list => Judged::Changed(list),
     }
 }
 
@@ -230,8 +254,18 @@ fn object(value: &str, fields: &[Field]) -> Judged {
     }
 }
 
-/// Judges a list of objects. Objects without a text under the key `name` are left out.
+/// Judges a list of objects. Objects without a text under the key `name` are left out. An object of named objects
+/// becomes a list of them.
 fn objects(value: &str, name: &str, fields: &[Field]) -> Judged {
+    if name == "name" && value.starts_with('{') {
+        let Some(list) = named_arguments(value) else {
+            return Judged::Unfit("is of a wrong type");
+        };
+        return match objects(&list, name, fields) {
+            Judged::Fits => Judged::Changed(list),
+            judged => judged,
+        };
+    }
     let Ok(all) = serde_json::from_str::<Vec<&RawValue>>(value) else {
         return Judged::Unfit("is of a wrong type");
     };
@@ -253,6 +287,29 @@ fn objects(value: &str, name: &str, fields: &[Field]) -> Judged {
         true => Judged::Changed(format!("[{}]", kept.join(","))),
         false => Judged::Fits,
     }
+}
+
+/// The arguments of a prompt as a list, out of an object of them or out of a schema. A text describes its argument.
+fn named_arguments(object: &str) -> Option<String> {
+    let is_schema = spans::find(object, "type").is_some_and(|it| it == r#""object""#);
+    let of_schema = is_schema.then(|| spans::find(object, "properties").unwrap_or("{}"));
+    let required = of_schema.and_then(|_| spans::find(object, "required"));
+    let required: HashSet<Cow<'_, str>> = required
+        .and_then(|it| serde_json::from_str(it).ok())
+        .unwrap_or_default();
+    let members = spans::members(of_schema.unwrap_or(object))?;
+    Some(joined(members.iter().map(|(key, value)| {
+        let described = match value.as_bytes().first() {
+            Some(b'{') => Cow::Borrowed(*value),
+            Some(b'"') => format!(r#"{{"description":{value}}}"#).into(),
+            _ => "{}".into(),
+        };
+        let entry = keyed_entry(ListKind::Prompts, key, &described).into_owned();
+        match required.contains(key) {
+            true => spans::edit(&entry, &[MemberEdit::Set("required", "true".into())]).into(),
+            false => entry.into(),
+        }
+    })))
 }
 
 /// The object with the members in `fields` mended; `None` if nothing is wrong. Adds the faults to `wrong`.
@@ -329,9 +386,16 @@ pub(crate) fn entry(
         }
         wrong.push("it has a key twice".into());
     }
-    let named = spans::find(&text, kind.name()).is_some_and(|name| name.starts_with('"'));
-    if !named {
-        return Err(format!("it has no {}", kind.name()));
+    let name = spans::find(&text, kind.name()).filter(|name| name.starts_with('"'));
+    match name.map(serde_json::from_str::<Cow<'_, str>>) {
+        None => return Err(format!("it has no {}", kind.name())),
+        Some(Ok(name)) if name.is_empty() => {
+            return Err(format!("its {} is empty", kind.name()));
+        }
+        Some(Ok(uri)) if kind == ListKind::Resources && uri.contains(char::is_whitespace) => {
+            return Err("its uri has blanks".into());
+        }
+        Some(_) => {}
     }
     if let Some(mended) = mended_fields(&text, kind.fields(), &mut wrong) {
         text = mended.into();
@@ -659,8 +723,82 @@ mod tests {
     }
 
     #[test]
+    fn sizes_audiences_and_priorities_are_in_their_range() {
+        let with = |members: &str| format!(r#"{{"uri":"a://b","name":"b"{members}}}"#);
+        for wrong in ["-1", "1.5", r#""12""#, "true", "1e3"] {
+            let wrong = with(&format!(r#","size":{wrong}"#));
+            assert_eq!(
+                mended(ListKind::Resources, &wrong),
+                Ok(Some(with(""))),
+                "{wrong}"
+            );
+        }
+        for (wrong, right) in [
+            (r#"{"audience":["user","x",7]}"#, r#"{"audience":["user"]}"#),
+            (r#"{"audience":["all"],"priority":1.01}"#, "{}"),
+            (r#"{"priority":-0.5,"audience":"user"}"#, "{}"),
+            (r#"{"priority":"0.5","audience":{}}"#, "{}"),
+        ] {
+            let with = |annotations: &str| with(&format!(r#","annotations":{annotations}"#));
+            for kind in [ListKind::Resources, ListKind::Templates] {
+                let of_kind = |text: String| match kind {
+                    ListKind::Templates => text.replace(r#""uri""#, r#""uriTemplate""#),
+                    _ => text,
+                };
+                let fit = of_kind(with(right));
+                assert_eq!(
+                    mended(kind, &of_kind(with(wrong))),
+                    Ok(Some(fit)),
+                    "{wrong}"
+                );
+            }
+        }
+        let right =
+            with(r#","size":0,"annotations":{"audience":["assistant", "user"],"priority":1.0}"#);
+        assert_eq!(mended(ListKind::Resources, &right), Ok(None));
+        for uri in ["", "a://b c", " a://b", r"a://b\n"] {
+            let wrong = format!(r#"{{"uri":"{uri}","name":"b"}}"#);
+            assert!(mended(ListKind::Resources, &wrong).is_err(), "{uri}");
+        }
+    }
+
+    #[test]
+    fn arguments_of_prompts_in_an_object_are_a_list() {
+        let with = |arguments: &str| format!(r#"{{"name":"p","arguments":{arguments}}}"#);
+        for (wrong, right) in [
+            ("{}", "[]"),
+            (
+                r#"{"x":{"required":true,"title":null},"y":"Why","z":null}"#,
+                r#"[{"required":true,"name":"x"},{"description":"Why","name":"y"},{"name":"z"}]"#,
+            ),
+            (r#"{"0":{"name":"a"},"1":{"x":1}}"#, r#"[{"name":"a"}]"#),
+            (
+                r#"{"type":"object","properties":{"a":{"description":"A"}},"required":["a"]}"#,
+                r#"[{"description":"A","name":"a","required":true}]"#,
+            ),
+        ] {
+            assert_eq!(
+                mended(ListKind::Prompts, &with(wrong)),
+                Ok(Some(with(right))),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_schema_that_is_json_in_a_text_is_read() {
+        let text = r#"{"name":"t","inputSchema":"{\n\"type\":\"object\",\"properties\":[]}"}"#;
+        let right = r#"{"name":"t","inputSchema":{"type":"object","properties":{}}}"#;
+        assert_eq!(tool(text), Ok(Some(right.to_owned())));
+        let fit = r#"{"name":"t","inputSchema":"{\n\"type\":\"object\"}"}"#;
+        let right = r#"{"name":"t","inputSchema":{ "type":"object"}}"#;
+        assert_eq!(tool(fit), Ok(Some(right.to_owned())));
+    }
+
+    #[test]
     fn entries_that_nothing_can_be_made_of_are_left_out() {
         for wrong in [
+            r#"{"name":"","inputSchema":{"type":"object"}}"#,
             "7",
             "[]",
             "null",

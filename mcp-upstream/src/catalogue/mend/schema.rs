@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use serde_json::value::RawValue;
+
 use super::keywords::{self, KeywordFaults};
 use super::single_keys;
 use crate::jsonrpc::spans::{self, MemberEdit};
@@ -28,8 +30,25 @@ pub(super) fn arguments(schema: Option<&str>) -> Result<Option<MendedSchema>, &'
         Some("true") => any("is true"),
         Some("false") => Err("allows nothing"),
         Some(schema) if schema.starts_with('{') => of_object(schema),
+        Some(text) if text.starts_with('"') => match object_in_text(text) {
+            None => any("is no object"),
+            Some(schema) => {
+                let (schema, mut wrong) = of_object(&schema)?.unwrap_or((schema, vec![]));
+                wrong.insert(0, "is JSON in a text".into());
+                Ok(Some((schema, wrong)))
+            }
+        },
         Some(_) => any("is no object"),
     }
+}
+
+/// A JSON object in a JSON text, on a single line.
+fn object_in_text(text: &str) -> Option<String> {
+    let text: String = serde_json::from_str(text).ok()?;
+    let object: &RawValue = serde_json::from_str(&text).ok()?;
+    // Line ends within JSON are white space.
+    let line = object.get().replace(['\n', '\r'], " ");
+    line.starts_with('{').then_some(line)
 }
 
 /// Mends the schema of a tool's structured result; `None` if nothing is wrong. Up to 2025-11-25 a result is an object.
