@@ -129,7 +129,7 @@ impl Failure {
             Self::Foreign(received) | Self::NoAnswer(received) => {
                 format!("answered with {received}")
             }
-            Self::Body(error @ BodyError::Coding(_)) => {
+            Self::Body(error @ (BodyError::Coding(_) | BodyError::UnknownCoding(_))) => {
                 format!("sent an answer that cannot be read: {error}")
             }
             Self::Body(error) => format!("did not finish its answer: {error}"),

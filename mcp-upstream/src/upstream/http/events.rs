@@ -154,7 +154,9 @@ impl Events {
             match self.body.chunk().await {
                 Ok(Some(piece)) => self.lines.buffer.extend_from_slice(&piece),
                 Ok(None) if !self.is_within_event() => self.ended = Some(End::Complete),
-                Err(error @ BodyError::Coding(_)) => self.ended = Some(End::Undecodable(error)),
+                Err(error @ (BodyError::Coding(_) | BodyError::UnknownCoding(_))) => {
+                    self.ended = Some(End::Undecodable(error))
+                }
                 Ok(None) | Err(BodyError::Cut | BodyError::Timeout(_)) => {
                     self.ended = Some(End::Cut);
                 }

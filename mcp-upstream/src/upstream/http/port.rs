@@ -317,6 +317,42 @@ pub enum BodyError {
     /// The body is compressed and cannot be decoded. The text follows "the response".
     #[error("the response {0}")]
     Coding(&'static str),
+    /// The body is compressed by a coding that is not known.
+    #[error("the response is compressed by {0}, not by gzip, deflate, br or zstd")]
+    UnknownCoding(CodingName),
+}
+
+/// The name of a coding in `Content-Encoding`, short and printable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CodingName {
+    name: [u8; Self::LENGTH_MAX],
+    length: usize,
+}
+
+impl CodingName {
+    const LENGTH_MAX: usize = 32;
+
+    /// Shortens a name, and replaces bytes that no name of a coding has by `?`.
+    pub fn new(name: &[u8]) -> Self {
+        let length = name.len().min(Self::LENGTH_MAX);
+        let mut shown = [b'?'; Self::LENGTH_MAX];
+        for (shown, byte) in shown.iter_mut().zip(name) {
+            if byte.is_ascii_alphanumeric() || b"-_.+".contains(byte) {
+                *shown = *byte;
+            }
+        }
+        Self {
+            name: shown,
+            length,
+        }
+    }
+}
+
+impl std::fmt::Display for CodingName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = std::str::from_utf8(&self.name[..self.length]);
+        f.write_str(name.unwrap_or_default())
+    }
 }
 
 /// How a backend is.

@@ -633,7 +633,7 @@ impl Session {
                 CallErrorCode::ExecutionTimeout,
                 format!("did not finish its answer: {error}"),
             ),
-            BodyError::Coding(_) => (
+            BodyError::Coding(_) | BodyError::UnknownCoding(_) => (
                 CallErrorCode::WorkerUnavailable,
                 format!("sent an answer that cannot be read: {error}"),
             ),

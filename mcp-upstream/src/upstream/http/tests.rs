@@ -346,7 +346,7 @@ async fn each_failure_of_a_backend_is_a_typed_error_and_only_what_never_ran_may_
             Box::new(|_| Ok(text(200, "<html>"))),
             WorkerUnavailable,
             false,
-            "content type",
+            "media type text/plain",
         ),
         (
             "202",
