@@ -1,4 +1,4 @@
-//! One truth about how a namespace is: `/ready`, the metrics, `explain` and the web UI tell the same.
+//! The state of a namespace: `/ready`, the metrics, `explain` and the web UI tell the same.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::support::gateway::MANAGER_TOKEN;
 use crate::support::ports::free_address;
 use crate::support::{Gateway, TOKEN, eventually};
 
-/// What `/ready` tells of a namespace.
+/// The state of a namespace as `/ready` tells it.
 pub async fn ready(gateway: &Gateway, namespace: &str) -> Value {
     let answer = gateway.request("GET", "/ready").send().await.unwrap();
     let ready: Value = answer.json().await.unwrap();

@@ -123,6 +123,9 @@ restart = "never"
     })
     .await;
 
+    // Its lists are read again a moment after the process answers.
+    is_everywhere(&gateway, "toolman", "ready").await;
+
     let killed = kill("vec_pid").await;
     let told = is_everywhere(&gateway, "toolman", "degraded").await;
     assert_eq!(of(&told, "vec"), ["failed"], "{told}");
