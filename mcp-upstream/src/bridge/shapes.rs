@@ -39,13 +39,103 @@ static TEXTS_IN_LISTS: LazyLock<[Finder<'static>; 3]> =
 /// in 2026-07-28 `structuredContent` may be any value.
 pub(crate) fn of_result(method: &str, era: Era, result: &[u8]) -> Option<String> {
     let mend: fn(&str, Era) -> Option<String> = match method {
-        "tools/call" if is_odd_call(result) => call,
+        "tools/call" if !is_usual_call(result) && is_odd_call(result) => call,
         "resources/read" if is_odd_list(result, &CONTENTS) => contents,
         "prompts/get" if is_odd_prompt(result) => messages,
         "completion/complete" if is_odd_completion(result) => completion,
         _ => return None,
     };
     mend(std::str::from_utf8(result).ok()?, era)
+}
+
+/// True for the result of a call as most servers write it: blocks of text, then members with values of their type. Texts are
+/// skipped, so that a long result costs one search.
+fn is_usual_call(result: &[u8]) -> bool {
+    let mut rest = Tokens(result);
+    usual_call(&mut rest).is_some() && rest.0.trim_ascii_start().is_empty()
+}
+
+fn usual_call(rest: &mut Tokens<'_>) -> Option<()> {
+    rest.skip(b"{")?;
+    rest.name(b"\"content\"")?;
+    rest.skip(b"[")?;
+    loop {
+        rest.skip(b"{")?;
+        rest.name(b"\"type\"")?;
+        rest.skip(b"\"text\"")?;
+        rest.skip(b",")?;
+        rest.name(b"\"text\"")?;
+        rest.skip_text()?;
+        rest.skip(b"}")?;
+        if rest.skip(b",").is_none() {
+            break;
+        }
+    }
+    rest.skip(b"]")?;
+    while rest.skip(b",").is_some() {
+        if rest.name(b"\"isError\"").is_some() {
+            rest.skip(b"false").or_else(|| rest.skip(b"true"))?;
+        } else {
+            let object = rest.name(b"\"structuredContent\"");
+            object.or_else(|| rest.name(b"\"_meta\""))?;
+            rest.skip_object()?;
+        }
+    }
+    rest.skip(b"}")
+}
+
+/// The rest of a text that is JSON. A step that does not fit skips nothing.
+struct Tokens<'a>(&'a [u8]);
+
+impl Tokens<'_> {
+    /// Skips blanks and these bytes.
+    fn skip(&mut self, token: &[u8]) -> Option<()> {
+        self.0 = self.0.trim_ascii_start().strip_prefix(token)?;
+        Some(())
+    }
+
+    /// Skips the name of a member, and the colon behind it.
+    fn name(&mut self, name: &[u8]) -> Option<()> {
+        self.skip(name)?;
+        self.skip(b":")
+    }
+
+    /// Skips a text.
+    fn skip_text(&mut self) -> Option<()> {
+        self.skip(b"\"")?;
+        loop {
+            let at = memchr::memchr2(b'"', b'\\', self.0)?;
+            let is_end = self.0.get(at) == Some(&b'"');
+            self.0 = self.0.get(at + if is_end { 1 } else { 2 }..)?;
+            if is_end {
+                return Some(());
+            }
+        }
+    }
+
+    /// Skips an object.
+    fn skip_object(&mut self) -> Option<()> {
+        self.skip(b"{")?;
+        let mut depth = 1_usize;
+        while depth > 0 {
+            let at = self
+                .0
+                .iter()
+                .position(|it| matches!(it, b'"' | b'{' | b'}'))?;
+            let found = self.0.get(at);
+            match found {
+                Some(b'{') => depth += 1,
+                Some(b'}') => depth -= 1,
+                _ => {
+                    self.0 = self.0.get(at..)?;
+                    self.skip_text()?;
+                    continue;
+                }
+            }
+            self.0 = self.0.get(at + 1..)?;
+        }
+        Some(())
+    }
 }
 
 /// True if the result of a call may need a change. A name written with escapes is not found.
@@ -595,6 +685,32 @@ mod tests {
             let expected = format!(r#"{{"content":[],"isError":{expected}}}"#);
             assert_eq!(mended("tools/call", &result(odd)), Some(expected), "{odd}");
             assert_eq!(mended("tools/call", &result("true")), None);
+        }
+    }
+
+    #[test]
+    fn a_result_as_most_servers_write_it_is_searched_once() {
+        let block = r#"{"type":"text","text":"say \"isError\": 0 \\"}"#;
+        for usual in [
+            format!(r#"{{"content":[{block}]}}"#),
+            format!(r#"{{ "content" : [ {block} , {block} ] , "isError" : true }} "#),
+            format!(
+                r#"{{"content":[{block}],"structuredContent":{{"a":{{"b":"}}"}},"c":[{{}}]}},"_meta":{{}},"isError":false}}"#
+            ),
+        ] {
+            assert!(is_usual_call(usual.as_bytes()), "{usual}");
+        }
+        for other in [
+            r#"{"content":[]}"#.to_owned(),
+            r#"{"content":[{"type":"text","text":null}]}"#.to_owned(),
+            format!(r#"{{"content":[{block},null]}}"#),
+            format!(r#"{{"content":[{block}],"isError":"true"}}"#),
+            format!(r#"{{"content":[{block}],"structuredContent":[]}}"#),
+            format!(r#"{{"content":[{block}],"structuredContent":{{}}"#),
+            format!(r#"{{"content":[{block}],"more":1}}"#),
+            format!(r#"{{"content":[{block}]}}x"#),
+        ] {
+            assert!(!is_usual_call(other.as_bytes()), "{other}");
         }
     }
 
