@@ -59,26 +59,33 @@ fn usual_call(rest: &mut Tokens<'_>) -> Option<()> {
     rest.skip(b"{")?;
     rest.name(b"\"content\"")?;
     rest.skip(b"[")?;
-    loop {
-        rest.skip(b"{")?;
-        rest.name(b"\"type\"")?;
-        rest.skip(b"\"text\"")?;
-        rest.skip(b",")?;
-        rest.name(b"\"text\"")?;
-        rest.skip_text()?;
-        rest.skip(b"}")?;
-        if rest.skip(b",").is_none() {
-            break;
+    if rest.skip(b"]").is_none() {
+        loop {
+            rest.skip(b"{")?;
+            rest.name(b"\"type\"")?;
+            rest.skip(b"\"text\"")?;
+            rest.skip(b",")?;
+            rest.name(b"\"text\"")?;
+            rest.skip_text()?;
+            rest.skip(b"}")?;
+            if rest.skip(b",").is_none() {
+                break;
+            }
         }
+        rest.skip(b"]")?;
     }
-    rest.skip(b"]")?;
     while rest.skip(b",").is_some() {
         if rest.name(b"\"isError\"").is_some() {
             rest.skip(b"false").or_else(|| rest.skip(b"true"))?;
+        } else if rest.name(b"\"structuredContent\"").is_some() || rest.name(b"\"_meta\"").is_some()
+        {
+            rest.skip_nested(b"{")?;
+        } else if rest.name(b"\"content\"").is_some() {
+            return None;
         } else {
-            let object = rest.name(b"\"structuredContent\"");
-            object.or_else(|| rest.name(b"\"_meta\""))?;
-            rest.skip_object()?;
+            rest.skip_text()?;
+            rest.skip(b":")?;
+            rest.skip_value()?;
         }
     }
     rest.skip(b"}")
@@ -100,39 +107,57 @@ impl Tokens<'_> {
         self.skip(b":")
     }
 
-    /// Skips a text.
+    /// Skips a text. Quotes alone are searched for: texts have many escapes, and few of them are quotes.
     fn skip_text(&mut self) -> Option<()> {
         self.skip(b"\"")?;
+        let mut end = 0;
         loop {
-            let at = memchr::memchr2(b'"', b'\\', self.0)?;
-            let is_end = self.0.get(at) == Some(&b'"');
-            self.0 = self.0.get(at + if is_end { 1 } else { 2 }..)?;
-            if is_end {
+            end += memchr::memchr(b'"', self.0.get(end..)?)?;
+            let before = self.0.get(..end)?;
+            let escapes = before.iter().rev().take_while(|it| **it == b'\\').count();
+            if escapes.is_multiple_of(2) {
+                self.0 = self.0.get(end + 1..)?;
                 return Some(());
+            }
+            end += 1;
+        }
+    }
+
+    /// Skips a value of any kind.
+    fn skip_value(&mut self) -> Option<()> {
+        self.0 = self.0.trim_ascii_start();
+        match self.0.first()? {
+            b'"' => self.skip_text(),
+            b'{' => self.skip_nested(b"{"),
+            b'[' => self.skip_nested(b"["),
+            _ => {
+                let end = self
+                    .0
+                    .iter()
+                    .position(|it| matches!(it, b',' | b'}' | b']'))?;
+                self.0 = self.0.get(end..)?;
+                Some(())
             }
         }
     }
 
-    /// Skips an object.
-    fn skip_object(&mut self) -> Option<()> {
-        self.skip(b"{")?;
+    /// Skips an object or a list, which begins with this bracket.
+    fn skip_nested(&mut self, opening: &[u8]) -> Option<()> {
+        self.skip(opening)?;
         let mut depth = 1_usize;
         while depth > 0 {
-            let at = self
-                .0
-                .iter()
-                .position(|it| matches!(it, b'"' | b'{' | b'}'))?;
-            let found = self.0.get(at);
-            match found {
-                Some(b'{') => depth += 1,
-                Some(b'}') => depth -= 1,
-                _ => {
-                    self.0 = self.0.get(at..)?;
+            let is_found = |it: &u8| matches!(it, b'"' | b'{' | b'}' | b'[' | b']');
+            let at = self.0.iter().position(is_found)?;
+            self.0 = self.0.get(at..)?;
+            match self.0.first()? {
+                b'"' => {
                     self.skip_text()?;
                     continue;
                 }
+                b'{' | b'[' => depth += 1,
+                _ => depth -= 1,
             }
-            self.0 = self.0.get(at + 1..)?;
+            self.0 = self.0.get(1..)?;
         }
         Some(())
     }
@@ -692,6 +717,7 @@ mod tests {
     fn a_result_as_most_servers_write_it_is_searched_once() {
         let block = r#"{"type":"text","text":"say \"isError\": 0 \\"}"#;
         for usual in [
+            r#"{"content":[],"pid":7,"own":[{"a":"]"},null],"last":"x"}"#.to_owned(),
             format!(r#"{{"content":[{block}]}}"#),
             format!(r#"{{ "content" : [ {block} , {block} ] , "isError" : true }} "#),
             format!(
@@ -701,13 +727,12 @@ mod tests {
             assert!(is_usual_call(usual.as_bytes()), "{usual}");
         }
         for other in [
-            r#"{"content":[]}"#.to_owned(),
             r#"{"content":[{"type":"text","text":null}]}"#.to_owned(),
             format!(r#"{{"content":[{block},null]}}"#),
+            format!(r#"{{"content":[{block}],"content":[]}}"#),
             format!(r#"{{"content":[{block}],"isError":"true"}}"#),
             format!(r#"{{"content":[{block}],"structuredContent":[]}}"#),
             format!(r#"{{"content":[{block}],"structuredContent":{{}}"#),
-            format!(r#"{{"content":[{block}],"more":1}}"#),
             format!(r#"{{"content":[{block}]}}x"#),
         ] {
             assert!(!is_usual_call(other.as_bytes()), "{other}");
