@@ -108,7 +108,14 @@ command = '''while [ ! -e go ]; do sleep 0.05; done; PJPD'''
     let mut modern = subscribed(&house).await;
     fs::write(house.folder.path().join("go"), "").expect("written");
     for stream in [&mut stream, &mut modern] {
-        while stream.message().await["method"] != "notifications/tools/list_changed" {}
+        // The other server may have announced itself behind the first list.
+        loop {
+            while stream.message().await["method"] != "notifications/tools/list_changed" {}
+            let listed = tools_of(&session).await;
+            if listed.contains(&"pjpd_list_projects".to_owned()) {
+                break;
+            }
+        }
     }
     let ran = call(&session, "pjpd_list_projects", json!({})).await;
     assert_eq!(ran["content"][0]["text"], "pjpd ran list_projects");
