@@ -1,4 +1,4 @@
-//! Refusals over HTTP/2 of requests whose body nobody reads: the status arrives, and the stream ends without a reset.
+//! Refusals over HTTP/2 of requests with an unread body: the status arrives, and the stream ends without a reset.
 
 use std::sync::Arc;
 use std::task::Poll;

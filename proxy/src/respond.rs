@@ -479,7 +479,7 @@ pub(crate) async fn internal_error(
     Ok(())
 }
 
-/// The part of a request body that nobody reads, and how it is thrown away behind the answer.
+/// The unread rest of a request body, and the way in which it is discarded behind the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyRest {
     /// There is none, or Pingora reads past it before the next request of the connection.
@@ -513,7 +513,7 @@ impl BodyRest {
     }
 }
 
-/// Prepares an answer to a request whose body nobody has read or will read: the connection is kept where what is left of
+/// Prepares an answer to a request with an unread body: the connection is kept where what is left of
 /// the request is small enough to be read past. To be called before the head of the answer, whose end
 /// [`BodyRest::discard`] follows.
 pub(crate) fn leave_body(session: &mut Session) -> BodyRest {

@@ -211,7 +211,7 @@ fn is_odd_completion(result: &[u8]) -> bool {
         || holds_other_than(result, &META, |first| first == b'{')
 }
 
-/// True if the value of some member with this name begins otherwise.
+/// True if a member with this name has a value whose first byte is unusual.
 fn holds_other_than(result: &[u8], name: &Word, is_usual: impl Fn(u8) -> bool) -> bool {
     is_other(result, name, |rest| {
         !rest.first().is_some_and(|&first| is_usual(first))

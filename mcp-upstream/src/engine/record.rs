@@ -158,8 +158,7 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
     }
 }
 
-/// Logs a call that was no success. What a tool itself said may hold what only its caller should see: that is not for the
-/// log.
+/// Logs a failed call. The words of a tool are left out, since they may be for its caller alone.
 fn log_failure(
     line: &AuditRecord,
     outcome: Result<&'static str, CallErrorCode>,

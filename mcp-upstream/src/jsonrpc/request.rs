@@ -146,7 +146,7 @@ impl Request {
         if let Some(meta) = self.raw(Key::Meta)
             && spans::may_hold(meta.as_bytes(), ORIGIN)
         {
-            // The client says one of its own, which nobody here vouches for.
+            // The client wrote a request id of its own into the metadata. The gateway's own takes its place.
             let set = MemberEdit::Set(ORIGIN, quoted(origin).into());
             let meta = spans::edited(meta, &[set]);
             let edited = meta.and_then(|it| self.edited(&[(Key::Meta, Some(&it))]).ok());

@@ -30,7 +30,8 @@ pub(super) fn may_change(accept: AcceptFlags, profile: &Profile) -> bool {
     profile.accept == AcceptRule::Lenient && !(accept.json_acceptable && accept.sse_named)
 }
 
-/// The answer in a form that the client accepts. `answers` counts what is held of a stream of events meanwhile.
+/// Converts an answer to a form that the client accepts. `answers` counts the memory of a stream of events that is held
+/// for the conversion.
 pub(super) async fn accepted(reply: Reply, accept: AcceptFlags, answers: &AnswerAccount) -> Reply {
     let kind = Kind::of(reply.head());
     match kind {

@@ -39,7 +39,7 @@ pub(crate) struct Condition {
     pub(crate) failing: Option<(&'static str, String)>,
     /// Its server, where it has one.
     pub(crate) server: Option<ServerHealth>,
-    /// The backends of a remote server, as far as they are known: nobody is asked.
+    /// The backends of a remote server with their last known state. No request is sent.
     pub(crate) backends: Vec<BackendState>,
     /// The members of an aggregate, in the order of its file.
     pub(crate) members: Vec<MemberCondition>,
@@ -133,7 +133,7 @@ impl Condition {
     fn of_members(&mut self, core: &Core, namespace: &Namespace, depth: usize) {
         let members = core.upstreams.of(namespace).members(namespace);
         let members = members.into_iter().map(|member| {
-            // Nesting is bounded when files are read; what was mounted since ends here.
+            // The depth of aggregates in aggregates is checked when files are read. A reload may have mounted deeper ones since.
             let own = member.namespace.as_ref().filter(|_| depth > 0);
             let own = own.map(|own| Self::at(core, own, depth - 1));
             let reason = own

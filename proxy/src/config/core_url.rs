@@ -28,7 +28,7 @@ impl Default for CoreUrl {
 }
 
 impl CoreUrl {
-    /// Whether it is an address of this machine, which nobody else can answer for.
+    /// True for an address of this machine: loopback, or a Unix socket.
     pub(crate) fn is_local(&self) -> bool {
         match self {
             Self::Tcp { host, .. } => {

@@ -106,8 +106,8 @@ pub(super) async fn checked(member: &Arc<Member>) -> Event {
     let settings = &member.server.spec.health.active;
     let asking = async {
         let mut response = member.ask(request(&settings.path)).await?;
-        // Read to its end, so that the connection can be used again. The content does not matter. Servers may leave a
-        // stream of events open, so its first piece is enough.
+        // The answer is read to its end, so that the connection can be reused. Servers may leave a stream of events open,
+        // so the first piece of a stream is enough.
         let is_stream = is_event_stream(&response.headers);
         let mut left = ANSWER_MAX;
         while let Ok(Some(piece)) = response.body.chunk().await {

@@ -75,12 +75,12 @@ impl KeyTables {
         }
     }
 
-    /// Sets the store that checks its file for unknown keys.
+    /// Sets the store of API keys. A request with an unknown key makes the store check its file.
     pub(super) fn look_into(&self, store: &Arc<KeyStore>) {
         let _ = self.0.store.set(Arc::downgrade(store));
     }
 
-    /// Checks the file, at most once in [`LOOK_PAUSE`]. True if the file had changed and was read.
+    /// Checks the file of API keys for changes, at most once in [`LOOK_PAUSE`]. True if the file had changed and was read.
     fn look(&self) -> bool {
         let Some(store) = self.0.store.get().and_then(Weak::upgrade) else {
             return false;

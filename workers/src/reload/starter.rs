@@ -1,7 +1,7 @@
 //! The namespace that a first start placed: its environment is made beside everything else, and tried again where no
 //! packages can be had.
 //!
-//! As long as its folder is as it was placed, nobody waits for it: not the first scan, and no reload of others.
+//! While its folder is as it was placed, neither the first scan nor a reload of other namespaces waits for the namespace.
 
 use std::sync::Arc;
 use std::time::Duration;

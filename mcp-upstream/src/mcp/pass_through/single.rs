@@ -49,7 +49,7 @@ pub(in crate::mcp) async fn answer_in(
             return Ok(Some(answer));
         }
         if splitter.pending() < held {
-            // Events have passed. What is left gets a buffer of its own, so that theirs is freed.
+            // The rest gets a buffer of its own, so that the memory of earlier events is freed.
             let rest = splitter.take();
             splitter = Splitter::default();
             splitter.push(&rest);

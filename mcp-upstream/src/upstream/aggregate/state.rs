@@ -84,7 +84,7 @@ impl State {
         }
     }
 
-    /// The state for those who operate the gateway.
+    /// The state of the namespace, for operators.
     pub(super) fn health(&self) -> MemberOffer {
         match self {
             Self::Starting | Self::Late => MemberOffer::Awaited,

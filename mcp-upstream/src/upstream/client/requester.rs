@@ -78,7 +78,7 @@ impl Requester {
         headers.is_some_and(|it| it.keys().any(|name| !passed::names_the_request(name)))
     }
 
-    /// The headers that open a connection which is nobody else's: those of the request, without its trace and id.
+    /// The headers of a request that opens a connection for its session alone: without the trace and the id of the request.
     pub(crate) fn opener(&self) -> Option<Arc<HeaderMap>> {
         let headers = self.headers.as_ref().filter(|_| self.is_told_apart())?;
         let mut headers = HeaderMap::clone(headers);

@@ -7,9 +7,9 @@ use serde_json::Value;
 
 /// The longest text that is looked into, in bytes.
 pub(super) const REFUSAL_MAX: usize = 4096;
-/// The most words between "session" and its denial.
+/// The largest distance of a denial behind the word "session", in words.
 const NEAR: usize = 8;
-/// The most words between a denial and the "session" that follows.
+/// The largest distance of a denial before the word "session", in words.
 const BEFORE: usize = 5;
 
 /// Denials that stand before "session".
