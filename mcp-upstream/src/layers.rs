@@ -30,6 +30,7 @@ const LAYERS: &[&str] = &[
     "interaction",
     "stream",
     "session",
+    "stores",
     "broadcast",
     "catalogue",
     // Connections, the one path of a call, and what runs namespaces.

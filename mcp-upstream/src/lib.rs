@@ -40,6 +40,7 @@ pub mod seal;
 pub mod service;
 pub mod session;
 mod stdio;
+pub mod stores;
 pub mod stream;
 mod supervise;
 mod surface;

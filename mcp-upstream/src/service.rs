@@ -43,11 +43,11 @@ use crate::rest::openapi::{Addresses, Asked};
 use crate::seal::SessionKey;
 use crate::session::SessionTable;
 use crate::session::config::SessionsConfig;
-use crate::session::store::SessionStore;
 use crate::session::table::TableLimits;
 use crate::stdio::pool::Pools;
+use crate::stores::Stores;
 use crate::stream::open::OpenStreams;
-use crate::stream::{EventLog, EventStore, Pulse, StreamLimiter, in_memory};
+use crate::stream::{EventLog, Pulse, StreamLimiter, in_memory};
 use crate::supervise::supervise;
 use crate::surface::relay::{self, Relay};
 use crate::surface::stdio::{self, Ended};
@@ -106,15 +106,6 @@ pub struct ServiceParts {
     pub metrics: Arc<UpstreamMetrics>,
     /// What `/health` and `/ready` answer from.
     pub health: Arc<Health>,
-}
-
-/// Where sessions and what their streams keep are stored.
-#[derive(Clone)]
-pub struct Stores {
-    /// Sessions.
-    pub sessions: Arc<dyn SessionStore>,
-    /// The events of their streams.
-    pub events: Arc<dyn EventStore>,
 }
 
 /// An admitted request, as far as it is not the caller's.

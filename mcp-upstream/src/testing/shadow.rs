@@ -12,9 +12,9 @@ use serde::de::DeserializeOwned;
 use tokio::task::yield_now;
 
 use super::Harness;
-use crate::service::Stores;
 use crate::session::store::SessionStore;
 use crate::session::{Home, SessionId, SessionPatch, SessionRecord};
+use crate::stores::Stores;
 use crate::stream::store::{EventKind, Replay, StoredEvent, StreamRef};
 use crate::stream::{EventStore, StoreError};
 

@@ -1,0 +1,219 @@
+//! The store of one machine: an SQLite file in the data directory (`sessions.store: disk`).
+//!
+//! ```text
+//!   requests ──▶ bounded queue ──▶ writer thread ── one transaction per group ──▶ sessions.db-wal
+//!                                  housekeeper thread ── checkpoints, expiry ───▶ sessions.db
+//! ```
+//!
+//! A request waits until its group is committed. A commit writes to the write-ahead log without a wait for the disk
+//! (`synchronous=NORMAL`): a killed process loses nothing, a power failure may lose the last seconds but never damages the
+//! file. The housekeeper copies the log into the file, which does wait for the disk, on a connection of its own.
+//!
+//! Several processes of one machine may have the file open; SQLite's locks keep their transactions apart. The file must lie
+//! on a local file system: write-ahead logs do not work over NFS.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+
+use crate::session::config::SessionsConfig;
+use crate::session::store::SessionStore;
+use crate::session::{Home, SessionId, SessionPatch, SessionRecord};
+use crate::stream::store::{Replay, StoredEvent, StreamRef};
+use crate::stream::{EventStore, StoreError, in_memory};
+
+mod events;
+mod file;
+mod housekeeper;
+mod records;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use housekeeper::Housekeeper;
+use writer::Writer;
+
+/// How long a transaction waits for that of another process before it fails.
+const BUSY: Duration = Duration::from_secs(2);
+
+/// Bounds on the rows of the file.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// How long a record stays after the last use of its session.
+    pub records_for: Duration,
+    /// Records of sessions.
+    pub records: usize,
+    /// Messages kept of one stream.
+    pub stream_events: usize,
+    /// Bytes of messages kept of one stream.
+    pub stream_bytes: usize,
+    /// How long a message stays.
+    pub events_for: Duration,
+    /// Bytes of the file in use, beyond which the oldest messages of all streams go.
+    pub bytes: u64,
+}
+
+impl Bounds {
+    /// The bounds that the configuration sets: those of the sessions in memory, and twice their time and number for the
+    /// records of sessions that no process has.
+    pub fn of(sessions: &SessionsConfig) -> Self {
+        let log = &sessions.event_log;
+        Self {
+            records_for: sessions.ttl.saturating_mul(2),
+            records: sessions.max.saturating_mul(2),
+            stream_events: log.events,
+            stream_bytes: in_memory(log.bytes),
+            events_for: log.age,
+            // Indexes and half-filled pages take about as much as the rows.
+            bytes: (log.total.as_u64()).saturating_add(sessions.bytes.as_u64()) * 2,
+        }
+    }
+}
+
+/// Sessions and their events in an SQLite file.
+pub struct DiskStore {
+    file: PathBuf,
+    writer: Writer,
+    _housekeeper: Housekeeper,
+}
+
+impl DiskStore {
+    /// Opens the file, which is made if there is none. A damaged file is set aside under another name, and the sessions that
+    /// can still be read from it are taken over; the log says so.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the file cannot be made, read or written, belongs to another program, or was written by a newer
+    /// version.
+    pub fn open(file: &Path, bounds: Bounds) -> Result<Self, StoreError> {
+        let connection = file::open(file)?;
+        let housekeeper = Housekeeper::start(file, bounds)?;
+        Ok(Self {
+            file: file.to_owned(),
+            writer: Writer::start(connection, bounds)?,
+            _housekeeper: housekeeper,
+        })
+    }
+}
+
+impl fmt::Debug for DiskStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DiskStore")
+            .field("file", &self.file)
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl SessionStore for DiskStore {
+    async fn insert(&self, record: &SessionRecord) -> Result<(), StoreError> {
+        let record = record.clone();
+        self.writer
+            .run(move |connection, _| records::insert(connection, &record))
+            .await
+    }
+
+    async fn load(&self, id: &str) -> Result<Option<SessionRecord>, StoreError> {
+        let key = records::Key::of(id);
+        self.writer
+            .run(move |connection, _| records::load(connection, key))
+            .await
+    }
+
+    async fn patch(&self, id: &SessionId, patch: &SessionPatch) -> Result<(), StoreError> {
+        let (key, patch) = (records::Key::of(id.as_str()), patch.clone());
+        let change = move |record: &mut SessionRecord| {
+            record.apply(&patch);
+            true
+        };
+        self.writer
+            .run(move |connection, _| records::change(connection, key, change).map(drop))
+            .await
+    }
+
+    async fn claim(
+        &self,
+        id: &SessionId,
+        by: Home,
+        from: Home,
+    ) -> Result<Option<SessionRecord>, StoreError> {
+        let key = records::Key::of(id.as_str());
+        let change = move |record: &mut SessionRecord| {
+            let is_free = record.home == from;
+            record.home = by;
+            is_free
+        };
+        self.writer
+            .run(move |connection, _| records::change(connection, key, change))
+            .await
+    }
+
+    async fn touch(&self, ids: &[SessionId]) -> Result<Vec<SessionId>, StoreError> {
+        let ids = ids.to_vec();
+        self.writer
+            .run(move |connection, _| records::touch(connection, ids))
+            .await
+    }
+
+    async fn remove(&self, id: &SessionId) -> Result<bool, StoreError> {
+        let key = records::Key::of(id.as_str());
+        self.writer
+            .run(move |connection, _| records::remove(connection, key))
+            .await
+    }
+}
+
+#[async_trait]
+impl EventStore for DiskStore {
+    async fn append(&self, stream: StreamRef<'_>, event: &StoredEvent) -> Result<(), StoreError> {
+        let (stream, event) = (events::StreamKey::of(stream), event.clone());
+        self.writer
+            .run(move |connection, growth| events::append(connection, growth, stream, event))
+            .await
+    }
+
+    async fn read(&self, stream: StreamRef<'_>, max: usize) -> Result<Replay, StoreError> {
+        let stream = events::StreamKey::of(stream);
+        self.writer
+            .run(move |connection, _| events::read(connection, stream, max))
+            .await
+    }
+
+    async fn forget(&self, session: &SessionId) -> Result<(), StoreError> {
+        let key = records::Key::of(session.as_str());
+        self.writer
+            .run(move |connection, _| events::forget(connection, key))
+            .await
+    }
+}
+
+/// An error of SQLite, for the log.
+fn failed(error: rusqlite::Error) -> StoreError {
+    StoreError(error.to_string())
+}
+
+/// Seconds since 1970.
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs().try_into().unwrap_or(i64::MAX))
+}
+
+/// The second that lies so long ago.
+fn before(age: Duration) -> i64 {
+    now().saturating_sub(age.as_secs().try_into().unwrap_or(i64::MAX))
+}
+
+/// A connection to the file, with the settings that hold for each.
+fn connect(file: &Path) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(file)?;
+    connection.busy_timeout(BUSY)?;
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    connection.pragma_update(None, "synchronous", "normal")?;
+    // The housekeeper makes the checkpoints.
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+    connection.set_prepared_statement_cache_capacity(32);
+    Ok(connection)
+}

@@ -1,0 +1,168 @@
+//! Opening the file: made where there is none, refused where it is not ours to use, set aside where it is damaged.
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, ErrorCode, Result, TransactionBehavior};
+
+use super::{connect, events, failed, now, records};
+use crate::stream::StoreError;
+
+/// Marks the file as one of this store: `tdss`.
+const APPLICATION: i64 = 0x7464_7373;
+
+/// The format of the tables.
+const FORMAT: i64 = 1;
+
+/// Files up to this size are checked from end to end when they are opened, in about a tenth of a second.
+const CHECKED: u64 = 64 * 1024 * 1024;
+
+/// The file cannot be used.
+enum Unusable {
+    /// Its pages contradict each other, or some are missing.
+    Damaged(String),
+    /// Anything else.
+    Failed(StoreError),
+}
+
+impl From<rusqlite::Error> for Unusable {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                Self::Damaged(error.to_string())
+            }
+            _ => Self::Failed(failed(error)),
+        }
+    }
+}
+
+/// Opens the file for reading and writing, with its tables.
+pub(super) fn open(file: &Path) -> Result<Connection, StoreError> {
+    let named = |error: StoreError| StoreError(format!("{}: {}", file.display(), error.0));
+    match open_whole(file) {
+        Ok(connection) => Ok(connection),
+        Err(Unusable::Failed(error)) => Err(named(error)),
+        Err(Unusable::Damaged(cause)) => {
+            let aside = set_aside(file).map_err(|error| named(StoreError(error.to_string())))?;
+            let connection = open_whole(file).map_err(|error| match error {
+                Unusable::Failed(error) => named(error),
+                Unusable::Damaged(cause) => named(StoreError(cause)),
+            })?;
+            let saved = take_over(&aside, &connection);
+            tracing::error!(
+                file = %file.display(),
+                aside = %aside.display(),
+                cause,
+                saved,
+                "the session store was damaged: it is set aside, and the sessions that can be read from it go on; \
+                 clients of the others initialize again. Check the disk"
+            );
+            Ok(connection)
+        }
+    }
+}
+
+fn open_whole(file: &Path) -> Result<Connection, Unusable> {
+    // SQLite gives its other files the mode of this one. Ids of sessions are credentials.
+    let made = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(file);
+    made.map_err(|error| Unusable::Failed(StoreError(error.to_string())))?;
+    let mut connection = connect(file)?;
+    let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let (application, format) = (pragma("application_id")?, pragma("user_version")?);
+    let is_empty = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| {
+        Ok(row.get::<_, i64>(0)? == 0)
+    })?;
+    let refuse = |cause: String| Err(Unusable::Failed(StoreError(cause)));
+    match (application, format) {
+        (0, 0) if is_empty => make_tables(&mut connection)?,
+        (APPLICATION, FORMAT) => check(&connection, file)?,
+        (APPLICATION, newer) if newer > FORMAT => {
+            return refuse(format!(
+                "written by a newer version (format {newer}, this version reads {FORMAT}): run the newer version, or \
+                 move the file away, which ends its sessions"
+            ));
+        }
+        _ => {
+            return refuse(
+                "the file belongs to another program: move it away, or choose another data directory".into(),
+            );
+        }
+    }
+    Ok(connection)
+}
+
+fn make_tables(connection: &mut Connection) -> Result<()> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Another process may have made them in the meantime.
+    let format: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    if format == 0 {
+        transaction.execute_batch(records::SCHEMA)?;
+        transaction.execute_batch(events::SCHEMA)?;
+        transaction.pragma_update(None, "application_id", APPLICATION)?;
+        transaction.pragma_update(None, "user_version", FORMAT)?;
+    }
+    transaction.commit()
+}
+
+/// Looks for damage: missing pages, and in a small file anything else.
+fn check(connection: &Connection, file: &Path) -> Result<(), Unusable> {
+    let length = fs::metadata(file).map_or(0, |it| it.len());
+    if length > CHECKED {
+        return Ok(());
+    }
+    let found: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    match found.as_str() {
+        "ok" => Ok(()),
+        _ => Err(Unusable::Damaged(found)),
+    }
+}
+
+/// Gives the file and its write-ahead log another name.
+fn set_aside(file: &Path) -> std::io::Result<PathBuf> {
+    let aside = with_ending(file, &format!(".damaged-{}", now()));
+    for ending in ["-wal", "-shm"] {
+        let (from, to) = (with_ending(file, ending), with_ending(&aside, ending));
+        if from.exists() {
+            fs::rename(from, to)?;
+        }
+    }
+    fs::rename(file, &aside)?;
+    Ok(aside)
+}
+
+fn with_ending(file: &Path, ending: &str) -> PathBuf {
+    let mut name = OsString::from(file);
+    name.push(ending);
+    name.into()
+}
+
+/// Copies the sessions that can be read from a damaged file. Answers how many. Rows are read from both ends, up to the
+/// first page that is missing.
+fn take_over(damaged: &Path, into: &Connection) -> usize {
+    let Ok(from) = Connection::open(damaged) else {
+        return 0;
+    };
+    let mut saved = std::collections::HashSet::new();
+    for order in ["", " DESC"] {
+        let sql = format!("SELECT record FROM sessions ORDER BY key{order}");
+        let Ok(mut statement) = from.prepare(&sql) else {
+            continue;
+        };
+        let Ok(rows) = statement.query_map([], |row| row.get::<_, String>(0)) else {
+            continue;
+        };
+        let readable = rows.map_while(Result::ok);
+        for record in readable.filter_map(|text| records::read(&text).ok()) {
+            if records::insert(into, &record).is_ok() {
+                saved.insert(records::Key::of(record.id.as_str()));
+            }
+        }
+    }
+    saved.len()
+}

@@ -1,0 +1,159 @@
+//! The thread that keeps the file small: it copies the write-ahead log into the file and forgets rows whose time is up.
+
+use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::thread;
+use std::time::Duration;
+
+use rusqlite::{Connection, Result, TransactionBehavior, params};
+
+use super::{Bounds, before, connect, failed};
+use crate::stream::StoreError;
+
+/// The time between two checkpoints.
+const CHECKPOINT: Duration = Duration::from_secs(5);
+
+/// Checkpoints between two searches for old rows.
+const PURGE: u32 = 6;
+
+/// Rows that are forgotten in one transaction, which the writer waits for.
+const STEP: usize = 500;
+
+/// How long the ids are kept of the requests that a stream owes an answer: longer than a call may take.
+const OWED_FOR: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// Ends the thread when it is dropped.
+pub(super) struct Housekeeper {
+    _running: SyncSender<()>,
+}
+
+impl Housekeeper {
+    /// Starts the thread.
+    pub(super) fn start(file: &Path, bounds: Bounds) -> Result<Self, StoreError> {
+        let mut connection = connect(file).map_err(failed)?;
+        let (running, ended) = mpsc::sync_channel(0);
+        let mut turns = 0_u32;
+        let run = move || {
+            while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(CHECKPOINT) {
+                turns = turns.wrapping_add(1);
+                let kept = match turns % PURGE {
+                    0 => purge(&mut connection, &bounds),
+                    _ => Ok(()),
+                };
+                if let Err(error) = kept.and_then(|()| checkpoint(&connection)) {
+                    tracing::error!(%error, "the session store is not cleaned up");
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("session-store-gc".into());
+        let started = thread.spawn(run);
+        started.map_err(|error| StoreError(format!("no thread: {error}")))?;
+        Ok(Self { _running: running })
+    }
+}
+
+/// Copies the write-ahead log into the file, as far as nobody reads it.
+fn checkpoint(connection: &Connection) -> Result<()> {
+    connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+}
+
+/// Forgets old rows, and the oldest beyond the bounds.
+pub(super) fn purge(connection: &mut Connection, bounds: &Bounds) -> Result<()> {
+    while in_steps(connection, |step| {
+        drop_events(step, before(bounds.events_for))
+    })? {}
+    let (records_for, records) = (before(bounds.records_for), bounds.records);
+    while in_steps(connection, |step| drop_sessions(step, records_for, records))? {}
+    while in_steps(connection, |step| drop_streams(step, before(OWED_FOR)))? {}
+    while used_bytes(connection)? > bounds.bytes
+        && in_steps(connection, |step| drop_events(step, i64::MAX))?
+    {}
+    Ok(())
+}
+
+/// Forgets some rows in a transaction. Answers whether there may be more.
+fn in_steps(
+    connection: &mut Connection,
+    step: impl FnOnce(&Connection) -> Result<usize>,
+) -> Result<bool> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let dropped = step(&transaction)?;
+    transaction.commit()?;
+    Ok(dropped == STEP)
+}
+
+/// Forgets the oldest messages from before that second.
+fn drop_events(connection: &Connection, until: i64) -> Result<usize> {
+    let sql = "SELECT id, session, stream, sequence, at FROM events ORDER BY id LIMIT ?1";
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query([STEP])?;
+    let noted = "UPDATE streams SET dropped = max(dropped, ?3) WHERE session = ?1 AND number = ?2";
+    let mut note = connection.prepare_cached(noted)?;
+    let (mut newest, mut dropped) = (None, 0);
+    while let Some(row) = rows.next()? {
+        if row.get::<_, i64>(4)? >= until {
+            break;
+        }
+        let session: Vec<u8> = row.get(1)?;
+        note.execute(params![
+            session,
+            row.get::<_, u32>(2)?,
+            row.get::<_, u64>(3)?
+        ])?;
+        newest = Some(row.get::<_, i64>(0)?);
+        dropped += 1;
+    }
+    drop(rows);
+    if let Some(newest) = newest {
+        connection.execute("DELETE FROM events WHERE id <= ?1", [newest])?;
+    }
+    Ok(dropped)
+}
+
+/// Forgets sessions that were not used since that second, and the least recently used of too many.
+fn drop_sessions(connection: &Connection, until: i64, max: usize) -> Result<usize> {
+    let count: usize =
+        connection.query_row("SELECT count(*) FROM sessions", [], |row| row.get(0))?;
+    let surplus = count.saturating_sub(max).min(STEP);
+    let sql = "SELECT key, used FROM sessions ORDER BY used LIMIT ?1";
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query([STEP])?;
+    let mut dropped = 0;
+    while let Some(row) = rows.next()? {
+        if row.get::<_, i64>(1)? >= until && dropped >= surplus {
+            break;
+        }
+        let key: Vec<u8> = row.get(0)?;
+        for sql in [
+            "DELETE FROM events WHERE session = ?1",
+            "DELETE FROM streams WHERE session = ?1",
+            "DELETE FROM sessions WHERE key = ?1",
+        ] {
+            connection.prepare_cached(sql)?.execute([&key])?;
+        }
+        dropped += 1;
+    }
+    Ok(dropped)
+}
+
+/// Forgets how streams were opened before that second: those of requests, whose calls are long over, and those of sessions
+/// that are gone.
+fn drop_streams(connection: &Connection, until: i64) -> Result<usize> {
+    let sql = "DELETE FROM streams WHERE (session, number) IN (
+        SELECT session, number FROM streams WHERE at < ?1 AND
+            (owes <> '[]' OR NOT EXISTS (SELECT 1 FROM sessions WHERE key = session))
+        ORDER BY at LIMIT ?2)";
+    connection
+        .prepare_cached(sql)?
+        .execute(params![until, STEP])
+}
+
+/// Bytes of the file that hold rows.
+fn used_bytes(connection: &Connection) -> Result<u64> {
+    let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let pages = pragma("page_count")?.saturating_sub(pragma("freelist_count")?);
+    Ok(pages
+        .saturating_mul(pragma("page_size")?)
+        .try_into()
+        .unwrap_or(0))
+}
