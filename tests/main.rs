@@ -60,6 +60,7 @@ mod remote_pools;
 mod remote_vices;
 mod repositories;
 mod rest;
+mod restarts;
 mod rust_client;
 mod sdk;
 mod secrets;

@@ -144,7 +144,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
         let name = path.file_stem().and_then(|name| name.to_str());
         if matches!(
             name,
-            Some("tests" | "testing" | "cost" | "properties" | "layers")
+            Some("tests" | "testing" | "contract" | "cost" | "properties" | "layers")
         ) {
             continue;
         }

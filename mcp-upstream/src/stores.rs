@@ -9,6 +9,8 @@ use std::sync::Arc;
 use crate::session::store::SessionStore;
 use crate::stream::EventStore;
 
+#[cfg(test)]
+pub(crate) mod contract;
 pub mod disk;
 
 /// The store of sessions and of the events of their streams.

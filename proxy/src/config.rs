@@ -58,7 +58,7 @@ pub(crate) use self::core_url::{CoreUrl, bare as bare_host};
 use self::data_file::{DataFile, Layers};
 pub(crate) use self::environment::Environment;
 use self::environment::{SaidBy, port_variable_of};
-pub(crate) use self::error::ConfigError;
+pub(crate) use self::error::{ConfigError, NOT_SUPPORTED};
 pub(crate) use self::headers::{HeaderEditsConfig, HeadersConfig};
 pub(crate) use self::keys::KeysConfig;
 use self::later::ReplicasConfig;

@@ -31,6 +31,7 @@ mod scratch;
 mod secrets_cli;
 mod serve;
 mod session_key;
+mod session_store;
 mod signals;
 mod sockets;
 mod stream;

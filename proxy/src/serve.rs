@@ -55,6 +55,7 @@ use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
 use crate::request_id::RequestIds;
 use crate::rules;
 use crate::session_key;
+use crate::session_store;
 use crate::signals::Signals;
 use crate::sockets::Sockets;
 use crate::tls::TlsListener;
@@ -268,6 +269,7 @@ impl Parts {
         )
         .context("starting the audit log")?;
         let session_key = session_key::load(effective.session_key.as_ref(), &effective.data_dir)?;
+        let stores = session_store::open(effective)?;
         let secrets = SecretStore::new(&effective.data_dir, effective.secrets.protection());
         // A gateway that begins without its secrets would serve namespaces that cannot work.
         secrets.read()?;
@@ -385,7 +387,7 @@ impl Parts {
             })),
             sessions: config.sessions.clone(),
             session_key,
-            stores: None,
+            stores,
             sessions_per_principal: config.admission.limits.sessions_per_principal,
             session_bytes_per_principal: config.admission.limits.session_bytes_per_principal,
             streams_per_principal: config.admission.limits.streams_per_principal,

@@ -47,6 +47,8 @@ pub struct Gateway {
     data_dir: PathBuf,
     pub client: reqwest::Client,
     process: Mutex<Child>,
+    /// Starts the process once more.
+    command: Command,
     config_file: PathBuf,
     config: Value,
     web: Option<SocketAddr>,
@@ -220,6 +222,38 @@ impl Gateway {
             .expect("own child")
     }
 
+    /// Waits until the gateway is ready.
+    async fn ready(&self) {
+        eventually_within(READY_DEADLINE, "the gateway is ready", || async {
+            if let Some(status) = self.exited() {
+                panic!("the gateway ended with {status}:\n{}", self.log());
+            }
+            let ready = self.client.get(self.url("/ready")).send().await.ok()?;
+            (ready.status() == 200).then_some(())
+        })
+        .await;
+    }
+
+    /// Kills the process, as a machine that runs out of memory does, and starts another one over the same data directory.
+    pub async fn killed_and_started_again(&mut self) {
+        self.kill();
+        self.started_again().await;
+    }
+
+    /// Kills the process and waits until it is gone.
+    pub fn kill(&mut self) {
+        let process = self.process.get_mut().expect("not poisoned");
+        process.kill().expect("own child");
+        process.wait().expect("own child");
+    }
+
+    /// Starts another process over the same data directory.
+    pub async fn started_again(&mut self) {
+        let process = self.command.spawn().expect("the gateway starts");
+        *self.process.get_mut().expect("not poisoned") = process;
+        self.ready().await;
+    }
+
     /// Waits for the process to end.
     pub async fn ended(&self) -> ExitStatus {
         eventually("the gateway has ended", || async { self.exited() }).await
@@ -368,19 +402,7 @@ impl Builder {
     /// Starts the gateway and waits until it is ready.
     pub async fn start(self) -> Gateway {
         let gateway = self.spawn();
-        eventually_within(READY_DEADLINE, "the gateway is ready", || async {
-            if let Some(status) = gateway.exited() {
-                panic!("the gateway ended with {status}:\n{}", gateway.log());
-            }
-            let ready = gateway
-                .client
-                .get(gateway.url("/ready"))
-                .send()
-                .await
-                .ok()?;
-            (ready.status() == 200).then_some(())
-        })
-        .await;
+        gateway.ready().await;
         gateway
     }
 
@@ -455,6 +477,7 @@ impl Builder {
             data_dir,
             client: reqwest::Client::new(),
             process: Mutex::new(process),
+            command,
             config_file,
             config,
         }

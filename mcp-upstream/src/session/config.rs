@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::profile::INITIALIZED_WAIT;
@@ -35,8 +36,20 @@ pub struct SessionsConfig {
     pub poll_after: PollAfter,
     /// What a stream keeps for resumption.
     pub event_log: EventLogConfig,
-    /// `memory`, or the address of a shared store.
-    pub store: String,
+    /// Where sessions are kept beside the memory of the process.
+    pub store: StoreConfig,
+}
+
+/// `sessions.store:` — where sessions are kept beside the memory of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StoreConfig {
+    /// `memory`: nowhere, sessions end with the process.
+    #[default]
+    Memory,
+    /// `disk`: in a file of the data directory.
+    Disk,
+    /// `redis://…`, in any of its spellings. The URL may hold a password and is not kept here.
+    Redis,
 }
 
 /// `sessions.poll_after:` — `off` or a duration.
@@ -60,7 +73,7 @@ impl Default for SessionsConfig {
             keepalive: Duration::from_secs(15),
             poll_after: PollAfter::Off,
             event_log: EventLogConfig::default(),
-            store: "memory".into(),
+            store: StoreConfig::Memory,
         }
     }
 }
@@ -82,6 +95,28 @@ impl<'de> Deserialize<'de> for PollAfter {
         }
         let text = serde::de::value::StringDeserializer::<D::Error>::new(text);
         humantime_serde::deserialize(text).map(Self::After)
+    }
+}
+
+impl Serialize for StoreConfig {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(match self {
+            Self::Memory => "memory",
+            Self::Disk => "disk",
+            Self::Redis => "redis",
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for StoreConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.as_str() {
+            "memory" => Ok(Self::Memory),
+            "disk" => Ok(Self::Disk),
+            url if url.starts_with("redis") && url.contains("://") => Ok(Self::Redis),
+            _ => Err(D::Error::custom("expected `memory` or `disk`")),
+        }
     }
 }
 
@@ -107,13 +142,21 @@ mod tests {
         assert_eq!(read, SessionsConfig::default());
         let read: SessionsConfig = yaml::from_str("poll_after: 25s").expect("a duration");
         assert_eq!(read.poll_after, PollAfter::After(Duration::from_secs(25)));
-        assert!(yaml::from_str::<SessionsConfig>("tll: 1h").is_err());
+        let read: SessionsConfig = yaml::from_str("store: disk").expect("a store");
+        assert_eq!(read.store, StoreConfig::Disk);
+        for unknown in ["tll: 1h", "store: floppy", "store: http://redis"] {
+            assert!(
+                yaml::from_str::<SessionsConfig>(unknown).is_err(),
+                "{unknown}"
+            );
+        }
     }
 
     #[test]
     fn what_is_written_is_read_back() {
         let config = SessionsConfig {
             poll_after: PollAfter::After(Duration::from_millis(250)),
+            store: StoreConfig::Disk,
             ..SessionsConfig::default()
         };
         let text = yaml::to_string(&config).expect("plain data");

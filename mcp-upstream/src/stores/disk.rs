@@ -81,8 +81,8 @@ pub struct DiskStore {
 }
 
 impl DiskStore {
-    /// Opens the file, which is made if there is none. A damaged file is set aside under another name, and the sessions that
-    /// can still be read from it are taken over; the log says so.
+    /// Opens the file, which is made if there is none. A damaged file is set aside under another name, which the log says, and
+    /// an empty one takes its place.
     ///
     /// # Errors
     ///

@@ -2,6 +2,8 @@
 //!
 //! Whoever builds a feature removes its line here.
 
+use tooldock_upstream::session::config::StoreConfig;
+
 use super::listener::{AuthScheme, ListenerConfig, ProfileName};
 use super::{Config, ConfigError};
 
@@ -18,12 +20,11 @@ macro_rules! at_default {
     };
 }
 
-const KEYS: &[Rule<Config>] = at_default![
-    sessions.store,
-    replicas.id,
-    replicas.address,
-    observability.otlp,
-];
+const KEYS: &[Rule<Config>] = at_default![replicas.id, replicas.address, observability.otlp,];
+
+const STORE: Rule<Config> = ("sessions.store", |config| {
+    config.sessions.store != StoreConfig::Redis
+});
 
 const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[("auth", |l| {
     l.auth.as_ref().is_none_or(|schemes| {
@@ -36,7 +37,8 @@ pub(super) fn refuse(config: &Config) -> Result<(), ConfigError> {
     for (index, listener) in config.listeners.iter().enumerate() {
         refuse_in(listener, LISTENER_KEYS, || format!("listeners[{index}]."))?;
     }
-    refuse_in(config, KEYS, String::new)
+    refuse_in(config, KEYS, String::new)?;
+    refuse_in(config, &[STORE], String::new)
 }
 
 fn refuse_in<T>(
@@ -93,6 +95,6 @@ mod tests {
                 Some(format!("{key}: not supported by this version"))
             );
         }
-        assert_eq!(cases.len(), KEYS.len() + LISTENER_KEYS.len());
+        assert_eq!(cases.len(), KEYS.len() + 1 + LISTENER_KEYS.len());
     }
 }

@@ -152,7 +152,7 @@ pub(super) fn read(connection: &Connection, stream: StreamKey, max: usize) -> Re
     let sql = "SELECT sequence, message FROM events WHERE session = ?1 AND stream = ?2
         ORDER BY sequence DESC LIMIT ?3";
     let mut statement = connection.prepare_cached(sql)?;
-    let limit = max.saturating_add(1);
+    let limit = u32::try_from(max).unwrap_or(u32::MAX).saturating_add(1);
     let mut rows = statement.query(params![stream.session, stream.number, limit])?;
     let mut messages = Vec::new();
     while let Some(row) = rows.next()? {

@@ -46,20 +46,16 @@ pub(super) fn open(file: &Path) -> Result<Connection, StoreError> {
         Err(Unusable::Failed(error)) => Err(named(error)),
         Err(Unusable::Damaged(cause)) => {
             let aside = set_aside(file).map_err(|error| named(StoreError(error.to_string())))?;
-            let connection = open_whole(file).map_err(|error| match error {
-                Unusable::Failed(error) => named(error),
-                Unusable::Damaged(cause) => named(StoreError(cause)),
-            })?;
-            let saved = take_over(&aside, &connection);
             tracing::error!(
                 file = %file.display(),
                 aside = %aside.display(),
                 cause,
-                saved,
-                "the session store was damaged: it is set aside, and the sessions that can be read from it go on; \
-                 clients of the others initialize again. Check the disk"
+                "the session store was damaged and is set aside: its clients initialize again. Check the disk"
             );
-            Ok(connection)
+            open_whole(file).map_err(|error| match error {
+                Unusable::Failed(error) => named(error),
+                Unusable::Damaged(cause) => named(StoreError(cause)),
+            })
         }
     }
 }
@@ -140,29 +136,4 @@ fn with_ending(file: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(file);
     name.push(ending);
     name.into()
-}
-
-/// Copies the sessions that can be read from a damaged file. Answers how many. Rows are read from both ends, up to the
-/// first page that is missing.
-fn take_over(damaged: &Path, into: &Connection) -> usize {
-    let Ok(from) = Connection::open(damaged) else {
-        return 0;
-    };
-    let mut saved = std::collections::HashSet::new();
-    for order in ["", " DESC"] {
-        let sql = format!("SELECT record FROM sessions ORDER BY key{order}");
-        let Ok(mut statement) = from.prepare(&sql) else {
-            continue;
-        };
-        let Ok(rows) = statement.query_map([], |row| row.get::<_, String>(0)) else {
-            continue;
-        };
-        let readable = rows.map_while(Result::ok);
-        for record in readable.filter_map(|text| records::read(&text).ok()) {
-            if records::insert(into, &record).is_ok() {
-                saved.insert(records::Key::of(record.id.as_str()));
-            }
-        }
-    }
-    saved.len()
 }

@@ -100,7 +100,7 @@ fn written(record: &SessionRecord) -> Result<String> {
 }
 
 /// The record in a row.
-pub(super) fn read(text: &str) -> Result<SessionRecord> {
+fn read(text: &str) -> Result<SessionRecord> {
     let read = serde_json::from_str(text);
     read.map_err(|error| rusqlite::Error::FromSqlConversionFailure(0, Type::Text, error.into()))
 }

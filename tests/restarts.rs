@@ -1,0 +1,169 @@
+//! Gateways that are killed and started again over the same data directory: with `sessions.store: disk` their clients go on
+//! as if nothing had happened.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::{Value, json};
+
+use crate::support::session::Session;
+use crate::support::{Gateway, tools};
+
+const LATEST: &str = "2025-11-25";
+
+async fn durable() -> Gateway {
+    Gateway::with_tools([("talk", "talking.py", tools::TALKING)])
+        .config(json!({"sessions": {"store": "disk"}}))
+        .start()
+        .await
+}
+
+/// The status of a `ping` in the session.
+async fn ping(session: &Session) -> u16 {
+    let message = json!({"jsonrpc": "2.0", "id": 7, "method": "ping"});
+    session.post(&message).await.status
+}
+
+#[tokio::test]
+async fn a_session_and_its_unread_events_survive_a_killed_gateway() {
+    let mut gateway = durable().await;
+    let session = Session::start(&gateway, "talk", LATEST).await;
+    session
+        .request(1, "logging/setLevel", json!({"level": "error"}))
+        .await;
+    let deleted = Session::start(&gateway, "talk", LATEST).await;
+    assert_eq!(deleted.delete().await, 200);
+    let mut stream = session.listen().await;
+    let announce = async || {
+        let mut answer = session.call(2, "announce", json!({})).await;
+        let messages = match answer.is_events() {
+            true => answer.messages().await,
+            false => vec![answer.json().await],
+        };
+        assert_eq!(messages.last().expect("an answer")["id"], 2);
+    };
+    announce().await;
+    let read = stream.event().await.expect("the announcement");
+    assert_eq!(read.json()["method"], "notifications/tools/list_changed");
+    drop(stream);
+    // Nobody reads it before the gateway ends.
+    announce().await;
+
+    gateway.killed_and_started_again().await;
+    let mut stream = session.get(read.id.as_deref()).await;
+    assert_eq!(stream.status, 200);
+    let kept = stream.event().await.expect("the event kept on disk");
+    assert_eq!(kept.json()["method"], "notifications/tools/list_changed");
+    assert_ne!(kept.id, read.id);
+    announce().await;
+    let new = stream.event().await.expect("an event of the new process");
+    assert_eq!(new.json()["method"], "notifications/tools/list_changed");
+    // The level of its log messages is as the client set it.
+    let mut answer = session.call(3, "logs", json!({})).await;
+    let said = answer.messages().await;
+    let logged: Vec<_> = said
+        .iter()
+        .filter_map(|it| it["params"]["data"].as_str())
+        .collect();
+    assert_eq!(logged, ["loudest"], "{said:?}");
+    assert_eq!(ping(&deleted).await, 404, "it was ended before");
+
+    // Once more, without a word in between.
+    gateway.killed_and_started_again().await;
+    assert_eq!(ping(&session).await, 200);
+    assert_eq!(session.delete().await, 200);
+    gateway.killed_and_started_again().await;
+    assert_eq!(ping(&session).await, 404);
+}
+
+#[tokio::test]
+async fn a_call_that_ended_with_its_gateway_is_answered_with_an_error_and_not_made_again() {
+    let mut gateway = durable().await;
+    let session = Session::start(&gateway, "talk", LATEST).await;
+    let marks = gateway.data.path().join("marks");
+    let mut answer = session.call(5, "runs", json!({"file": marks})).await;
+    assert!(answer.is_events());
+    let question = answer.event().await.expect("a question");
+    assert_eq!(question.json()["method"], "elicitation/create");
+
+    gateway.killed_and_started_again().await;
+    let mut resumed = session.get(question.id.as_deref()).await;
+    let told = resumed.message().await;
+    assert_eq!(told["id"], 5, "{told}");
+    let code = told["result"]["_meta"]["tooldock/error"]["code"].as_str();
+    let code = code.or_else(|| told["error"]["data"]["code"].as_str());
+    assert_eq!(code, Some("worker_unavailable"), "{told}");
+    // The answer to its question goes nowhere.
+    let reply =
+        json!({"jsonrpc": "2.0", "id": question.json()["id"], "result": {"action": "cancel"}});
+    assert_eq!(session.post(&reply).await.status, 202);
+    assert_eq!(fs::read_to_string(&marks).unwrap(), "run\n");
+}
+
+#[tokio::test]
+async fn a_damaged_file_of_sessions_is_set_aside_and_the_log_says_so() {
+    let mut gateway = durable().await;
+    let session = Session::start(&gateway, "talk", LATEST).await;
+    let file = gateway.data_dir().join("sessions.db");
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    gateway.kill();
+    for ending in ["-wal", "-shm"] {
+        let _ = fs::remove_file(file.with_file_name(format!("sessions.db{ending}")));
+    }
+    fs::write(&file, "no database at all").unwrap();
+    gateway.started_again().await;
+    assert_eq!(ping(&session).await, 404);
+    let another = Session::start(&gateway, "talk", LATEST).await;
+    assert_eq!(ping(&another).await, 200);
+    let log = gateway.log();
+    assert!(log.contains("the session store was damaged"), "{log}");
+    let names: Vec<_> = fs::read_dir(gateway.data_dir())
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    assert!(
+        names
+            .iter()
+            .any(|name| name.starts_with("sessions.db.damaged-")),
+        "{names:?}"
+    );
+}
+
+#[tokio::test]
+async fn the_tools_that_a_session_turned_on_are_on_after_a_restart() {
+    let mut gateway = Gateway::with_tools([("talk", "talking.py", tools::TALKING)])
+        .config(json!({
+            "sessions": {"store": "disk"},
+            "toolman": {"many": {"config": "tools.toml"}},
+        }))
+        .start_with(|data| {
+            let members =
+                "active_toolsets = []\n[[servers]]\nnamespace = \"t\"\ntool_namespace = \"talk\"\n";
+            fs::write(data.join("tools.toml"), members).unwrap();
+        })
+        .await;
+    let session = Session::start(&gateway, "many", LATEST).await;
+    let names = async || -> Vec<String> {
+        let listed = session.request(3, "tools/list", json!({})).await;
+        let tools = listed["result"]["tools"].as_array().cloned();
+        let name = |tool: &Value| tool["name"].as_str().map(str::to_owned);
+        tools.unwrap_or_default().iter().filter_map(name).collect()
+    };
+    assert!(
+        !names().await.contains(&"t_quiet".to_owned()),
+        "{:?}",
+        names().await
+    );
+    let lists =
+        json!({"tools_on": ["t_quiet"], "tools_off": [], "resources_on": [], "resources_off": []});
+    let mut answer = session.call(4, "toolman_activate", lists).await;
+    let told = match answer.is_events() {
+        true => answer.messages().await.pop().expect("an answer"),
+        false => answer.json().await,
+    };
+    assert_ne!(told["result"]["isError"], true, "{told}");
+    assert!(names().await.contains(&"t_quiet".to_owned()));
+    gateway.killed_and_started_again().await;
+    assert!(names().await.contains(&"t_quiet".to_owned()));
+}
