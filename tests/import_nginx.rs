@@ -13,7 +13,7 @@ use crate::support::backend::{self, Backend};
 use crate::support::ports::free_address;
 use crate::support::{Gateway, eventually, programs, sha256};
 
-fn import(folder: &Path, arguments: &[&str]) -> Output {
+pub fn import(folder: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tooldock"))
         .arg("import-nginx")
         .args(arguments)
@@ -24,7 +24,7 @@ fn import(folder: &Path, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 

@@ -11,6 +11,7 @@ mod access_log;
 mod architecture;
 mod author_story;
 mod authors;
+mod beside_nginx;
 mod careless_servers;
 mod certificates;
 mod client_certificates;

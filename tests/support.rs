@@ -13,6 +13,7 @@ pub mod compiled;
 pub mod everything;
 pub mod gateway;
 pub mod manager;
+pub mod nginx;
 pub mod oidc;
 pub mod pages;
 pub mod ports;

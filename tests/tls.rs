@@ -30,11 +30,14 @@ pub fn write_certificate(folder: &Path) -> CertificateDer<'static> {
     certified.cert.der().clone()
 }
 
-pub fn client(certificate: &CertificateDer<'_>) -> reqwest::Client {
+/// A client that trusts this certificate alone.
+pub fn trusting(certificate: &CertificateDer<'_>) -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .tls_certs_only([reqwest::Certificate::from_der(certificate).unwrap()])
-        .build()
-        .unwrap()
+}
+
+pub fn client(certificate: &CertificateDer<'_>) -> reqwest::Client {
+    trusting(certificate).build().unwrap()
 }
 
 /// A gateway with a TLS listener beside the plain one.

@@ -65,7 +65,7 @@ struct House {
 }
 
 /// The command of a fixture server.
-fn server(name: &str, journal: &Path) -> String {
+pub fn server(name: &str, journal: &Path) -> String {
     let script = programs::root().join("tests/fixtures/servers/toolman.py");
     format!(
         "exec python3 '{}' --name {name} --journal '{}'",
@@ -205,6 +205,15 @@ fn said(result: &Value) -> Value {
 
 async fn activate(session: &Session, given: Value) -> Value {
     call(session, "toolman_activate", lists(given)).await
+}
+
+/// The process of a member of the aggregate `toolman`, where it answers.
+pub async fn pid_of(gateway: &Gateway, tool: &str) -> Result<i32, String> {
+    let path = format!("/namespaces/toolman/tools/{tool}");
+    let answer = gateway.request("POST", &path).json(&json!({})).send().await;
+    let answer = answer.unwrap().text().await.unwrap();
+    let pid = answer.trim_matches(|it: char| !it.is_ascii_digit()).parse();
+    pid.map_err(|_| answer)
 }
 
 /// Waits until the gateway's log says that.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Barrier;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::support::eventually;
@@ -28,16 +29,33 @@ struct State {
     streams: Mutex<usize>,
     /// Documents by path, for requests without a session.
     documents: Mutex<BTreeMap<String, Value>>,
+    /// Calls of the tool `meet` wait here for one another.
+    meeting: Option<Arc<Barrier>>,
 }
 
 impl Backend {
     pub async fn start(name: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("bound");
-        let state = Arc::new(State {
+        Self::start_with(State {
             name: name.to_owned(),
             ..State::default()
-        });
+        })
+        .await
+    }
+
+    /// A copy whose tool `meet` holds each call until `calls` of them have arrived.
+    pub async fn start_meeting(name: &str, calls: usize) -> Self {
+        Self::start_with(State {
+            name: name.to_owned(),
+            meeting: Some(Arc::new(Barrier::new(calls))),
+            ..State::default()
+        })
+        .await
+    }
+
+    async fn start_with(state: State) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let state = Arc::new(state);
         let served = Arc::clone(&state);
         let task = tokio::spawn(async move {
             // Ends with the task, and with it every connection.
@@ -158,6 +176,9 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
             state.sessions.lock().expect("fine").remove(&session);
             answered(200, "", "")
         } else {
+            if let (Some(meeting), "meet") = (&state.meeting, tool(&message)) {
+                meeting.wait().await;
+            }
             match message.get("id") {
                 None => answered(202, "", ""),
                 // The id as it was spelled.
@@ -177,6 +198,11 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
             return;
         }
     }
+}
+
+/// The tool that a message calls; empty for other messages.
+fn tool(message: &Value) -> &str {
+    message["params"]["name"].as_str().unwrap_or_default()
 }
 
 /// The published document that a request asks for.

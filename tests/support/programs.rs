@@ -70,6 +70,22 @@ fn packaged(packages: [&str; 2], program: &str) -> Option<PathBuf> {
         .find(|program| program.exists())
 }
 
+/// nginx, which Debian installs where a user's `PATH` does not lead.
+///
+/// # Panics
+///
+/// When it is not installed.
+pub fn nginx() -> Command {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders =
+        std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
+    let program = folders
+        .map(|folder| folder.join("nginx"))
+        .find(|program| program.is_file())
+        .expect("nginx is not installed: apt-get install nginx-light");
+    Command::new(program)
+}
+
 /// Runs a program to its end and gives back what it printed.
 ///
 /// # Panics

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{House, SERVERS, call, catalogue, logged, result, said, tools_of, write};
+use super::{House, SERVERS, call, catalogue, logged, pid_of, result, said, tools_of, write};
 use crate::conditions::is_everywhere;
 use crate::support::session::Session;
 use crate::support::sse::Answering;
@@ -139,15 +139,6 @@ restart = "never"
     for name in ["pjpd", "vec"] {
         assert_eq!(of(&told, name), ["ready"], "{told}");
     }
-}
-
-/// The process of a member, where it answers.
-async fn pid_of(gateway: &Gateway, tool: &str) -> Result<i32, String> {
-    let path = format!("/namespaces/toolman/tools/{tool}");
-    let answer = gateway.request("POST", &path).json(&json!({})).send().await;
-    let answer = answer.unwrap().text().await.unwrap();
-    let pid = answer.trim_matches(|it: char| !it.is_ascii_digit()).parse();
-    pid.map_err(|_| answer)
 }
 
 /// Only the end of a server takes its entries away: a list that is refused is asked for again, and stays as it was.

@@ -64,7 +64,7 @@ const FINE: &[&str] = &[
     "proxy_cache_bypass", "proxy_no_cache", "proxy_cache_path", "chunked_transfer_encoding", "server_tokens", "default_type", "charset", "etag", "if_modified_since",
     "server_names_hash_max_size", "server_names_hash_bucket_size", "types_hash_max_size", "types_hash_bucket_size",
     "variables_hash_max_size", "variables_hash_bucket_size", "map_hash_max_size", "map_hash_bucket_size",
-    "client_header_buffer_size", "client_body_buffer_size", "client_body_temp_path", "client_body_in_file_only", "client_body_in_single_buffer",
+    "client_header_buffer_size", "client_body_buffer_size", "client_body_temp_path", "fastcgi_temp_path", "scgi_temp_path", "uwsgi_temp_path", "client_body_in_file_only", "client_body_in_single_buffer",
     "keepalive_requests", "keepalive_time", "keepalive_disable", "keepalive_min_timeout", "lingering_close", "lingering_time", "lingering_timeout",
     "reset_timedout_connection", "connection_pool_size", "request_pool_size", "log_not_found", "log_subrequest", "open_log_file_cache",
     "limit_req_log_level", "limit_conn_log_level", "resolver", "resolver_timeout", "merge_slashes", "absolute_redirect", "port_in_redirect",

@@ -17,6 +17,14 @@ pub(super) fn lines(yaml: &Value) -> Vec<String> {
     let limits = &defaults.namespaces.defaults;
     let timeout = humantime_serde::re::humantime::format_duration(limits.timeout);
     let admission = &defaults.admission.limits;
+    let slowed = defaults.admission.failures.limits().map(|failures| NewLimit {
+        path: &["admission", "failures"],
+        words: format!(
+            "after {} wrong tokens of an address, more of them get 429 for up to {} (failures); right ones are admitted",
+            failures.free,
+            humantime_serde::re::humantime::format_duration(failures.max_delay)
+        ),
+    });
     let all = [
         NewLimit {
             path: &["namespaces", "defaults", "max_concurrency"],
@@ -53,6 +61,7 @@ pub(super) fn lines(yaml: &Value) -> Vec<String> {
     ];
     let unset = all
         .into_iter()
+        .chain(slowed)
         .filter(|limit| !has(yaml, limit.path) && !every_server_has(yaml, limit.path));
     unset
         .map(|limit| {
