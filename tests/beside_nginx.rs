@@ -22,7 +22,7 @@ use crate::tls::{trusting, write_certificate};
 use crate::toolman::{pid_of, server};
 use client::{Session, refused, refused_further};
 
-/// Calls that the server holds until all of them are there.
+/// Number of calls that the server holds until all of them are there.
 const AT_ONCE: usize = 30;
 
 const COMPARED: [[&str; 3]; 13] = [
@@ -140,7 +140,7 @@ http {{
 const CI: &str = "0d4b31aa-ci-77f0";
 const DESK: &str = "77aa02c3d9";
 
-/// One of the two: where it listens and logs.
+/// The addresses of nginx or the gateway, its path for probes, and its log.
 struct Front {
     plain: SocketAddr,
     secure: SocketAddr,
@@ -157,7 +157,7 @@ impl Front {
         format!("https://localhost:{}{path}", self.secure.port())
     }
 
-    /// The line of the log with this user agent, the first of these statuses, without its time; servers by their letter.
+    /// The first line of the log with this user agent and status, without its time; servers by their letter.
     async fn line(&self, agent: &str, status: u16, servers: [SocketAddr; 2]) -> String {
         let line = eventually(agent, async || {
             let log = fs::read_to_string(&self.log).ok()?;
@@ -211,7 +211,7 @@ async fn imported(folder: &Path, nginx: &Front, ours: &Front) -> Gateway {
         .await
 }
 
-/// Kills the member of the aggregate and waits for what comes then.
+/// Kills the member of the aggregate and waits until another process answers.
 async fn kill_member(gateway: &Gateway) -> &'static str {
     let pid = async || pid_of(gateway, "pjpd_pid").await.ok();
     let killed = eventually("a process", pid).await;
@@ -223,7 +223,7 @@ async fn kill_member(gateway: &Gateway) -> &'static str {
     "another process answers"
 }
 
-/// Whether each server is healthy, as `/ready` tells it once one is not.
+/// The health of both servers, as `/ready` tells it once a server is unhealthy.
 async fn healthy(gateway: &Gateway) -> String {
     let told = eventually("a server is unhealthy", async || {
         let told = ready(gateway, "files").await;

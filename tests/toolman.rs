@@ -207,13 +207,12 @@ async fn activate(session: &Session, given: Value) -> Value {
     call(session, "toolman_activate", lists(given)).await
 }
 
-/// The process of a member of the aggregate `toolman`, where it answers.
+/// The process of a member of the aggregate `toolman`; the error is what the gateway answered instead.
 pub async fn pid_of(gateway: &Gateway, tool: &str) -> Result<i32, String> {
-    let path = format!("/namespaces/toolman/tools/{tool}");
-    let answer = gateway.request("POST", &path).json(&json!({})).send().await;
-    let answer = answer.unwrap().text().await.unwrap();
-    let pid = answer.trim_matches(|it: char| !it.is_ascii_digit()).parse();
-    pid.map_err(|_| answer)
+    let (_, answer) = gateway.call("toolman", tool, json!({})).await;
+    // Refusals hold digits, too: those of the request's id.
+    let pid = answer.as_str().and_then(|pid| pid.parse().ok());
+    pid.ok_or_else(|| answer.to_string())
 }
 
 /// Waits until the gateway's log says that.

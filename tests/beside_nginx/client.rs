@@ -128,7 +128,7 @@ pub async fn refused(client: impl Fn() -> Client, url: &str, version: Version) -
     format!("{whole} whole answers with 401")
 }
 
-/// More of them: the status that most have.
+/// Sends more requests with a wrong token and tells the status of most answers.
 pub async fn refused_further(client: &Client, url: &str) -> String {
     let mut delayed = 0;
     for _ in 0..FURTHER {
