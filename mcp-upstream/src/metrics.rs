@@ -42,6 +42,8 @@ metric_table! {
         pub(crate) sessions: IntGauge = "tooldock_sessions", "Sessions alive";
         pub(crate) session_bytes: IntGauge = "tooldock_session_bytes",
             "Memory of sessions, without what their streams keep for resumption";
+        pub(crate) sessions_unrecorded: IntGauge = "tooldock_sessions_unrecorded",
+            "Sessions whose record in the session store is behind, because the store could not be written";
         pub(crate) sessions_created: IntCounter = "tooldock_sessions_created_total", "Sessions opened";
         pub(crate) sessions_expired: IntCounter = "tooldock_sessions_expired_total", "Sessions ended by time";
         pub(crate) sessions_evicted: IntCounter = "tooldock_sessions_evicted_total",

@@ -587,6 +587,8 @@ impl Service {
         self.core.metrics.sessions_expired.inc_by(expired as u64);
         let alive = gauge(self.core.sessions.count());
         self.core.metrics.sessions.set(alive);
+        let unrecorded = gauge(self.core.sessions.unrecorded());
+        self.core.metrics.sessions_unrecorded.set(unrecorded);
         let bytes = gauge(self.core.sessions.bytes());
         self.core.metrics.session_bytes.set(bytes);
     }

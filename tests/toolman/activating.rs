@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{House, activate, answer, call, catalogue, lists, names, result, said, tools_of};
+use super::{
+    House, SERVERS, activate, answer, call, catalogue, lists, names, result, said, tools_of,
+};
+use crate::support::eventually;
 
 /// AGG-02 to AGG-23 and AGG-28 to AGG-34: one gateway, many facts.
 #[tokio::test]
@@ -432,4 +435,23 @@ async fn switches_add_a_search_a_stable_call_and_patterns() {
         "{metrics}"
     );
     assert!(metrics.contains("tooldock_toolman_toolsets 1"), "{metrics}");
+}
+
+#[tokio::test]
+async fn the_tools_that_a_session_turned_on_are_on_after_a_restart_of_the_gateway() {
+    let durable = json!({"sessions": {"store": "disk"}});
+    let mut house = House::with(SERVERS, durable).await;
+    let session = house.session().await;
+    let is_on = async || {
+        let tools = tools_of(&session).await;
+        tools.contains(&"vec_index".to_owned())
+    };
+    assert!(!is_on().await);
+    activate(&session, json!({"tools_on": ["vec_index"]})).await;
+    assert!(is_on().await);
+    house.gateway.killed_and_started_again().await;
+    eventually("the tool is listed", || async {
+        is_on().await.then_some(())
+    })
+    .await;
 }

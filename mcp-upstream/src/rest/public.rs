@@ -183,6 +183,10 @@ pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
             let served = namespaces.iter().map(|it| detail(core, it, told));
             let namespaces: Vec<_> = served.chain(coming.map(late)).collect();
             let mut body = json!({ "status": word, "namespaces": namespaces });
+            let unrecorded = core.sessions.unrecorded();
+            if unrecorded > 0 {
+                body["session_store"] = json!({ "state": "failed", "unrecorded": unrecorded });
+            }
             let unserved = core.registry.unserved();
             let unserved = unserved.iter();
             let unserved = unserved.filter(|(name, _)| told.has_unserved(name));

@@ -26,9 +26,11 @@ mod forgetful;
 mod index;
 mod recorded;
 mod room;
+mod unrecorded;
 
 use adopt::Adoptions;
 use index::Index;
+use unrecorded::Unrecorded;
 
 /// The home of sessions opened here. As long as replicas do not know of each other there is one: a store lets sessions
 /// survive a restart, and must not be shared by two processes that run at the same time.
@@ -51,6 +53,7 @@ pub struct SessionTable {
     /// Where they are recorded, if they are to outlive this process.
     store: Option<Arc<dyn SessionStore>>,
     adoptions: Adoptions,
+    unrecorded: Unrecorded,
     /// Sessions that were closed for want of room or at the end of their time, and still have a record. Whatever closed
     /// them forgets them right after.
     ended: Mutex<Vec<SessionId>>,
@@ -104,17 +107,6 @@ pub struct Committed {
     pub evicted: usize,
 }
 
-/// Why a session was not changed.
-#[derive(Debug, thiserror::Error)]
-pub enum CommitError {
-    /// The session may not be changed like that.
-    #[error(transparent)]
-    Refused(#[from] PatchRefused),
-    /// The store failed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
 impl SessionTable {
     /// An empty table, whose ids are sealed with that key and whose streams are in that log.
     pub fn new(
@@ -132,6 +124,7 @@ impl SessionTable {
             events,
             store,
             adoptions: Adoptions::default(),
+            unrecorded: Unrecorded::default(),
             ended: Mutex::default(),
             #[cfg(test)]
             forgetful: Default::default(),
@@ -143,7 +136,8 @@ impl SessionTable {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when no id can be made, the client said too much, or the store cannot be written.
+    /// [`StoreError`] when no id can be made, or the client said too much. A store that fails is no error: the session is
+    /// recorded later.
     pub async fn create(
         &self,
         binding: Binding,
@@ -159,7 +153,8 @@ impl SessionTable {
         }
         let session = Arc::new(session);
         if let Some(store) = &self.store {
-            store.insert(&session.record(HOME)).await?;
+            let inserted = store.insert(&session.record(HOME)).await;
+            inserted.unwrap_or_else(|error| self.note_unrecorded(&session, &error));
         }
         let evicted = self.enter(&session, now);
         self.forget_ended().await;
@@ -200,18 +195,19 @@ impl SessionTable {
     ///
     /// # Errors
     ///
-    /// [`CommitError`]. Nothing was changed if the change was refused; if the store failed, it was changed here alone.
+    /// [`PatchRefused`]: nothing was changed. A store that fails is no error: the change is recorded later.
     pub async fn commit(
         &self,
         session: &Session,
         patch: SessionPatch,
         now: Instant,
-    ) -> Result<Committed, CommitError> {
+    ) -> Result<Committed, PatchRefused> {
         let changed = session.apply(&patch)?;
         let evicted = self.weigh(session, now);
         if let Some(store) = &self.store {
             self.forget_ended().await;
-            store.patch(session.id(), &patch).await?;
+            let stored = store.patch(session.id(), &patch).await;
+            stored.unwrap_or_else(|error| self.note_unrecorded(session, &error));
         }
         Ok(Committed { changed, evicted })
     }
@@ -236,6 +232,7 @@ impl SessionTable {
         let (evicted, used_on) = self.sweep(now);
         self.forget_ended().await;
         self.keep_recorded(&used_on).await;
+        self.record_again().await;
         evicted
     }
 

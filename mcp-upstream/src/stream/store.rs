@@ -77,7 +77,7 @@ pub trait EventStore: Send + Sync {
 }
 
 /// The store failed. The text is for the log, not for clients.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[error("session store: {0}")]
 pub struct StoreError(pub String);
 

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::jsonrpc::RequestError;
 use crate::metrics::UpstreamMetrics;
-use crate::session::table::{CommitError, SessionTable};
+use crate::session::table::SessionTable;
 use crate::session::{PatchRefused, Session, SessionPatch};
 use crate::stream::StoreError;
 
@@ -27,17 +27,13 @@ impl SessionChanges {
     ///
     /// # Errors
     ///
-    /// A bound that the change would break, or a store that cannot be written.
+    /// A bound that the change would break.
     pub(crate) async fn commit(
         &self,
         session: &Session,
         patch: SessionPatch,
     ) -> Result<bool, RequestError> {
-        let committed = self.table.commit(session, patch, Instant::now()).await;
-        let committed = committed.map_err(|error| match error {
-            CommitError::Refused(refused) => refused.into(),
-            CommitError::Store(error) => store_failure(&error),
-        })?;
+        let committed = self.table.commit(session, patch, Instant::now()).await?;
         self.count_evicted(committed.evicted);
         Ok(committed.changed)
     }

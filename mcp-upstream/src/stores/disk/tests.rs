@@ -155,6 +155,29 @@ async fn an_operation_that_fails_takes_nothing_from_the_others() {
     );
 }
 
+#[tokio::test]
+async fn a_full_disk_fails_the_writes_alone_and_room_ends_that() {
+    let (_folder, file) = folder();
+    let store = open(&file);
+    let kept = fill(&store, 1).await;
+    let pages = |count: u32| {
+        store
+            .writer
+            .run(move |connection, _| connection.pragma_update(None, "max_page_count", count))
+    };
+    pages(1).await.expect("set");
+    let mut failure = None;
+    while failure.is_none() {
+        failure = store.insert(&new_record()).await.err();
+    }
+    let failure = failure.expect("the disk is full").0;
+    assert!(failure.contains("full"), "{failure}");
+    let loaded = store.load(kept[0].id.as_str()).await.expect("works");
+    assert!(loaded.is_some());
+    pages(1_000_000).await.expect("set");
+    fill(&store, 100).await;
+}
+
 fn count(file: &Path, table: &str) -> usize {
     let connection = Connection::open(file).expect("a file");
     let sql = format!("SELECT count(*) FROM {table}");

@@ -15,11 +15,15 @@ const QUEUE: usize = 1024;
 /// Operations of one transaction.
 const GROUP: usize = 256;
 
-/// Makes an operation, and gives back what is to be told once it is committed.
-type Operation = Box<dyn FnOnce(&Connection, &mut Growth) -> Outcome + Send>;
+/// An operation on the file. In place of the file it may be given the reason why it is not made.
+type Operation = Box<dyn FnOnce(Result<&Connection, &StoreError>, &mut Growth) -> Made + Send>;
 
-/// Tells the request how its operation went: `None` says that it was committed.
-type Outcome = Box<dyn FnOnce(Option<&StoreError>) + Send>;
+/// An operation that was made in a transaction which is not committed yet.
+struct Made {
+    failure: Option<StoreError>,
+    /// Tells the request how the operation went, given the reason why the transaction was not committed.
+    tell: Box<dyn FnOnce(Option<&StoreError>) + Send>,
+}
 
 /// The end of the queue to which requests write. The thread ends when it is dropped and the queue is empty.
 pub(super) struct Writer(mpsc::Sender<Operation>);
@@ -41,15 +45,17 @@ impl Writer {
         operation: impl FnOnce(&Connection, &mut Growth) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        let operation: Operation = Box::new(move |connection, growth| {
-            let made = operation(connection, growth).map_err(failed);
-            Box::new(move |failure| {
-                let outcome = match failure {
-                    Some(StoreError(cause)) => Err(StoreError(cause.clone())),
-                    None => made,
-                };
-                let _ = answer.send(outcome);
-            })
+        let operation: Operation = Box::new(move |file, growth| {
+            let made = match file {
+                Ok(connection) => operation(connection, growth).map_err(failed),
+                Err(reason) => Err(reason.clone()),
+            };
+            Made {
+                failure: made.as_ref().err().cloned(),
+                tell: Box::new(move |failure| {
+                    let _ = answer.send(failure.cloned().map_or(made, Err));
+                }),
+            }
         });
         let ended = || StoreError("the thread of the session store has ended".into());
         self.0.send(operation).await.map_err(|_| ended())?;
@@ -60,28 +66,44 @@ impl Writer {
 fn work(mut connection: Connection, mut waiting: mpsc::Receiver<Operation>, mut growth: Growth) {
     let mut group = Vec::with_capacity(GROUP);
     while waiting.blocking_recv_many(&mut group, GROUP) > 0 {
-        let mut outcomes = Vec::with_capacity(group.len());
-        let committed = commit(&mut connection, &mut growth, &mut group, &mut outcomes);
-        let failure = committed.map_err(failed).err();
-        // Operations that were not begun are not made at all.
-        group.clear();
-        for outcome in outcomes {
-            outcome(failure.as_ref());
+        let mut operations = group.drain(..);
+        while operations.len() > 0 {
+            transact(&mut connection, &mut growth, &mut operations);
         }
     }
 }
 
-/// Makes a group of operations in one transaction. An operation that fails takes nothing from the others.
-fn commit(
+/// Makes operations in one transaction. An operation that fails takes nothing from the others, unless SQLite ends the
+/// transaction with it, as where the disk is full: then the others of the transaction fail, too, and the rest is left.
+fn transact(
     connection: &mut Connection,
     growth: &mut Growth,
-    group: &mut Vec<Operation>,
-    outcomes: &mut Vec<Outcome>,
-) -> rusqlite::Result<()> {
+    operations: &mut impl Iterator<Item = Operation>,
+) {
     // The lock is taken at once: a transaction that reads first may not be able to write later.
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    for operation in group.drain(..) {
-        outcomes.push(operation(&transaction, growth));
+    let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
+    let transaction = match begun {
+        Ok(transaction) => transaction,
+        Err(error) => {
+            let reason = failed(error);
+            for operation in operations {
+                (operation(Err(&reason), growth).tell)(None);
+            }
+            return;
+        }
+    };
+    let mut told = Vec::new();
+    let mut failure = None;
+    for operation in operations {
+        let made = operation(Ok(&transaction), growth);
+        told.push(made.tell);
+        if transaction.is_autocommit() {
+            failure = made.failure;
+            break;
+        }
     }
-    transaction.commit()
+    let failure = failure.or_else(|| transaction.commit().err().map(failed));
+    for tell in told {
+        tell(failure.as_ref());
+    }
 }

@@ -155,22 +155,38 @@ async fn what_another_replica_may_have_and_what_ended_with_its_stream_is_not_tak
 }
 
 #[tokio::test]
-async fn a_store_that_fails_is_told_of_and_the_session_goes_on() {
+async fn a_session_goes_on_without_its_store_and_is_recorded_once_that_works_again() {
+    let shadow = Arc::new(Shadow::default());
+    let store = recorded(ROOMY, &shadow);
+    let now = Instant::now();
+    let recorded = open(&store, "a", now).await;
+    let level = || SessionPatch::LogLevel(LogLevel::Alert);
+    shadow.fail(usize::MAX);
+    let changed = store.commit(&recorded, level(), now).await;
+    assert!(changed.expect("changed here").changed);
+    let opened = open(&store, "a", now).await;
+    assert!(alive(&store, &recorded, now).await && alive(&store, &opened, now).await);
+    store.evict_expired(now).await;
+    assert_eq!(store.unrecorded(), 2);
+
+    shadow.fail(0);
+    store.evict_expired(now).await;
+    assert_eq!(store.unrecorded(), 0);
+    for session in [&recorded, &opened] {
+        let record = shadow.record(session.id().as_str()).expect("a record");
+        assert_eq!(text(&record), text(&session.record(HOME)));
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_cannot_be_removed_from_its_store_does_not_end_by_half() {
     let shadow = Arc::new(Shadow::default());
     let store = recorded(ROOMY, &shadow);
     let now = Instant::now();
     let session = open(&store, "a", now).await;
-    let level = || SessionPatch::LogLevel(LogLevel::Alert);
-    shadow.fail(1);
-    let failed = store.commit(&session, level(), now).await;
-    assert!(matches!(failed, Err(CommitError::Store(_))));
-    assert!(alive(&store, &session, now).await);
-    store.commit(&session, level(), now).await.expect("again");
     let id = session.id().as_str();
-    let record = shadow.record(id).expect("a record");
-    assert_eq!(record.log_level, LogLevel::Alert);
     shadow.fail(1);
     assert!(store.remove(id).await.is_err());
-    assert!(alive(&store, &session, now).await, "not ended by half");
+    assert!(alive(&store, &session, now).await);
     assert!(store.remove(id).await.expect("works"));
 }

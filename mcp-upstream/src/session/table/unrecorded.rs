@@ -1,0 +1,82 @@
+//! Sessions whose records are behind, because the store failed when they were opened or changed. They go on in this process
+//! as if there were no store, and are recorded whole once it works again.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{HOME, SessionTable};
+use crate::session::store::SessionStore;
+use crate::session::{Session, SessionId, SessionRecord};
+use crate::stream::StoreError;
+
+/// Sessions that are recorded again in one sweep.
+const SWEEP: usize = 1000;
+
+/// The ids of sessions whose records are behind; no more than there are live sessions, but for those that ended since the
+/// last sweep.
+#[derive(Debug, Default)]
+pub(super) struct Unrecorded(Mutex<HashSet<SessionId>>);
+
+impl Unrecorded {
+    fn ids(&self) -> MutexGuard<'_, HashSet<SessionId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SessionTable {
+    /// Sessions of this process whose records are behind.
+    pub fn unrecorded(&self) -> usize {
+        self.unrecorded.ids().len()
+    }
+
+    /// Notes that the record of a session is behind. The log tells of the first one.
+    pub(super) fn note_unrecorded(&self, session: &Session, error: &StoreError) {
+        let mut ids = self.unrecorded.ids();
+        if ids.is_empty() {
+            tracing::error!(
+                %error,
+                "the session store cannot be written: sessions go on in the memory of this process until it can"
+            );
+        }
+        ids.insert(session.id().clone());
+    }
+
+    /// Records the sessions whose records are behind, as far as the store works again.
+    pub(super) async fn record_again(&self) {
+        let Some(store) = &self.store else {
+            return;
+        };
+        let behind: Vec<_> = self.unrecorded.ids().iter().take(SWEEP).cloned().collect();
+        if behind.is_empty() {
+            return;
+        }
+        for id in behind {
+            let recorded = match self.live(id.as_str()) {
+                None => Ok(true),
+                Some(session) => record_whole(&**store, &session).await,
+            };
+            match recorded {
+                Ok(true) => _ = self.unrecorded.ids().remove(&id),
+                Ok(false) => {}
+                // The next sweep tries again.
+                Err(_) => return,
+            }
+        }
+        if self.unrecorded() == 0 {
+            tracing::info!("the session store works again: all sessions are recorded");
+        }
+    }
+}
+
+/// Writes all that is to be recorded of a session. Answers `false` if the session was changed meanwhile: what was written may
+/// have replaced that change.
+async fn record_whole(store: &dyn SessionStore, session: &Session) -> Result<bool, StoreError> {
+    let known = store.load(session.id().as_str()).await?;
+    let home = known.map_or(HOME, |record| record.home);
+    let text = |record: &SessionRecord| {
+        serde_json::to_string(record).map_err(|error| StoreError(error.to_string()))
+    };
+    let record = session.record(home);
+    store.insert(&record).await?;
+    Ok(text(&record)? == text(&session.record(home))?)
+}
