@@ -293,7 +293,7 @@ fact!(
         let claimed = sessions.claim(&record.id, by, FIRST).await;
         assert!(claimed.expect("works").is_none());
         let gone = sessions.touch(std::slice::from_ref(&record.id)).await;
-        assert_eq!(gone.expect("works"), [record.id.clone()]);
+        assert_eq!(gone.expect("works"), std::slice::from_ref(&record.id));
         assert!(store.load(&record.id).await.is_none());
     }
 );

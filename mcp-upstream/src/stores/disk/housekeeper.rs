@@ -13,6 +13,9 @@ use crate::stream::StoreError;
 /// The time between two checkpoints.
 const CHECKPOINT: Duration = Duration::from_secs(5);
 
+/// Pages of the write-ahead log that may stay, 4 KiB each: 16 MiB.
+const LOG_PAGES: u32 = 4096;
+
 /// Checkpoints between two searches for old rows.
 const PURGE: u32 = 6;
 
@@ -40,7 +43,7 @@ impl Housekeeper {
                     0 => purge(&mut connection, &bounds),
                     _ => Ok(()),
                 };
-                if let Err(error) = kept.and_then(|()| checkpoint(&connection)) {
+                if let Err(error) = kept.and_then(|()| checkpoint(&connection, LOG_PAGES)) {
                     tracing::error!(%error, "the session store is not cleaned up");
                 }
             }
@@ -52,9 +55,15 @@ impl Housekeeper {
     }
 }
 
-/// Copies the write-ahead log into the file, as far as nobody reads it.
-fn checkpoint(connection: &Connection) -> Result<()> {
-    connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+/// Copies the write-ahead log into the file, while others write. A log of more pages is emptied after that, which others wait
+/// for: under steady writes SQLite never begins it anew.
+pub(super) fn checkpoint(connection: &Connection, pages: u32) -> Result<()> {
+    let logged = |row: &rusqlite::Row<'_>| row.get::<_, i64>(1);
+    let logged = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], logged)?;
+    if logged > i64::from(pages) {
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    }
+    Ok(())
 }
 
 /// Forgets old rows, and the oldest beyond the bounds.

@@ -233,6 +233,21 @@ async fn old_rows_are_forgotten_and_the_others_stay() {
 }
 
 #[tokio::test]
+async fn a_long_write_ahead_log_is_emptied_while_the_store_is_open() {
+    let (_folder, file) = folder();
+    let store = open(&file);
+    fill(&store, 500).await;
+    let log = file.with_file_name("sessions.db-wal");
+    let length = || fs::metadata(&log).expect("a file").len();
+    let connection = connect(&file).expect("a file");
+    housekeeper::checkpoint(&connection, u32::MAX).expect("copied");
+    assert!(length() > 0);
+    housekeeper::checkpoint(&connection, 1).expect("emptied");
+    assert_eq!(length(), 0);
+    fill(&store, 1).await;
+}
+
+#[tokio::test]
 async fn a_file_beyond_its_bytes_loses_its_oldest_messages() {
     let (_folder, file) = folder();
     let log = EventLogConfig {

@@ -21,9 +21,11 @@ type Operation = Box<dyn FnOnce(Result<&Connection, &StoreError>, &mut Growth) -
 /// An operation that was made in a transaction which is not committed yet.
 struct Made {
     failure: Option<StoreError>,
-    /// Tells the request how the operation went, given the reason why the transaction was not committed.
-    tell: Box<dyn FnOnce(Option<&StoreError>) + Send>,
+    tell: Tell,
 }
+
+/// Tells the request how its operation went, given the reason why the transaction was not committed.
+type Tell = Box<dyn FnOnce(Option<&StoreError>) + Send>;
 
 /// The end of the queue to which requests write. The thread ends when it is dropped and the queue is empty.
 pub(super) struct Writer(mpsc::Sender<Operation>);
