@@ -9,6 +9,8 @@ use std::sync::Arc;
 use crate::session::store::SessionStore;
 use crate::stream::EventStore;
 
+pub mod redis;
+
 #[cfg(test)]
 pub(crate) mod contract;
 pub mod disk;

@@ -138,6 +138,11 @@ pub(crate) fn text(record: &SessionRecord) -> String {
     serde_json::to_string(record).expect("plain data")
 }
 
+/// The id of a session whose record was inserted.
+pub(crate) async fn inserted(made: &Made) -> SessionId {
+    made.inserted().await.id
+}
+
 impl Made {
     async fn inserted(&self) -> SessionRecord {
         let record = new_record();

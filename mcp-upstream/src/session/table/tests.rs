@@ -2,6 +2,7 @@ mod recorded;
 
 use super::*;
 use crate::protocol::ProtocolVersion;
+use crate::service::Stores;
 use crate::session::config::EventLogConfig;
 use crate::session::tests::facts;
 use crate::session::{SessionState, SessionTransport};
@@ -29,15 +30,14 @@ fn of(limits: TableLimits) -> SessionTable {
     table(limits, None)
 }
 
-fn table(limits: TableLimits, store: Option<&Arc<Shadow>>) -> SessionTable {
+fn table(limits: TableLimits, stores: Option<Stores>) -> SessionTable {
     let pulse = Pulse::new(Duration::from_secs(15));
     let config = EventLogConfig::default();
     let events = EventLog::new(config, pulse, StreamMetrics::unregistered());
-    let events = match store {
-        Some(store) => events.with_store(Arc::clone(store) as _),
-        None => events,
+    let (events, store) = match stores {
+        Some(stores) => (events.with_store(stores.events), Some(stores.sessions)),
+        None => (events, None),
     };
-    let store = store.map(|store| Arc::clone(store) as _);
     let key = SessionKey::from_text("a key");
     SessionTable::new(limits, key, Arc::new(events), store)
 }

@@ -101,8 +101,17 @@ async fn put(log: &EventLog, session: &Arc<Session>, stream: &Arc<Stream>, messa
 
 contract::holds_for!(in_memory);
 contract::holds_for!(stored);
+contract::holds_for!(redis, tokio::test);
 // The facts that a client can come back for. The others are about who reads from one process.
 contract::holds_for!(taken_over:
+    a_resumed_stream_goes_on_behind_the_named_event,
+    priming_comes_first_and_can_be_resumed_from,
+    what_is_said_while_nobody_listens_waits,
+    what_is_older_than_the_window_is_left_out_and_counted,
+    a_slow_reader_ends_and_its_log_stays,
+    a_finished_stream_is_read_to_its_end_as_often_as_wanted,
+);
+contract::holds_for!(taken_over_from_redis, tokio::test:
     a_resumed_stream_goes_on_behind_the_named_event,
     priming_comes_first_and_can_be_resumed_from,
     what_is_said_while_nobody_listens_waits,
@@ -115,6 +124,7 @@ contract::holds_for!(taken_over:
 mod makers {
     use super::contract::Made;
     use super::*;
+    use crate::stores::redis::tests::{server::RedisServer, store_at};
 
     pub(super) fn in_memory(limits: EventLogConfig) -> Made {
         let (log, metrics) = log(limits);
@@ -122,6 +132,7 @@ mod makers {
             log: Arc::new(log),
             metrics,
             heir: None,
+            guard: Box::new(()),
         }
     }
 
@@ -145,6 +156,36 @@ mod makers {
             log: Arc::new(heir()),
             metrics,
             heir: Some(Box::new(heir)),
+            guard: Box::new(()),
+        }
+    }
+
+    /// With Redis beside it.
+    pub(super) fn redis(limits: EventLogConfig) -> Made {
+        Made {
+            heir: None,
+            ..taken_over_from_redis(limits)
+        }
+    }
+
+    /// With Redis, out of which another process serves the clients that come back.
+    pub(super) fn taken_over_from_redis(limits: EventLogConfig) -> Made {
+        let server = RedisServer::start();
+        let url = server.url();
+        let metrics = StreamMetrics::unregistered();
+        let heir = {
+            let metrics = Arc::clone(&metrics);
+            move || {
+                // Each process has its own connection.
+                let store = store_at(&url, &limits);
+                log_over(limits.clone(), &metrics).with_store(Arc::new(store))
+            }
+        };
+        Made {
+            log: Arc::new(heir()),
+            metrics,
+            heir: Some(Box::new(heir)),
+            guard: Box::new(server),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What every event log must do, over whichever it is. A maker gives a log of those bounds and the metrics it counts in.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use super::{Seen, data, limits, ready, session, session_of, taken_up};
@@ -9,10 +10,17 @@ use crate::stream::{
     EventLog, ResumeError, Stream, StreamKind, StreamMetrics, StreamOwner, Subscription,
 };
 
-/// One test per fact, for a maker of logs.
+/// One test per fact, for a maker of logs. Time stands still unless another test attribute is given: a store over a
+/// socket or a file needs `tokio::test`, since with a paused clock timeouts are over before it answers.
 macro_rules! holds_for {
     ($make:ident) => {
-        contract::holds_for!($make:
+        contract::holds_for!($make, tokio::test(start_paused = true));
+    };
+    ($make:ident: $($fact:ident),* $(,)?) => {
+        contract::holds_for!($make, tokio::test(start_paused = true): $($fact),*);
+    };
+    ($make:ident, $test:meta) => {
+        contract::holds_for!($make, $test:
             every_event_has_its_own_id_which_names_its_stream,
             a_resumed_stream_goes_on_behind_the_named_event,
             priming_comes_first_and_can_be_resumed_from,
@@ -31,11 +39,11 @@ macro_rules! holds_for {
             who_fills_the_log_pushes_out_only_what_is_its_own,
         );
     };
-    ($make:ident: $($fact:ident),* $(,)?) => {
+    ($make:ident, $test:meta: $($fact:ident),* $(,)?) => {
         mod $make {
             use super::contract;
 
-            $(#[tokio::test(start_paused = true)]
+            $(#[$test]
             async fn $fact() {
                 contract::$fact(super::makers::$make).await;
             })*
@@ -49,6 +57,8 @@ pub(super) struct Made {
     pub(super) log: Arc<EventLog>,
     pub(super) metrics: Arc<StreamMetrics>,
     pub(super) heir: Option<Box<dyn Fn() -> EventLog>>,
+    /// Kept until the test ends: the server behind a store.
+    pub(super) guard: Box<dyn Any>,
 }
 
 /// A log, and how another process goes on with what is in it.
@@ -92,6 +102,7 @@ macro_rules! fact {
                 log,
                 metrics: $metrics,
                 heir,
+                guard: _guard,
             } = make(limits($events, $bytes));
             let $log = Log(log, heir);
             $body

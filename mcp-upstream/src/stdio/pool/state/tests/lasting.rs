@@ -84,7 +84,7 @@ fn the_pool_that_takes_anothers_place_asks_for_what_lasted_in_it() {
         .filter_map(|(process, _)| new.state.replay_state_of(*process))
         .next()
         .expect("one serves");
-    assert_eq!(replay_state.subscriptions(), ["test://a".into()]);
+    assert_eq!(replay_state.subscriptions(), [Arc::<str>::from("test://a")]);
     new.lease(session("a"), legacy());
     let (_, order) = new.started.last().expect("started");
     assert_eq!(order.replay_state.level(), Some(LogLevel::Info));

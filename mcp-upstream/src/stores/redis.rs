@@ -1,0 +1,253 @@
+//! Sessions and events in Redis 7 or Valkey: one server, a primary behind Sentinels, or a cluster.
+//!
+//! Each operation is one command, script or transaction, in one round trip, but `forget`, which takes two. It waits for at
+//! most 50 ms; a Redis that is away fails operations, which the log says, and is looked for again by the next ones. Two
+//! processes may use one Redis: claims compare, patches write single fields. Keys expire by themselves: a session that is
+//! touched by nobody is gone after twice its time to live.
+//!
+//! Start with [`RedisStore::connect`]; [`keys`], [`record`] and [`events`] tell what is stored, [`link`] how a connection
+//! is made and made again.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::try_join_all;
+use redis::{Pipeline, Script};
+
+use crate::seal::SessionId;
+use crate::session::config::EventLogConfig;
+use crate::session::store::SessionStore;
+use crate::session::{Home, SessionPatch, SessionRecord};
+use crate::stream::StoreError;
+
+mod connect;
+mod events;
+mod failure;
+mod keys;
+mod link;
+mod record;
+pub mod url;
+
+use keys::Keys;
+use link::{Link, OPERATION_MAX};
+pub use url::{RedisUrl, RedisUrlError};
+
+/// A record is kept for so many times the lifetime of a session: processes touch sessions in use less often than once in
+/// a lifetime, and a record must not go before its session.
+const LIFETIMES: u32 = 2;
+/// Sessions that are touched by one round trip: little enough for the time of an operation.
+const TOUCHED_AT_ONCE: usize = 512;
+
+static PATCH: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redis/patch.lua")));
+static CLAIM: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redis/claim.lua")));
+
+/// A store in Redis. Clones share its connection.
+#[derive(Clone)]
+pub struct RedisStore {
+    link: Arc<Link>,
+    keys: Keys,
+    /// How long a record lives after its last use.
+    record_ttl: Duration,
+    /// The bounds of one stream.
+    bounds: EventLogConfig,
+}
+
+impl RedisStore {
+    /// Connects to that Redis. Keys begin with the prefix; `ttl` is the lifetime of a session, `log` bounds its streams.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`], a line that says what to do: Redis cannot be reached or refuses the password, is older than 7 or
+    /// a read-only replica, or has sessions of a newer version.
+    pub async fn connect(
+        url: &RedisUrl,
+        prefix: &str,
+        ttl: Duration,
+        log: &EventLogConfig,
+    ) -> Result<Self, StoreError> {
+        let store = Self::unconnected(url, prefix, ttl, log)?;
+        store.link.connected().await?;
+        Ok(store)
+    }
+
+    /// The store before it is connected: the first operation connects, with the checks of [`RedisStore::connect`]. For a
+    /// gateway that starts while Redis is away.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the prefix cannot be used.
+    pub fn unconnected(
+        url: &RedisUrl,
+        prefix: &str,
+        ttl: Duration,
+        log: &EventLogConfig,
+    ) -> Result<Self, StoreError> {
+        Self::waiting(url, prefix, ttl, log, OPERATION_MAX)
+    }
+
+    fn waiting(
+        url: &RedisUrl,
+        prefix: &str,
+        ttl: Duration,
+        log: &EventLogConfig,
+        patience: Duration,
+    ) -> Result<Self, StoreError> {
+        let keys = Keys::new(prefix)?;
+        let link = Link::new(url.clone(), keys.version(), patience);
+        Ok(Self {
+            link: Arc::new(link),
+            keys,
+            record_ttl: ttl.saturating_mul(LIFETIMES),
+            bounds: log.clone(),
+        })
+    }
+
+    /// Asks whether Redis answers.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when it does not.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        let ping = self.link.run(|mut connection| async move {
+            redis::cmd("PING").exec_async(&mut connection).await
+        });
+        ping.await
+    }
+
+    /// Touches the sessions of one round trip. Answers for each whether there is a record.
+    async fn renew(&self, ids: &[SessionId]) -> Result<Vec<bool>, StoreError> {
+        let renewals = |ids: &[SessionId]| {
+            let mut pipeline = redis::pipe();
+            for id in ids {
+                let keys = self.keys.of(id.as_str());
+                let time = millis(self.record_ttl);
+                pipeline.pexpire(keys.record(), time);
+                pipeline.pexpire(keys.streams(), time).ignore();
+            }
+            pipeline
+        };
+        // In a cluster sessions are on different nodes, and a pipeline goes to one.
+        let together = [renewals(ids)];
+        let apart: Vec<Pipeline> = ids
+            .iter()
+            .map(|id| renewals(std::slice::from_ref(id)))
+            .collect();
+        let (together, apart) = (&together[..], &apart[..]);
+        let renewed = self.link.run(|connection| async move {
+            let pipelines = if connection.mixes_sessions() {
+                together
+            } else {
+                apart
+            };
+            let asked = pipelines.iter().map(|pipeline| {
+                let mut connection = connection.clone();
+                async move { pipeline.query_async::<Vec<bool>>(&mut connection).await }
+            });
+            try_join_all(asked).await
+        });
+        Ok(renewed.await?.concat())
+    }
+}
+
+/// Milliseconds as Redis takes them.
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 2)
+}
+
+#[async_trait]
+impl SessionStore for RedisStore {
+    async fn insert(&self, record: &SessionRecord) -> Result<(), StoreError> {
+        let key = self.keys.of(record.id.as_str()).record();
+        let mut insert = redis::pipe();
+        insert.atomic();
+        insert.del(&key);
+        insert.hset_multiple(&key, &record::fields(record)?);
+        insert.pexpire(&key, millis(self.record_ttl));
+        let insert = &insert;
+        self.link
+            .run(|mut connection| async move { insert.exec_async(&mut connection).await })
+            .await
+    }
+
+    async fn load(&self, id: &str) -> Result<Option<SessionRecord>, StoreError> {
+        let mut load = redis::cmd("HGETALL");
+        load.arg(self.keys.of(id).record());
+        let load = &load;
+        let loaded = self.link.run(|mut connection| async move {
+            load.query_async::<HashMap<String, String>>(&mut connection)
+                .await
+        });
+        record::folded(loaded.await?)
+    }
+
+    async fn patch(&self, id: &SessionId, patch: &SessionPatch) -> Result<(), StoreError> {
+        let change = record::change(patch)?;
+        let mut script = PATCH.key(self.keys.of(id.as_str()).record());
+        script
+            .arg(change.kind.name())
+            .arg(change.field)
+            .arg(change.value)
+            .arg(millis(self.record_ttl));
+        let script = &script;
+        self.link
+            .run(|mut connection| async move { script.invoke_async(&mut connection).await })
+            .await
+    }
+
+    async fn claim(
+        &self,
+        id: &SessionId,
+        by: Home,
+        from: Home,
+    ) -> Result<Option<SessionRecord>, StoreError> {
+        let mut script = CLAIM.key(self.keys.of(id.as_str()).record());
+        script
+            .arg(record::home(from))
+            .arg(record::home(by))
+            .arg(millis(self.record_ttl));
+        let script = &script;
+        // Repeated it would find itself, and take that for another.
+        let claimed = self.link.run_once(|mut connection| async move {
+            let fields = script.invoke_async::<HashMap<String, String>>(&mut connection);
+            fields.await
+        });
+        record::folded(claimed.await?)
+    }
+
+    async fn touch(&self, ids: &[SessionId]) -> Result<Vec<SessionId>, StoreError> {
+        let mut gone = Vec::new();
+        for ids in ids.chunks(TOUCHED_AT_ONCE) {
+            let there = self.renew(ids).await?;
+            let answered = ids.iter().zip(there);
+            gone.extend(
+                answered
+                    .filter(|(_, there)| !there)
+                    .map(|(id, _)| id.clone()),
+            );
+        }
+        Ok(gone)
+    }
+
+    async fn remove(&self, id: &SessionId) -> Result<bool, StoreError> {
+        let mut remove = redis::cmd("UNLINK");
+        remove.arg(self.keys.of(id.as_str()).record());
+        let remove = &remove;
+        self.link
+            .run(|mut connection| async move { remove.query_async(&mut connection).await })
+            .await
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("keys", &self.keys)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,173 @@
+//! The events of streams in Redis.
+//!
+//! A stream's messages are a list, each `SEQUENCE MESSAGE`, trimmed to the bounds of the event log at every append. The
+//! list expires when nothing was appended for the log's age. What must outlive it stands in the hash of the session's
+//! streams, which expires with the session:
+//!
+//! | field | holds |
+//! |---|---|
+//! | `NUMBER.opened` | the opening of the stream: JSON |
+//! | `NUMBER.newest` | the highest sequence there was |
+//! | `NUMBER.dropped` | the highest sequence that was trimmed |
+//! | `NUMBER.bytes` | bytes of the list |
+
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use async_trait::async_trait;
+use redis::Script;
+
+use super::{RedisStore, millis};
+use crate::seal::SessionId;
+use crate::stream::store::{EventKind, Replay, StoredEvent, StreamRef};
+use crate::stream::{EventStore, StoreError};
+
+/// Streams of one kind that a session may have stored: those of the newest requests, and the newest general ones. An
+/// older stream is forgotten when a new one is opened, or a session that asks for years would grow for years. A process
+/// keeps 32 finished ones; calls that run long behind many short ones have room here.
+const STREAMS_MAX: u32 = 1024;
+
+/// The fields of a stream.
+const FIELDS: [&str; 4] = ["opened", "newest", "dropped", "bytes"];
+
+static APPEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("append.lua")));
+
+fn field(number: u32, name: &str) -> String {
+    format!("{number}.{name}")
+}
+
+#[async_trait]
+impl EventStore for RedisStore {
+    async fn append(&self, stream: StreamRef<'_>, event: &StoredEvent) -> Result<(), StoreError> {
+        match &event.kind {
+            EventKind::Opened { .. } => self.keep_opening(stream, event).await,
+            EventKind::Message(message) => self.keep(stream, event.sequence, message).await,
+        }
+    }
+
+    async fn read(&self, stream: StreamRef<'_>, max: usize) -> Result<Replay, StoreError> {
+        let keys = self.keys.of(stream.session.as_str());
+        let fields = ["opened", "newest", "dropped"].map(|name| field(stream.number, name));
+        let mut read = redis::pipe();
+        read.atomic();
+        read.hmget(keys.streams(), &fields[..]);
+        read.lrange(keys.events(stream.number), 0, -1);
+        let read = &read;
+        let asked = self.link.run(|mut connection| async move {
+            let (told, messages): (Told, Vec<String>) = read.query_async(&mut connection).await?;
+            Ok((told, messages))
+        });
+        let (told, messages) = asked.await?;
+        replay(told, &messages, max)
+    }
+
+    async fn forget(&self, session: &SessionId) -> Result<(), StoreError> {
+        let keys = self.keys.of(session.as_str());
+        let keys = &keys;
+        self.link
+            .run(|mut connection| async move {
+                let mut ask = redis::cmd("HKEYS");
+                ask.arg(keys.streams());
+                let fields: Vec<String> = ask.query_async(&mut connection).await?;
+                let numbers = fields.iter().filter_map(|field| field.split('.').next());
+                let numbers: BTreeSet<u32> = numbers.filter_map(|it| it.parse().ok()).collect();
+                // All keys of a session are on one node, so one command may name them.
+                let mut forget = redis::cmd("UNLINK");
+                forget.arg(keys.streams());
+                forget.arg(
+                    numbers
+                        .iter()
+                        .map(|it| keys.events(*it))
+                        .collect::<Vec<_>>(),
+                );
+                forget.exec_async(&mut connection).await
+            })
+            .await
+    }
+}
+
+impl RedisStore {
+    async fn keep_opening(
+        &self,
+        stream: StreamRef<'_>,
+        event: &StoredEvent,
+    ) -> Result<(), StoreError> {
+        let keys = self.keys.of(stream.session.as_str());
+        let number = stream.number;
+        let event = serde_json::to_string(event).map_err(|error| StoreError(error.to_string()))?;
+        let mut open = redis::pipe();
+        open.atomic();
+        open.hset(keys.streams(), field(number, "opened"), event);
+        open.pexpire(keys.streams(), millis(self.record_ttl));
+        // Numbers of one kind are two apart.
+        if let Some(oldest) = number.checked_sub(2 * STREAMS_MAX).filter(|it| *it > 0) {
+            open.hdel(keys.streams(), &FIELDS.map(|name| field(oldest, name))[..]);
+            open.unlink(keys.events(oldest));
+        }
+        let open = &open;
+        self.link
+            .run(|mut connection| async move { open.exec_async(&mut connection).await })
+            .await
+    }
+
+    async fn keep(
+        &self,
+        stream: StreamRef<'_>,
+        sequence: u64,
+        message: &str,
+    ) -> Result<(), StoreError> {
+        let keys = self.keys.of(stream.session.as_str());
+        let mut append = APPEND.key(keys.streams());
+        append
+            .key(keys.events(stream.number))
+            .arg(stream.number)
+            .arg(sequence)
+            .arg(format!("{sequence} {message}"))
+            .arg(self.bounds.events.max(1))
+            .arg(self.bounds.bytes.as_u64())
+            .arg(millis(self.bounds.age))
+            .arg(millis(self.record_ttl));
+        let append = &append;
+        // Done twice it is read once: a sequence is read once.
+        self.link
+            .run(|mut connection| async move { append.invoke_async(&mut connection).await })
+            .await
+    }
+}
+
+/// The opening of a stream, its newest sequence and the newest that was trimmed.
+type Told = (Option<String>, Option<u64>, Option<u64>);
+
+/// Puts the parts of a stream together.
+fn replay(told: Told, messages: &[String], max: usize) -> Result<Replay, StoreError> {
+    let damaged = || StoreError("an event in Redis cannot be read".into());
+    let (opened, newest, dropped) = told;
+    let mut dropped = dropped.unwrap_or_default();
+    if messages.is_empty() {
+        // Whatever there was has aged out.
+        dropped = dropped.max(newest.unwrap_or_default());
+    }
+    let mut read = Vec::with_capacity(messages.len());
+    for message in messages {
+        let (sequence, message) = message.split_once(' ').ok_or_else(damaged)?;
+        let sequence: u64 = sequence.parse().map_err(|_| damaged())?;
+        read.push((sequence, message));
+    }
+    // Writes may overtake each other on their way to Redis, and one that was repeated is there twice.
+    read.sort_by_key(|(sequence, _)| *sequence);
+    read.dedup_by_key(|(sequence, _)| *sequence);
+    // An overtaken message may be older than one that was trimmed before it came.
+    read.retain(|(sequence, _)| *sequence > dropped);
+    let surplus = read.len().saturating_sub(max);
+    if let Some((newest_left_out, _)) = read.drain(..surplus).next_back() {
+        dropped = newest_left_out;
+    }
+    let opened = opened.map(|opened| serde_json::from_str(&opened).map_err(|_| damaged()));
+    let mut events: Vec<StoredEvent> = opened.transpose()?.into_iter().collect();
+    events.extend(read.into_iter().map(|(sequence, message)| StoredEvent {
+        sequence,
+        kind: EventKind::Message(message.to_owned()),
+    }));
+    events.sort_by_key(|event| event.sequence);
+    Ok(Replay { events, dropped })
+}

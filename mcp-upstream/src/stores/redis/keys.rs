@@ -1,0 +1,89 @@
+//! The names of keys in Redis. All keys of a session have one hash tag, so that a cluster keeps them on one node.
+//!
+//! | key | type | holds |
+//! |---|---|---|
+//! | `PREFIX version` | string | the format of all the others |
+//! | `PREFIX session:{DIGEST}` | hash | the record of a session, see [`record`](super::record) |
+//! | `PREFIX streams:{DIGEST}` | hash | the session's streams, see [`events`](super::events) |
+//! | `PREFIX events:{DIGEST}:NUMBER` | list | messages of one stream |
+
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use crate::stream::StoreError;
+
+/// Hexadecimal characters of a digest: 128 bits, which nobody finds twice.
+const DIGEST_CHARACTERS: usize = 32;
+
+/// The names below one prefix.
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    prefix: Arc<str>,
+}
+
+/// The names of one session.
+pub(super) struct SessionKeys<'a> {
+    prefix: &'a str,
+    digest: String,
+}
+
+impl Keys {
+    /// Fails on a prefix that would change which part of a key chooses the node of a cluster.
+    pub(super) fn new(prefix: &str) -> Result<Self, StoreError> {
+        if prefix.contains(['{', '}']) {
+            let fault =
+                "sessions.store_prefix must not contain braces: they place keys in a cluster";
+            return Err(StoreError(fault.into()));
+        }
+        let prefix = prefix.into();
+        Ok(Self { prefix })
+    }
+
+    pub(super) fn version(&self) -> String {
+        format!("{}version", self.prefix)
+    }
+
+    /// The keys of a session. They have a digest in place of the id, which is a credential: names of keys are seen by
+    /// everyone who watches Redis at work.
+    pub(super) fn of(&self, session: &str) -> SessionKeys<'_> {
+        let mut digest = hex::encode(Sha256::digest(session));
+        digest.truncate(DIGEST_CHARACTERS);
+        SessionKeys {
+            prefix: &self.prefix,
+            digest,
+        }
+    }
+}
+
+impl SessionKeys<'_> {
+    pub(super) fn record(&self) -> String {
+        format!("{}session:{{{}}}", self.prefix, self.digest)
+    }
+
+    pub(super) fn streams(&self) -> String {
+        format!("{}streams:{{{}}}", self.prefix, self.digest)
+    }
+
+    pub(super) fn events(&self, number: u32) -> String {
+        format!("{}events:{{{}}}:{number}", self.prefix, self.digest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_one_hash_tag_and_no_id() {
+        let keys = Keys::new("tooldock:").expect("a prefix");
+        let of = keys.of("secret id");
+        let digest = of.digest.clone();
+        assert_eq!(digest.len(), 32);
+        assert_eq!(of.record(), format!("tooldock:session:{{{digest}}}"));
+        assert_eq!(of.streams(), format!("tooldock:streams:{{{digest}}}"));
+        assert_eq!(of.events(7), format!("tooldock:events:{{{digest}}}:7"));
+        assert_eq!(keys.version(), "tooldock:version");
+        assert!(Keys::new("{tooldock}:").is_err());
+    }
+}

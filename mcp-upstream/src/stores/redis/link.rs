@@ -1,0 +1,217 @@
+//! The connection of a store, made when the first operation needs it and again after it was lost. An operation never
+//! waits for Redis longer than [`OPERATION_MAX`].
+//!
+//! ```text
+//!           operation           answers
+//!   Idle ─────────────▶ Trying ─────────▶ used by all operations
+//!    ▲                    │ fails                 │ is lost
+//!    │     PAUSE is over  ▼                       │
+//!    ├───────────────── Refusing                  │
+//!    └────────────────────────────────────────────┘
+//! ```
+
+use std::future::Future;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+use super::connect::{Connection, connect};
+use super::failure::{failure, told};
+use super::url::RedisUrl;
+use crate::stream::StoreError;
+
+/// How long an operation waits. A request stands behind it: a Redis in the same data centre answers within a millisecond,
+/// and one that is away must not make clients wait noticeably.
+pub(super) const OPERATION_MAX: Duration = Duration::from_millis(50);
+/// How long operations are refused at once after connecting failed. Short, since a Redis that is back is noticed by the
+/// first operation after it.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The connection to one Redis, kept open.
+pub(super) struct Link {
+    url: RedisUrl,
+    version_key: String,
+    patience: Duration,
+    state: Mutex<State>,
+}
+
+enum State {
+    Idle,
+    /// Connecting, or connected.
+    Trying(Attempt),
+    Refusing {
+        until: Instant,
+        error: String,
+    },
+}
+
+type Attempt = Shared<BoxFuture<'static, Result<Connection, String>>>;
+
+/// Why an operation on a connection failed.
+enum Fault {
+    /// The connection was lost before the answer came.
+    Lost(StoreError),
+    Other(StoreError),
+}
+
+impl Fault {
+    fn told(self) -> StoreError {
+        match self {
+            Self::Lost(error) | Self::Other(error) => error,
+        }
+    }
+}
+
+impl Link {
+    pub(super) fn new(url: RedisUrl, version_key: String, patience: Duration) -> Self {
+        Self {
+            url,
+            version_key,
+            patience,
+            state: Mutex::new(State::Idle),
+        }
+    }
+
+    /// Waits for the connection as long as connecting may take.
+    pub(super) async fn connected(&self) -> Result<(), StoreError> {
+        let ready = self.connection().await;
+        ready.map(drop).map_err(Fault::told)
+    }
+
+    /// Does work that may be done twice: again on a new connection if the one at hand turns out to be lost, as after a
+    /// restart or a failover of Redis.
+    pub(super) async fn run<T, F>(&self, work: impl Fn(Connection) -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = RedisResult<T>>,
+    {
+        self.in_time(async {
+            match self.once(&work).await {
+                Err(Fault::Lost(_)) => self.once(&work).await.map_err(Fault::told),
+                done => done.map_err(Fault::told),
+            }
+        })
+        .await
+    }
+
+    /// Does work that may not be done twice.
+    pub(super) async fn run_once<T, F>(
+        &self,
+        work: impl Fn(Connection) -> F,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = RedisResult<T>>,
+    {
+        self.in_time(async { self.once(&work).await.map_err(Fault::told) })
+            .await
+    }
+
+    async fn in_time<T>(
+        &self,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let done = timeout(self.patience, work).await;
+        done.unwrap_or_else(|_| {
+            let millis = self.patience.as_millis();
+            let fault = format!("did not answer within {millis} ms");
+            Err(failure(&self.url, fault))
+        })
+    }
+
+    async fn once<T, F>(&self, work: &impl Fn(Connection) -> F) -> Result<T, Fault>
+    where
+        F: Future<Output = RedisResult<T>>,
+    {
+        let (attempt, connection) = self.connection().await?;
+        work(connection).await.map_err(|error| {
+            let told = told(&self.url, &error);
+            if is_useless_after(&error) {
+                self.lose(&attempt);
+                return Fault::Lost(told);
+            }
+            Fault::Other(told)
+        })
+    }
+
+    async fn connection(&self) -> Result<(Attempt, Connection), Fault> {
+        let attempt = self.attempt().map_err(Fault::Other)?;
+        match attempt.clone().await {
+            Ok(connection) => Ok((attempt, connection)),
+            Err(error) => {
+                self.refuse(&attempt, &error);
+                Err(Fault::Other(StoreError(error)))
+            }
+        }
+    }
+
+    /// The attempt that is in progress or was successful, or a new one.
+    fn attempt(&self) -> Result<Attempt, StoreError> {
+        let mut state = self.state();
+        match &*state {
+            State::Trying(attempt) => return Ok(attempt.clone()),
+            State::Refusing { until, error } if Instant::now() < *until => {
+                return Err(StoreError(error.clone()));
+            }
+            State::Refusing { .. } | State::Idle => {}
+        }
+        let attempt = begin(self.url.clone(), self.version_key.clone());
+        *state = State::Trying(attempt.clone());
+        Ok(attempt)
+    }
+
+    fn refuse(&self, failed: &Attempt, error: &str) {
+        let refusing = State::Refusing {
+            until: Instant::now() + PAUSE,
+            error: error.to_owned(),
+        };
+        self.replace(failed, refusing);
+    }
+
+    fn lose(&self, lost: &Attempt) {
+        self.replace(lost, State::Idle);
+    }
+
+    /// Goes on from that attempt, unless another operation has done so already.
+    fn replace(&self, attempt: &Attempt, next: State) {
+        let mut state = self.state();
+        if matches!(&*state, State::Trying(current) if current.ptr_eq(attempt)) {
+            *state = next;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Connects in a task of its own, so that it goes on when the operation that began it gives up. The task ends with the
+/// last holder of the attempt.
+fn begin(url: RedisUrl, version_key: String) -> Attempt {
+    let connecting = async move { connect(&url, &version_key).await.map_err(|error| error.0) };
+    let mut task = AbortOnDrop(tokio::spawn(connecting));
+    let result = async move {
+        let ended = (&mut task.0).await;
+        ended.unwrap_or_else(|_| Err("connecting to Redis was cut off".into()))
+    };
+    result.boxed().shared()
+}
+
+struct AbortOnDrop<T>(JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Whether a connection that gave this error is to be replaced: it is broken, or leads to a server that was the primary
+/// before a failover.
+fn is_useless_after(error: &RedisError) -> bool {
+    error.is_unrecoverable_error()
+        || error.is_io_error()
+        || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+}

@@ -1,0 +1,150 @@
+//! A session's record as fields of a hash. Each kind of patch has a field of its own, so a patch is one write that reads
+//! nothing, and patches of different kinds never overwrite each other.
+//!
+//! | field | holds |
+//! |---|---|
+//! | `record` | the record as it was inserted, without its subscriptions: JSON |
+//! | `home` | the session's home, `REPLICA:EPOCH`; a claim compares it as text |
+//! | `confirm`, `initialize`, `log_level`, `affinity`, `toolset` | the last patch of that kind: JSON |
+//! | `general_streams`, `request_streams` | the highest number of a stream |
+//! | `subscription:URI` | nothing: that it is there is all |
+
+use std::collections::HashMap;
+
+use crate::session::{Home, SessionPatch, SessionRecord};
+use crate::stream::StoreError;
+
+const RECORD: &str = "record";
+const HOME: &str = "home";
+const STREAMS: [&str; 2] = ["general_streams", "request_streams"];
+const SUBSCRIPTION: &str = "subscription:";
+
+/// What a patch does to a hash.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    pub(super) kind: ChangeKind,
+    pub(super) field: String,
+    pub(super) value: String,
+}
+
+/// How a field changes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ChangeKind {
+    Set,
+    /// The value is a number, and the higher one stays.
+    Raise,
+    Delete,
+}
+
+impl ChangeKind {
+    /// The argument of `patch.lua`.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Set => "set",
+            Self::Raise => "raise",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+/// The fields of a new record.
+pub(super) fn fields(record: &SessionRecord) -> Result<Vec<(String, String)>, StoreError> {
+    let mut base = record.clone();
+    let subscriptions = std::mem::take(&mut base.subscriptions);
+    let mut fields = vec![
+        (RECORD.to_owned(), json(&base)?),
+        (HOME.to_owned(), home(record.home)),
+    ];
+    let subscribed = subscriptions
+        .iter()
+        .map(|uri| (subscription(uri), String::new()));
+    fields.extend(subscribed);
+    Ok(fields)
+}
+
+/// The field that a patch changes.
+pub(super) fn change(patch: &SessionPatch) -> Result<Change, StoreError> {
+    let set = |field: &str| {
+        Ok(Change {
+            kind: ChangeKind::Set,
+            field: field.to_owned(),
+            value: json(patch)?,
+        })
+    };
+    match patch {
+        SessionPatch::Confirm => set("confirm"),
+        SessionPatch::Initialize { .. } => set("initialize"),
+        SessionPatch::LogLevel(_) => set("log_level"),
+        SessionPatch::Affinity(_) => set("affinity"),
+        SessionPatch::Toolset(_) => set("toolset"),
+        SessionPatch::Subscribe(uri) => Ok(Change {
+            kind: ChangeKind::Set,
+            field: subscription(uri),
+            value: String::new(),
+        }),
+        SessionPatch::Unsubscribe(uri) => Ok(Change {
+            kind: ChangeKind::Delete,
+            field: subscription(uri),
+            value: String::new(),
+        }),
+        // General streams have even numbers, those of requests odd ones: two counts.
+        SessionPatch::OpenStream(number) => Ok(Change {
+            kind: ChangeKind::Raise,
+            field: STREAMS[usize::from(number % 2 == 1)].to_owned(),
+            value: number.to_string(),
+        }),
+    }
+}
+
+/// A home as the field `home` has it.
+pub(super) fn home(home: Home) -> String {
+    format!("{}:{}", home.replica, home.epoch)
+}
+
+/// The record that these fields are; `None` if there are none. The patches are of different kinds, so their order does
+/// not matter.
+pub(super) fn folded(
+    mut fields: HashMap<String, String>,
+) -> Result<Option<SessionRecord>, StoreError> {
+    if fields.is_empty() {
+        return Ok(None);
+    }
+    let base = fields.remove(RECORD).ok_or_else(damaged)?;
+    let mut record: SessionRecord = parsed(&base)?;
+    for (field, value) in fields {
+        if let Some(uri) = field.strip_prefix(SUBSCRIPTION) {
+            record.subscriptions.insert(uri.into());
+        } else if field == HOME {
+            record.home = parsed_home(&value).ok_or_else(damaged)?;
+        } else if STREAMS.contains(&&*field) {
+            let number = value.parse().map_err(|_| damaged())?;
+            record.apply(&SessionPatch::OpenStream(number));
+        } else {
+            record.apply(&parsed(&value)?);
+        }
+    }
+    Ok(Some(record))
+}
+
+fn subscription(uri: &str) -> String {
+    format!("{SUBSCRIPTION}{uri}")
+}
+
+fn parsed_home(text: &str) -> Option<Home> {
+    let (replica, epoch) = text.split_once(':')?;
+    let (replica, epoch) = (replica.parse().ok()?, epoch.parse().ok()?);
+    Some(Home { replica, epoch })
+}
+
+fn json(value: &impl serde::Serialize) -> Result<String, StoreError> {
+    serde_json::to_string(value).map_err(|error| StoreError(error.to_string()))
+}
+
+/// Without the text of the parser's error, which may quote the record.
+fn parsed<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|_| damaged())
+}
+
+fn damaged() -> StoreError {
+    StoreError("a record in Redis cannot be read".into())
+}

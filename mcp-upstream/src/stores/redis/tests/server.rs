@@ -1,0 +1,171 @@
+//! A `redis-server` of one test: it listens on a Unix socket and on a port of the loopback, keeps nothing on disk, and
+//! ends with the test.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// How long a server may take to start on a busy machine.
+const START_MAX: Duration = Duration::from_secs(30);
+
+pub(crate) struct RedisServer {
+    process: Child,
+    folder: TempDir,
+    port: u16,
+}
+
+impl RedisServer {
+    pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// With further options.
+    pub(crate) fn with(options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let port = free_port();
+        let process = run(&folder, port, options);
+        Self {
+            process,
+            folder,
+            port,
+        }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its address by the socket.
+    pub(crate) fn url(&self) -> String {
+        format!("redis+unix://{}", self.socket().display())
+    }
+
+    /// Follows another server.
+    pub(crate) fn replica_of(primary: &Self) -> Self {
+        let follows = format!("127.0.0.1 {}", primary.port());
+        let replica = Self::with(&["--replicaof", &follows]);
+        replica.until(&["INFO", "replication"], "master_link_status:up");
+        replica
+    }
+
+    /// A Sentinel that looks after the primary of the name `main` alone.
+    pub(crate) fn sentinel_of(primary: &Self) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let port = free_port();
+        let socket = folder.path().join("socket");
+        let lines = [
+            "bind 127.0.0.1".to_owned(),
+            format!("port {port}"),
+            format!("unixsocket {}", socket.display()),
+            format!("dir {}", folder.path().display()),
+            format!("sentinel monitor main 127.0.0.1 {} 1", primary.port()),
+            "sentinel down-after-milliseconds main 300".to_owned(),
+            "sentinel failover-timeout main 1000".to_owned(),
+        ];
+        let file = folder.path().join("sentinel.conf");
+        std::fs::write(&file, lines.join("\n")).expect("written");
+        let mut command = Command::new("redis-server");
+        command.arg(file).arg("--sentinel");
+        let process = started(command, "+monitor master main");
+        Self {
+            process,
+            folder,
+            port,
+        }
+    }
+
+    /// A cluster of one node, which serves all slots.
+    pub(crate) fn cluster() -> Self {
+        let bus = free_port().to_string();
+        let server = Self::with(&["--cluster-enabled", "yes", "--cluster-port", &bus]);
+        server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+        server.until(&["CLUSTER", "INFO"], "cluster_state:ok");
+        server
+    }
+
+    /// Waits until the output of a command has these words.
+    pub(crate) fn until(&self, command: &[&str], words: &str) {
+        let start = Instant::now();
+        while !self.command(command).contains(words) {
+            assert!(start.elapsed() < START_MAX, "{}", self.command(command));
+            std::thread::yield_now();
+        }
+    }
+
+    /// Ends it, as a crash would.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Starts it again, empty.
+    pub(crate) fn start_again(&mut self) {
+        self.process = run(&self.folder, self.port, &[]);
+    }
+
+    /// Runs a command by `redis-cli` and answers the output.
+    pub(crate) fn command(&self, words: &[&str]) -> String {
+        let output = Command::new("redis-cli")
+            .arg("-s")
+            .arg(self.socket())
+            .args(words)
+            .output()
+            .expect("redis-cli comes with redis-server: apt-get install redis-server");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        text.trim_end().to_owned()
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A port that is free at the moment.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback");
+    listener.local_addr().expect("bound").port()
+}
+
+fn run(folder: &TempDir, port: u16, options: &[&str]) -> Child {
+    let path = folder.path();
+    let mut command = Command::new("redis-server");
+    command
+        .args(["--save", "", "--appendonly", "no"])
+        .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+        .arg("--unixsocket")
+        .arg(path.join("socket"))
+        .arg("--dir")
+        .arg(path)
+        .args(["--repl-diskless-sync-delay", "0"])
+        .args(options);
+    started(command, "Ready to accept connections")
+}
+
+/// Starts a process and waits until it has printed this; reads on for it afterwards.
+fn started(mut command: Command, words: &'static str) -> Child {
+    let started = command.stdout(Stdio::piped()).spawn();
+    let mut process = started.expect("this test needs redis-server: apt-get install redis-server");
+    let output = BufReader::new(process.stdout.take().expect("piped"));
+    let (ready, wait) = sync_channel(1);
+    std::thread::spawn(move || {
+        for line in output.lines().map_while(Result::ok) {
+            if line.contains(words) {
+                let _ = ready.try_send(());
+            }
+        }
+    });
+    let started = wait.recv_timeout(START_MAX);
+    started.expect("redis-server starts");
+    process
+}
