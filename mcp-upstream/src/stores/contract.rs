@@ -60,7 +60,7 @@ macro_rules! holds_for {
 }
 pub(crate) use holds_for;
 
-/// The home of a session that nobody has taken up.
+/// The home of a session that was never taken up.
 const FIRST: Home = Home {
     replica: 0,
     epoch: 0,

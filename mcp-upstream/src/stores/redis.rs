@@ -2,11 +2,11 @@
 //!
 //! Each operation is one command, script or transaction, in one round trip, but `forget`, which takes two. It waits for at
 //! most 50 ms; a Redis that is away fails operations, which the log says, and is looked for again by the next ones. Two
-//! processes may use one Redis: claims compare, patches write single fields. Keys expire by themselves: a session that is
-//! touched by nobody is gone after twice its time to live.
+//! processes may use one Redis: claims compare, patches write single fields. Keys expire by themselves: a session that no
+//! process touches is gone after twice its time to live.
 //!
-//! Start with [`RedisStore::connect`]; [`keys`], [`record`] and [`events`] tell what is stored, [`link`] how a connection
-//! is made and made again.
+//! Start with [`RedisStore::connect`]; the modules `keys`, `record` and `events` list the keys and fields, `link`
+//! tells how a connection is made and made again.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,6 +29,7 @@ mod failure;
 mod keys;
 mod link;
 mod record;
+mod silence;
 pub mod url;
 
 use keys::Keys;
@@ -152,9 +153,10 @@ impl RedisStore {
     }
 }
 
-/// Milliseconds as Redis takes them.
+/// Milliseconds as Redis takes them: it adds them to the date, and refuses a sum that is too large.
 fn millis(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 2)
+    const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+    i64::try_from(time.min(CENTURY).as_millis()).unwrap_or(i64::MAX)
 }
 
 #[async_trait]

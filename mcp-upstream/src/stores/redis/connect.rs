@@ -34,13 +34,16 @@ const IN_FLIGHT: usize = 1024;
 
 /// An open connection. Clones share it.
 #[derive(Clone)]
-pub(super) enum Connection {
+pub(super) enum RedisConnection {
     Node(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
 
 /// Opens a connection and checks the server behind it.
-pub(super) async fn connect(url: &RedisUrl, version_key: &str) -> Result<Connection, StoreError> {
+pub(super) async fn connect(
+    url: &RedisUrl,
+    version_key: &str,
+) -> Result<RedisConnection, StoreError> {
     let ready = async {
         let mut connection = open(url).await?;
         check(url, &mut connection, version_key).await?;
@@ -53,7 +56,7 @@ pub(super) async fn connect(url: &RedisUrl, version_key: &str) -> Result<Connect
     })
 }
 
-async fn open(url: &RedisUrl) -> Result<Connection, StoreError> {
+async fn open(url: &RedisUrl) -> Result<RedisConnection, StoreError> {
     let login = Login::read(url)?;
     let opened = match &url.deployment {
         Deployment::Node(address) => node(url, &login, address_of(address, url.tls)).await,
@@ -64,7 +67,11 @@ async fn open(url: &RedisUrl) -> Result<Connection, StoreError> {
     opened.map_err(|error| told(url, &error))
 }
 
-async fn node(url: &RedisUrl, login: &Login, address: ConnectionAddr) -> RedisResult<Connection> {
+async fn node(
+    url: &RedisUrl,
+    login: &Login,
+    address: ConnectionAddr,
+) -> RedisResult<RedisConnection> {
     let mut redis = RedisConnectionInfo::default().set_db(url.database);
     if let Some(user) = &url.user {
         redis = redis.set_username(user);
@@ -80,7 +87,7 @@ async fn node(url: &RedisUrl, login: &Login, address: ConnectionAddr) -> RedisRe
     };
     let manner = manner();
     let opened = client.get_multiplexed_async_connection_with_config(&manner);
-    Ok(Connection::Node(opened.await?))
+    Ok(RedisConnection::Node(opened.await?))
 }
 
 async fn primary(
@@ -88,7 +95,7 @@ async fn primary(
     login: &Login,
     sentinels: &[Address],
     name: &str,
-) -> RedisResult<Connection> {
+) -> RedisResult<RedisConnection> {
     let addresses = sentinels.iter().map(|it| address_of(it, url.tls));
     let mut builder = SentinelClientBuilder::new(addresses, name, SentinelServerType::Master)?
         .set_client_to_redis_db(url.database)
@@ -116,10 +123,10 @@ async fn primary(
     let mut client = builder.build()?;
     let manner = manner();
     let opened = client.get_async_connection_with_config(&manner);
-    Ok(Connection::Node(opened.await?))
+    Ok(RedisConnection::Node(opened.await?))
 }
 
-async fn cluster(url: &RedisUrl, login: &Login, nodes: &[Address]) -> RedisResult<Connection> {
+async fn cluster(url: &RedisUrl, login: &Login, nodes: &[Address]) -> RedisResult<RedisConnection> {
     let nodes = nodes.iter().map(|it| address_of(it, url.tls));
     let mut builder = ClusterClientBuilder::new(nodes)
         .connection_timeout(CONNECT_MAX)
@@ -138,7 +145,7 @@ async fn cluster(url: &RedisUrl, login: &Login, nodes: &[Address]) -> RedisResul
         builder = builder.certs(certificates.clone());
     }
     let opened = builder.build()?.get_async_connection().await?;
-    Ok(Connection::Cluster(opened))
+    Ok(RedisConnection::Cluster(opened))
 }
 
 fn address_of(address: &Address, tls: bool) -> ConnectionAddr {
@@ -168,7 +175,7 @@ fn manner() -> AsyncConnectionConfig {
         .set_pipeline_buffer_size(IN_FLIGHT)
 }
 
-/// What a connection needs that stands in files.
+/// The login of a connection, read from its files.
 struct Login {
     password: Option<Zeroizing<String>>,
     sentinel_password: Option<Zeroizing<String>>,
@@ -216,7 +223,7 @@ impl Login {
 /// Refuses a server that is too old or takes no writes, and a store that a newer version wrote.
 async fn check(
     url: &RedisUrl,
-    connection: &mut Connection,
+    connection: &mut RedisConnection,
     version_key: &str,
 ) -> Result<(), StoreError> {
     let told = |error| told(url, &error);
@@ -254,7 +261,7 @@ fn readable(before: Option<&str>) -> Result<(), String> {
     }
 }
 
-impl Connection {
+impl RedisConnection {
     /// `INFO server` of one node.
     async fn about(&mut self) -> RedisResult<String> {
         let mut info = redis::cmd("INFO");
@@ -269,13 +276,13 @@ impl Connection {
         Ok(redis::from_redis_value(answer.extract_error()?)?)
     }
 
-    /// Whether commands of one pipeline may be about keys of different sessions.
+    /// True if commands of one pipeline may be about keys of different sessions.
     pub(super) fn mixes_sessions(&self) -> bool {
         matches!(self, Self::Node(_))
     }
 }
 
-impl ConnectionLike for Connection {
+impl ConnectionLike for RedisConnection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         match self {
             Self::Node(node) => node.req_packed_command(cmd),

@@ -144,7 +144,7 @@ fn replay(told: Told, messages: &[String], max: usize) -> Result<Replay, StoreEr
     let (opened, newest, dropped) = told;
     let mut dropped = dropped.unwrap_or_default();
     if messages.is_empty() {
-        // Whatever there was has aged out.
+        // All messages have aged out.
         dropped = dropped.max(newest.unwrap_or_default());
     }
     let mut read = Vec::with_capacity(messages.len());

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::stream::StoreError;
 
-/// Hexadecimal characters of a digest: 128 bits, which nobody finds twice.
+/// Hexadecimal characters of a digest: 128 bits, too many to meet one twice.
 const DIGEST_CHARACTERS: usize = 32;
 
 /// The names below one prefix.

@@ -9,6 +9,9 @@
 //!    ├───────────────── Refusing                  │
 //!    └────────────────────────────────────────────┘
 //! ```
+//!
+//! A Redis that accepts connections and does not answer is refused for a [`PAUSE`] at a time as well, once it has been
+//! silent for longer than a hiccup.
 
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,8 +23,9 @@ use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use super::connect::{Connection, connect};
+use super::connect::{RedisConnection, connect};
 use super::failure::{failure, told};
+use super::silence::Silence;
 use super::url::RedisUrl;
 use crate::stream::StoreError;
 
@@ -30,17 +34,18 @@ use crate::stream::StoreError;
 pub(super) const OPERATION_MAX: Duration = Duration::from_millis(50);
 /// How long operations are refused at once after connecting failed. Short, since a Redis that is back is noticed by the
 /// first operation after it.
-const PAUSE: Duration = Duration::from_millis(200);
+pub(super) const PAUSE: Duration = Duration::from_millis(200);
 
 /// The connection to one Redis, kept open.
 pub(super) struct Link {
     url: RedisUrl,
     version_key: String,
     patience: Duration,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
+    silence: Mutex<Silence>,
 }
 
-enum State {
+enum LinkState {
     Idle,
     /// Connecting, or connected.
     Trying(Attempt),
@@ -50,7 +55,7 @@ enum State {
     },
 }
 
-type Attempt = Shared<BoxFuture<'static, Result<Connection, String>>>;
+type Attempt = Shared<BoxFuture<'static, Result<RedisConnection, String>>>;
 
 /// Why an operation on a connection failed.
 enum Fault {
@@ -73,7 +78,8 @@ impl Link {
             url,
             version_key,
             patience,
-            state: Mutex::new(State::Idle),
+            state: Mutex::new(LinkState::Idle),
+            silence: Mutex::default(),
         }
     }
 
@@ -85,7 +91,10 @@ impl Link {
 
     /// Does work that may be done twice: again on a new connection if the one at hand turns out to be lost, as after a
     /// restart or a failover of Redis.
-    pub(super) async fn run<T, F>(&self, work: impl Fn(Connection) -> F) -> Result<T, StoreError>
+    pub(super) async fn run<T, F>(
+        &self,
+        work: impl Fn(RedisConnection) -> F,
+    ) -> Result<T, StoreError>
     where
         F: Future<Output = RedisResult<T>>,
     {
@@ -101,7 +110,7 @@ impl Link {
     /// Does work that may not be done twice.
     pub(super) async fn run_once<T, F>(
         &self,
-        work: impl Fn(Connection) -> F,
+        work: impl Fn(RedisConnection) -> F,
     ) -> Result<T, StoreError>
     where
         F: Future<Output = RedisResult<T>>,
@@ -114,15 +123,29 @@ impl Link {
         &self,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
+        if self.silence().refuses(Instant::now()) {
+            return Err(self.unanswered());
+        }
         let done = timeout(self.patience, work).await;
-        done.unwrap_or_else(|_| {
-            let millis = self.patience.as_millis();
-            let fault = format!("did not answer within {millis} ms");
-            Err(failure(&self.url, fault))
-        })
+        let mut silence = self.silence();
+        match done {
+            Ok(done) => {
+                silence.end();
+                done
+            }
+            Err(_) => {
+                silence.goes_on(Instant::now());
+                Err(self.unanswered())
+            }
+        }
     }
 
-    async fn once<T, F>(&self, work: &impl Fn(Connection) -> F) -> Result<T, Fault>
+    fn unanswered(&self) -> StoreError {
+        let millis = self.patience.as_millis();
+        failure(&self.url, format!("did not answer within {millis} ms"))
+    }
+
+    async fn once<T, F>(&self, work: &impl Fn(RedisConnection) -> F) -> Result<T, Fault>
     where
         F: Future<Output = RedisResult<T>>,
     {
@@ -137,7 +160,7 @@ impl Link {
         })
     }
 
-    async fn connection(&self) -> Result<(Attempt, Connection), Fault> {
+    async fn connection(&self) -> Result<(Attempt, RedisConnection), Fault> {
         let attempt = self.attempt().map_err(Fault::Other)?;
         match attempt.clone().await {
             Ok(connection) => Ok((attempt, connection)),
@@ -152,19 +175,19 @@ impl Link {
     fn attempt(&self) -> Result<Attempt, StoreError> {
         let mut state = self.state();
         match &*state {
-            State::Trying(attempt) => return Ok(attempt.clone()),
-            State::Refusing { until, error } if Instant::now() < *until => {
+            LinkState::Trying(attempt) => return Ok(attempt.clone()),
+            LinkState::Refusing { until, error } if Instant::now() < *until => {
                 return Err(StoreError(error.clone()));
             }
-            State::Refusing { .. } | State::Idle => {}
+            LinkState::Refusing { .. } | LinkState::Idle => {}
         }
         let attempt = begin(self.url.clone(), self.version_key.clone());
-        *state = State::Trying(attempt.clone());
+        *state = LinkState::Trying(attempt.clone());
         Ok(attempt)
     }
 
     fn refuse(&self, failed: &Attempt, error: &str) {
-        let refusing = State::Refusing {
+        let refusing = LinkState::Refusing {
             until: Instant::now() + PAUSE,
             error: error.to_owned(),
         };
@@ -172,18 +195,22 @@ impl Link {
     }
 
     fn lose(&self, lost: &Attempt) {
-        self.replace(lost, State::Idle);
+        self.replace(lost, LinkState::Idle);
     }
 
     /// Goes on from that attempt, unless another operation has done so already.
-    fn replace(&self, attempt: &Attempt, next: State) {
+    fn replace(&self, attempt: &Attempt, next: LinkState) {
         let mut state = self.state();
-        if matches!(&*state, State::Trying(current) if current.ptr_eq(attempt)) {
+        if matches!(&*state, LinkState::Trying(current) if current.ptr_eq(attempt)) {
             *state = next;
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn silence(&self) -> MutexGuard<'_, Silence> {
+        self.silence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state(&self) -> MutexGuard<'_, LinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -208,7 +235,7 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-/// Whether a connection that gave this error is to be replaced: it is broken, or leads to a server that was the primary
+/// True if a connection that gave this error is to be replaced: it is broken, or leads to a server that was the primary
 /// before a failover.
 fn is_useless_after(error: &RedisError) -> bool {
     error.is_unrecoverable_error()

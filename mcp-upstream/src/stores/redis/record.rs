@@ -19,24 +19,24 @@ const HOME: &str = "home";
 const STREAMS: [&str; 2] = ["general_streams", "request_streams"];
 const SUBSCRIPTION: &str = "subscription:";
 
-/// What a patch does to a hash.
+/// The change of a hash that a patch makes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Change {
-    pub(super) kind: ChangeKind,
+pub(super) struct FieldChange {
+    pub(super) kind: FieldChangeKind,
     pub(super) field: String,
     pub(super) value: String,
 }
 
 /// How a field changes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum ChangeKind {
+pub(super) enum FieldChangeKind {
     Set,
     /// The value is a number, and the higher one stays.
     Raise,
     Delete,
 }
 
-impl ChangeKind {
+impl FieldChangeKind {
     /// The argument of `patch.lua`.
     pub(super) fn name(&self) -> &'static str {
         match self {
@@ -63,10 +63,10 @@ pub(super) fn fields(record: &SessionRecord) -> Result<Vec<(String, String)>, St
 }
 
 /// The field that a patch changes.
-pub(super) fn change(patch: &SessionPatch) -> Result<Change, StoreError> {
+pub(super) fn change(patch: &SessionPatch) -> Result<FieldChange, StoreError> {
     let set = |field: &str| {
-        Ok(Change {
-            kind: ChangeKind::Set,
+        Ok(FieldChange {
+            kind: FieldChangeKind::Set,
             field: field.to_owned(),
             value: json(patch)?,
         })
@@ -77,19 +77,19 @@ pub(super) fn change(patch: &SessionPatch) -> Result<Change, StoreError> {
         SessionPatch::LogLevel(_) => set("log_level"),
         SessionPatch::Affinity(_) => set("affinity"),
         SessionPatch::Toolset(_) => set("toolset"),
-        SessionPatch::Subscribe(uri) => Ok(Change {
-            kind: ChangeKind::Set,
+        SessionPatch::Subscribe(uri) => Ok(FieldChange {
+            kind: FieldChangeKind::Set,
             field: subscription(uri),
             value: String::new(),
         }),
-        SessionPatch::Unsubscribe(uri) => Ok(Change {
-            kind: ChangeKind::Delete,
+        SessionPatch::Unsubscribe(uri) => Ok(FieldChange {
+            kind: FieldChangeKind::Delete,
             field: subscription(uri),
             value: String::new(),
         }),
         // General streams have even numbers, those of requests odd ones: two counts.
-        SessionPatch::OpenStream(number) => Ok(Change {
-            kind: ChangeKind::Raise,
+        SessionPatch::OpenStream(number) => Ok(FieldChange {
+            kind: FieldChangeKind::Raise,
             field: STREAMS[usize::from(number % 2 == 1)].to_owned(),
             value: number.to_string(),
         }),

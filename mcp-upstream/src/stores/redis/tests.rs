@@ -120,17 +120,26 @@ async fn a_server_that_is_away_is_named_without_its_password() {
     assert!(!told.contains("hunter2"), "{told}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_operation_does_not_wait_for_a_server_that_accepts_and_says_nothing() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("the loopback");
     let port = silent.local_addr().expect("bound").port();
     let url: RedisUrl = format!("redis://127.0.0.1:{port}").parse().expect("a URL");
     let (ttl, log) = (Duration::from_secs(60), EventLogConfig::default());
     let store = RedisStore::unconnected(&url, "tooldock:", ttl, &log).expect("a prefix");
-    for _ in 0..3 {
+    let mut waits = Vec::new();
+    for _ in 0..8 {
+        let start = tokio::time::Instant::now();
         let told = store.load("id").await.expect_err("no answer").to_string();
         assert!(told.contains("did not answer within 50 ms"), "{told}");
+        waits.push(start.elapsed().as_millis());
     }
+    // By the paused clock, which rounds up by a millisecond. Then it is known to be silent.
+    assert!(
+        waits[..5].iter().all(|wait| (50..=51).contains(wait)),
+        "{waits:?}"
+    );
+    assert_eq!(waits[5..], [0, 0, 0]);
 }
 
 /// Until the store answers again.
@@ -256,7 +265,7 @@ async fn a_stream_is_trimmed_to_its_bounds_in_redis() {
         appended.expect("works");
     }
     assert_eq!(length(), "2", "by their bytes");
-    // Whatever its size, the newest one stays.
+    // The newest message stays, whatever its size.
     let appended = store.append(stream, &message(25, &"x".repeat(5000))).await;
     appended.expect("works");
     let read = store.read(stream, 256).await.expect("works");

@@ -24,7 +24,7 @@ const PORT: u16 = 6379;
 /// The default port of Sentinel.
 const SENTINEL_PORT: u16 = 26379;
 
-/// Where a Redis is, and how to log in there.
+/// The place of a Redis and the login there.
 #[derive(Clone)]
 pub struct RedisUrl {
     pub(super) deployment: Deployment,
@@ -40,9 +40,9 @@ pub struct RedisUrl {
 /// The kind of a Redis installation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Deployment {
-    /// One server.
+    /// A single server.
     Node(Address),
-    /// One server of this machine.
+    /// A server of this machine.
     Unix(PathBuf),
     /// The primary that these Sentinels know under the name.
     Sentinel {

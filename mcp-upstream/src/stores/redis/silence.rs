@@ -1,0 +1,67 @@
+//! The silence of a Redis that is there and does not answer: stopped, busy with one long command, or behind a network that
+//! swallows packets. Operations are refused at once for most of it, so that not each of them costs its full time; every
+//! [`PAUSE`] some are let through, and the first answer ends the silence.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::link::PAUSE;
+
+/// A silence that is no hiccup: during a shorter one each operation waits, since most of them are answered in time.
+const HICCUP: Duration = Duration::from_millis(200);
+
+/// Operations in a row that were not answered in time.
+#[derive(Debug, Default)]
+pub(super) struct Silence {
+    since: Option<Instant>,
+    refusing_until: Option<Instant>,
+}
+
+impl Silence {
+    /// True if an operation is not to be tried.
+    pub(super) fn refuses(&self, now: Instant) -> bool {
+        self.refusing_until.is_some_and(|until| now < until)
+    }
+
+    /// An operation was not answered in time.
+    pub(super) fn goes_on(&mut self, now: Instant) {
+        let since = *self.since.get_or_insert(now);
+        if now.saturating_duration_since(since) >= HICCUP {
+            self.refusing_until = Some(now + PAUSE);
+        }
+    }
+
+    /// An operation was answered, or failed for another reason.
+    pub(super) fn end(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_silence_is_refused_and_asked_again_from_time_to_time() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let mut silence = Silence::default();
+        for millis in [0, 50, 199] {
+            silence.goes_on(at(millis));
+            assert!(!silence.refuses(at(millis)), "a hiccup");
+        }
+        silence.goes_on(at(200));
+        assert!(silence.refuses(at(200)) && silence.refuses(at(399)));
+        assert!(!silence.refuses(at(400)), "asked again");
+        silence.goes_on(at(450));
+        assert!(silence.refuses(at(451)));
+        silence.end();
+        assert!(
+            !silence.refuses(at(451)),
+            "an operation on its way was answered"
+        );
+        silence.goes_on(at(1000));
+        assert!(!silence.refuses(at(1000)), "another silence");
+    }
+}
