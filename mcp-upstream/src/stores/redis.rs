@@ -118,38 +118,36 @@ impl RedisStore {
         ping.await
     }
 
-    /// Touches the sessions of one round trip. Answers for each whether there is a record.
+    /// Touches the sessions of one round trip. Answers for each of them if there is a record.
     async fn renew(&self, ids: &[SessionId]) -> Result<Vec<bool>, StoreError> {
-        let renewals = |ids: &[SessionId]| {
-            let mut pipeline = redis::pipe();
-            for id in ids {
-                let keys = self.keys.of(id.as_str());
-                let time = millis(self.record_ttl);
-                pipeline.pexpire(keys.record(), time);
-                pipeline.pexpire(keys.streams(), time).ignore();
-            }
-            pipeline
-        };
-        // In a cluster sessions are on different nodes, and a pipeline goes to one.
-        let together = [renewals(ids)];
-        let apart: Vec<Pipeline> = ids
-            .iter()
-            .map(|id| renewals(std::slice::from_ref(id)))
-            .collect();
-        let (together, apart) = (&together[..], &apart[..]);
-        let renewed = self.link.run(|connection| async move {
-            let pipelines = if connection.mixes_sessions() {
-                together
+        let renewed = self.link.run(|connection| {
+            // In a cluster sessions are on different nodes, and a pipeline goes to one.
+            let together = if connection.mixes_sessions() {
+                ids.len()
             } else {
-                apart
+                1
             };
-            let asked = pipelines.iter().map(|pipeline| {
-                let mut connection = connection.clone();
-                async move { pipeline.query_async::<Vec<bool>>(&mut connection).await }
-            });
-            try_join_all(asked).await
+            let renewals: Vec<_> = ids.chunks(together).map(|ids| self.renewal(ids)).collect();
+            async move {
+                let asked = renewals.iter().map(|renewal| {
+                    let mut connection = connection.clone();
+                    async move { renewal.query_async::<Vec<bool>>(&mut connection).await }
+                });
+                try_join_all(asked).await
+            }
         });
         Ok(renewed.await?.concat())
+    }
+
+    fn renewal(&self, ids: &[SessionId]) -> Pipeline {
+        let time = millis(self.record_ttl);
+        let mut renewal = redis::pipe();
+        for id in ids {
+            let keys = self.keys.of(id.as_str());
+            renewal.pexpire(keys.record(), time);
+            renewal.pexpire(keys.streams(), time).ignore();
+        }
+        renewal
     }
 }
 

@@ -59,7 +59,7 @@ fn message(sequence: u64, text: &str) -> StoredEvent {
 
 #[tokio::test]
 async fn a_server_is_reached_over_tcp_with_user_and_password() {
-    let server = RedisServer::with(&["--user", "dock", "on", ">pass/word", "~*", "+@all"]);
+    let server = RedisServer::listening(&["--user", "dock", "on", ">pass/word", "~*", "+@all"]);
     let port = server.port();
     let url = format!("redis://dock:pass%2Fword@127.0.0.1:{port}/3");
     let store = store_at(&url, &EventLogConfig::default());
@@ -82,7 +82,7 @@ async fn a_password_is_read_from_its_file() {
 
 #[tokio::test]
 async fn a_wrong_password_and_none_are_told_apart_in_one_line() {
-    let server = RedisServer::with(&["--requirepass", "hunter2"]);
+    let server = RedisServer::listening(&["--requirepass", "hunter2"]);
     let port = server.port();
     let none = refusal(&format!("redis://127.0.0.1:{port}")).await;
     assert!(none.contains("asks for a password"), "{none}");
@@ -96,7 +96,7 @@ async fn a_wrong_password_and_none_are_told_apart_in_one_line() {
 
 #[tokio::test]
 async fn a_read_only_replica_is_refused() {
-    let primary = RedisServer::start();
+    let primary = RedisServer::listening(&[]);
     let replica = RedisServer::replica_of(&primary);
     let told = refusal(&replica.url()).await;
     assert!(told.contains("is a read-only replica"), "{told}");

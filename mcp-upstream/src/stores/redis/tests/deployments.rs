@@ -14,7 +14,7 @@ contract::holds_for!(cluster);
 
 #[tokio::test]
 async fn sessions_live_on_when_the_sentinels_choose_another_primary() {
-    let mut primary = RedisServer::start();
+    let mut primary = RedisServer::listening(&[]);
     let replica = RedisServer::replica_of(&primary);
     let sentinel = RedisServer::sentinel_of(&primary);
     sentinel.until(&["SENTINEL", "replicas", "main"], "master-link-status\nok");
@@ -36,7 +36,7 @@ async fn sessions_live_on_when_the_sentinels_choose_another_primary() {
 
 #[tokio::test]
 async fn a_name_that_the_sentinels_do_not_know_is_told() {
-    let primary = RedisServer::start();
+    let primary = RedisServer::listening(&[]);
     let sentinel = RedisServer::sentinel_of(&primary);
     let port = sentinel.port();
     let told = refusal(&format!("redis+sentinel://127.0.0.1:{port}/other")).await;

@@ -1,5 +1,5 @@
-//! A `redis-server` of one test: it listens on a Unix socket and on a port of the loopback, keeps nothing on disk, and
-//! ends with the test.
+//! A `redis-server` of one test: it listens on a Unix socket, and on a port of the loopback if the test needs one, keeps
+//! nothing on disk, and ends with the test.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -26,8 +26,16 @@ impl RedisServer {
 
     /// With further options.
     pub(crate) fn with(options: &[&str]) -> Self {
+        Self::at(0, options)
+    }
+
+    /// On a port, too.
+    pub(crate) fn listening(options: &[&str]) -> Self {
+        Self::at(free_port(), options)
+    }
+
+    fn at(port: u16, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let port = free_port();
         let process = run(&folder, port, options);
         Self {
             process,
@@ -52,7 +60,7 @@ impl RedisServer {
     /// Follows another server.
     pub(crate) fn replica_of(primary: &Self) -> Self {
         let follows = format!("127.0.0.1 {}", primary.port());
-        let replica = Self::with(&["--replicaof", &follows]);
+        let replica = Self::listening(&["--replicaof", &follows]);
         replica.until(&["INFO", "replication"], "master_link_status:up");
         replica
     }
@@ -86,7 +94,7 @@ impl RedisServer {
     /// A cluster of one node, which serves all slots.
     pub(crate) fn cluster() -> Self {
         let bus = free_port().to_string();
-        let server = Self::with(&["--cluster-enabled", "yes", "--cluster-port", &bus]);
+        let server = Self::listening(&["--cluster-enabled", "yes", "--cluster-port", &bus]);
         server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
         server.until(&["CLUSTER", "INFO"], "cluster_state:ok");
         server
