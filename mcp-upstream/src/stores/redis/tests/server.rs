@@ -157,7 +157,8 @@ fn run(folder: &TempDir, port: u16, options: &[&str]) -> Child {
         .arg(path)
         .args(["--repl-diskless-sync-delay", "0"])
         .args(options);
-    started(command, "Ready to accept connections")
+    // `Ready to …` on a port, `… is now ready to …` on a socket alone.
+    started(command, "eady to accept connections")
 }
 
 /// Starts a process and waits until it has printed this; reads on for it afterwards.
@@ -173,7 +174,10 @@ fn started(mut command: Command, words: &'static str) -> Child {
             }
         }
     });
-    let started = wait.recv_timeout(START_MAX);
-    started.expect("redis-server starts");
+    if let Err(error) = wait.recv_timeout(START_MAX) {
+        let _ = process.kill();
+        let _ = process.wait();
+        panic!("redis-server does not start: {error}");
+    }
     process
 }
