@@ -1,7 +1,8 @@
 //! Stores of sessions outside of the process, behind the ports [`SessionStore`] and [`EventStore`].
 //!
-//! `sessions.store` names the store: `memory` has none, `disk` is [`disk::DiskStore`]. A store keeps the record of each
-//! session and the events of its streams, so that a session survives the process that opened it.
+//! `sessions.store` names the store: `memory` has none, `disk` is [`disk::DiskStore`]. [`redis::RedisStore`] is for several
+//! machines; no configuration opens it yet. A store keeps the record of each session and the events of its streams, so that
+//! a session survives the process that opened it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,11 +10,10 @@ use std::sync::Arc;
 use crate::session::store::SessionStore;
 use crate::stream::EventStore;
 
-pub mod redis;
-
 #[cfg(test)]
 pub(crate) mod contract;
 pub mod disk;
+pub mod redis;
 
 /// The store of sessions and of the events of their streams.
 #[derive(Clone)]

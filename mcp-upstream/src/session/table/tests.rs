@@ -2,10 +2,10 @@ mod recorded;
 
 use super::*;
 use crate::protocol::ProtocolVersion;
-use crate::service::Stores;
 use crate::session::config::EventLogConfig;
 use crate::session::tests::facts;
 use crate::session::{SessionState, SessionTransport};
+use crate::stores::Stores;
 use crate::stream::{EventLog, Pulse, StreamKind, StreamMetrics, Subscription};
 use crate::testing::shadow::Shadow;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::service::Stores;
+use crate::stores::Stores;
 use crate::stores::contract::{Made, holds_for};
 use crate::stream::EventStore;
 use crate::stream::store::{EventKind, StoredEvent, StreamRef};
@@ -23,12 +23,8 @@ pub(crate) fn store_at(url: &str, log: &EventLogConfig) -> RedisStore {
 }
 
 fn made(store: RedisStore, server: RedisServer) -> Made {
-    let store = Arc::new(store);
     Made {
-        stores: Stores {
-            sessions: Arc::clone(&store) as _,
-            events: store,
-        },
+        stores: Stores::of(store),
         guard: Box::new(server),
     }
 }

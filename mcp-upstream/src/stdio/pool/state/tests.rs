@@ -759,7 +759,10 @@ fn what_lasts_at_a_backend_that_was_removed_lasts_at_another_and_a_session_with_
     assert!(world.state.has_lost(&"a".into()));
     let (_, order) = world.started.last().expect("started elsewhere");
     assert_eq!(order.slot.key.replica(), Some(&stays));
-    assert_eq!(order.replay_state.subscriptions(), [Arc::<str>::from("test://a")]);
+    assert_eq!(
+        order.replay_state.subscriptions(),
+        [Arc::<str>::from("test://a")]
+    );
     world.release(1);
     world.release(2);
     let stopped = [1, 2].map(|process| (process, StopReason::Removed));
