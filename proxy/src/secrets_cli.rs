@@ -15,6 +15,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use tooldock_workers::precedence::{self, Claim};
+use tooldock_workers::scan;
 use tooldock_workers::secrets::{
     AuthorizationStore, Recipients, Scope, Secret, SecretEntry, SecretNames, SecretStore,
     SecretsError, SecretsKey, Status, check_new_key,
@@ -89,6 +91,7 @@ fn command(command: &SecretsCommand, effective: &Effective) -> Result<String, Fa
             let names = SecretNames::of(Arc::clone(&store));
             let config = &effective.config;
             let recipients = Recipients::read(data, &config.namespaces, &config.upstreams);
+            let recipients = recipients.with_owners(data, &*store, claims(effective));
             let mut text = table(&names.list(scope.as_ref())?, &recipients);
             if scope.is_none() {
                 text.push_str(&authorize::list(&store)?);
@@ -171,6 +174,22 @@ fn export(store: &SecretStore, output: Option<&Path>) -> Result<String, Failure>
 /// A first secret may come before the first start.
 fn make(data: &Path) -> Result<(), Failure> {
     fs::create_dir_all(data).map_err(|error| Failure::Other(format!("{}: {error}", data.display())))
+}
+
+/// The claims to names of the configuration and of folders.
+fn claims(effective: &Effective) -> Vec<Claim> {
+    let (config, tools) = (&effective.config, effective.data_dir.join("tools"));
+    let mut claims = precedence::configured(&config.upstreams, &config.toolman);
+    claims.extend(scan::claims(&tools));
+    let vault = effective
+        .serves_vault()
+        .then(|| config.vault.folder(&tools));
+    if let Some(Ok(vault)) = vault
+        && vault.dir.is_some()
+    {
+        claims.push(Claim::vault(&vault.name));
+    }
+    claims
 }
 
 /// Keys, scopes, statuses and recipients, a line for each secret.

@@ -1,12 +1,13 @@
 //! The namespaces and servers that receive a secret, for the list of secrets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::Scope;
+use super::{Owners, Scope, SecretSource};
 use crate::config::{GlobalSecrets, NamespacesConfig};
-use crate::external::{self, ServersConfig};
+use crate::external::{self, ServersConfig, ServersFile};
 use crate::names::NamespaceName;
+use crate::precedence::{Claim, Kind, Names};
 use crate::scan;
 
 /// Names that one line of the list may have.
@@ -21,6 +22,10 @@ pub struct Recipients {
     namespaces: BTreeMap<NamespaceName, (GlobalSecrets, Vec<String>)>,
     /// Servers, and the variables that their entries name.
     servers: BTreeMap<NamespaceName, Vec<String>>,
+    /// The namespace that has each name; `None` where that is not known.
+    names: Option<Names>,
+    /// Values that the namespace of their scope's name does not get, since another one of that name has them.
+    foreign: BTreeSet<(NamespaceName, String)>,
 }
 
 impl Recipients {
@@ -39,21 +44,68 @@ impl Recipients {
                 })
                 .collect(),
             servers: external::named_variables(data, servers),
+            names: None,
+            foreign: BTreeSet::new(),
         }
+    }
+
+    /// Takes in the namespace that has each name, and the values that belong to another one of their scope's name, as a
+    /// reload does. `claims` are those of the configuration and of folders. Nothing changes where the store cannot be read.
+    #[must_use]
+    pub fn with_owners(
+        mut self,
+        data: &Path,
+        store: &dyn SecretSource,
+        claims: impl IntoIterator<Item = Claim>,
+    ) -> Self {
+        let file = ServersFile::read(data).unwrap_or_default();
+        let names = Names::settle(claims.into_iter().chain(file.claims()));
+        let is_folder = |name: &NamespaceName| {
+            let served = names.served(name);
+            served.map(|origin| origin.kind == Kind::Folder)
+        };
+        self.namespaces
+            .retain(|name, _| is_folder(name) == Some(true));
+        self.servers
+            .retain(|name, _| is_folder(name) == Some(false));
+        if let Ok(secrets) = store.read() {
+            let owners = store.owners();
+            let owners = owners.map_or_else(|_| Owners::unknown(), |recorded| recorded.owners);
+            let issues = owners.bind(&secrets, &names, &BTreeSet::new()).issues;
+            let foreign = issues.into_iter();
+            self.foreign = foreign.map(|(name, it)| (name, it.subject)).collect();
+        }
+        self.names = Some(names);
+        self
     }
 
     /// The recipients of a secret, in words. `scope` is as [`Scope`] shows it.
     pub fn of(&self, key: &str, scope: &str) -> String {
         match scope.parse() {
             Ok(Scope::Global) => self.of_global(key),
-            Ok(Scope::Namespace(name)) => match self.servers.get(&name) {
-                Some(names) if !names.iter().any(|it| it == key) => {
-                    "nobody: the server's entry does not name it".to_owned()
-                }
-                _ => name.to_string(),
+            Ok(Scope::Namespace(name)) => match self.why_not(key, &name) {
+                Some(why) => format!("nobody: {why}"),
+                None => name.to_string(),
             },
             Ok(Scope::Principal(_)) | Err(_) => "servers with personal values".to_owned(),
         }
+    }
+
+    /// Why the namespace of a scope's name does not get a value of the scope.
+    fn why_not(&self, key: &str, name: &NamespaceName) -> Option<&'static str> {
+        if let Some(names) = &self.names {
+            match names.winner(name) {
+                None => return Some("there is no namespace of that name"),
+                Some(claim) if !claim.enabled => return Some("the server is switched off"),
+                Some(_) => {}
+            }
+        }
+        if self.foreign.contains(&(name.clone(), key.to_owned())) {
+            return Some("the value was given to another namespace of that name; set a new one");
+        }
+        let variables = self.servers.get(name)?;
+        let is_named = variables.iter().any(|it| it == key);
+        (!is_named).then_some("the server's entry does not name it")
     }
 
     fn of_global(&self, key: &str) -> String {
@@ -106,6 +158,8 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::precedence::configured;
+    use crate::secrets::{Protection, Secret, SecretStore, SecretsKey};
     use crate::yaml;
 
     #[test]
@@ -153,5 +207,42 @@ mod tests {
         ] {
             assert_eq!(told(config, key, scope), expected, "{config} {key} {scope}");
         }
+    }
+
+    #[test]
+    fn a_value_of_another_namespace_of_the_name_is_received_by_nobody() {
+        let data = tempfile::tempdir().unwrap();
+        let name: NamespaceName = "near".parse().unwrap();
+        let folder = data.path().join("tools/near");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("tool.py"), "").unwrap();
+        let key = Protection::Key(SecretsKey::quick("key"));
+        let store = SecretStore::new(data.path(), key);
+        store
+            .set("TOKEN", &Scope::Namespace(name.clone()), Secret::new("v"))
+            .unwrap();
+        let servers = ServersConfig {
+            remote: yaml::from_str("{ near: { backends: ['http://a/mcp'] } }").unwrap(),
+            ..ServersConfig::default()
+        };
+        let remote = Names::settle(configured(&servers, &Default::default()));
+        let secrets = store.read().unwrap();
+        let bound = Owners::default().bind(&secrets, &remote, &BTreeSet::new());
+        store.record_owners(&bound.owners).unwrap();
+        let told = |claims: Vec<Claim>, key: &str, scope: &str| {
+            let read = Recipients::read(data.path(), &Default::default(), &Default::default());
+            read.with_owners(data.path(), &store, claims).of(key, scope)
+        };
+        let folders = || vec![Claim::folder(&name)];
+        let foreign =
+            "nobody: the value was given to another namespace of that name; set a new one";
+        assert_eq!(told(folders(), "TOKEN", "near"), foreign);
+        assert_eq!(told(folders(), "OTHER", "near"), "near");
+        assert_eq!(
+            told(folders(), "TOKEN", "none"),
+            "nobody: there is no namespace of that name"
+        );
+        let remote = configured(&servers, &Default::default());
+        assert_eq!(told(remote, "TOKEN", "near"), "near");
     }
 }
