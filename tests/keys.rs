@@ -427,8 +427,22 @@ async fn the_management_tools_make_and_revoke_keys_that_count_at_once() {
 /// A key whose scopes fit no tool is made all the same, and its maker reads a scope that would fit.
 #[tokio::test]
 async fn a_key_that_opens_no_tool_says_so_when_it_is_made() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("many.toml");
+    fs::write(
+        &file,
+        "[[servers]]\nnamespace = \"in_calc\"\nfrom = \"calc\"\n",
+    )
+    .unwrap();
     let (builder, address) = with_manager(Gateway::with_tools([("calc", "calc.py", tools::MATH)]));
+    // The aggregate's own tools are open to every key, and lead to nothing without another one.
+    let builder = builder.config(json!({"toolman": {"many": {"config": file}}}));
     let gateway = builder.start().await;
+    eventually("the aggregate has its member", async || {
+        let condition = crate::conditions::ready(&gateway, "many").await;
+        (condition["state"] == "ready").then_some(())
+    })
+    .await;
     let manager = Manager::open(address).await;
     let make = async |scope: &str, namespace: &str| {
         let wanted = json!({"name": "ci", "scopes": [scope], "namespaces": [namespace]});
@@ -468,7 +482,7 @@ async fn a_key_that_opens_no_tool_says_so_when_it_is_made() {
     let create = ["keys", "create", "--name", "ci", "--scope"];
     let (told, _) = command(&[&create[..], &["read"]].concat());
     assert!(
-        told.contains("tools of calc fits the patterns of scope read"),
+        told.contains("tools of calc, many fits the patterns of scope read"),
         "{told}"
     );
     let (told, _) = command(&[&create[..], &["admin"]].concat());

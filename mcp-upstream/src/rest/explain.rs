@@ -13,7 +13,7 @@ use tooldock_workers::explain::{
     self, Credential, Explanation, NamespaceReach, Question, Reach, ReachQuestion, Rule, ToolAccess,
 };
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::registry::Namespace;
+use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::startup;
 
 use super::condition::Condition;
@@ -118,7 +118,7 @@ async fn answer(core: &Core, credential: &Credential, question: Question) -> Exp
     }
 }
 
-/// The tools of all namespaces that a credential opens. Namespaces whose tools are not known within [`REACH_WAIT`] are left
+/// The tools of all namespaces that a credential opens, without aggregates' own tools. Namespaces whose tools are not known within [`REACH_WAIT`] are left
 /// out.
 async fn reach(core: &Core, credential: &Credential) -> Reach {
     let until = Instant::now() + REACH_WAIT;
@@ -140,8 +140,11 @@ async fn reach(core: &Core, credential: &Credential) -> Reach {
             are_all_known = false;
             continue;
         };
-        let tools = names.len();
         let tools_of = names.into_iter();
+        let tools_of = tools_of.filter(|name| !is_own_of_aggregate(core, namespace, name));
+        let tools_of: Vec<_> = tools_of.collect();
+        let tools = tools_of.len();
+        let tools_of = tools_of.into_iter();
         let (open, not): (Vec<_>, Vec<_>) = tools_of
             .map(|name| access(core, credential, namespace, name))
             .partition(|tool| tool.allowed);
@@ -158,6 +161,24 @@ async fn reach(core: &Core, credential: &Credential) -> Reach {
         reach.notes = why_nothing(credential, &reach.namespaces, &refused);
     }
     reach
+}
+
+/// Whether a tool is one by which an aggregate manages those of its members. Every key is shown these, and without a
+/// member's tool they lead to nothing.
+fn is_own_of_aggregate(core: &Core, namespace: &Arc<Namespace>, tool: &str) -> bool {
+    let mut publisher = Arc::clone(namespace);
+    let mut behind = core.upstreams.of(namespace).behind(namespace, tool);
+    for _ in 0..=aggregate::DEPTH_MAX {
+        let Some(found) = behind else {
+            break;
+        };
+        publisher = found.namespace;
+        behind = core
+            .upstreams
+            .of(&publisher)
+            .behind(&publisher, &found.tool);
+    }
+    matches!(publisher.upstream, UpstreamKind::Aggregate(_))
 }
 
 /// Whether a credential opens a management tool.
