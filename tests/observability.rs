@@ -263,9 +263,11 @@ for line in sys.stdin:
         answer["result"] = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}},
             "serverInfo": {"name": "s", "version": "1"}}
     elif method == "tools/list":
-        answer["result"] = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("say", "fail")]}
+        answer["result"] = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("say", "fail", "boom")]}
     elif method == "tools/call" and params["name"] == "fail":
         answer["result"] = {"isError": True, "content": [{"type": "text", "text": "the disk is full"}]}
+    elif method == "tools/call" and params["name"] == "boom":
+        answer["error"] = {"code": -32050, "message": "the fuse blew"}
     elif method == "tools/call":
         answer["result"] = {"content": [{"type": "text", "text": json.dumps(params.get("_meta"))}]}
     else:
@@ -298,6 +300,15 @@ async fn audited(gateway: &Gateway, id: &str) -> Value {
         lines.find(|line| line["request_id"] == id)
     })
     .await
+}
+
+/// The line of the log about a failed request.
+fn failure_logged(gateway: &Gateway, id: &str) -> String {
+    let log = gateway.log();
+    let mut lines = log.lines();
+    let line = lines.find(|line| line.contains("call failed") && line.contains(id));
+    line.map(str::to_owned)
+        .unwrap_or_else(|| panic!("no line of {id}: {log}"))
 }
 
 /// A REST call under a request id: status and body.
@@ -381,6 +392,7 @@ async fn a_failed_call_says_why_in_the_audit_log_and_the_log() {
         .config(json!({"upstreams": {
             "stdio": {"says": {"command": "python3", "args": [script]}},
             "remote": {"client": away("client"), "passed": away("pass_through")}}}))
+        .env("LOG_LEVEL", "debug")
         .start()
         .await;
     // Failures in the words of servers and tools, with the status that was sent.
@@ -394,7 +406,36 @@ async fn a_failed_call_says_why_in_the_audit_log_and_the_log() {
     assert_eq!((status, &line["http_status"]), (500, &json!(500)), "{line}");
     let detail = line["cause"]["detail"].as_str().unwrap();
     assert!(detail.contains("no such table"), "{line}");
-    assert!(gateway.log().contains("r-broken"), "{}", gateway.log());
+    let logged = failure_logged(&gateway, "r-broken");
+    assert!(logged.contains("no such table"), "{logged}");
+    let logged = failure_logged(&gateway, "r-fail");
+    assert!(logged.contains("the disk is full"), "{logged}");
+    // An error of a server has its code on every surface.
+    called(&gateway, "says", "boom", "r-boom-rest").await;
+    let body =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "boom"}});
+    let session = crate::support::session::Session::start(&gateway, "says", "2025-11-25").await;
+    let answer = gateway
+        .request("POST", "/mcp/says")
+        .header("Accept", "application/json, text/event-stream")
+        .header("Mcp-Session-Id", &session.id)
+        .header("X-Request-Id", "r-boom-mcp")
+        .json(&body)
+        .send()
+        .await
+        .unwrap();
+    answer.text().await.unwrap();
+    for id in ["r-boom-rest", "r-boom-mcp"] {
+        let line = audited(&gateway, id).await;
+        let cause = json!({"code": "-32050", "detail": "the fuse blew"});
+        assert_eq!(line["cause"], cause, "{line}");
+        assert_eq!(line["status"], "upstream_error", "{line}");
+        let logged = failure_logged(&gateway, id);
+        assert!(
+            logged.contains("-32050") && logged.contains("the fuse blew"),
+            "{logged}"
+        );
+    }
     // A server that is not there: with the backend, and in the log, too.
     for namespace in ["client", "passed"] {
         let id = format!("r-{namespace}");
@@ -413,11 +454,7 @@ async fn a_failed_call_says_why_in_the_audit_log_and_the_log() {
         assert_eq!(line["cause"]["code"], "connect", "{line}");
         let detail = line["cause"]["detail"].as_str().unwrap();
         assert!(detail.contains(&nobody.to_string()), "{line}");
-        let log = gateway.log();
-        let logged = log
-            .lines()
-            .find(|line| line.contains("call failed") && line.contains(&id));
-        let logged = logged.unwrap_or_else(|| panic!("no line of {id}: {log}"));
+        let logged = failure_logged(&gateway, &id);
         assert!(logged.contains(&nobody.to_string()), "{logged}");
         assert!(logged.contains("worker_unavailable"), "{logged}");
     }

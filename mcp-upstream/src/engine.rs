@@ -460,6 +460,10 @@ impl UnfinishedCall<'_> {
             Ok("ok") => Err(error.code),
             Ok(said) => {
                 cause.of_tool = true;
+                // As MCP names it; REST's code is its reading of the server's words.
+                if error.cause.is_none() {
+                    cause.code = said.into();
+                }
                 Ok(said)
             }
             Err(code) => Err(code),

@@ -92,10 +92,10 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         cause: Option<CallCause>,
     ) {
         if let (Some(line), Some(mut cause)) = (&mut self.line, cause) {
-            log_failure(line, outcome, &cause);
             if cause.of_tool && !self.audit.borrow().keeps_words_of_tools() {
                 cause.detail.clear();
             }
+            log_failure(line, outcome, &cause);
             line.cause = Some(Box::new(cause));
         }
         self.write(outcome);
@@ -158,7 +158,7 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
     }
 }
 
-/// Logs a failed call. The words of a tool are left out, since they may be for its caller alone.
+/// Logs a failed call with its cause as the audit log has it.
 fn log_failure(
     line: &AuditRecord,
     outcome: Result<&'static str, CallErrorCode>,
@@ -170,10 +170,7 @@ fn log_failure(
     };
     let (request_id, namespace) = (&*line.request_id, line.namespace.as_str());
     let (method, subject) = (line.method, &*line.subject);
-    let (kind, detail) = match cause.of_tool {
-        true => (code, ""),
-        false => (&*cause.code, &*cause.detail),
-    };
+    let detail = (!cause.detail.is_empty()).then_some(&*cause.detail);
     let is_fault = outcome.is_err_and(is_fault) && !cause.of_tool;
     match is_fault.then(|| FAULTS.take()).flatten() {
         Some(left_out) => tracing::warn!(
@@ -182,7 +179,7 @@ fn log_failure(
             method,
             subject,
             code,
-            cause = kind,
+            cause = &*cause.code,
             detail,
             left_out = (left_out > 0).then_some(left_out),
             "call failed"
@@ -193,7 +190,7 @@ fn log_failure(
             method,
             subject,
             code,
-            cause = kind,
+            cause = &*cause.code,
             detail,
             "call failed"
         ),

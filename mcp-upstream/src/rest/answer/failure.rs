@@ -25,8 +25,10 @@ use crate::protocol::code;
 pub(super) struct Failed {
     message: String,
     details: Option<Box<RawValue>>,
-    /// The server's error code, where it answered with one.
+    /// The server's error code, where it answered with an error; 0 where that had none.
     code: Option<i32>,
+    /// The server's error code as it was sent, for logs.
+    sent_code: Option<String>,
 }
 
 impl Failed {
@@ -36,14 +38,12 @@ impl Failed {
         let member = |name| object.and_then(|it| spans::member(it, name));
         let message = member("message").and_then(jsonrpc::string);
         let message = message.unwrap_or(Cow::Borrowed("The server answered with an error"));
+        let code = member("code").map(RawValue::get);
         Self {
             message: message.into_owned(),
             details: object.and_then(|it| detail("upstream", it)),
-            code: Some(
-                member("code")
-                    .and_then(|it| it.get().parse().ok())
-                    .unwrap_or_default(),
-            ),
+            code: Some(code.and_then(|it| it.parse().ok()).unwrap_or_default()),
+            sent_code: code.map(str::to_owned),
         }
     }
 
@@ -60,6 +60,7 @@ impl Failed {
             message,
             details: detail("result", result),
             code: None,
+            sent_code: None,
         }
     }
 
@@ -88,6 +89,10 @@ impl Failed {
             (Blame::Name, true) | (Blame::Server, _) => CallErrorCode::InternalError,
         };
         let mut error = CallError::new(code, self.message);
+        if let Some(code) = self.sent_code {
+            let detail = error.message.clone();
+            error = error.caused_by(code, detail);
+        }
         error.details = self.details;
         error
     }
