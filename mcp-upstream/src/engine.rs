@@ -266,7 +266,7 @@ impl Engine {
     ) -> (CallOutcome, UnfinishedCall<'a>) {
         let via = call.delegate().map(|delegate| Arc::clone(delegate.via));
         let mut record = CallRecord::begin(self, &self.audit, caller, call.facts(), via);
-        let (outcome, status) = self.settled(caller, call, None).await;
+        let (outcome, status) = self.settled(caller, call, None, record.reached()).await;
         if call.has_coerced_arguments() {
             record.note_coercion();
         }
@@ -283,7 +283,7 @@ impl Engine {
         via: Option<Arc<str>>,
     ) -> CallOutcome {
         let mut record = CallRecord::begin(self, &self.audit, caller, call.facts(), via);
-        let (outcome, status) = self.settled(caller, call, events).await;
+        let (outcome, status) = self.settled(caller, call, events, record.reached()).await;
         if call.has_coerced_arguments() {
             record.note_coercion();
         }
@@ -299,14 +299,16 @@ impl Engine {
         outcome
     }
 
-    /// Runs a call: its outcome, without secrets where it is a failure, and how it is counted.
+    /// Runs a call: its outcome, without secrets where it is a failure, and how it is counted. `reached` is set once the
+    /// call is let through to its upstream.
     async fn settled(
         &self,
         caller: &Caller,
         call: &Arc<dyn UpstreamCall>,
         events: Option<EventSender>,
+        reached: &AtomicBool,
     ) -> (CallOutcome, Result<&'static str, CallErrorCode>) {
-        let outcome = self.attempt(caller, call, events).await;
+        let outcome = self.attempt(caller, call, events, reached).await;
         let outcome = outcome.map_err(|error| call.shown(caller, error));
         let status = outcome.as_ref().map(UpstreamReply::status);
         let status = status.map_err(|error| error.code);
@@ -330,6 +332,7 @@ impl Engine {
         caller: &Caller,
         call: &Arc<dyn UpstreamCall>,
         events: Option<EventSender>,
+        reached: &AtomicBool,
     ) -> CallOutcome {
         let facts = call.facts();
         let counted = match call.delegate() {
@@ -337,6 +340,7 @@ impl Engine {
             None => CountedBy::All,
         };
         self.admit(caller, facts, counted, || call.admit())?;
+        reached.store(true, Ordering::Relaxed);
         let limit = facts.timeout();
         let reply = match (call.delegate(), facts.talks) {
             (Some(delegate), _) => {

@@ -17,6 +17,7 @@ pub(crate) mod toolman;
 use crate::stdio::metrics::StdioMetrics;
 use crate::stream::StreamMetrics;
 use breakdown::Breakdown;
+pub(crate) use breakdown::CallEnd;
 use toolman::ToolmanMetrics;
 
 /// From a cache hit to the highest default ceiling of a call's time limit.

@@ -4,6 +4,7 @@
 //! it. The upstream is asked by the surface, which ends the call with what it saw of the answer. A call that is dropped
 //! unfinished is recorded as one whose client left.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -43,6 +44,7 @@ impl Engine {
         let deadline = Instant::now() + limit;
         let entered = async {
             self.admit(caller, &facts, CountedBy::All, || Ok(()))?;
+            record.reached().store(true, Ordering::Relaxed);
             self.account_of(caller).room().await?;
             let turn = timeout_at(deadline, facts.namespace.gate.enter(&caller.principal)).await;
             turn.ok().and_then(Result::ok).ok_or_else(overloaded)

@@ -1,17 +1,19 @@
 //! What a call leaves behind: counts, a latency, an audit line. Written once, however the call ends.
 
 use std::borrow::Borrow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use http::StatusCode;
 use tooldock_workers::error::CallErrorCode;
+use tooldock_workers::registry::Namespace;
 
 use super::{CallFacts, Engine, UNKNOWN_NAME_MAX, shortened};
 use crate::audit::{AuditRecord, AuditSender, Transport};
 use crate::call_error::{CallCause, rest_status};
 use crate::caller::{CallNote, CallSummary, Caller};
-use crate::metrics::NamespaceMetrics;
+use crate::metrics::{CallEnd, NamespaceMetrics};
 use crate::protocol::method::TOOLS_CALL;
 
 /// The status of a request whose client left before its answer, as nginx counts it.
@@ -26,6 +28,8 @@ pub(super) struct CallRecord<A: Borrow<AuditSender>> {
     audit: A,
     line: Option<AuditRecord>,
     note: Option<Arc<CallNote>>,
+    namespace: Arc<Namespace>,
+    reached: AtomicBool,
 }
 
 impl<A: Borrow<AuditSender>> CallRecord<A> {
@@ -47,6 +51,8 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
             metrics,
             audit,
             note: caller.note.clone(),
+            namespace: Arc::clone(&facts.namespace),
+            reached: AtomicBool::new(false),
             line: Some(AuditRecord {
                 at: SystemTime::UNIX_EPOCH,
                 request_id: Arc::clone(&caller.request_id),
@@ -69,6 +75,17 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
                 coerced: false,
             }),
         }
+    }
+
+    /// Whether the call was let through to its upstream. Names of other calls may be anything that a client wrote.
+    pub(super) fn reached(&self) -> &AtomicBool {
+        &self.reached
+    }
+
+    /// Whether the tool is more than a name that a client wrote: its namespace declares it, or its upstream was asked for it.
+    fn is_of_a_tool(&self, name: &str) -> bool {
+        let mut declared = self.namespace.tools.iter();
+        self.reached.load(Ordering::Relaxed) || declared.any(|tool| *tool.name == *name)
     }
 
     /// Notes that arguments were converted to the types of the tool's schema.
@@ -135,13 +152,13 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         self.metrics.in_flight.dec();
         if line.method == TOOLS_CALL {
             self.metrics.count(line.status);
-            self.metrics.breakdown.count(
-                &line.namespace,
-                &line.subject,
-                line.principal.as_ref(),
-                line.via.is_some(),
-                line.status == "ok",
-            );
+            self.metrics.breakdown.count(CallEnd {
+                namespace: &line.namespace,
+                tool: self.is_of_a_tool(&line.subject).then_some(&line.subject),
+                principal: line.principal.as_ref(),
+                via_aggregate: line.via.is_some(),
+                is_ok: line.status == "ok",
+            });
             self.metrics.latency.observe(latency.as_secs_f64());
         } else {
             self.metrics.count_other(line.method, line.status);

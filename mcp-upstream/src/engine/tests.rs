@@ -12,7 +12,10 @@ use super::*;
 use crate::audit::{Audit, AuditConfig};
 use crate::jsonrpc::ResponseOutcome;
 use crate::metrics::UpstreamMetrics;
-use crate::testing::{self, FakeBackend, Refuses, Unlimited, caller, function_call, namespace};
+use crate::metrics::breakdown::BreakdownConfig;
+use crate::testing::{
+    self, FakeBackend, Refuses, Unlimited, caller, caller_with_scopes, function_call, namespace,
+};
 use crate::upstream::Client;
 
 struct Fixture {
@@ -251,6 +254,26 @@ async fn what_is_no_tool_takes_the_same_path_and_is_counted_by_its_method() {
     assert_eq!(of("resources/read", "resource_not_found"), 1);
     assert_eq!(of("resources/read", "overloaded"), 1);
     assert_eq!(of("prompts/get", "result_too_large"), 1);
+}
+
+#[tokio::test]
+async fn names_that_are_no_tools_have_no_series_by_tool() {
+    let fixture = fixture(|_| {});
+    let breakdown = fixture.engine.metrics.breakdown();
+    breakdown.configure(BreakdownConfig {
+        per_tool: true,
+        ..BreakdownConfig::default()
+    });
+    let opens_nothing = caller_with_scopes(&["read"]);
+    for tool in ["say_hello", "nope"] {
+        let _ = fixture.call(tool).await;
+        let call = fixture.tool(tool);
+        let refused = fixture.engine.run(&opens_nothing, &call, None);
+        let refused = refused.await.err().map(|error| error.code);
+        assert_eq!(refused, Some(CallErrorCode::InsufficientScope), "{tool}");
+    }
+    let counted = breakdown.tools_counted();
+    assert_eq!(counted, [("say_hello".to_owned(), 2)]);
 }
 
 #[test]

@@ -110,6 +110,18 @@ impl<K: Eq + Hash + Ord + Clone> Counts<K> {
     }
 }
 
+/// The end of a tool call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallEnd<'a> {
+    pub(crate) namespace: &'a NamespaceName,
+    /// The tool; `None` for a name that may be no tool's, which is not counted by tool.
+    pub(crate) tool: Option<&'a Arc<str>>,
+    pub(crate) principal: Option<&'a Arc<str>>,
+    /// The call went on to a member, where it is counted for its principal.
+    pub(crate) via_aggregate: bool,
+    pub(crate) is_ok: bool,
+}
+
 /// Counts by tool and by principal.
 #[derive(Debug, Default)]
 pub struct Breakdown {
@@ -150,23 +162,29 @@ impl Breakdown {
         }
     }
 
-    /// Counts the end of a tool call. `via_aggregate`: the call went on to a member, where it is counted for its principal.
-    pub(crate) fn count(
-        &self,
-        namespace: &NamespaceName,
-        tool: &Arc<str>,
-        principal: Option<&Arc<str>>,
-        via_aggregate: bool,
-        is_ok: bool,
-    ) {
-        if self.per_tool.load(Ordering::Relaxed) {
-            self.tools
-                .count((namespace.clone(), Arc::clone(tool)), is_ok);
+    /// Counts the end of a tool call.
+    pub(crate) fn count(&self, end: CallEnd<'_>) {
+        if let Some(tool) = end.tool
+            && self.per_tool.load(Ordering::Relaxed)
+        {
+            let name = (end.namespace.clone(), Arc::clone(tool));
+            self.tools.count(name, end.is_ok);
         }
-        if self.per_principal.load(Ordering::Relaxed) && !via_aggregate {
-            let name = principal.map_or_else(|| ANONYMOUS.into(), Arc::clone);
-            self.principals.count(name, is_ok);
+        if self.per_principal.load(Ordering::Relaxed) && !end.via_aggregate {
+            let name = end.principal.map_or_else(|| ANONYMOUS.into(), Arc::clone);
+            self.principals.count(name, end.is_ok);
         }
+    }
+
+    /// The tools that are counted, in order, with their calls.
+    #[cfg(test)]
+    pub(crate) fn tools_counted(&self) -> Vec<(String, u64)> {
+        let tools = self.tools.top(usize::MAX).into_iter();
+        let mut tools: Vec<_> = tools
+            .map(|((_, tool), ends)| (tool.to_string(), ends.all()))
+            .collect();
+        tools.sort();
+        tools
     }
 }
 
@@ -247,15 +265,28 @@ mod tests {
         let counts = Breakdown::new(&registry).expect("a fresh registry");
         let (namespace, add) = ("calc".parse().expect("a name"), "add".into());
         let ada = Arc::from("ada");
-        let count = |is_ok| counts.count(&namespace, &add, Some(&ada), false, is_ok);
+        let by_ada = |is_ok| CallEnd {
+            namespace: &namespace,
+            tool: Some(&add),
+            principal: Some(&ada),
+            via_aggregate: false,
+            is_ok,
+        };
+        let count = |is_ok| counts.count(by_ada(is_ok));
         count(true);
         assert_eq!(lines(&registry), [""; 0]);
         counts.configure(BOTH);
         count(true);
         count(true);
         count(false);
-        counts.count(&namespace, &add, None, false, true);
-        counts.count(&namespace, &add, Some(&ada), true, true);
+        counts.count(CallEnd {
+            principal: None,
+            ..by_ada(true)
+        });
+        counts.count(CallEnd {
+            via_aggregate: true,
+            ..by_ada(true)
+        });
         assert_eq!(
             lines(&registry),
             [
@@ -279,7 +310,13 @@ mod tests {
         let namespace = "calc".parse().expect("a name");
         let count = |name: &str| {
             let name = Arc::from(name);
-            counts.count(&namespace, &name, Some(&name), false, true);
+            counts.count(CallEnd {
+                namespace: &namespace,
+                tool: Some(&name),
+                principal: Some(&name),
+                via_aggregate: false,
+                is_ok: true,
+            });
         };
         for _ in 0..3 {
             count("often");
