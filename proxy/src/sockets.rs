@@ -24,6 +24,9 @@ use crate::config::{Effective, ListenAddress, ListenerConfig, SocketMode};
 pub(crate) const NO_SOCKET: &str =
     "a file stands there that is no socket: remove it, or choose another path";
 
+/// Words about a Unix socket whose folder is not there.
+pub(crate) const NO_FOLDER: &str = "its folder is not there: make it first";
+
 /// Words about a Unix socket that another process has.
 pub(crate) const TAKEN: &str = "another process listens there";
 
