@@ -11,7 +11,9 @@ use tooldock_workers::keys::{KeyKind, KeyStore, NewKey};
 use tooldock_workers::scope::ScopeTable;
 
 use crate::relay::Connection;
-use crate::support::{Gateway, eventually, eventually_within};
+use crate::support::gateway::MANAGER_TOKEN;
+use crate::support::ports::free_address;
+use crate::support::{Gateway, TOKEN, eventually, eventually_within};
 
 /// A tool file that is imported once a file is there.
 fn held_up(until: &Path) -> String {
@@ -193,7 +195,24 @@ async fn what_is_on_its_way_up_is_waited_for_or_answered_503_on_every_surface_an
 async fn a_list_of_all_namespaces_is_not_empty_while_the_gateway_starts() {
     let folder = TempDir::new().unwrap();
     let up = folder.path().join("up");
-    let gateway = Gateway::with_tools([("held-up", "greet.py", &held_up(&up))]).spawn();
+    let (core, web, metrics) = (free_address(), free_address(), free_address());
+    // One file may take 10 s to be imported.
+    let files = [
+        (
+            "held-up",
+            "a_first.py",
+            &*held_up(&up).replace("greet", "first"),
+        ),
+        ("held-up", "greet.py", &held_up(&up)),
+    ];
+    let gateway = Gateway::with_tools(files)
+        .listening(core, metrics)
+        .config(json!({"listeners": [
+            {"name": "core", "address": core.to_string(), "profile": "core"},
+            {"name": "web", "address": web.to_string(), "profile": "v1-web"},
+            {"name": "metrics", "address": metrics.to_string(), "profile": "metrics"},
+        ]}))
+        .spawn();
     let listed = async || {
         let answer = gateway.request("GET", "/namespaces").send().await.ok()?;
         Some((
@@ -201,8 +220,50 @@ async fn a_list_of_all_namespaces_is_not_empty_while_the_gateway_starts() {
             answer.json::<Value>().await.unwrap(),
         ))
     };
-    let (status, body) = eventually("an answer", &listed).await;
+    let first = eventually("an answer", &listed);
+    let others = async {
+        let health = || async { gateway.request("GET", "/health").send().await.ok() };
+        eventually("the gateway listens", health).await;
+        let explain = gateway
+            .request("POST", "/explain")
+            .header("X-Manager-Token", MANAGER_TOKEN)
+            .json(&json!({"as": "bearer"}));
+        let pages = ["namespaces", "namespaces/held-up"].map(|path| {
+            let url = format!("http://{web}/api/{path}");
+            gateway.client.get(url).bearer_auth(TOKEN)
+        });
+        let mut asked = tokio::task::JoinSet::new();
+        for request in pages.into_iter().chain([explain]) {
+            asked.spawn(async move {
+                let answer = request.send().await.unwrap();
+                let status = answer.status().as_u16();
+                let again = answer.headers().get("retry-after").cloned();
+                let body: Value = answer.json().await.unwrap();
+                let code = &body["error"]["code"];
+                assert_eq!((status, code), (503, &json!("starting")), "{body}");
+                assert_eq!(again.unwrap(), "2");
+            });
+        }
+        asked.join_all().await;
+    };
+    let ((status, body), ()) = tokio::join!(first, others);
     assert_eq!((status, &body["error"]["code"]), (503, &json!("starting")));
+    // The namespace that the first scan waits for is told of.
+    let told = crate::conditions::ready(&gateway, "held-up").await;
+    assert_eq!(told["state"], "starting", "{told}");
+    let shown = gateway.metrics_text().await;
+    assert!(
+        shown.contains("tooldock_namespaces{state=\"starting\"} 1\n"),
+        "{shown}"
+    );
+    let waits = eventually("a line of the log", async || {
+        let log = gateway.log();
+        let mut lines = log.lines();
+        lines
+            .find(|line| line.contains("the first scan waits for"))
+            .map(str::to_owned)
+    });
+    assert!(waits.await.contains("held-up"));
     fs::write(&up, "").unwrap();
     let (status, body) = eventually("the list", || async {
         listed().await.filter(|(status, _)| *status == 200)

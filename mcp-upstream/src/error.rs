@@ -186,7 +186,7 @@ pub(crate) fn rest_call(error: &CallError, caller: &Caller) -> Reply {
 }
 
 /// Seconds after which a call may be tried again.
-fn again_in(error: &CallError) -> HeaderValue {
+pub(crate) fn again_in(error: &CallError) -> HeaderValue {
     HeaderValue::from(retry_seconds(
         error.retry_after.unwrap_or(Duration::from_secs(1)),
     ))

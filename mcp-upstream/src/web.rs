@@ -10,6 +10,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::Method;
 use tooldock_workers::effect::{Effect, Missing, uncovered};
+use tooldock_workers::names::NamespaceName;
+use tooldock_workers::startup;
 
 use crate::caller::Caller;
 use crate::mcp::Core;
@@ -139,10 +141,31 @@ pub(crate) async fn handle(
     answer::sealed(answered)
 }
 
+/// Lets requests about what is served wait while the gateway starts, as those of REST do.
+async fn await_start(core: &Core, segments: &[&str]) -> Result<(), Failure> {
+    let registry = &core.registry;
+    if !registry.startup().is_running() {
+        return Ok(());
+    }
+    let starting = match segments {
+        ["namespaces"] if !registry.wait_for_scan().await => {
+            Some(startup::starting(&NamespaceName::global()))
+        }
+        ["namespaces", name, ..] => match name.parse() {
+            Ok(name) => registry.starting(&name).await,
+            // Refused by its handler.
+            Err(_) => None,
+        },
+        _ => None,
+    };
+    starting.map_or(Ok(()), |failed| Err(Failure::starting(&failed)))
+}
+
 async fn route(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
     let segments: Vec<&str> = request.segments.iter().map(String::as_str).collect();
     let method = request.method.as_str();
     check(caller, done_by(method, &segments)?)?;
+    await_start(core, &segments).await?;
     match (method, segments.as_slice()) {
         ("GET", ["me"]) => overview::me(core, caller, request),
         ("GET", ["dashboard"]) => overview::dashboard(core, caller),

@@ -250,7 +250,8 @@ impl Reloader {
         let file = ServersFile::read(self.data.root()).unwrap_or_default();
         let elsewhere = lock(&self.vault).clone().filter(|it| it.dir.is_some());
         let claims = configured(&servers, &aggregates).into_iter();
-        let claims = claims.chain(file.claims()).map(|claim| claim.name);
+        let claims = claims.chain(file.claims()).filter(|claim| claim.enabled);
+        let claims = claims.map(|claim| claim.name);
         self.registry.startup().begin(Expected {
             names: claims.chain(elsewhere.map(|it| it.name)).collect(),
             tools_dir: Some(self.data.tools_dir()),

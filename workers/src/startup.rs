@@ -175,6 +175,21 @@ impl Startup {
         late.into_iter().flatten().cloned().collect()
     }
 
+    /// The namespaces that the first scan is to find, or that come up beside the start, in order of their names; some may
+    /// be served by now. Looks at the disk until everything could be scanned once.
+    fn coming(&self) -> BTreeSet<NamespaceName> {
+        if !self.is_running() {
+            return BTreeSet::new();
+        }
+        let (mut coming, tools_dir) = {
+            let expected = &self.stage.borrow().expected;
+            (expected.names.clone(), expected.tools_dir.clone())
+        };
+        let folders = tools_dir.iter().flat_map(|dir| scan::claims(dir));
+        coming.extend(folders.map(|claim| claim.name));
+        coming
+    }
+
     /// Whether a namespace that is not served is on its way up.
     fn expects(&self, name: &NamespaceName) -> bool {
         if !self.is_running() {
@@ -213,6 +228,24 @@ impl Registry {
     pub fn awaits(&self, name: &NamespaceName) -> bool {
         // In this order: published namespaces leave the start afterwards.
         self.startup().expects(name) && !self.load().namespaces.contains_key(name)
+    }
+
+    /// The namespaces that are not served yet and on their way up, in order of their names.
+    pub fn awaited(&self) -> Vec<NamespaceName> {
+        // In this order: published namespaces leave the start afterwards.
+        let coming = self.startup().coming();
+        let served = self.load();
+        let awaited = coming.into_iter();
+        awaited
+            .filter(|name| !served.namespaces.contains_key(name))
+            .collect()
+    }
+
+    /// True if a namespace of tools is served, and not the management tools alone.
+    fn serves_any(&self) -> bool {
+        let served = self.load();
+        let mut names = served.namespaces.keys();
+        names.any(|name| !name.is_system())
     }
 
     /// Sees each step of the start from now on.
@@ -263,7 +296,7 @@ impl Registry {
             };
             let _ = timeout_at(began + PATIENCE, over).await;
         }
-        startup.is_scanned() || self.load().generation > 0
+        startup.is_scanned() || self.serves_any()
     }
 }
 
@@ -308,12 +341,14 @@ mod tests {
         let registry = starting(tools.path());
         assert!(registry.awaits(&name("configured")) && registry.awaits(&name("folder")));
         assert!(!registry.awaits(&name("nope")));
+        assert_eq!(registry.awaited(), [name("configured"), name("folder")]);
         assert!(!registry.startup().is_scanned());
         registry.startup().scanned(BTreeSet::new());
         assert!(registry.startup().is_scanned() && !registry.startup().is_running());
         for known in ["configured", "folder"] {
             assert!(!registry.awaits(&name(known)), "{known}");
         }
+        assert_eq!(registry.awaited(), []);
     }
 
     #[tokio::test(start_paused = true)]

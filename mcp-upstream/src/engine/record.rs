@@ -77,12 +77,12 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         }
     }
 
-    /// Whether the call was let through to its upstream. Names of other calls may be anything that a client wrote.
+    /// Set once the call is let through to its upstream. Names of other calls may be anything that a client wrote.
     pub(super) fn reached(&self) -> &AtomicBool {
         &self.reached
     }
 
-    /// Whether the tool is more than a name that a client wrote: its namespace declares it, or its upstream was asked for it.
+    /// True if the tool is more than a name that a client wrote: its namespace declares it, or its upstream was asked for it.
     fn is_of_a_tool(&self, name: &str) -> bool {
         let mut declared = self.namespace.tools.iter();
         self.reached.load(Ordering::Relaxed) || declared.any(|tool| *tool.name == *name)

@@ -190,6 +190,7 @@ impl Condition {
 
 /// Shows in the metrics how many namespaces are in each state, and the members of aggregates with theirs.
 pub(crate) fn show(core: &Core) {
+    let awaited = core.registry.awaited();
     let snapshot = core.registry.snapshot();
     let (mut states, mut members) = (BTreeMap::new(), BTreeSet::new());
     for namespace in snapshot.namespaces.values() {
@@ -201,10 +202,8 @@ pub(crate) fn show(core: &Core) {
             state: member.state,
         }));
     }
-    let late = core.registry.startup().late();
-    let late = late
-        .iter()
-        .filter(|&it| !snapshot.namespaces.contains_key(it));
-    *states.entry("starting").or_insert(0) += i64::try_from(late.count()).unwrap_or(i64::MAX);
+    let awaited = awaited.iter();
+    let awaited = awaited.filter(|&it| !snapshot.namespaces.contains_key(it));
+    *states.entry("starting").or_insert(0) += i64::try_from(awaited.count()).unwrap_or(i64::MAX);
     core.metrics.show_conditions(&states, members);
 }

@@ -50,6 +50,9 @@ pub(crate) async fn explain(core: &Core, body: Bytes) -> Reply {
         return json(&credentials.principals());
     }
     if let Ok(ReachQuestion { who }) = serde_json::from_slice(&body) {
+        if !core.registry.wait_for_scan().await {
+            return error::rest_starting(&startup::starting(&NamespaceName::global()));
+        }
         return match credentials.find(&who) {
             Ok(credential) => json(&reach(core, &credential).await),
             Err(message) => refused(StatusCode::NOT_FOUND, "principal_not_found", &message),
@@ -118,8 +121,8 @@ async fn answer(core: &Core, credential: &Credential, question: Question) -> Exp
     }
 }
 
-/// The tools of all namespaces that a credential opens, without aggregates' own tools. Namespaces whose tools are not known within [`REACH_WAIT`] are left
-/// out.
+/// The tools of all namespaces that a credential opens, without aggregates' own tools. Namespaces whose tools are not known
+/// within [`REACH_WAIT`] are left out.
 async fn reach(core: &Core, credential: &Credential) -> Reach {
     let until = Instant::now() + REACH_WAIT;
     let snapshot = core.registry.load();
@@ -163,8 +166,8 @@ async fn reach(core: &Core, credential: &Credential) -> Reach {
     reach
 }
 
-/// Whether a tool is one by which an aggregate manages those of its members. Every key is shown these, and without a
-/// member's tool they lead to nothing.
+/// True for the tools by which an aggregate manages those of its members. Every key is shown these, and without a member's
+/// tool they lead to nothing.
 fn is_own_of_aggregate(core: &Core, namespace: &Arc<Namespace>, tool: &str) -> bool {
     let mut publisher = Arc::clone(namespace);
     let mut behind = core.upstreams.of(namespace).behind(namespace, tool);

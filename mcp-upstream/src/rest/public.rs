@@ -164,6 +164,8 @@ pub(crate) fn health(core: &Core, caller: &Caller) -> Reply {
 /// New traffic is welcome: the first scan is done and the process is not draining. A failing namespace does not make
 /// the others unready.
 pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
+    // In this order: a namespace that is published meanwhile is not left out.
+    let coming = core.registry.awaited();
     let snapshot = core.registry.snapshot();
     let (status, word) = if core.health.is_ready() && core.registry.startup().is_scanned() {
         (StatusCode::OK, "ready")
@@ -176,12 +178,11 @@ pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
     let body = match told.of(&snapshot) {
         None => json!({ "status": word }),
         Some(namespaces) => {
-            let coming = core.registry.startup().late();
             let coming = coming.iter();
             let coming = coming
                 .filter(|&name| !snapshot.namespaces.contains_key(name) && told.has_unserved(name));
             let served = namespaces.iter().map(|it| detail(core, it, told));
-            let namespaces: Vec<_> = served.chain(coming.map(late)).collect();
+            let namespaces: Vec<_> = served.chain(coming.map(starting)).collect();
             let mut body = json!({ "status": word, "namespaces": namespaces });
             let unrecorded = core.sessions.unrecorded();
             if unrecorded > 0 {
@@ -309,7 +310,7 @@ fn detail<'a>(core: &Core, namespace: &'a Namespace, told: Told<'_>) -> Detail<'
 }
 
 /// A namespace that comes up beside the start.
-fn late(name: &NamespaceName) -> Detail<'_> {
+fn starting(name: &NamespaceName) -> Detail<'_> {
     Detail {
         name: name.as_str(),
         state: "starting",

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::json;
 use serde_json::value::to_raw_value;
-use tooldock_workers::error::CallErrorCode;
+use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::manage::NotDone;
 
 use crate::error;
@@ -93,6 +93,17 @@ impl Failure {
         };
         let mut failure = Self::new(status, code, message);
         failure.0.header = retry.map(|value| (RETRY_AFTER, value));
+        failure
+    }
+
+    /// 503 for what is on its way up.
+    pub(super) fn starting(failed: &CallError) -> Self {
+        let mut failure = Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            failed.code.as_str(),
+            &*failed.message,
+        );
+        failure.0.header = Some((RETRY_AFTER, error::again_in(failed)));
         failure
     }
 

@@ -2,6 +2,7 @@
 
 mod bring_up;
 mod compare;
+mod held_up;
 mod publish;
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,6 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use self::bring_up::{Booted, BroughtUp, NotUp, bring_up, recover};
 use self::compare::{reason_for, sentence};
+use self::held_up::HeldUp;
 use super::aggregate;
 use super::external;
 use super::itself::{FILES_CHANGED, Scope};
@@ -333,26 +335,33 @@ impl Run {
     async fn collect(
         &mut self,
         mut bringing_up: JoinSet<BroughtUp>,
-        names: HashMap<Id, NamespaceName>,
+        mut names: HashMap<Id, NamespaceName>,
     ) -> Result<(), ReloadError> {
+        let mut held_up = HeldUp::new(&self.reloader.registry);
         let mut publish_at = (!self.changes.is_empty()).then(|| Instant::now() + WINDOW);
         loop {
             // - one more is up, or is not; the last one ends the loop
             // - what is ready has waited long enough
+            // - the first scan takes long
             // - the gateway stops: the tasks end with the set, and their installers with them
             tokio::select! {
-                joined = bringing_up.join_next() => match joined {
+                joined = bringing_up.join_next_with_id() => match joined {
                     None => return Ok(()),
-                    Some(Ok(brought_up)) => {
+                    Some(Ok((id, brought_up))) => {
+                        names.remove(&id);
                         self.absorb(brought_up);
                         publish_at.get_or_insert_with(|| Instant::now() + WINDOW);
                     }
-                    Some(Err(error)) => self.interrupted(&error, &names),
+                    Some(Err(error)) => {
+                        let name = names.remove(&error.id());
+                        self.interrupted(&error, name.as_ref());
+                    }
                 },
                 () = tokio::time::sleep_until(publish_at.unwrap_or_else(Instant::now)), if publish_at.is_some() => {
                     self.publish();
                     publish_at = None;
                 }
+                () = held_up.due() => held_up.tell(names.values()),
                 () = self.reloader.closing.cancelled() => return Err(ReloadError::ShuttingDown),
             }
         }
@@ -446,8 +455,8 @@ impl Run {
         issue(code, format!("{}; it was reloaded", sentence(code)))
     }
 
-    fn interrupted(&mut self, error: &JoinError, names: &HashMap<Id, NamespaceName>) {
-        let Some(name) = names.get(&error.id()) else {
+    fn interrupted(&mut self, error: &JoinError, name: Option<&NamespaceName>) {
+        let Some(name) = name else {
             return;
         };
         self.reloader.retire_unpublished(name);
