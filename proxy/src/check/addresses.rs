@@ -1,5 +1,5 @@
-//! Addresses of listeners that cannot be bound: the start would end there. Another program or another listener has the
-//! address, this machine has no such address, or the folder of a Unix socket is not there.
+//! Addresses of listeners that cannot be bound: the start would end there. Another program has the address, this machine has
+//! no such address, or the folder of a Unix socket is not there.
 //!
 //! A gateway that runs on the same data directory is none, since a check goes before its reload. It notes its addresses
 //! there.
@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -44,52 +44,7 @@ pub(super) fn findings(effective: &Effective) -> Vec<Finding> {
             message: format!("cannot bind {}: {error}", path.display()),
         })
     });
-    refused.chain(relay).chain(overlaps(effective)).collect()
-}
-
-/// Listeners whose addresses another listener's takes in.
-fn overlaps(effective: &Effective) -> Vec<Finding> {
-    let listeners: Vec<_> = effective.served_listeners().collect();
-    let mut findings = Vec::new();
-    for (at, &(index, listener)) in listeners.iter().enumerate() {
-        let ListenAddress::Tcp(address) = &listener.address else {
-            continue;
-        };
-        let before = listeners[..at]
-            .iter()
-            .find(|(_, other)| match &other.address {
-                ListenAddress::Tcp(other) => overlap(*address, *other),
-                ListenAddress::Unix(_) => false,
-            });
-        if let Some((_, before)) = before {
-            let taken = format!("listener {} has it, at {}", before.name, before.address);
-            let error = io::Error::new(io::ErrorKind::AddrInUse, taken);
-            findings.push(Finding {
-                is_error: true,
-                place: format!("listener {}", listener.name),
-                message: sockets::cannot_bind(effective, (index, listener), &error),
-            });
-        }
-    }
-    findings
-}
-
-/// True if two sockets cannot have these addresses at once. Port 0 is another one each time.
-fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
-    let takes_in = |all: IpAddr, ip: IpAddr| match (all, ip) {
-        (IpAddr::V4(all), IpAddr::V4(_)) => all.is_unspecified(),
-        (IpAddr::V6(all), IpAddr::V6(_)) => all.is_unspecified(),
-        (IpAddr::V6(all), IpAddr::V4(_)) => all.is_unspecified() && is_dual_stack(),
-        (IpAddr::V4(_), IpAddr::V6(_)) => false,
-    };
-    let (a, b) = (one.ip(), other.ip());
-    one.port() == other.port() && one.port() != 0 && (a == b || takes_in(a, b) || takes_in(b, a))
-}
-
-/// True if a socket of all IPv6 addresses has those of IPv4, too.
-fn is_dual_stack() -> bool {
-    let only = fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
-    only.map_or(true, |only| only.trim() != "1")
+    refused.chain(relay).collect()
 }
 
 /// True if the start would fail for this reason, too, whoever makes it.
@@ -147,7 +102,6 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
-    use crate::config::tests_support::{checked, write};
 
     #[test]
     fn an_address_is_free_until_another_program_listens_there() {
@@ -171,36 +125,6 @@ mod tests {
         sockopt::set_socket_reuseaddr(&socket, true).expect("set");
         bind(&socket, &taken).expect("free");
         assert!(refusal(&taken.into(), &own).is_none());
-    }
-
-    #[test]
-    fn listeners_whose_addresses_overlap_are_found() {
-        let overlap = |one: &str, other: &str| {
-            let address = |text: &str| text.parse().expect("an address");
-            let (one, other) = (address(one), address(other));
-            assert_eq!(super::overlap(one, other), super::overlap(other, one));
-            super::overlap(one, other)
-        };
-        assert!(overlap("0.0.0.0:80", "127.0.0.1:80"));
-        assert!(overlap("[::]:80", "[::1]:80"));
-        assert_eq!(overlap("[::]:80", "127.0.0.1:80"), is_dual_stack());
-        assert_eq!(overlap("[::]:80", "0.0.0.0:80"), is_dual_stack());
-        assert!(!overlap("0.0.0.0:80", "[::1]:80"));
-        assert!(!overlap("0.0.0.0:80", "127.0.0.1:81"));
-        assert!(!overlap("127.0.0.2:80", "127.0.0.1:80"));
-        assert!(!overlap("127.0.0.1:0", "127.0.0.1:0"));
-        let yaml = "listeners: [{ name: all, address: '0.0.0.0:7000', profile: core }, { name: one, address: '127.0.0.1:7000', profile: manager }]";
-        let (_dir, file) = write(yaml);
-        let found = overlaps(&checked(&file, &[("BEARER_TOKEN", "x")]).expect("valid"));
-        let [finding] = &found[..] else {
-            panic!("one finding: {found:?}");
-        };
-        assert!(finding.is_error && finding.place == "listener one");
-        assert!(
-            finding
-                .message
-                .contains("listener all has it, at 0.0.0.0:7000")
-        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Bounds of single values stand in `bounds.rs`; the admission keys check themselves in `filters`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::IpAddr;
 
 use tooldock_filters::RouteGroups;
 use tooldock_filters::config::Introspection;
@@ -356,11 +356,17 @@ fn overlap(one: &ListenAddress, other: &ListenAddress) -> bool {
     let (ListenAddress::Tcp(one), ListenAddress::Tcp(other)) = (one, other) else {
         return one == other;
     };
-    let (one, other) = (*one, *other);
-    let covers = |ip: SocketAddr| ip.ip().is_unspecified();
-    one.port() == other.port()
-        && one.is_ipv4() == other.is_ipv4()
-        && (one.ip() == other.ip() || one.port() != 0 && (covers(one) || covers(other)))
+    let covers = |all: IpAddr, ip: IpAddr| {
+        all.is_unspecified() && (all.is_ipv4() == ip.is_ipv4() || all.is_ipv6() && is_dual_stack())
+    };
+    let (a, b) = (one.ip(), other.ip());
+    one.port() == other.port() && (a == b || one.port() != 0 && (covers(a, b) || covers(b, a)))
+}
+
+/// True if a socket of all IPv6 addresses has those of IPv4, too.
+fn is_dual_stack() -> bool {
+    let only = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
+    only.map_or(true, |only| only.trim() != "1")
 }
 
 /// Further paths of MCP endpoints: each leads to one namespace, and to nothing else on a listener that serves it.
@@ -671,6 +677,19 @@ mod tests {
         assert!(refused(&with("a", "0.0.0.0:8001")).starts_with("listeners[1].name: "));
         assert!(refused(&with("b", "127.0.0.1:8000")).starts_with("listeners[1].address: "));
         assert_eq!(check(&with("b", "[::1]:8000"), Role::All, false), Ok(()));
+        // A socket of all IPv6 addresses takes IPv4, too.
+        let config = with("b", "[::]:8000");
+        assert_eq!(check(&config, Role::All, false).is_err(), is_dual_stack());
+        let all = listener("a", "[::]:8000", "profile: core");
+        for other in ["127.0.0.1:8000", "[::1]:8000"] {
+            let config = two(&all, &listener("b", other, "profile: metrics"));
+            let is_refused = check(&config, Role::All, false).is_err();
+            assert_eq!(
+                is_refused,
+                is_dual_stack() || other != "127.0.0.1:8000",
+                "{other}"
+            );
+        }
     }
 
     #[test]
