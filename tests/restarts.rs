@@ -46,7 +46,7 @@ async fn a_session_and_its_unread_events_survive_a_killed_gateway() {
     let read = stream.event().await.expect("the announcement");
     assert_eq!(read.json()["method"], "notifications/tools/list_changed");
     drop(stream);
-    // Nobody reads it before the gateway ends.
+    // This event has no reader before the gateway ends.
     announce().await;
 
     gateway.killed_and_started_again().await;

@@ -108,7 +108,7 @@ async fn what_is_on_its_way_up_is_waited_for_or_answered_503_on_every_surface_an
 {
     let folder = TempDir::new().unwrap();
     let (up, socket) = (folder.path().join("up"), folder.path().join("relay.sock"));
-    // One file may take 10 s to be imported.
+    // Importing a file may take 10 s.
     let files = [
         (
             "held-up",
@@ -196,7 +196,7 @@ async fn a_list_of_all_namespaces_is_not_empty_while_the_gateway_starts() {
     let folder = TempDir::new().unwrap();
     let up = folder.path().join("up");
     let (core, web, metrics) = (free_address(), free_address(), free_address());
-    // One file may take 10 s to be imported.
+    // Importing a file may take 10 s.
     let files = [
         (
             "held-up",

@@ -36,11 +36,11 @@ pub struct SessionsConfig {
     pub poll_after: PollAfter,
     /// What a stream keeps for resumption.
     pub event_log: EventLogConfig,
-    /// Where sessions are kept beside the memory of the process.
+    /// The store of sessions beside the memory of the process.
     pub store: StoreConfig,
 }
 
-/// `sessions.store:` — where sessions are kept beside the memory of the process.
+/// `sessions.store:` — the store of sessions beside the memory of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StoreConfig {
     /// `memory`: nowhere, sessions end with the process.

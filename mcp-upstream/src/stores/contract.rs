@@ -29,7 +29,7 @@ pub(crate) struct Made {
     pub(crate) guard: Box<dyn Any>,
 }
 
-/// One test per fact, in a module of the maker's name beside the maker. The clock is the real one.
+/// A test per fact, in a module of the maker's name beside the maker. The clock is the real one.
 macro_rules! holds_for {
     ($make:ident) => {
         crate::stores::contract::holds_for!($make:

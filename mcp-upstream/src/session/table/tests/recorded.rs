@@ -46,7 +46,7 @@ async fn committed_is_recorded(stores: &Stores, patches: Vec<SessionPatch>) {
     let now = Instant::now();
     let session = open(&one, "a", now).await;
     for patch in patches {
-        // What is refused is not recorded.
+        // A refused change is not recorded.
         let _ = one.commit(&session, patch, now).await;
     }
     let id = session.id().as_str();

@@ -10,7 +10,7 @@ use crate::stream::{
     EventLog, ResumeError, Stream, StreamKind, StreamMetrics, StreamOwner, Subscription,
 };
 
-/// One test per fact, for a maker of logs. Time stands still unless another test attribute is given: a store over a
+/// A test per fact, for a maker of logs. Time stands still unless another test attribute is given: a store over a
 /// socket or a file needs `tokio::test`, since with a paused clock timeouts are over before it answers.
 macro_rules! holds_for {
     ($make:ident) => {
