@@ -139,6 +139,7 @@ pub(crate) fn text(record: &SessionRecord) -> String {
 }
 
 /// The id of a session whose record was inserted.
+#[cfg(feature = "redis")]
 pub(crate) async fn inserted(made: &Made) -> SessionId {
     made.inserted().await.id
 }

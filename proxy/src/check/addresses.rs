@@ -1,5 +1,6 @@
 //! Addresses of listeners that cannot be bound: the start would end there. Another program has the address, this machine has
-//! no such address, or the folder of a Unix socket is not there.
+//! no such address, or the folder of a Unix socket is not there. An address in use is an error; the others are warnings, since
+//! a configuration may be checked on another machine, and a service manager makes the folder.
 //!
 //! A gateway that runs on the same data directory is none, since a check goes before its reload. It notes its addresses
 //! there.
@@ -26,7 +27,7 @@ pub(super) fn findings(effective: &Effective) -> Vec<Finding> {
     let refused = listeners.filter_map(|(index, listener)| {
         let error = refusal(&listener.address, &own)?;
         Some(Finding {
-            is_error: is_lasting(&error),
+            is_error: error.kind() == io::ErrorKind::AddrInUse,
             place: format!("listener {}", listener.name),
             message: sockets::cannot_bind(effective, (index, listener), &error),
         })
@@ -39,21 +40,12 @@ pub(super) fn findings(effective: &Effective) -> Vec<Finding> {
         }
         let error = refusal(&ListenAddress::Unix(path.to_owned()), &own)?;
         Some(Finding {
-            is_error: is_lasting(&error),
+            is_error: error.kind() == io::ErrorKind::AddrInUse,
             place: "relay.socket".to_owned(),
             message: format!("cannot bind {}: {error}", path.display()),
         })
     });
     refused.chain(relay).collect()
-}
-
-/// True if the start would fail for this reason, too, whoever makes it.
-fn is_lasting(error: &io::Error) -> bool {
-    let kind = error.kind();
-    matches!(
-        kind,
-        io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable | io::ErrorKind::NotFound
-    )
 }
 
 /// The reason why an address cannot be bound, unless a gateway of these addresses has it.
@@ -128,15 +120,15 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_another_machine_and_a_folder_that_is_not_there_end_the_start() {
+    fn an_address_of_another_machine_and_a_folder_that_is_not_there_are_told_of() {
         let own = BTreeSet::new();
         let elsewhere: SocketAddr = "192.0.2.1:7000".parse().expect("an address");
         let error = refusal(&elsewhere.into(), &own).expect("refused");
-        assert!(is_lasting(&error), "{error}");
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("none/gw.sock");
         let error = refusal(&ListenAddress::Unix(socket), &own).expect("refused");
-        assert!(is_lasting(&error), "{error}");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use tooldock_workers::worker::LogLevel;
 
 use super::*;
 use crate::session::{SessionPatch, SessionRecord};
+#[cfg(feature = "redis")]
 use crate::stores::redis::tests::{server::RedisServer, store_at};
 
 fn recorded(limits: TableLimits, shadow: &Arc<Shadow>) -> SessionTable {
@@ -65,6 +66,7 @@ async fn committed_is_recorded(stores: &Stores, patches: Vec<SessionPatch>) {
     books_balance(&another);
 }
 
+#[cfg(feature = "redis")]
 #[test]
 fn whatever_was_committed_redis_has_the_record_that_the_session_is() {
     use proptest::test_runner::{Config, TestRunner};
@@ -82,12 +84,9 @@ fn whatever_was_committed_redis_has_the_record_that_the_session_is() {
 }
 
 /// A process's own connection to that Redis.
+#[cfg(feature = "redis")]
 fn in_redis(server: &RedisServer) -> Stores {
-    let store = Arc::new(store_at(&server.url(), &EventLogConfig::default()));
-    Stores {
-        sessions: Arc::clone(&store) as _,
-        events: store,
-    }
+    Stores::of(store_at(&server.url(), &EventLogConfig::default()))
 }
 
 #[tokio::test]
@@ -97,6 +96,7 @@ async fn of_many_who_ask_at_once_one_takes_the_session_up() {
     assert_eq!(shadow.claims(), 1);
 }
 
+#[cfg(feature = "redis")]
 #[tokio::test]
 async fn of_many_who_ask_at_once_one_takes_the_session_up_from_redis() {
     let server = RedisServer::start();
