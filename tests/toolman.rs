@@ -210,7 +210,7 @@ async fn activate(session: &Session, given: Value) -> Value {
 /// The process of a member of the aggregate `toolman`; the error is what the gateway answered instead.
 pub async fn pid_of(gateway: &Gateway, tool: &str) -> Result<i32, String> {
     let (_, answer) = gateway.call("toolman", tool, json!({})).await;
-    // Refusals hold digits, too: those of the request's id.
+    // A refusal has digits as well, in the id of the request.
     let pid = answer.as_str().and_then(|pid| pid.parse().ok());
     pid.ok_or_else(|| answer.to_string())
 }

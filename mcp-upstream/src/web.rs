@@ -141,7 +141,7 @@ pub(crate) async fn handle(
     answer::sealed(answered)
 }
 
-/// Lets requests about what is served wait while the gateway starts, as those of REST do.
+/// Lets requests about namespaces wait while the gateway starts, as REST does.
 async fn await_start(core: &Core, segments: &[&str]) -> Result<(), Failure> {
     let registry = &core.registry;
     if !registry.startup().is_running() {

@@ -112,7 +112,7 @@ fn wrong(client: &Client, url: &str) -> RequestBuilder {
     post(client, url, "of-nobody", "wrong/1.0", &message)
 }
 
-/// Requests with a wrong token, on old connections and new ones.
+/// Sends requests with a wrong token: some on a connection that is open already, some on new connections.
 pub async fn refused(client: impl Fn() -> Client, url: &str, version: Version) -> String {
     let kept = client();
     let mut whole = 0;

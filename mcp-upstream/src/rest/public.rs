@@ -164,8 +164,13 @@ pub(crate) fn health(core: &Core, caller: &Caller) -> Reply {
 /// New traffic is welcome: the first scan is done and the process is not draining. A failing namespace does not make
 /// the others unready.
 pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
-    // In this order: a namespace that is published meanwhile is not left out.
-    let coming = core.registry.awaited();
+    let told = Told::to(caller);
+    // Before the snapshot, so that a namespace published in between is not left out. Looks at the disk, which a stranger's
+    // probe must not cause.
+    let coming = match told {
+        Told::Status => Vec::new(),
+        Told::Own(_) | Told::All => core.registry.awaited(),
+    };
     let snapshot = core.registry.snapshot();
     let (status, word) = if core.health.is_ready() && core.registry.startup().is_scanned() {
         (StatusCode::OK, "ready")
@@ -174,7 +179,6 @@ pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "starting")
     };
-    let told = Told::to(caller);
     let body = match told.of(&snapshot) {
         None => json!({ "status": word }),
         Some(namespaces) => {

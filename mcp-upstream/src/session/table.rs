@@ -221,9 +221,15 @@ impl SessionTable {
         let Some(session) = self.live(id) else {
             return Ok(false);
         };
+        let may_be_recorded_again = self.is_unrecorded(session.id());
         // First, so that nobody finds a record of a session that is over.
         self.forget(session.id()).await?;
-        Ok(self.close(&mut self.index(), session.id()))
+        let was_there = self.close(&mut self.index(), session.id());
+        if may_be_recorded_again {
+            // A sweep may have written the record while it was removed; from now on it sees that the session is over.
+            self.forget(session.id()).await?;
+        }
+        Ok(was_there)
     }
 
     /// Ends sessions whose time is up and answers how many; a large backlog takes several sweeps. Costs by the number

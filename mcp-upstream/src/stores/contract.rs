@@ -1,5 +1,5 @@
-//! The contract of session stores and event stores: facts that hold for every one of them, the in-memory store of the
-//! tests included.
+//! The contract of stores: facts that every [`SessionStore`](crate::session::store::SessionStore) and
+//! [`EventStore`](crate::stream::EventStore) must keep. The in-memory store of the tests keeps them, too.
 //!
 //! A maker is an `async fn(EventLogConfig) -> Made`. [`holds_for!`] makes a module of tests from it.
 

@@ -39,6 +39,9 @@ use writer::Writer;
 /// How long a transaction waits for that of another process before it fails.
 const BUSY: Duration = Duration::from_secs(2);
 
+/// Pages of the write-ahead log, 4 KiB each, beyond which a write copies the log into the file itself: 64 MiB.
+const LOG_PAGES_MAX: u32 = 16 * 1024;
+
 /// Bounds on the rows of the file.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
@@ -68,7 +71,9 @@ impl Bounds {
             stream_bytes: in_memory(log.bytes),
             events_for: log.age,
             // Indexes and half-filled pages take about as much as the rows.
-            bytes: (log.total.as_u64()).saturating_add(sessions.bytes.as_u64()) * 2,
+            bytes: (log.total.as_u64())
+                .saturating_add(sessions.bytes.as_u64())
+                .saturating_mul(2),
         }
     }
 }
@@ -212,8 +217,9 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
     connection.busy_timeout(BUSY)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "normal")?;
-    // The housekeeper makes the checkpoints.
-    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+    // The housekeeper makes the checkpoints, which wait for the disk. Writes that are faster than it make their own, so that
+    // the log has a bound.
+    connection.pragma_update(None, "wal_autocheckpoint", LOG_PAGES_MAX)?;
     connection.set_prepared_statement_cache_capacity(32);
     Ok(connection)
 }

@@ -96,7 +96,7 @@ impl Failure {
         failure
     }
 
-    /// 503 for what is on its way up.
+    /// The answer 503 `starting`, for a namespace that is being brought up.
     pub(super) fn starting(failed: &CallError) -> Self {
         let mut failure = Self::new(
             StatusCode::SERVICE_UNAVAILABLE,

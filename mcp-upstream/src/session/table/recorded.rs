@@ -7,12 +7,18 @@ use crate::session::SessionId;
 use crate::stream::StoreError;
 
 impl SessionTable {
-    /// Tells the store which sessions are in use. One without a record was ended elsewhere.
+    /// Tells the store which sessions are in use. A session without a record was ended elsewhere, unless its record could not
+    /// be written: that is made up for by `record_again`.
     pub(super) async fn keep_recorded(&self, ids: &[SessionId]) {
-        let Some(store) = self.store.as_ref().filter(|_| !ids.is_empty()) else {
+        let Some(store) = &self.store else {
             return;
         };
-        match store.touch(ids).await {
+        let recorded = ids.iter().filter(|id| !self.is_unrecorded(id));
+        let ids: Vec<_> = recorded.cloned().collect();
+        if ids.is_empty() {
+            return;
+        }
+        match store.touch(&ids).await {
             Ok(gone) => {
                 let mut index = self.index();
                 for id in gone {

@@ -29,7 +29,13 @@ impl SessionTable {
         self.unrecorded.ids().len()
     }
 
-    /// Notes that the record of a session is behind. The log tells of the first one.
+    /// True if the record of that session is behind, or there is none yet.
+    pub(super) fn is_unrecorded(&self, id: &SessionId) -> bool {
+        self.unrecorded.ids().contains(id)
+    }
+
+    /// Notes that the record of a session is behind. The log has a line when it is the only such session: the store has just
+    /// begun to fail.
     pub(super) fn note_unrecorded(&self, session: &Session, error: &StoreError) {
         let mut ids = self.unrecorded.ids();
         if ids.is_empty() {
@@ -53,7 +59,7 @@ impl SessionTable {
         for id in behind {
             let recorded = match self.live(id.as_str()) {
                 None => Ok(true),
-                Some(session) => record_whole(&**store, &session).await,
+                Some(session) => self.record_whole(&**store, &session).await,
             };
             match recorded {
                 Ok(true) => _ = self.unrecorded.ids().remove(&id),
@@ -66,17 +72,25 @@ impl SessionTable {
             tracing::info!("the session store works again: all sessions are recorded");
         }
     }
-}
 
-/// Writes all that is to be recorded of a session. Answers `false` if the session was changed meanwhile: what was written may
-/// have replaced that change.
-async fn record_whole(store: &dyn SessionStore, session: &Session) -> Result<bool, StoreError> {
-    let known = store.load(session.id().as_str()).await?;
-    let home = known.map_or(HOME, |record| record.home);
-    let text = |record: &SessionRecord| {
-        serde_json::to_string(record).map_err(|error| StoreError(error.to_string()))
-    };
-    let record = session.record(home);
-    store.insert(&record).await?;
-    Ok(text(&record)? == text(&session.record(home))?)
+    /// Writes the whole record of a session. Answers `false` if the session was changed while its record was written: the
+    /// record may have replaced that change. A session that ended meanwhile keeps no record.
+    async fn record_whole(
+        &self,
+        store: &dyn SessionStore,
+        session: &Session,
+    ) -> Result<bool, StoreError> {
+        let known = store.load(session.id().as_str()).await?;
+        let home = known.map_or(HOME, |record| record.home);
+        let text = |record: &SessionRecord| {
+            serde_json::to_string(record).map_err(|error| StoreError(error.to_string()))
+        };
+        let record = session.record(home);
+        store.insert(&record).await?;
+        if self.live(session.id().as_str()).is_none() {
+            self.forget(session.id()).await?;
+            return Ok(true);
+        }
+        Ok(text(&record)? == text(&session.record(home))?)
+    }
 }

@@ -168,7 +168,7 @@ pub(super) fn read(connection: &Connection, stream: StreamKey, max: usize) -> Re
     }
     messages.reverse();
     replay.events.append(&mut messages);
-    // Stable: the opening stands before a message of the same sequence.
+    // The sort is stable: an opening stays before a message that has its sequence.
     replay.events.sort_by_key(|event| event.sequence);
     Ok(replay)
 }

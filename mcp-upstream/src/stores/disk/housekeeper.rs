@@ -1,4 +1,4 @@
-//! The thread that keeps the file small: it copies the write-ahead log into the file and forgets rows whose time is up.
+//! The housekeeper thread of the SQLite file: it copies the write-ahead log into the file, and deletes expired rows.
 
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};

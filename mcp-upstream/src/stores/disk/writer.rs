@@ -41,7 +41,8 @@ impl Writer {
         Ok(Self(queue))
     }
 
-    /// Makes an operation and waits until it is committed. It is made even if nobody waits any more.
+    /// Queues an operation and waits until its transaction is committed. The operation is made even if the request that
+    /// waits is dropped.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         operation: impl FnOnce(&Connection, &mut Growth) -> rusqlite::Result<T> + Send + 'static,

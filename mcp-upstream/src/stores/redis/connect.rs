@@ -20,7 +20,7 @@ use super::failure::{failure, told};
 use super::url::{Address, Deployment, RedisUrl};
 use crate::stream::StoreError;
 
-/// The format of what is stored. It changes when a process of the version before could not read a record or an event.
+/// The format of records and events in Redis. A change that an older version could not read raises the number.
 const FORMAT: u32 = 1;
 /// The oldest Redis: scripts and `SET … NX GET` need it. Valkey calls itself 7.2.4 for old clients.
 const OLDEST: u32 = 7;

@@ -11,7 +11,7 @@ pub(super) fn failure(url: &RedisUrl, fault: impl std::fmt::Display) -> StoreErr
     StoreError(format!("Redis at {url} {fault}"))
 }
 
-/// The line of an error of the client or the server.
+/// An error of the Redis client or of the server, as a line of the log.
 pub(super) fn told(url: &RedisUrl, error: &RedisError) -> StoreError {
     let known = match error.kind() {
         ErrorKind::AuthenticationFailed => REFUSED,

@@ -97,7 +97,7 @@ pub enum RedisUrlError {
     /// A password in the URL and in a file.
     #[error("the Redis URL has a password and a password_file: keep one of them")]
     TwoPasswords,
-    /// Another parameter, or one that does not fit here.
+    /// A query parameter that is unknown, or that this kind of URL does not take.
     #[error(
         "parameters of a Redis URL are password_file=, ca_file= (with TLS), sentinel_password_file= (Sentinel) and database= (redis+unix://)"
     )]

@@ -7,7 +7,8 @@ use tokio::time::{Instant, sleep_until};
 use crate::names::NamespaceName;
 use crate::registry::Registry;
 
-/// How long the first scan may take before the log names what it waits for. Each further line comes after twice the time.
+/// The time of the first scan after which the log names the namespaces that are not up yet. Each further line comes after
+/// twice the time.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Names at most that one line has.

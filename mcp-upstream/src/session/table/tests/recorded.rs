@@ -220,6 +220,45 @@ async fn a_session_goes_on_without_its_store_and_is_recorded_once_that_works_aga
 }
 
 #[tokio::test]
+async fn a_session_in_use_is_not_ended_for_want_of_a_record_that_could_not_be_written() {
+    let shadow = Arc::new(Shadow::default());
+    let store = recorded(ROOMY, &shadow);
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    shadow.fail(usize::MAX);
+    let session = open(&store, "a", at(0)).await;
+    session.touch(at(40));
+    shadow.fail(0);
+    // The sweep tells the store that the session is in use, and then records it.
+    assert_eq!(store.evict_expired(at(70)).await, 0);
+    assert!(alive(&store, &session, at(70)).await);
+    assert!(shadow.record(session.id().as_str()).is_some());
+}
+
+#[tokio::test]
+async fn a_session_that_ends_while_it_is_recorded_again_has_no_record() {
+    let shadow = Arc::new(Shadow::default());
+    let store = recorded(ROOMY, &shadow);
+    let now = Instant::now();
+    for turns in 0..8 {
+        shadow.fail(usize::MAX);
+        let session = open(&store, "a", now).await;
+        shadow.fail(0);
+        let id = session.id().as_str();
+        // The client ends the session at another step of the sweep each time.
+        let removed = async {
+            for _ in 0..turns {
+                tokio::task::yield_now().await;
+            }
+            store.remove(id).await
+        };
+        let (_, removed) = tokio::join!(store.evict_expired(now), removed);
+        assert!(removed.expect("works"), "{turns}");
+        assert!(shadow.record(id).is_none(), "{turns}");
+    }
+}
+
+#[tokio::test]
 async fn a_session_that_cannot_be_removed_from_its_store_does_not_end_by_half() {
     let shadow = Arc::new(Shadow::default());
     let store = recorded(ROOMY, &shadow);
