@@ -59,6 +59,7 @@ mod remote;
 mod remote_answers;
 mod remote_pools;
 mod remote_vices;
+mod replicas;
 mod repositories;
 mod rest;
 mod restarts;

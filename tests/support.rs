@@ -19,6 +19,7 @@ pub mod pages;
 pub mod ports;
 pub mod programs;
 pub mod raw;
+pub mod redis;
 pub mod registry;
 pub mod session;
 pub mod sse;

@@ -15,11 +15,16 @@ use crate::call_error::{details, empty_object, rest_status, retry_seconds};
 use crate::caller::Caller;
 use crate::jsonrpc::RequestError;
 use crate::protocol::code;
-use crate::reply::{Head, Reply};
+use crate::replicas::ReplicaId;
+use crate::reply::{Head, Refusal, Reply};
 use crate::scopes;
 
 /// Seconds after which a principal with too many streams may try again: streams end by their clients, at any time.
 const STREAM_LIMIT_RETRY: u64 = 5;
+
+/// Seconds after which the session of a replica that cannot be reached may be asked for again: by then the replica is
+/// back, or the session has been claimed.
+const REPLICA_RETRY: u64 = 3;
 
 impl RequestError {
     /// Method and parameter errors are answers (200); everything before is a refused request.
@@ -54,6 +59,8 @@ impl RequestError {
             | Self::ResourceNotFound(_)
             | Self::Forwarded { .. }
             | Self::Upstream(_) => StatusCode::OK,
+            Self::Elsewhere(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::ReplicaLost => StatusCode::BAD_GATEWAY,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -96,10 +103,22 @@ impl RequestError {
             {
                 with_header(reply, RETRY_AFTER, again_in(error))
             }
+            Self::Elsewhere(replica) => elsewhere(reply, ReplicaId(*replica)),
             Self::MethodNotAllowed => with_header(reply, ALLOW, HeaderValue::from_static("POST")),
             Self::InsufficientScope { wanted, .. } => challenged(reply, wanted),
             _ => reply,
         }
+    }
+}
+
+/// The reply that has the edge forward its request.
+fn elsewhere(reply: Reply, replica: ReplicaId) -> Reply {
+    match with_header(reply, RETRY_AFTER, HeaderValue::from(REPLICA_RETRY)) {
+        Reply::Full { head, body } => Reply::Elsewhere {
+            replica,
+            unreachable: Refusal { head, body },
+        },
+        other => other,
     }
 }
 

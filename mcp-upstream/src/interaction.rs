@@ -60,7 +60,7 @@ pub(crate) use connection::{ConnectionInteractions, Unanswered};
 pub(crate) use events::{EventReceiver, EventSender, PeerEvent, events};
 pub(crate) use messages::{TakenBack, notification};
 pub(crate) use session::{AnswerFate, QUESTION_COST, SessionInteractions};
-pub(crate) use suspended::{NoPlace, SuspendedCalls, Waiting};
+pub(crate) use suspended::{NoPlace, Refused, SuspendedCalls, Waiting};
 
 /// Questions one call may have open at once: as many as a worker's function or an `input_required` result may ask.
 pub(crate) const OPEN_IN_CALL: usize = OPEN_QUESTIONS_MAX;

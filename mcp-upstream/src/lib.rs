@@ -33,6 +33,7 @@ mod pages;
 pub mod profile;
 pub mod protocol;
 mod reload;
+pub mod replicas;
 pub mod reply;
 mod rest;
 mod scopes;

@@ -434,6 +434,7 @@ pub(crate) async fn find_session(
         Located::Absent => return Err(RequestError::SessionNotFound),
         Located::Live(session) => session,
         Located::Adopted(adopted) => sessions::take_up(core, adopted),
+        Located::Elsewhere(replica) => return Err(RequestError::Elsewhere(replica.0)),
     };
     let theirs = session.belongs_to(&namespace.name, caller.principal.as_deref())
         && session.binding().transport == transport;

@@ -14,6 +14,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
+use crate::replicas::ReplicaId;
 pub use crate::session::Unclaimed;
 pub use crate::stream::Subscription;
 
@@ -94,6 +95,28 @@ pub enum Reply {
         /// Dropped when the stream has ended.
         guards: Guards,
     },
+    /// Nothing was done: the request is another replica's, and the edge forwards it there.
+    Elsewhere {
+        /// The replica.
+        replica: ReplicaId,
+        /// The answer where the request cannot be forwarded.
+        unreachable: Refusal,
+    },
+}
+
+/// An answer that refuses a request.
+#[derive(Debug)]
+pub struct Refusal {
+    /// Status and headers.
+    pub head: Head,
+    /// The whole body.
+    pub body: Bytes,
+}
+
+impl From<Refusal> for Reply {
+    fn from(Refusal { head, body }: Refusal) -> Self {
+        Self::Full { head, body }
+    }
 }
 
 impl Reply {
@@ -120,6 +143,7 @@ impl Reply {
             | Self::Opening { head, .. }
             | Self::Body { head, .. }
             | Self::Events { head, .. } => head,
+            Self::Elsewhere { unreachable, .. } => &unreachable.head,
         }
     }
 }
@@ -131,6 +155,7 @@ impl fmt::Debug for Reply {
             Self::Opening { .. } => "Opening",
             Self::Body { .. } => "Body",
             Self::Events { .. } => "Events",
+            Self::Elsewhere { .. } => "Elsewhere",
         };
         f.debug_struct(kind)
             .field("status", &self.head().status)

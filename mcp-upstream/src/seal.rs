@@ -34,6 +34,8 @@ const ID: &[u8] = b"tooldock session id";
 const STATE: &[u8] = b"tooldock request state";
 /// Authenticated with every toolset handle.
 const TOOLSET: &[u8] = b"tooldock toolset";
+/// Authenticated with every passport of a forwarded request.
+const FORWARD: &[u8] = b"tooldock forwarded request";
 /// Layout of the facts in an id.
 const LAYOUT: u8 = 1;
 const RANDOM_BYTES: usize = 16;
@@ -50,6 +52,8 @@ struct DerivedKeys {
     cipher: Aes256Gcm,
     /// Hashed with what is sealed the same way each time, for its nonce.
     names: Zeroizing<[u8; 32]>,
+    /// Tells keys apart without showing them.
+    digest: Arc<str>,
 }
 
 /// What a session id says about its session.
@@ -73,10 +77,20 @@ impl SessionKey {
         let mut names = Sha256::new();
         names.update(b"tooldock nonces of names");
         names.update(*bytes);
+        let mut digest = Sha256::new();
+        digest.update(b"tooldock digest of a session key");
+        digest.update(*bytes);
+        let digest: [u8; 32] = digest.finalize().into();
         Self(Arc::new(DerivedKeys {
             cipher: Aes256Gcm::new((&*bytes).into()),
             names: Zeroizing::new(names.finalize().into()),
+            digest: hex::encode(&digest[..DIGEST_BYTES]).into(),
         }))
+    }
+
+    /// A digest by which replicas see whether they have the same key.
+    pub fn digest(&self) -> &Arc<str> {
+        &self.0.digest
     }
 
     /// The key of a text, such as `SESSION_KEY`: its SHA-256.
@@ -129,6 +143,20 @@ impl SessionKey {
     /// What was sealed by [`SessionKey::seal_state`]; `None` if anything about it was changed.
     pub fn open_state(&self, sealed: &str) -> Option<Vec<u8>> {
         self.unseal(STATE, sealed)
+    }
+
+    /// Seals the passport of a request that is forwarded to another replica.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRandomness`] when the operating system's source fails.
+    pub fn seal_passport(&self, passport: &[u8]) -> Result<String, NoRandomness> {
+        self.seal(FORWARD, passport)
+    }
+
+    /// The passport that was sealed by [`SessionKey::seal_passport`]; `None` if anything about it was changed.
+    pub fn open_passport(&self, sealed: &str) -> Option<Vec<u8>> {
+        self.unseal(FORWARD, sealed)
     }
 
     /// Seals what a client turned on and off of an aggregate. The handle is of use to that principal and for that
@@ -242,6 +270,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::replicas::ReplicaId;
     use crate::session::{Binding, SessionTransport};
 
     fn binding(namespace: &str, principal: Option<&str>) -> Binding {
@@ -255,7 +284,7 @@ mod tests {
 
     fn mint(key: &SessionKey, namespace: &str, principal: Option<&str>) -> SessionId {
         let now = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
-        key.mint(7, &binding(namespace, principal), now)
+        key.mint(ReplicaId(7), &binding(namespace, principal), now)
             .expect("randomness")
     }
 

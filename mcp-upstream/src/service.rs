@@ -38,6 +38,7 @@ use crate::pages::Pages;
 use crate::profile::RestShape;
 use crate::protocol::ProtocolVersion;
 use crate::reload::ReloadControl;
+use crate::replicas::Replicas;
 use crate::reply::Reply;
 use crate::rest::openapi::{Addresses, Asked};
 use crate::seal::SessionKey;
@@ -84,6 +85,8 @@ pub struct ServiceParts {
     pub session_key: SessionKey,
     /// Where sessions are kept so that they outlive this process. Without, they end with it.
     pub stores: Option<Stores>,
+    /// The replicas that share the store.
+    pub replicas: Arc<Replicas>,
     /// Long streams one principal may hold open.
     pub streams_per_principal: usize,
     /// Limits counted in tool calls.
@@ -109,7 +112,7 @@ pub struct ServiceParts {
 }
 
 /// An admitted request, as far as it is not the caller's.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct AdmittedRequest {
     /// What it is for.
     pub route: RouteId,
@@ -271,7 +274,13 @@ impl Service {
         };
         let events = Arc::new(events);
         let key = parts.session_key.clone();
-        let sessions = SessionTable::new(limits, key, Arc::clone(&events), store);
+        let sessions = SessionTable::new(
+            limits,
+            key,
+            Arc::clone(&events),
+            store,
+            Arc::clone(&parts.replicas),
+        );
         let sessions = Arc::new(sessions);
         let audience = Audience::new(Arc::clone(&events));
         let shared = Shared {
@@ -318,7 +327,7 @@ impl Service {
             ),
             poll_after: parts.sessions.poll_after,
             passing,
-            suspended: SuspendedCalls::new(parts.session_key),
+            suspended: SuspendedCalls::new(parts.session_key, parts.replicas),
             credentials: parts.credentials,
             management: parts.management,
             web: parts.web.map(Arc::new),
@@ -505,8 +514,11 @@ impl Service {
     /// The namespace a session talks to, for `POST /messages` without `X-Namespace`. As little a use of the session as
     /// [`Service::session_version`].
     pub fn session_namespace(&self, session_id: &str) -> Option<NamespaceName> {
-        let session = self.core.sessions.live(session_id)?;
-        Some(session.binding().namespace.clone())
+        let sessions = &self.core.sessions;
+        match sessions.live(session_id) {
+            Some(session) => Some(session.binding().namespace.clone()),
+            None => sessions.sealed_namespace(session_id),
+        }
     }
 
     /// Ends the sessions and the suspended calls of principals that are lost, and with them the memory and the processes
@@ -520,6 +532,16 @@ impl Service {
                 let _ = crate::mcp::forget_session(&self.core, &session).await;
             }
         }
+    }
+
+    /// The answer to a request that was forwarded to a replica which ended before it answered.
+    pub fn replica_lost(&self) -> Reply {
+        RequestError::ReplicaLost.reply(None)
+    }
+
+    /// The replicas that share the store.
+    pub fn replicas(&self) -> &Arc<Replicas> {
+        self.core.sessions.replicas()
     }
 
     /// Ends every stream so that its client comes back elsewhere. For the drain; streams opened afterwards end at once.
@@ -589,6 +611,9 @@ impl Service {
         self.core.metrics.sessions.set(alive);
         let unrecorded = gauge(self.core.sessions.unrecorded());
         self.core.metrics.sessions_unrecorded.set(unrecorded);
+        let replicas = self.core.sessions.replicas().state();
+        let up = replicas.map_or(0, |it| it.others.len() + 1);
+        self.core.metrics.replicas_up.set(gauge(up));
         let bytes = gauge(self.core.sessions.bytes());
         self.core.metrics.session_bytes.set(bytes);
     }

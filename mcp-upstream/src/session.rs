@@ -36,6 +36,7 @@ use tooldock_workers::worker::LogLevel;
 use crate::interaction::{AnswerFate, Interaction, SessionInteractions};
 use crate::jsonrpc::Response;
 use crate::protocol::ProtocolVersion;
+use crate::replicas::ReplicaId;
 use crate::seal::NoRandomness;
 
 mod affinity;
@@ -111,12 +112,18 @@ impl SessionKey {
     /// [`NoRandomness`] when the operating system's source fails.
     pub fn mint(
         &self,
-        replica: u32,
+        replica: ReplicaId,
         binding: &Binding,
         now: SystemTime,
     ) -> Result<SessionId, NoRandomness> {
         let principal = binding.principal.as_deref();
-        self.seal_id(replica, &binding.namespace, principal, binding.version, now)
+        self.seal_id(
+            replica.0,
+            &binding.namespace,
+            principal,
+            binding.version,
+            now,
+        )
     }
 }
 

@@ -1,7 +1,7 @@
 //! Stores of sessions outside of the process, behind the ports [`SessionStore`] and [`EventStore`].
 //!
-//! `sessions.store` names the store: `memory` has none, `disk` is [`disk::DiskStore`]. `redis` (a feature of
-//! the crate) is for several machines; no configuration opens it yet. A store keeps the record of each session and the events of its streams, so that
+//! `sessions.store` names the store: `memory` has none, `disk` is [`disk::DiskStore`] for one machine, a Redis URL is
+//! [`redis::RedisStore`] for replicas on several. A store keeps the record of each session and the events of its streams, so that
 //! a session survives the process that opened it.
 
 use std::fmt;
@@ -13,7 +13,6 @@ use crate::stream::EventStore;
 #[cfg(test)]
 pub(crate) mod contract;
 pub mod disk;
-#[cfg(feature = "redis")]
 pub mod redis;
 
 /// The store of sessions and of the events of their streams.

@@ -313,6 +313,7 @@ impl Wanted {
             sessions: self.sessions,
             sessions_per_principal: 100,
             session_bytes_per_principal: self.session_bytes_per_principal,
+            replicas: crate::replicas::Replicas::alone(),
             session_key: SessionKey::from_text("a key for tests"),
             streams_per_principal: self.streams_per_principal,
             limiter: self.limiter,

@@ -28,6 +28,7 @@ mod observability;
 mod process;
 mod profile;
 mod relay;
+mod replicas;
 mod secrets;
 mod tls;
 mod tokens;
@@ -42,7 +43,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tooldock_filters::config::AdmissionConfig;
-use tooldock_upstream::session::config::SessionsConfig;
+use tooldock_upstream::session::config::{SessionsConfig, StoreConfig};
 use tooldock_workers::aggregate::AggregatesConfig;
 use tooldock_workers::builder::BuilderConfig;
 use tooldock_workers::config::{NamespacesConfig, WorkersConfig};
@@ -58,15 +59,15 @@ pub(crate) use self::core_url::{CoreUrl, bare as bare_host};
 use self::data_file::{DataFile, Layers};
 pub(crate) use self::environment::Environment;
 use self::environment::{SaidBy, port_variable_of};
-pub(crate) use self::error::{ConfigError, NOT_SUPPORTED};
+pub(crate) use self::error::ConfigError;
 pub(crate) use self::headers::{HeaderEditsConfig, HeadersConfig};
 pub(crate) use self::keys::KeysConfig;
-use self::later::ReplicasConfig;
 pub(crate) use self::listener::{ListenerConfig, NamespaceRule, ProfileName};
 pub(crate) use self::observability::{LogConfig, LogFormat, LogLevel, ObservabilityConfig};
 pub(crate) use self::process::Threads;
 pub(crate) use self::profile::ProfileSpec;
 pub(crate) use self::relay::RelayConfig;
+use self::replicas::ReplicasConfig;
 pub(crate) use self::secrets::{KEY as SECRETS_KEY, SecretsSettings};
 pub(crate) use self::tls::{ClientAuth, KeyPairFiles, TlsConfig, TlsVersion};
 pub(crate) use self::tokens::{Generated, GeneratedTokens};
@@ -267,6 +268,13 @@ impl Effective {
         }
         next.options = self.options.clone();
         Ok(next)
+    }
+
+    /// Where other replicas reach this process, and where it listens for them; `None` where it has no replicas.
+    pub(crate) fn replica_address(&self) -> Option<(&str, SocketAddr)> {
+        let shares_sessions = matches!(self.config.sessions.store, StoreConfig::Redis(_));
+        let address = self.config.replicas.address();
+        address.filter(|_| shares_sessions && self.role != Role::Manager)
     }
 
     /// Why `$DATA/config.yaml` is not in force as it is now.

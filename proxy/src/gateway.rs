@@ -2,7 +2,7 @@
 //!
 //! `request_filter` runs the admission list (`gateway/admit.rs`) and writes refusals. `proxy_upstream_filter` is the
 //! hand-over (`gateway/hand_over.rs`): it makes a `Caller`, calls the service as a function and writes its reply.
-//! `upstream_peer` is for what must leave the process; nothing does in this version.
+//! `upstream_peer` is not used: requests for other replicas leave by `replicas`, which reads their bodies first.
 //!
 //! A long stream leaves between the two: its head is written, and the request ends here while the stream goes on (see
 //! `stream`).
@@ -39,7 +39,7 @@ use tooldock_workers::keys::KeyStore;
 use tooldock_workers::registry::Registry;
 
 pub(crate) use self::admit::listener_at;
-use self::admit::{LeadsTo, listener_of, peer_of, tls_of};
+use self::admit::{LeadsTo, tls_of};
 use self::hand_over::{Written, mcp_head};
 use self::in_flight::InFlight;
 use self::lasting::Lasting;
@@ -49,6 +49,7 @@ use crate::config::ListenAddress;
 use crate::header_edits::HeaderEdits;
 use crate::issuers::Issuers;
 use crate::metrics::EdgeMetrics;
+use crate::replicas::{Arrival, HEADER as PASSPORT, ReplicaLink};
 use crate::request_id::RequestIds;
 use crate::respond::{self, ClientGone, Envelope};
 use crate::tls::TlsConnection;
@@ -66,6 +67,8 @@ const STATUS_CLIENT_GONE: u16 = 499;
 
 /// A listener as the gateway sees it.
 pub(crate) struct Listener {
+    /// Its name in the configuration.
+    pub(crate) name: Arc<str>,
     /// Where it is bound; decides which listener a request came in by.
     pub(crate) address: ListenAddress,
     /// What it changes of headers.
@@ -112,6 +115,8 @@ pub(crate) struct Gateway {
     pub(crate) keys: Arc<KeyStore>,
     /// None where none is wanted.
     pub(crate) access_log: Option<AccessLog>,
+    /// The other replicas; None for a gateway without.
+    pub(crate) replicas: Option<Arc<ReplicaLink>>,
 }
 
 /// One request on its way through the phases.
@@ -148,6 +153,8 @@ pub(crate) struct Passage {
     /// What the access log is told of it, where there is one.
     logged: Option<Pending>,
     in_flight: InFlight,
+    /// Who asked, where another replica has forwarded the request.
+    arrival: Option<Box<Arrival>>,
 }
 
 impl Passage {
@@ -158,7 +165,7 @@ impl Passage {
 
     /// Changes what the listener changes of a request's headers, and remembers what it changes of the answer's.
     fn edit_request(&mut self, session: &mut Session) -> Result<()> {
-        self.headers = listener_of(&self.rules.listeners, session)?.headers.clone();
+        self.headers = self.listener(session)?.headers.clone();
         if let Some(headers) = &self.headers {
             headers.request.apply_to_request(session.req_header_mut());
         }
@@ -189,6 +196,24 @@ impl Gateway {
             body: Bytes::from(text),
         }
     }
+}
+
+/// Opens the passport of a request that came in at the address for replicas.
+///
+/// # Errors
+///
+/// It has none that counts.
+fn arrive(
+    replicas: &ReplicaLink,
+    session: &mut Session,
+    passage: &mut Passage,
+) -> std::result::Result<(), Rejection> {
+    if replicas.is_at_door(session.server_addr()) {
+        let arrival = replicas.arrival(session.req_header(), &passage.rules.listeners)?;
+        passage.arrival = Some(Box::new(arrival));
+    }
+    session.req_header_mut().remove_header(&PASSPORT);
+    Ok(())
 }
 
 /// Where the limits that count a request note what is left: begun with what the edge found, None where no limit counts.
@@ -232,6 +257,7 @@ impl ProxyHttp for Gateway {
             shape: ErrorShape::Rest,
             logged: None,
             in_flight: InFlight::new(&self.metrics.in_flight),
+            arrival: None,
         }
     }
 
@@ -245,26 +271,37 @@ impl ProxyHttp for Gateway {
             let outdated = tls_of(session).is_some_and(TlsConnection::is_outdated);
             session.set_keepalive(passage.rules.keepalive.filter(|_| !outdated));
         }
-        if passage.rules.edits_headers {
+        let arrived = match &self.replicas {
+            Some(replicas) => arrive(replicas, session, passage),
+            None => Ok(()),
+        };
+        // A forwarded request was edited where it came in.
+        if passage.rules.edits_headers && arrived.is_ok() && passage.arrival.is_none() {
             passage.edit_request(session)?;
         }
         let header = session.req_header();
         let fields = Fields::of(&header.headers);
-        let request_id = self.request_ids.of(fields.request_id());
+        let request_id = match &passage.arrival {
+            Some(arrival) => Arc::from(&*arrival.request_id),
+            None => self.request_ids.of(fields.request_id()),
+        };
         passage.request_id = Some(Arc::clone(&request_id));
         if let Some(log) = &self.access_log {
             let admission = &passage.rules.admission;
-            let address = admission.client_address(peer_of(session), &fields);
+            let address = admission.client_address(passage.peer(session), &fields);
             passage.logged = Some(log.entry(header, &request_id, address));
         }
-        let mut verdict = self.admit(session, &fields, passage, Asked::First)?;
+        let mut verdict = match arrived {
+            Ok(()) => self.admit(session, &fields, passage, Asked::First)?,
+            Err(rejection) => Verdict::Refused(rejection),
+        };
         let mut waited = 0;
         while let Verdict::Pending(pending) = &verdict {
             waited += 1;
             let client = passage
                 .rules
                 .admission
-                .client_address(peer_of(session), &fields);
+                .client_address(passage.peer(session), &fields);
             // Boxed: few requests wait, and none of the others carries the room for it.
             let asked = Box::pin(self.issuers.settle(pending, client, waited)).await;
             verdict = self.admit(session, &fields, passage, asked)?;

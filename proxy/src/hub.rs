@@ -20,6 +20,7 @@ use crate::access_log::AccessLogGuard;
 use crate::metrics::EdgeMetrics;
 use crate::reconfigure::Reconfigure;
 use crate::relay::RelayServer;
+use crate::replicas::ReplicaLink;
 use crate::signals::Signals;
 
 /// How often expired sessions are swept.
@@ -54,6 +55,8 @@ pub(crate) struct Hub {
     pub(crate) access_log: Option<AccessLogGuard>,
     /// The relay, where there is one.
     pub(crate) relay: Option<RelayServer>,
+    /// The other replicas, where there may be some.
+    pub(crate) replicas: Option<Arc<ReplicaLink>>,
     /// Whether this process runs namespaces. A manager alone leaves them to the core.
     pub(crate) serves_namespaces: bool,
     /// Printed when the first scan is done and what it says works.
@@ -132,7 +135,11 @@ impl Hub {
         // A reload that installs packages must not hold the stop of whoever asked for it.
         self.reloader.close();
         // Those that are opened from now on end at once, too.
+        self.service.replicas().leave().await;
         self.service.end_streams();
+        if let Some(replicas) = &self.replicas {
+            replicas.end_streams();
+        }
         if let Some(relay) = &self.relay {
             relay.stop();
         }
@@ -162,6 +169,7 @@ impl Hub {
         };
         self.service.end_servers(patience).await;
         self.reloader.shutdown(patience).await;
+        self.service.replicas().farewell().await;
         // Writes what is queued.
         drop((self.audit, self.access_log));
         tracing::info!("stopped");

@@ -24,6 +24,7 @@ mod metrics;
 mod reconfigure;
 mod relay;
 mod remote;
+mod replicas;
 mod request_id;
 mod respond;
 mod rules;

@@ -17,20 +17,20 @@
 mod balance;
 mod client;
 mod coding;
-mod connect;
+pub(crate) mod connect;
 mod credentials;
 mod exchange;
 mod failure;
 mod fetch;
-mod headers;
+pub(crate) mod headers;
 mod health;
-mod idle;
+pub(crate) mod idle;
 mod metrics;
-mod names;
+pub(crate) mod names;
 mod oauth;
 mod pool;
 mod redirect;
-mod response;
+pub(crate) mod response;
 mod tls;
 mod upkeep;
 

@@ -124,6 +124,7 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
             .unwrap_or(answers.require_initialized);
         answers.initialized_wait = effective.config.sessions.initialized_wait;
         Listener {
+            name: listener.name.as_str().into(),
             // Validation has refused what cannot be made.
             headers: HeaderEdits::of(&listener.headers)
                 .ok()

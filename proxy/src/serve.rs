@@ -52,6 +52,7 @@ use crate::issuers::{IssuerMetrics, Issuers};
 use crate::metrics::{EdgeMetrics, StateMetrics};
 use crate::reconfigure::Reconfigure;
 use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
+use crate::replicas::{ForwardMetrics, ReplicaLink};
 use crate::request_id::RequestIds;
 use crate::rules;
 use crate::session_key;
@@ -170,6 +171,7 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
         audit: parts.audit,
         access_log: access_log_guard,
         relay,
+        replicas: parts.replicas.clone(),
         serves_namespaces: effective.role != Role::Manager,
         announcement: effective.dev.then(|| dev::announce(&effective)),
         reconfigure: Reconfigure {
@@ -240,6 +242,8 @@ struct Parts {
     issuers: Arc<Issuers>,
     keys: Arc<KeyStore>,
     breakdown: Arc<Breakdown>,
+    /// The other replicas, where there may be some.
+    replicas: Option<Arc<ReplicaLink>>,
 }
 
 impl Parts {
@@ -268,8 +272,18 @@ impl Parts {
             upstream_metrics.audit_dropped(),
         )
         .context("starting the audit log")?;
+        session_store::check_key(effective)?;
         let session_key = session_key::load(effective.session_key.as_ref(), &effective.data_dir)?;
-        let stores = session_store::open(effective)?;
+        let (stores, replicas) = session_store::open(effective, &session_key)?;
+        let link = replicas
+            .are_many()
+            .then(|| {
+                let metrics = Arc::new(ForwardMetrics::new(&exported)?);
+                let address = effective.replica_address().map(|(_, address)| address);
+                let (replicas, key) = (Arc::clone(&replicas), session_key.clone());
+                anyhow::Ok(Arc::new(ReplicaLink::new(replicas, key, address, metrics)))
+            })
+            .transpose()?;
         let secrets = SecretStore::new(&effective.data_dir, effective.secrets.protection());
         // A gateway that begins without its secrets would serve namespaces that cannot work.
         secrets.read()?;
@@ -383,11 +397,13 @@ impl Parts {
             registry: Arc::clone(&registry),
             reloader: Some(Arc::new(Reload {
                 reloader: Arc::clone(&reloader),
+                replicas: Arc::clone(&replicas),
                 pages: pages.clone(),
             })),
             sessions: config.sessions.clone(),
             session_key,
             stores,
+            replicas: Arc::clone(&replicas),
             sessions_per_principal: config.admission.limits.sessions_per_principal,
             session_bytes_per_principal: config.admission.limits.session_bytes_per_principal,
             streams_per_principal: config.admission.limits.streams_per_principal,
@@ -409,6 +425,7 @@ impl Parts {
         };
         let service = Service::with_servers(service_parts, servers);
         own_core.bind(&service);
+        control.spawn(ports::follow_replicas(replicas, Arc::clone(&reloader)));
         if effective.serves_web() {
             let noted = service.clone();
             control.spawn(async move { noted.note_figures().await });
@@ -432,6 +449,7 @@ impl Parts {
             issuers,
             keys: Arc::clone(keys),
             breakdown,
+            replicas: link,
         })
     }
 }
@@ -546,6 +564,20 @@ impl Assembly<'_> {
                 tracing::info!(listener = listener.name, "MCP at {url}");
             }
         }
+        if let Some((_, address)) = self.effective.replica_address()
+            && belongs(ProfileName::Core)
+        {
+            let address = ListenAddress::Tcp(address);
+            for own in &mut endpoints {
+                own.push(Endpoint {
+                    socket: self.sockets.handle(&address)?,
+                    address: Arc::new(address.clone().into()),
+                    proxy_protocol: false,
+                    tls: None,
+                });
+            }
+            tracing::info!("listening on {address} for the replicas of this gateway");
+        }
         let service = |own| EdgeService::new(name, Arc::clone(&listening), own, layout.threads);
         Ok(endpoints.into_iter().map(service).collect())
     }
@@ -567,6 +599,7 @@ impl Assembly<'_> {
             issuers: Arc::clone(&self.parts.issuers),
             keys: Arc::clone(&self.parts.keys),
             access_log: self.access_log.cloned(),
+            replicas: self.parts.replicas.clone(),
         };
         let mut proxy = pingora_proxy::http_proxy(conf, gateway);
         let mut options = HttpServerOptions::default();

@@ -11,7 +11,7 @@ use tooldock_workers::secrets::Secret;
 use crate::kept_file;
 
 /// The file's name in the data directory.
-const FILE: &str = "session.key";
+pub(crate) const FILE: &str = "session.key";
 
 /// How many bytes it holds.
 const BYTES: usize = 32;

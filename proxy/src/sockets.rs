@@ -60,7 +60,13 @@ impl Sockets {
             })?;
             Ok((listener.address.clone(), socket))
         });
-        bound.collect::<anyhow::Result<_>>().map(Self)
+        let mut sockets: Vec<_> = bound.collect::<anyhow::Result<_>>()?;
+        if let Some((_, address)) = effective.replica_address() {
+            let socket = bind_tcp(address)
+                .map_err(|error| anyhow!("replicas.address: cannot bind {address}: {error}"))?;
+            sockets.push((ListenAddress::Tcp(address), socket));
+        }
+        Ok(Self(sockets))
     }
 
     /// Another handle of the socket at this address, for one service.

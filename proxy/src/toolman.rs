@@ -21,6 +21,7 @@ use tooldock_upstream::engine::{CountedBy, Exhausted, Limiter};
 use tooldock_upstream::health::Health;
 use tooldock_upstream::metrics::UpstreamMetrics;
 use tooldock_upstream::profile::Profile;
+use tooldock_upstream::replicas::Replicas;
 use tooldock_upstream::session::SessionKey;
 use tooldock_upstream::session::config::SessionsConfig;
 use tooldock_upstream::{Ended, Service, ServiceParts};
@@ -211,6 +212,7 @@ fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyho
         },
         session_key: SessionKey::from_bytes(key),
         stores: None,
+        replicas: Replicas::alone(),
         sessions_per_principal: 1,
         session_bytes_per_principal: bytesize::ByteSize::b(CLIENT_BYTES as u64),
         streams_per_principal: CLIENT_STREAMS,

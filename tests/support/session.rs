@@ -75,6 +75,14 @@ impl Session {
         Ok(session)
     }
 
+    /// The session as its client sees it at another replica.
+    pub fn at(&self, gateway: &Gateway) -> Self {
+        Self {
+            address: gateway.address,
+            ..self.clone()
+        }
+    }
+
     /// The head of a request, with further lines, each ending in CRLF.
     pub fn head(&self, method: &str, lines: &str) -> String {
         let mut head = format!(

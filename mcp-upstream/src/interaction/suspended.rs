@@ -20,12 +20,13 @@ use tokio::time::Instant;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::parking::{ParkingFull, Shares};
 
+use crate::replicas::{ReplicaId, Replicas, Standing};
 use crate::seal::{BoundRequest, SessionKey, unix_millis};
 
 /// Bytes of a suspended call's number: unguessable, though the seal alone would do.
 const ID_BYTES: usize = 16;
-/// The layout of a state: number, expiry in milliseconds of Unix time, digest of what it is bound to.
-const STATE_BYTES: usize = ID_BYTES + 8 + 32;
+/// The layout of a state: replica, number, expiry in milliseconds of Unix time, digest of what it is bound to.
+const STATE_BYTES: usize = 4 + ID_BYTES + 8 + 32;
 
 /// The longest arguments that are compared by value, in bytes: 64 KiB. Read as values they take up to forty times that.
 const ARGUMENTS_READ_MAX: usize = 64 * 1024;
@@ -47,6 +48,11 @@ pub(crate) enum Refused {
          send the request again without it"
     )]
     Gone,
+    /// The call waits in the replica of that number.
+    #[error(
+        "the call waits in another replica that cannot be reached now; try again in a few seconds"
+    )]
+    Elsewhere(u32),
 }
 
 /// Why a call cannot be suspended.
@@ -69,6 +75,7 @@ pub(crate) trait Waiting: Send + Sized + 'static {
 /// The suspended calls of this process.
 pub(crate) struct SuspendedCalls<T> {
     key: SessionKey,
+    replicas: Arc<Replicas>,
     table: Arc<Table<T>>,
 }
 
@@ -90,10 +97,11 @@ struct Entry<T> {
 }
 
 impl<T: Waiting> SuspendedCalls<T> {
-    /// An empty table whose states are sealed with `key`.
-    pub(crate) fn new(key: SessionKey) -> Self {
+    /// An empty table whose states are sealed with `key`, and name this one of the replicas.
+    pub(crate) fn new(key: SessionKey, replicas: Arc<Replicas>) -> Self {
         Self {
             key,
+            replicas,
             table: Arc::new(Table(Mutex::default())),
         }
     }
@@ -140,7 +148,12 @@ impl<T: Waiting> SuspendedCalls<T> {
 
     /// Takes the call of a state out, if the state was made for this request.
     pub(crate) async fn take(&self, state: &str, bound: BoundRequest<'_>) -> Result<T, Refused> {
-        let id = self.open(state, bound)?;
+        let (replica, id) = self.open(state, bound)?;
+        match self.replicas.standing(replica) {
+            Standing::Own => {}
+            Standing::Up(_) => return Err(Refused::Elsewhere(replica.0)),
+            Standing::Leaving | Standing::Gone | Standing::Unclear => return Err(Refused::Gone),
+        }
         let entry = self
             .table
             .remove(bound.namespace, id)
@@ -190,6 +203,7 @@ impl<T: Waiting> SuspendedCalls<T> {
     ) -> Result<String, NoPlace> {
         let left = expires.saturating_duration_since(Instant::now());
         let mut state = Vec::with_capacity(STATE_BYTES);
+        state.extend_from_slice(&self.replicas.own().0.to_be_bytes());
         state.extend_from_slice(&id);
         state.extend_from_slice(&unix_millis(left).to_be_bytes());
         state.extend_from_slice(&digest_of(&bound));
@@ -198,9 +212,14 @@ impl<T: Waiting> SuspendedCalls<T> {
             .map_err(|_| NoPlace::NoRandomness)
     }
 
-    fn open(&self, state: &str, bound: BoundRequest<'_>) -> Result<SuspensionId, Refused> {
+    fn open(
+        &self,
+        state: &str,
+        bound: BoundRequest<'_>,
+    ) -> Result<(ReplicaId, SuspensionId), Refused> {
         let state = self.key.open_state(state).ok_or(Refused::Invalid)?;
-        let (id, rest) = state.split_first_chunk().ok_or(Refused::Invalid)?;
+        let (replica, rest) = state.split_first_chunk().ok_or(Refused::Invalid)?;
+        let (id, rest) = rest.split_first_chunk().ok_or(Refused::Invalid)?;
         let (expires, digest) = rest.split_first_chunk().ok_or(Refused::Invalid)?;
         if *digest != digest_of(&bound) {
             return Err(Refused::Invalid);
@@ -208,7 +227,7 @@ impl<T: Waiting> SuspendedCalls<T> {
         if u64::from_be_bytes(*expires) < unix_millis(Duration::ZERO) {
             return Err(Refused::Expired);
         }
-        Ok(*id)
+        Ok((ReplicaId(u32::from_be_bytes(*replica)), *id))
     }
 }
 

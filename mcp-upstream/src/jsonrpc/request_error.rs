@@ -77,6 +77,11 @@ pub(crate) enum RequestError {
         /// Its code, where it has one.
         code: i64,
     },
+    /// The session or the suspended call is of the replica of that number, to which the edge forwards the request. The
+    /// client reads it only where the request cannot be forwarded.
+    Elsewhere(u32),
+    /// The replica that had the request ended before it answered.
+    ReplicaLost,
     /// A fault of the gateway; the cause is in the log.
     Internal,
 }
@@ -155,6 +160,7 @@ impl RequestError {
                 | CallErrorCode::Overloaded => code::UNAVAILABLE,
                 _ => code::INTERNAL,
             },
+            Self::Elsewhere(_) | Self::ReplicaLost => code::UNAVAILABLE,
             Self::Forwarded { .. } | Self::Internal => code::INTERNAL,
         }
     }
@@ -195,6 +201,8 @@ impl RequestError {
             Self::UnknownAnswer => "unknown_answer",
             Self::Upstream(error) => error.code.as_str(),
             Self::Forwarded { .. } => "upstream_error",
+            Self::Elsewhere(_) => "replica_unavailable",
+            Self::ReplicaLost => "replica_lost",
             Self::Internal => "internal_error",
         }
     }
@@ -240,6 +248,12 @@ impl RequestError {
             Self::UnknownAnswer => "No question with this id waits for an answer".into(),
             Self::Upstream(error) => (&*error.message).into(),
             Self::Forwarded { .. } => "The server answered with an error".into(),
+            Self::Elsewhere(_) => {
+                "The session lives on another replica that cannot be reached now: try again in a few seconds".into()
+            }
+            Self::ReplicaLost => {
+                "The replica of this session ended before it answered: the request may have been carried out".into()
+            }
             Self::Internal => "Internal error".into(),
         }
     }

@@ -157,7 +157,7 @@ async fn as_json(reply: Reply, answers: &AnswerAccount) -> Result<Reply, NoAnswe
             },
             None => unanswered(),
         },
-        events @ Reply::Events { .. } => events,
+        other @ (Reply::Events { .. } | Reply::Elsewhere { .. }) => other,
     })
 }
 

@@ -189,6 +189,9 @@ pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
             let namespaces: Vec<_> = served.chain(coming.map(starting)).collect();
             let mut body = json!({ "status": word, "namespaces": namespaces });
             let unrecorded = core.sessions.unrecorded();
+            if let Some(replication) = core.sessions.replicas().state() {
+                body["replicas"] = json!(replication);
+            }
             if unrecorded > 0 {
                 body["session_store"] = json!({ "state": "failed", "unrecorded": unrecorded });
             }

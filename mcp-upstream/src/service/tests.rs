@@ -84,6 +84,7 @@ impl House {
             sessions: SessionsConfig::default(),
             sessions_per_principal: 100,
             session_bytes_per_principal: bytesize::ByteSize::mib(64),
+            replicas: crate::replicas::Replicas::alone(),
             session_key: SessionKey::from_text("a key for tests"),
             streams_per_principal: 10,
             limiter: Arc::new(Unlimited),

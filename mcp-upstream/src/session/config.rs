@@ -1,10 +1,12 @@
 //! The keys `sessions:` of the configuration file. `Default` is the reference for their defaults.
 
+use std::fmt;
 use std::time::Duration;
 
 use bytesize::ByteSize;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use zeroize::Zeroizing;
 
 use crate::profile::INITIALIZED_WAIT;
 pub use crate::stream::config::EventLogConfig;
@@ -38,18 +40,41 @@ pub struct SessionsConfig {
     pub event_log: EventLogConfig,
     /// The store of sessions beside the memory of the process.
     pub store: StoreConfig,
+    /// The beginning of the keys in Redis: gateways with different ones share a Redis and nothing else.
+    pub store_prefix: String,
 }
 
 /// `sessions.store:` — the store of sessions beside the memory of the process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum StoreConfig {
     /// `memory`: nowhere, sessions end with the process.
     #[default]
     Memory,
     /// `disk`: in a file of the data directory.
     Disk,
-    /// `redis://…`, in any of its spellings. The URL may hold a password and is not kept here.
-    Redis,
+    /// `redis://…`, in any of its spellings: in a Redis or Valkey that replicas share.
+    Redis(StoreUrl),
+}
+
+/// The URL of a store. It may hold a password, so `Debug` and what is written of the configuration show its scheme alone.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreUrl(Zeroizing<String>);
+
+impl StoreUrl {
+    /// The URL with its password.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            self.0
+                .split_once("://")
+                .map_or("[redacted]", |(scheme, _)| scheme),
+        )
+    }
 }
 
 /// `sessions.poll_after:` — `off` or a duration.
@@ -74,6 +99,7 @@ impl Default for SessionsConfig {
             poll_after: PollAfter::Off,
             event_log: EventLogConfig::default(),
             store: StoreConfig::Memory,
+            store_prefix: "tooldock:".to_owned(),
         }
     }
 }
@@ -103,7 +129,7 @@ impl Serialize for StoreConfig {
         serializer.serialize_str(match self {
             Self::Memory => "memory",
             Self::Disk => "disk",
-            Self::Redis => "redis",
+            Self::Redis(_) => "redis://[redacted]",
         })
     }
 }
@@ -114,8 +140,12 @@ impl<'de> Deserialize<'de> for StoreConfig {
         match text.as_str() {
             "memory" => Ok(Self::Memory),
             "disk" => Ok(Self::Disk),
-            url if url.starts_with("redis") && url.contains("://") => Ok(Self::Redis),
-            _ => Err(D::Error::custom("expected `memory` or `disk`")),
+            url if url.starts_with("redis") && url.contains("://") => {
+                Ok(Self::Redis(StoreUrl(Zeroizing::new(url.to_owned()))))
+            }
+            _ => Err(D::Error::custom(
+                "expected `memory`, `disk`, or a Redis URL such as `redis://HOST:6379`",
+            )),
         }
     }
 }
@@ -137,13 +167,22 @@ mod tests {
             keepalive: 15s
             poll_after: off
             event_log: { events: 256, bytes: 1MiB, age: 5m, total: 256MiB }
-            store: memory";
+            store: memory
+            store_prefix: 'tooldock:'";
         let read: SessionsConfig = yaml::from_str(documented).expect("the documented keys");
         assert_eq!(read, SessionsConfig::default());
         let read: SessionsConfig = yaml::from_str("poll_after: 25s").expect("a duration");
         assert_eq!(read.poll_after, PollAfter::After(Duration::from_secs(25)));
         let read: SessionsConfig = yaml::from_str("store: disk").expect("a store");
         assert_eq!(read.store, StoreConfig::Disk);
+        let read: SessionsConfig =
+            yaml::from_str("store: 'redis://:hush@host:6379/1'").expect("a store");
+        assert!(!format!("{read:?}").contains("hush"), "{read:?}");
+        assert!(!yaml::to_string(&read).expect("plain data").contains("hush"));
+        let StoreConfig::Redis(url) = read.store else {
+            panic!("{read:?}");
+        };
+        assert_eq!(url.expose(), "redis://:hush@host:6379/1");
         for unknown in ["tll: 1h", "store: floppy", "store: http://redis"] {
             assert!(
                 yaml::from_str::<SessionsConfig>(unknown).is_err(),

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::interaction::SessionInteractions;
 use crate::protocol::ProtocolVersion;
+use crate::replicas::ReplicaId;
 use crate::stream::{OwnedStreams, StreamCounts};
 
 /// A session as a store keeps it. Its id is a credential: it is written nowhere else.
@@ -50,7 +51,7 @@ pub struct SessionRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Home {
     /// The replica.
-    pub replica: u32,
+    pub replica: ReplicaId,
     /// How often the session has been taken up since it was opened.
     pub epoch: u32,
 }
@@ -105,7 +106,7 @@ impl Session {
     #[cfg(test)]
     pub(crate) fn taken_up(&self) -> Self {
         let home = Home {
-            replica: 0,
+            replica: ReplicaId::ALONE,
             epoch: 1,
         };
         let record = serde_json::to_string(&self.record(home)).expect("plain data");

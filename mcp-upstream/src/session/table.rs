@@ -13,14 +13,17 @@ use std::time::{Duration, SystemTime};
 
 use dashmap::DashMap;
 use tokio::time::Instant;
+use tooldock_workers::names::NamespaceName;
 
 use super::patch::{PatchRefused, SessionPatch};
 use super::readers::Released;
 use super::store::SessionStore;
 use super::{Binding, ClientFacts, Home, Session, SessionId, SessionKey};
+use crate::replicas::{ReplicaId, Replicas};
 use crate::stream::{EventLog, StoreError};
 
 mod adopt;
+mod doubt;
 #[cfg(test)]
 mod forgetful;
 mod index;
@@ -29,15 +32,9 @@ mod room;
 mod unrecorded;
 
 use adopt::Adoptions;
+use doubt::Doubts;
 use index::Index;
 use unrecorded::Unrecorded;
-
-/// The home of sessions opened here. As long as replicas do not know of each other there is one: a store lets sessions
-/// survive a restart, and must not be shared by two processes that run at the same time.
-const HOME: Home = Home {
-    replica: 0,
-    epoch: 0,
-};
 
 /// The live sessions of this process. An id is valid only while the table knows it, or the store.
 pub struct SessionTable {
@@ -52,6 +49,9 @@ pub struct SessionTable {
     events: Arc<EventLog>,
     /// Where they are recorded, if they are to outlive this process.
     store: Option<Arc<dyn SessionStore>>,
+    /// The other processes that may have sessions of the store.
+    replicas: Arc<Replicas>,
+    doubts: Doubts,
     adoptions: Adoptions,
     unrecorded: Unrecorded,
     /// Sessions that were closed for want of room or at the end of their time, and still have a record. Whatever closed
@@ -87,6 +87,8 @@ pub enum Located {
     Live(Arc<Session>),
     /// In this process from now on: so far it had only a record of the session.
     Adopted(Created),
+    /// In another replica, which is up.
+    Elsewhere(ReplicaId),
 }
 
 /// What opening a session did, or taking it up.
@@ -114,6 +116,7 @@ impl SessionTable {
         key: SessionKey,
         events: Arc<EventLog>,
         store: Option<Arc<dyn SessionStore>>,
+        replicas: Arc<Replicas>,
     ) -> Self {
         Self {
             sessions: DashMap::new(),
@@ -123,6 +126,8 @@ impl SessionTable {
             released: Arc::default(),
             events,
             store,
+            replicas,
+            doubts: Doubts::default(),
             adoptions: Adoptions::default(),
             unrecorded: Unrecorded::default(),
             ended: Mutex::default(),
@@ -144,7 +149,9 @@ impl SessionTable {
         client: Option<ClientFacts>,
         now: Instant,
     ) -> Result<Created, StoreError> {
-        let minted = self.key.mint(HOME.replica, &binding, SystemTime::now());
+        let minted = self
+            .key
+            .mint(self.replicas.own(), &binding, SystemTime::now());
         let id = minted.map_err(|error| StoreError(error.to_string()))?;
         let session = Session::new(id, binding, now);
         if let Some(client) = client {
@@ -153,12 +160,31 @@ impl SessionTable {
         }
         let session = Arc::new(session);
         if let Some(store) = &self.store {
-            let inserted = store.insert(&session.record(HOME)).await;
+            let inserted = store.insert(&session.record(self.home())).await;
             inserted.unwrap_or_else(|error| self.note_unrecorded(&session, &error));
         }
         let evicted = self.enter(&session, now);
         self.forget_ended().await;
         Ok(Created { session, evicted })
+    }
+
+    /// The home of sessions that are opened here.
+    fn home(&self) -> Home {
+        Home {
+            replica: self.replicas.own(),
+            epoch: 0,
+        }
+    }
+
+    /// The namespace that an id names, for a session that another replica may have.
+    pub fn sealed_namespace(&self, id: &str) -> Option<NamespaceName> {
+        let facts = self.replicas.are_many().then(|| self.key.open(id))??;
+        Some(facts.namespace)
+    }
+
+    /// The replicas that share the store.
+    pub fn replicas(&self) -> &Arc<Replicas> {
+        &self.replicas
     }
 
     /// The session of that id, if it lives here. Does not wait, and is no use of the session.
@@ -175,6 +201,10 @@ impl SessionTable {
     pub async fn locate(&self, id: &str, now: Instant) -> Result<Located, StoreError> {
         #[cfg(test)]
         self.forget_idle(id);
+        if self.replicas.are_many() {
+            // Boxed: it is a rare wait, and each request would have room for it.
+            Box::pin(self.resolve_doubt(id)).await;
+        }
         if let Some(session) = self.live(id) {
             // Expired but not swept yet: gone for the client.
             return Ok(match session.idle_for(self.limits.ttl, now) {
@@ -237,6 +267,7 @@ impl SessionTable {
     pub async fn evict_expired(&self, now: Instant) -> usize {
         let (evicted, used_on) = self.sweep(now);
         self.forget_ended().await;
+        self.resolve_doubts().await;
         self.keep_recorded(&used_on).await;
         self.record_again().await;
         evicted

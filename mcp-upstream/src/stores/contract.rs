@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use tooldock_workers::worker::LogLevel;
 
 use crate::protocol::ProtocolVersion;
+use crate::replicas::ReplicaId;
 use crate::session::config::EventLogConfig;
 use crate::session::toolset::EntryId;
 use crate::session::{
@@ -62,7 +63,7 @@ pub(crate) use holds_for;
 
 /// The home of a session that was never taken up.
 const FIRST: Home = Home {
-    replica: 0,
+    replica: ReplicaId(0),
     epoch: 0,
 };
 
@@ -139,7 +140,6 @@ pub(crate) fn text(record: &SessionRecord) -> String {
 }
 
 /// The id of a session whose record was inserted.
-#[cfg(feature = "redis")]
 pub(crate) async fn inserted(made: &Made) -> SessionId {
     made.inserted().await.id
 }
@@ -228,7 +228,7 @@ fact!(an_insert_replaces_the_record, |store| {
     for patch in patches() {
         store.patch(&record.id, &patch).await;
     }
-    record.home.replica = 7;
+    record.home.replica = ReplicaId(7);
     let inserted = store.stores.sessions.insert(&record).await;
     inserted.expect("works");
     let loaded = store.load(&record.id).await.expect("a record");
@@ -293,7 +293,7 @@ fact!(
         }
         assert!(store.load(&record.id).await.is_none());
         let by = Home {
-            replica: 1,
+            replica: ReplicaId(1),
             epoch: 1,
         };
         let claimed = sessions.claim(&record.id, by, FIRST).await;
@@ -308,7 +308,10 @@ fact!(one_of_two_claims_wins, |store| {
     let sessions = &store.stores.sessions;
     for _ in 0..20 {
         let record = store.inserted().await;
-        let home = |replica| Home { replica, epoch: 1 };
+        let home = |replica| Home {
+            replica: ReplicaId(replica),
+            epoch: 1,
+        };
         let (one, two) = tokio::join!(
             sessions.claim(&record.id, home(1), FIRST),
             sessions.claim(&record.id, home(2), FIRST),
@@ -335,7 +338,10 @@ fact!(
             record.apply(&patch);
         }
         let sessions = &store.stores.sessions;
-        let home = |replica, epoch| Home { replica, epoch };
+        let home = |replica, epoch| Home {
+            replica: ReplicaId(replica),
+            epoch,
+        };
         for (by, from) in [
             (home(1, 1), home(1, 0)),
             (home(1, 1), home(0, 1)),

@@ -24,6 +24,7 @@ use crate::session::{Home, SessionPatch, SessionRecord};
 use crate::stream::StoreError;
 
 mod connect;
+mod directory;
 mod events;
 mod failure;
 mod keys;
@@ -87,6 +88,15 @@ impl RedisStore {
         log: &EventLogConfig,
     ) -> Result<Self, StoreError> {
         Self::waiting(url, prefix, ttl, log, OPERATION_MAX)
+    }
+
+    /// Checks the beginning of keys.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be used, to follow the key's name.
+    pub fn check_prefix(prefix: &str) -> Result<(), &'static str> {
+        Keys::check(prefix)
     }
 
     fn waiting(

@@ -39,6 +39,10 @@ impl IntoResponse for Reply {
                 });
                 (head, Body::from_stream(chunks), None)
             }
+            Self::Elsewhere { unreachable, .. } => {
+                let length = unreachable.body.len();
+                (unreachable.head, Body::from(unreachable.body), Some(length))
+            }
         };
         let mut response = Response::new(body);
         *response.status_mut() = head.status;

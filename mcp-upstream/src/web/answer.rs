@@ -198,6 +198,7 @@ pub(super) fn sealed(answer: Answer) -> Reply {
         | Reply::Opening { head, .. }
         | Reply::Body { head, .. }
         | Reply::Events { head, .. } => add(head),
+        Reply::Elsewhere { unreachable, .. } => add(&mut unreachable.head),
     }
     reply
 }

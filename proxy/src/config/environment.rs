@@ -24,14 +24,11 @@ use tooldock_workers::secrets::Secret;
 
 use self::parse::{
     boolean, bytes, calls_at_once, choice, container, git_schemes, hours, list, log_level,
-    milliseconds, milliseconds_or_off, only_default, port, seconds, session_key, token, user,
-    versions, whole,
+    milliseconds, milliseconds_or_off, port, seconds, session_key, token, user, versions, whole,
 };
 pub(super) use self::ports::variable_of as port_variable_of;
 use super::listener::AuthScheme;
-use super::{
-    ConfigError, ListenerConfig, NamespaceRule, ProfileName, ReplicasConfig, Role, Settings,
-};
+use super::{ConfigError, ListenerConfig, NamespaceRule, ProfileName, Role, Settings};
 
 /// Which variable a key has its value from. A complaint about the key names the variable.
 pub(crate) type SaidBy = BTreeMap<String, String>;
@@ -181,7 +178,8 @@ const VARIABLES: &[Variable] = &[
     variable!("GIT_ALLOWED_SCHEMES" => builder.git_schemes = git_schemes),
     variable!("GIT_PRIVATE_HOSTS" => builder.private_hosts = list),
     variable!("MCP_REGISTRY_URL" => builder.registry = |text: &str| Ok::<_, String>(text.into())),
-    variable!("REPLICA_ID", "replicas.id" => |_s, text| only_default(text == ReplicasConfig::default().id)?),
+    variable!("REPLICA_ID" => replicas.id = |text: &str| Ok::<_, String>(text.to_owned())),
+    variable!("REPLICA_PEERS" => replicas.peers = |text: &str| Ok::<_, String>(text.to_owned())),
     variable!("ENABLE_LEGACY_MCP", "whether /sse and /messages are served"
         => |s, text| s.legacy_sse = boolean(text)?),
     variable!("ENABLE_FS_WATCHER" => watcher.enabled = boolean),
@@ -475,7 +473,6 @@ mod tests {
             ("REQUIRE_INITIALIZED", "maybe"),
             ("DEPS_SYNC_TIMEOUT_SECONDS", "inf"),
             ("GRACE_SECONDS", "NaN"),
-            ("REPLICA_ID", "a"),
             ("ENABLE_LEGACY_MCP", "maybe"),
             ("ALLOW_INSECURE_SECRETS", "perhaps"),
             ("DOCKER_CONTAINER_NAME", "two words"),
@@ -495,6 +492,8 @@ mod tests {
         let tested = wrong.map(|(name, _)| name);
         let any_text = [
             "GIT_PRIVATE_HOSTS",
+            "REPLICA_ID",
+            "REPLICA_PEERS",
             "VAULT_TOOLS_DIR",
             "VAULT_UI_DIR",
             "MCP_REGISTRY_URL",
@@ -794,7 +793,8 @@ mod tests {
                 ("ENABLE_LEGACY_MCP", legacy),
                 ("ENABLE_FS_WATCHER", "false"),
                 ("FS_WATCHER_DEBOUNCE_MS", "1500"),
-                ("REPLICA_ID", "auto"),
+                ("REPLICA_ID", "gateway-0"),
+                ("REPLICA_PEERS", "auto"),
             ];
             assert!(apply(Role::All, &variables).is_ok(), "{legacy}");
         }

@@ -48,7 +48,7 @@ const FIXED: &[Rule] = &[
     fixed!(relay.mode),
     fixed!(watcher),
     fixed!(keys),
-    fixed!(replicas.grace),
+    fixed!(replicas),
     fixed!(observability.access_log),
     fixed!(observability.log.format),
     fixed!(observability.audit),

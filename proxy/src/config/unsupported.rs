@@ -2,8 +2,6 @@
 //!
 //! Whoever builds a feature removes its line here.
 
-use tooldock_upstream::session::config::StoreConfig;
-
 use super::listener::{AuthScheme, ListenerConfig, ProfileName};
 use super::{Config, ConfigError};
 
@@ -20,11 +18,7 @@ macro_rules! at_default {
     };
 }
 
-const KEYS: &[Rule<Config>] = at_default![replicas.id, replicas.address, observability.otlp,];
-
-const STORE: Rule<Config> = ("sessions.store", |config| {
-    config.sessions.store != StoreConfig::Redis
-});
+const KEYS: &[Rule<Config>] = at_default![observability.otlp,];
 
 const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[("auth", |l| {
     l.auth.as_ref().is_none_or(|schemes| {
@@ -37,8 +31,7 @@ pub(super) fn refuse(config: &Config) -> Result<(), ConfigError> {
     for (index, listener) in config.listeners.iter().enumerate() {
         refuse_in(listener, LISTENER_KEYS, || format!("listeners[{index}]."))?;
     }
-    refuse_in(config, KEYS, String::new)?;
-    refuse_in(config, &[STORE], String::new)
+    refuse_in(config, KEYS, String::new)
 }
 
 fn refuse_in<T>(
@@ -76,15 +69,6 @@ mod tests {
         let cases = [
             ("listeners[0].auth", listener("auth: [bearer, basic]")),
             (
-                "sessions.store",
-                "sessions: { store: 'redis://localhost:6379/0' }".into(),
-            ),
-            ("replicas.id", "replicas: { id: a }".into()),
-            (
-                "replicas.address",
-                "replicas: { address: '10.0.0.1:1' }".into(),
-            ),
-            (
                 "observability.otlp",
                 "observability: { otlp: 'http://collector:4318' }".into(),
             ),
@@ -95,6 +79,6 @@ mod tests {
                 Some(format!("{key}: not supported by this version"))
             );
         }
-        assert_eq!(cases.len(), KEYS.len() + 1 + LISTENER_KEYS.len());
+        assert_eq!(cases.len(), KEYS.len() + LISTENER_KEYS.len());
     }
 }

@@ -9,6 +9,8 @@ use tooldock_filters::RouteGroups;
 use tooldock_filters::config::Introspection;
 use tooldock_filters::origin::OriginPattern;
 use tooldock_upstream::protocol::ProtocolVersion;
+use tooldock_upstream::session::config::StoreConfig;
+use tooldock_upstream::stores::redis::{RedisStore, RedisUrl};
 use tooldock_workers::config::Limits;
 use tooldock_workers::narrow::selects_tools;
 use tooldock_workers::policy::ToolPolicy;
@@ -43,6 +45,13 @@ pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), Config
     certificates(config)?;
     bounds::check(config)?;
     config.relay.check()?;
+    config.replicas.check()?;
+    if let StoreConfig::Redis(url) = &config.sessions.store {
+        let parsed: Result<RedisUrl, _> = url.expose().parse();
+        parsed.map_err(|error| ConfigError::key("sessions.store", error.to_string()))?;
+    }
+    RedisStore::check_prefix(&config.sessions.store_prefix)
+        .map_err(|error| ConfigError::key("sessions.store_prefix", error))?;
     for (name, server) in &config.upstreams.stdio {
         server.validate().map_err(|error| {
             ConfigError::key(
@@ -100,9 +109,28 @@ fn remote_servers(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// Replicas that could not find or reach each other, and what goes between them in plain text.
+fn replicas(config: &Config, warnings: &mut Vec<String>) {
+    let shares_sessions = matches!(config.sessions.store, StoreConfig::Redis(_));
+    match config.replicas.address() {
+        Some(_) if !shares_sessions => warnings.push(
+            "replicas.address has no effect: replicas share sessions by a Redis (sessions.store: redis://…)".into(),
+        ),
+        Some((address, bound)) if !bound.ip().is_loopback() => warnings.push(format!(
+            "replicas.address: requests between replicas cross the network to {address} unencrypted, with the credentials of \
+             clients: keep that port to a private network"
+        )),
+        None if shares_sessions => warnings.push(
+            "replicas.address is off: other replicas of this Redis could not forward requests to the sessions that live here".into(),
+        ),
+        _ => {}
+    }
+}
+
 /// What is allowed, and should be known all the same.
 pub(super) fn warnings(config: &Config, role: Role) -> Vec<String> {
     let mut warnings = Vec::new();
+    replicas(config, &mut warnings);
     let any_origin = config.admission.origins.contains(&OriginPattern::ANY);
     for (index, listener) in config.served_listeners(role) {
         if listener.is_open() && listener.profile.serves_tools() {

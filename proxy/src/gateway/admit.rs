@@ -15,9 +15,10 @@ use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::scan;
 
 use super::lasting::Lasting;
-use super::{Gateway, Listener, Passage};
+use super::{Gateway, Listener, Passage, Rules};
 use crate::config::ListenAddress;
 use crate::edge;
+use crate::replicas::Arrival;
 use crate::tls::TlsConnection;
 
 /// What the granted namespace leads to, as far as it counts here.
@@ -112,11 +113,11 @@ impl Gateway {
         passage: &mut Passage,
         asked: Asked,
     ) -> Result<Verdict> {
-        let rules = &*passage.rules;
-        let listener = listener_of(&rules.listeners, session)?;
+        let rules = Arc::clone(&passage.rules);
+        let listener = asked_listener(&rules, passage.arrival.as_deref(), session)?;
         passage.profile = Some(Arc::clone(&listener.profile));
         let header = session.req_header();
-        let peer = peer_of(session);
+        let peer = passage.peer(session);
         let live = Live {
             gateway: self,
             leads_to: Cell::default(),
@@ -129,7 +130,7 @@ impl Gateway {
                 |h1| h1.get_headers_raw_bytes().len(),
             ),
             peer,
-            certificate: tls_of(session).map_or(Shown::Nothing, TlsConnection::certificate),
+            certificate: passage.certificate(session),
             listener: &listener.rules,
             directory: &live,
             asked,
@@ -268,7 +269,7 @@ impl Gateway {
 }
 
 /// Who is connected, a proxy perhaps.
-pub(super) fn peer_of(session: &Session) -> Peer {
+fn peer_of(session: &Session) -> Peer {
     let address = session.client_addr().and_then(|address| address.as_inet());
     let address = address.map_or(network::UNIX, |address| address.ip());
     Peer {
@@ -283,11 +284,47 @@ pub(super) fn tls_of(session: &Session) -> Option<&TlsConnection> {
     tls.extension.get::<TlsConnection>()
 }
 
-/// The listener a request came in by. With one listener there is nothing to look up.
-pub(super) fn listener_of<'a>(
-    listeners: &'a [Listener],
+impl Passage {
+    /// The listener that the client asked: here, or at the replica that forwarded its request.
+    pub(super) fn listener(&self, session: &Session) -> Result<&Listener> {
+        asked_listener(&self.rules, self.arrival.as_deref(), session)
+    }
+
+    /// The peer that connected: here, or at the replica that forwarded its request.
+    pub(super) fn peer(&self, session: &Session) -> Peer {
+        let arrival = self.arrival.as_ref();
+        arrival.map_or_else(|| peer_of(session), |arrival| arrival.peer)
+    }
+
+    /// The client certificate of the connection. A replica's own is none.
+    fn certificate<'a>(&self, session: &'a Session) -> Shown<'a> {
+        match &self.arrival {
+            Some(_) => Shown::Nothing,
+            None => tls_of(session).map_or(Shown::Nothing, TlsConnection::certificate),
+        }
+    }
+}
+
+fn asked_listener<'a>(
+    rules: &'a Rules,
+    arrival: Option<&Arrival>,
     session: &Session,
 ) -> Result<&'a Listener> {
+    let Some(arrival) = arrival else {
+        return listener_of(&rules.listeners, session);
+    };
+    let mut listeners = rules.listeners.iter();
+    let found = listeners.find(|it| *it.name == *arrival.listener);
+    found.ok_or_else(|| {
+        Error::explain(
+            ErrorType::InternalError,
+            "a forwarded request of a listener that is gone",
+        )
+    })
+}
+
+/// The listener a request came in by. With one listener there is nothing to look up.
+fn listener_of<'a>(listeners: &'a [Listener], session: &Session) -> Result<&'a Listener> {
     if let [only] = listeners {
         return Ok(only);
     }

@@ -16,16 +16,17 @@ use tooldock_filters::{Admitted, Fields, Reason, Rejection, RouteId, namespace, 
 use tooldock_upstream::caller::{Caller, Visibility};
 use tooldock_upstream::profile::Profile;
 use tooldock_upstream::reply::Reply;
-use tooldock_upstream::service::{AdmittedRequest, PendingReply};
+use tooldock_upstream::service::AdmittedRequest;
 use tooldock_upstream::web::WebRequest;
 use tooldock_upstream::{AcceptFlags, Carrier, McpHead, MirroredHeaders};
 use tooldock_workers::remote::is_of_the_gateway;
 
-use super::admit::{LeadsTo, peer_of, tls_of};
+use super::admit::{LeadsTo, tls_of};
 use super::lasting::Lasting;
 use super::{Gateway, Passage, resource};
 use crate::access_log::Pending as Logged;
 use crate::body::{self, Body, BodyError};
+use crate::replicas::Met;
 use crate::respond::{self, BodyRest, ClientGone, Envelope};
 use crate::stream::LongStream;
 use crate::timeout::fast_timeout;
@@ -153,10 +154,22 @@ impl Gateway {
                 .filter(|_| !route.is_mcp())
                 .map(str::to_owned),
             body,
-            web: (route.id == RouteId::Api).then(|| Box::new(web_request(session))),
+            web: (route.id == RouteId::Api).then(|| Box::new(web_request(session, passage))),
         };
-        let call = self.service.handle(caller, request);
-        let reply = while_client_stays(session, call).await;
+        let reply = match &self.replicas {
+            Some(replicas) if may_be_elsewhere(&request) => {
+                let met = Met {
+                    listener: passage.listener(session).map_err(|_| gone())?,
+                    peer: passage.peer(session),
+                    request_id: passage.request_id(),
+                };
+                let arrival = passage.arrival.as_deref();
+                let forwarded = replicas.forwarded(session.req_header(), arrival, met);
+                let call = replicas.answer(&self.service, caller, request, forwarded);
+                while_client_stays(session, Box::pin(call)).await
+            }
+            _ => while_client_stays(session, self.service.handle(caller, request)).await,
+        };
         if let Some(Reply::Events { .. }) = &reply {
             self.admit_again(session, passage)?;
         }
@@ -191,12 +204,20 @@ impl Gateway {
                 opened.delivered();
             }
             Reply::Body { head, body } => {
+                // A stream of another replica's session is none of the requests that run at once.
+                if session.req_header().method == Method::GET {
+                    passage.permit = None;
+                }
                 let rest = match unread {
                     true => respond::leave_body(session),
                     false => BodyRest::LeftAlone,
                 };
                 Box::pin(respond::body(session, head, body, envelope)).await?;
                 rest.discard(session).await;
+            }
+            Reply::Elsewhere { unreachable, .. } => {
+                let (head, body) = (unreachable.head, unreachable.body);
+                respond::full(session, head, body, envelope).await?;
             }
             Reply::Events {
                 head,
@@ -234,6 +255,16 @@ impl Gateway {
     }
 }
 
+/// Whether a request may belong to a session, or a suspended call, of another replica.
+fn may_be_elsewhere(request: &AdmittedRequest) -> bool {
+    matches!(request.route, RouteId::Mcp | RouteId::Messages)
+}
+
+/// The listener of a forwarded request went with a reload while the request was on its way.
+fn gone() -> Rejection {
+    Rejection::new(Reason::NotFound, "The listener of this request is gone.")
+}
+
 /// The shorter of two times that may have no limit.
 fn shorter(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     [one, other].into_iter().flatten().min()
@@ -257,10 +288,10 @@ fn headers_for_servers(session: &Session, admitted: &Admitted) -> HeaderMap {
 }
 
 /// What the web UI's handlers read of a request.
-fn web_request(session: &Session) -> WebRequest {
+fn web_request(session: &Session, passage: &Passage) -> WebRequest {
     let header = session.req_header();
     let text = |name| header.headers.get(name).and_then(|it| it.to_str().ok());
-    let peer = peer_of(session);
+    let peer = passage.peer(session);
     WebRequest {
         path: header.uri.path().to_owned(),
         content_type: text(CONTENT_TYPE).unwrap_or_default().to_owned(),
@@ -332,7 +363,10 @@ pub(super) enum Written {
 ///
 /// The two arms: the call answers; the client closes its connection or stream. Bytes a client sends ahead of its answer
 /// are no departure: they end the watch, and the connection after this answer.
-async fn while_client_stays(session: &mut Session, mut call: PendingReply<'_>) -> Option<Reply> {
+async fn while_client_stays(
+    session: &mut Session,
+    mut call: impl Future<Output = Reply> + Unpin,
+) -> Option<Reply> {
     if let Ok(reply) = fast_timeout(WATCH_AFTER, &mut call).await {
         return Some(reply);
     }

@@ -10,7 +10,6 @@ use tooldock_filters::{Admitted, RouteId};
 use tooldock_upstream::reply::{Head, Reply};
 
 use super::Passage;
-use super::admit::listener_of;
 
 /// The metadata that a request is for; None for every other request, and where no access tokens are accepted.
 pub(super) fn metadata(session: &Session, passage: &Passage, admitted: &Admitted) -> Option<Reply> {
@@ -53,6 +52,6 @@ pub(super) fn with_metadata_url(session: &Session, passage: &Passage, mut reply:
 
 /// The paths of the request's listener.
 fn place<'a>(session: &Session, passage: &'a Passage) -> Option<ResourcePlace<'a>> {
-    let listener = listener_of(&passage.rules.listeners, session).ok()?;
+    let listener = passage.listener(session).ok()?;
     Some(ResourcePlace::of(&listener.rules))
 }

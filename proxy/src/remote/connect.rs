@@ -17,23 +17,23 @@ use super::tls::Material;
 
 /// Opens connections. One for all servers: it holds the system's certificates, and keeps no connection itself.
 #[derive(Default)]
-pub(super) struct Connector(OnceLock<TransportConnector>);
+pub(crate) struct Connector(OnceLock<TransportConnector>);
 
 /// What a connection is opened to, and how.
 #[derive(Clone, Copy)]
-pub(super) struct Target<'a> {
-    pub(super) id: &'a BackendId,
-    pub(super) backend: &'a Backend,
-    pub(super) tls: &'a TlsSpec,
+pub(crate) struct Target<'a> {
+    pub(crate) id: &'a BackendId,
+    pub(crate) backend: &'a Backend,
+    pub(crate) tls: &'a TlsSpec,
     /// For all addresses together.
-    pub(super) limit: Duration,
-    pub(super) addresses: &'a Addresses,
-    pub(super) material: &'a Material,
+    pub(crate) limit: Duration,
+    pub(crate) addresses: &'a Addresses,
+    pub(crate) material: &'a Material,
 }
 
 impl Connector {
     /// A connection to one of a backend's addresses, within `timeouts.connect` for all of them.
-    pub(super) async fn connect(
+    pub(crate) async fn connect(
         &self,
         server: &RemoteServer,
         backend: &BackendSpec,
@@ -52,7 +52,7 @@ impl Connector {
     }
 
     /// A connection to one of the target's addresses.
-    pub(super) async fn connect_to(
+    pub(crate) async fn connect_to(
         &self,
         target: Target<'_>,
     ) -> Result<(Stream, Option<SocketAddr>), SendError> {

@@ -9,7 +9,7 @@ use tooldock_workers::remote::BackendId;
 use super::names::NoAddress;
 
 /// An error about a backend.
-pub(super) fn failed(id: &BackendId, kind: SendErrorKind, unsent: bool, what: &str) -> SendError {
+pub(crate) fn failed(id: &BackendId, kind: SendErrorKind, unsent: bool, what: &str) -> SendError {
     SendError {
         kind,
         unsent,
@@ -18,7 +18,7 @@ pub(super) fn failed(id: &BackendId, kind: SendErrorKind, unsent: bool, what: &s
 }
 
 /// Why there is no address to connect to.
-pub(super) fn no_address(id: &BackendId, reason: &NoAddress) -> SendError {
+pub(crate) fn no_address(id: &BackendId, reason: &NoAddress) -> SendError {
     let what = match reason {
         NoAddress::NotFound(what) => what.clone(),
         NoAddress::NotPublic(name, address) => format!(
@@ -31,7 +31,7 @@ pub(super) fn no_address(id: &BackendId, reason: &NoAddress) -> SendError {
 }
 
 /// Why there is no connection.
-pub(super) fn not_connected(id: &BackendId, error: &Error) -> SendError {
+pub(crate) fn not_connected(id: &BackendId, error: &Error) -> SendError {
     let (kind, what) = match error.etype() {
         ErrorType::ConnectRefused => (
             SendErrorKind::Connect,
@@ -52,13 +52,13 @@ pub(super) fn not_connected(id: &BackendId, error: &Error) -> SendError {
 }
 
 /// No connection came about in time.
-pub(super) fn late(id: &BackendId) -> SendError {
+pub(crate) fn late(id: &BackendId) -> SendError {
     let what = "no connection came about in time (timeouts.connect)";
     failed(id, SendErrorKind::ConnectTimeout, true, what)
 }
 
 /// The head of the response did not come in time.
-pub(super) fn no_head(id: &BackendId, limit: Duration) -> SendError {
+pub(crate) fn no_head(id: &BackendId, limit: Duration) -> SendError {
     let what = format!(
         "no response came within {} s (timeouts.head)",
         limit.as_secs_f32()

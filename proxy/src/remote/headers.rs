@@ -21,7 +21,7 @@ const OF_THE_MESSAGE: [&str; 6] = [
 const USER_AGENT: &str = concat!("tooldock/", env!("CARGO_PKG_VERSION"));
 
 /// What a server's configuration makes of the headers of its requests, worked out once.
-pub(super) struct Headers {
+pub(crate) struct Headers {
     set: Vec<(HeaderName, HeaderValue)>,
     remove: Vec<HeaderName>,
     pass: Vec<HeaderName>,
@@ -32,12 +32,12 @@ pub(super) struct Headers {
 }
 
 /// The credentials of one request: personal ones, or a token.
-pub(super) type Own = [(HeaderName, HeaderValue)];
+pub(crate) type Own = [(HeaderName, HeaderValue)];
 
 impl Headers {
     /// The rules of a configuration that was checked: what is no header all the same is left out. The values of `of_request`
     /// come with each request.
-    pub(super) fn new(
+    pub(crate) fn new(
         rules: &HeaderRules,
         credentials: Option<&Secret>,
         of_request: &[&str],
@@ -67,7 +67,7 @@ impl Headers {
     }
 
     /// The `Host` that the configuration sets in the place of the backend's own.
-    pub(super) fn host(&self) -> Option<&str> {
+    pub(crate) fn host(&self) -> Option<&str> {
         let mut set = self.set.iter();
         let (_, host) = set.find(|(name, _)| *name == header::HOST)?;
         host.to_str().ok()
@@ -75,7 +75,7 @@ impl Headers {
 
     /// Says the headers that go up, one after the other. `host` is the backend's; `length` is that of the body, where there
     /// is one to be told.
-    pub(super) fn up<'a>(
+    pub(crate) fn up<'a>(
         &self,
         given: impl IntoIterator<Item = (&'a HeaderName, &'a HeaderValue)>,
         own: &Own,
@@ -127,14 +127,14 @@ impl Headers {
 }
 
 /// The value of a header that holds a credential.
-pub(super) fn value(secret: &Secret) -> Option<HeaderValue> {
+pub(crate) fn value(secret: &Secret) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_bytes(secret.expose().as_bytes()).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
 /// A response's headers without those that are about the connection.
-pub(super) fn down(mut headers: HeaderMap) -> HeaderMap {
+pub(crate) fn down(mut headers: HeaderMap) -> HeaderMap {
     let nominated: SmallVec<[HeaderName; 2]> = headers
         .get_all(header::CONNECTION)
         .iter()

@@ -19,7 +19,7 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// The idle connections of one backend, over all runtimes.
-pub(super) struct Idle {
+pub(crate) struct Idle {
     max: usize,
     kept: Mutex<Vec<Kept>>,
 }
@@ -33,7 +33,7 @@ struct Kept {
 }
 
 impl Idle {
-    pub(super) fn new(max: usize) -> Self {
+    pub(crate) fn new(max: usize) -> Self {
         Self {
             max,
             kept: Mutex::default(),
@@ -41,7 +41,7 @@ impl Idle {
     }
 
     /// The youngest connection of this runtime that is still open.
-    pub(super) fn take(
+    pub(crate) fn take(
         &self,
         still_has: impl Fn(&SocketAddr) -> bool,
     ) -> Option<(Stream, Option<SocketAddr>)> {
@@ -61,7 +61,7 @@ impl Idle {
     }
 
     /// Keeps a connection whose response was read to its end. `patience` is what the backend said of it.
-    pub(super) fn put(
+    pub(crate) fn put(
         &self,
         stream: Stream,
         address: Option<SocketAddr>,
@@ -86,12 +86,12 @@ impl Idle {
     }
 
     #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         lock(&self.kept).is_empty()
     }
 
     /// Closes what is too old, was closed by the backend, or leads to an address that the name has left.
-    pub(super) fn sweep(&self, still_has: impl Fn(&SocketAddr) -> bool) {
+    pub(crate) fn sweep(&self, still_has: impl Fn(&SocketAddr) -> bool) {
         let now = Instant::now();
         lock(&self.kept).retain_mut(|kept| {
             let moved = kept.address.is_some_and(|address| !still_has(&address));

@@ -16,7 +16,7 @@ use tooldock_workers::remote::Host;
 use super::lock;
 
 /// How long addresses of a name are used before the name is looked up again.
-pub(super) const REFRESH: Duration = Duration::from_secs(15);
+pub(crate) const REFRESH: Duration = Duration::from_secs(15);
 
 /// Addresses of one name that are tried; the rest is ignored.
 const ADDRESSES_MAX: usize = 16;
@@ -44,7 +44,7 @@ impl Names for SystemNames {
 
 /// Why a backend has no address to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum NoAddress {
+pub(crate) enum NoAddress {
     /// The name is not known, or nobody could be asked.
     NotFound(String),
     /// The name leads to an address that is not public.
@@ -54,7 +54,7 @@ pub(super) enum NoAddress {
 }
 
 /// The addresses of one backend.
-pub(super) struct Addresses {
+pub(crate) struct Addresses {
     host: Host,
     allow_private: bool,
     names: Arc<dyn Names>,
@@ -72,7 +72,7 @@ struct Known {
 }
 
 impl Addresses {
-    pub(super) fn new(host: Host, allow_private: bool, names: Arc<dyn Names>) -> Self {
+    pub(crate) fn new(host: Host, allow_private: bool, names: Arc<dyn Names>) -> Self {
         let literal: Vec<_> = match &host {
             Host::Address(address, port) => vec![SocketAddr::new(*address, *port)],
             Host::Name(..) | Host::Unix(_) => Vec::new(),
@@ -92,7 +92,7 @@ impl Addresses {
 
     /// The addresses to try, in the order to try them. Each is checked here, which is right before it is used: nothing
     /// looks the name up again in between.
-    pub(super) async fn to_try(&self, limit: Duration) -> Result<Vec<SocketAddr>, NoAddress> {
+    pub(crate) async fn to_try(&self, limit: Duration) -> Result<Vec<SocketAddr>, NoAddress> {
         if let Host::Name(name, port) = &self.host
             && self.age().is_none()
         {
@@ -119,17 +119,17 @@ impl Addresses {
     }
 
     /// Whether a connection that is already there may be used: its name still leads to its address.
-    pub(super) fn still_has(&self, address: &SocketAddr) -> bool {
+    pub(crate) fn still_has(&self, address: &SocketAddr) -> bool {
         !matches!(self.host, Host::Name(..)) || lock(&self.known).addresses.contains(address)
     }
 
     /// No connection came about: the name is looked up again before the next one.
-    pub(super) fn doubt(&self) {
+    pub(crate) fn doubt(&self) {
         lock(&self.known).at = None;
     }
 
     /// Looks the name up again where that is due, within a limit. For the upkeep: requests do not wait for it.
-    pub(super) async fn refresh(&self, limit: Duration) {
+    pub(crate) async fn refresh(&self, limit: Duration) {
         if let Host::Name(name, port) = &self.host
             && self.age().is_some_and(|age| age >= REFRESH)
         {

@@ -34,7 +34,7 @@ const MUCH: usize = 64 * 1024;
 
 /// Why a response cannot be read on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReadError {
+pub(crate) enum ReadError {
     /// The connection ended.
     Closed,
     /// What came is no response of HTTP/1.1.
@@ -43,9 +43,9 @@ pub(super) enum ReadError {
 
 /// The beginning of a response.
 #[derive(Debug)]
-pub(super) struct ResponseHead {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
+pub(crate) struct ResponseHead {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
 }
 
 /// Where the body ends.
@@ -75,7 +75,7 @@ enum Chunk {
 }
 
 /// A connection that a request was written to, and its response.
-pub(super) struct Response {
+pub(crate) struct Response {
     stream: Stream,
     /// What was read and not handed out.
     buffer: BytesMut,
@@ -89,7 +89,7 @@ pub(super) struct Response {
 }
 
 impl Response {
-    pub(super) fn new(stream: Stream) -> Self {
+    pub(crate) fn new(stream: Stream) -> Self {
         Self {
             stream,
             buffer: BytesMut::new(),
@@ -101,7 +101,7 @@ impl Response {
     }
 
     /// Reads until the end of the head, past heads that only inform.
-    pub(super) async fn read_head(&mut self) -> Result<ResponseHead, ReadError> {
+    pub(crate) async fn read_head(&mut self) -> Result<ResponseHead, ReadError> {
         let mut known = 0;
         loop {
             // A head is complete with the end of a line only.
@@ -121,7 +121,7 @@ impl Response {
     }
 
     /// The next piece of the body; `None` behind the last one.
-    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
         loop {
             if let Some(piece) = self.take_piece()? {
                 return Ok(Some(piece));
@@ -139,17 +139,17 @@ impl Response {
     }
 
     /// Whether the body was read to its end.
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.framing == Framing::Done
     }
 
     /// Whether the body ends with its connection.
-    pub(super) fn ends_with_connection(&self) -> bool {
+    pub(crate) fn ends_with_connection(&self) -> bool {
         self.framing == Framing::Close
     }
 
     /// The connection, if another request can be written to it, and how long the backend keeps it.
-    pub(super) fn into_idle(self) -> Option<(Stream, Option<Duration>)> {
+    pub(crate) fn into_idle(self) -> Option<(Stream, Option<Duration>)> {
         // What came behind the end answers nothing that was asked.
         let again = self.persistent && self.is_done() && self.buffer.is_empty();
         again.then_some((self.stream, self.patience))

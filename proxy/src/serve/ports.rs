@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use tooldock_filters::{self as filters, Subject};
 use tooldock_upstream::caller::Caller;
 use tooldock_upstream::engine::{CountedBy, Exhausted, Limiter};
+use tooldock_upstream::replicas::Replicas;
 use tooldock_upstream::{Pages, ReloadControl};
 use tooldock_workers::budget::Budget;
 use tooldock_workers::names::NamespaceName;
@@ -17,6 +18,8 @@ use crate::gateway::Rules;
 /// The reloader as the service asks for it.
 pub(super) struct Reload {
     pub(super) reloader: Arc<Reloader>,
+    /// The replicas that are to reload, too.
+    pub(super) replicas: Arc<Replicas>,
     /// What `/ui/` serves is read again, too.
     pub(super) pages: Option<Arc<Pages>>,
 }
@@ -29,8 +32,25 @@ impl ReloadControl for Reload {
             let _ = tokio::task::spawn_blocking(move || pages.refresh()).await;
         }
         let reloaded = self.reloader.reload().await;
+        if let Err(error) = self.replicas.ask_reload().await {
+            tracing::error!(%error, "the other replicas were not told to reload");
+        }
         reloaded.map_err(|error| error.to_string())
     }
+}
+
+/// Beats for this replica, and reloads when another one has been reloaded. Runs until it is dropped.
+pub(super) async fn follow_replicas(replicas: Arc<Replicas>, reloader: Arc<Reloader>) {
+    let reload = || {
+        let reloader = Arc::clone(&reloader);
+        tracing::info!("another replica was reloaded: this one reloads, too");
+        tokio::spawn(async move {
+            if let Err(error) = reloader.reload().await {
+                tracing::error!(%error, "the reload that another replica asked for failed");
+            }
+        });
+    };
+    replicas.run(reload).await;
 }
 
 /// The limits, which live in the admission rules.

@@ -31,7 +31,10 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         Self {
-            calls: SuspendedCalls::new(SessionKey::from_text("a key of some length")),
+            calls: SuspendedCalls::new(
+                SessionKey::from_text("a key of some length"),
+                Replicas::alone(),
+            ),
             namespace: "shared".parse().expect("a name"),
             over: Arc::default(),
             dropped: Arc::default(),
@@ -87,7 +90,10 @@ impl Waiting for Panics {
 #[tokio::test(start_paused = true)]
 async fn a_suspended_call_that_panics_gives_its_place_back() {
     let scene = Scene::new();
-    let calls = SuspendedCalls::new(SessionKey::from_text("a key of some length"));
+    let calls = SuspendedCalls::new(
+        SessionKey::from_text("a key of some length"),
+        Replicas::alone(),
+    );
     for _ in 0..3 {
         let state = calls.suspend(Panics, scene.bound(), soon(), 1);
         let state = state.expect("the one place is free");
@@ -179,7 +185,10 @@ async fn a_state_is_good_for_its_own_request_only() {
     assert!(scene.calls.take(&state, respelled).await.is_ok());
     let state = scene.suspend(2, soon(), 8).expect("room");
     let elsewhere = Scene {
-        calls: SuspendedCalls::new(SessionKey::from_text("another key of some length")),
+        calls: SuspendedCalls::new(
+            SessionKey::from_text("another key of some length"),
+            Replicas::alone(),
+        ),
         ..Scene::new()
     };
     for bad in [

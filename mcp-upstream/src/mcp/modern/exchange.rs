@@ -22,7 +22,7 @@ use super::delivery::{InputRequests, ModernCall, Recipient, Step};
 use crate::caller::Caller;
 use crate::engine::{CallOutcome, Talks, UpstreamCall, ask_failed};
 use crate::format::{self, ResultFormat};
-use crate::interaction::NoPlace;
+use crate::interaction::{NoPlace, Refused};
 use crate::jsonrpc::{self, Key, Members, RequestError};
 use crate::mcp::exchange::{Patience, streamed};
 use crate::mcp::{Core, call};
@@ -119,9 +119,10 @@ pub(super) async fn resume(
     let taken = core
         .suspended
         .take(&state, exchange.bound(&retry.subject, retry.arguments));
-    let mut driver = taken
-        .await
-        .map_err(|refused| RequestError::InvalidParams(refused.to_string().into()))?;
+    let mut driver = taken.await.map_err(|refused| match refused {
+        Refused::Elsewhere(replica) => RequestError::Elsewhere(replica),
+        refused => RequestError::InvalidParams(refused.to_string().into()),
+    })?;
     driver.answer(cx, inputs)?;
     exchange.run(driver).await
 }

@@ -14,7 +14,8 @@ use dashmap::mapref::entry::Entry;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{Created, HOME, Located, SessionTable};
+use super::{Created, Located, SessionTable};
+use crate::replicas::{ReplicaId, Standing};
 use crate::session::store::SessionStore;
 use crate::session::{Home, Session, SessionTransport};
 use crate::stream::StoreError;
@@ -63,17 +64,18 @@ impl SessionTable {
         id: &str,
         now: Instant,
     ) -> Result<Located, StoreError> {
-        // Nobody makes the store work with ids that were never given out.
-        if self.key.open(id).is_none() {
+        // Ids that were never given out make the store work for nothing.
+        let Some(sealed) = self.key.open(id) else {
             return Ok(Located::Absent);
-        }
+        };
+        let opener = ReplicaId(sealed.replica);
         loop {
             match self.adoptions.begin(id) {
                 Ok(_adoption) => {
                     // Another may just have done it.
                     return match self.live(id) {
                         Some(session) => Ok(Located::Live(session)),
-                        None => self.adopt_alone(store, id, now).await,
+                        None => self.adopt_alone(store, id, opener, now).await,
                     };
                 }
                 // An error is the end of the other one, too.
@@ -86,30 +88,56 @@ impl SessionTable {
         &self,
         store: &dyn SessionStore,
         id: &str,
+        opener: ReplicaId,
         now: Instant,
     ) -> Result<Located, StoreError> {
-        let Some(found) = store.load(id).await? else {
-            return Ok(Located::Absent);
+        let found = match store.load(id).await {
+            Ok(Some(found)) => found,
+            // A session that was opened while the store was away has no record, and lives where it was opened.
+            Ok(None) => return Ok(self.with_opener(opener)),
+            Err(error) => {
+                return match self.with_opener(opener) {
+                    Located::Absent => Err(error),
+                    elsewhere => Ok(elsewhere),
+                };
+            }
         };
-        // Another replica may well be alive: replicas do not know of each other.
-        if found.home.replica != HOME.replica {
-            return Ok(Located::Absent);
+        match self.replicas.settled_standing(found.home.replica).await {
+            Standing::Own | Standing::Gone | Standing::Leaving => {}
+            // Without beats nobody knows better; the replica itself is asked.
+            Standing::Up(_) | Standing::Unclear => {
+                return Ok(Located::Elsewhere(found.home.replica));
+            }
         }
         if found.binding.transport == SessionTransport::Sse {
             self.forget(&found.id).await?;
             return Ok(Located::Absent);
         }
         let by = Home {
-            replica: HOME.replica,
+            replica: self.replicas.own(),
             epoch: found.home.epoch.saturating_add(1),
         };
         let Some(record) = store.claim(&found.id, by, found.home).await? else {
-            return Ok(Located::Absent);
+            // Another replica was faster.
+            return Ok(match store.load(id).await? {
+                Some(record) if record.home.replica != self.replicas.own() => {
+                    Located::Elsewhere(record.home.replica)
+                }
+                _ => Located::Absent,
+            });
         };
         let session = Arc::new(Session::adopted(record, now));
         self.events.restore(&session).await?;
         let evicted = self.enter(&session, now);
         self.forget_ended().await;
         Ok(Located::Adopted(Created { session, evicted }))
+    }
+
+    /// The place of a session that has no record: with the replica that opened it, while that is up.
+    fn with_opener(&self, opener: ReplicaId) -> Located {
+        match self.replicas.standing(opener) {
+            Standing::Up(_) => Located::Elsewhere(opener),
+            _ => Located::Absent,
+        }
     }
 }

@@ -19,6 +19,12 @@ impl SessionTable {
             return;
         }
         match store.touch(&ids).await {
+            // Replicas end sessions at their home alone: the store has lost these records.
+            Ok(gone) if self.replicas.are_many() => {
+                for session in gone.iter().filter_map(|id| self.live(id.as_str())) {
+                    self.note_unrecorded(&session, &StoreError("records were lost".into()));
+                }
+            }
             Ok(gone) => {
                 let mut index = self.index();
                 for id in gone {

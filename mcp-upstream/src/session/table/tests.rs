@@ -2,6 +2,7 @@ mod recorded;
 
 use super::*;
 use crate::protocol::ProtocolVersion;
+use crate::replicas::ReplicaId;
 use crate::session::config::EventLogConfig;
 use crate::session::tests::facts;
 use crate::session::{SessionState, SessionTransport};
@@ -31,6 +32,10 @@ fn of(limits: TableLimits) -> SessionTable {
 }
 
 fn table(limits: TableLimits, stores: Option<Stores>) -> SessionTable {
+    table_of(limits, stores, Replicas::alone())
+}
+
+fn table_of(limits: TableLimits, stores: Option<Stores>, replicas: Arc<Replicas>) -> SessionTable {
     let pulse = Pulse::new(Duration::from_secs(15));
     let config = EventLogConfig::default();
     let events = EventLog::new(config, pulse, StreamMetrics::unregistered());
@@ -39,8 +44,14 @@ fn table(limits: TableLimits, stores: Option<Stores>) -> SessionTable {
         None => (events, None),
     };
     let key = SessionKey::from_text("a key");
-    SessionTable::new(limits, key, Arc::new(events), store)
+    SessionTable::new(limits, key, Arc::new(events), store, replicas)
 }
+
+/// The home of sessions of a gateway without replicas.
+const HOME: Home = Home {
+    replica: ReplicaId::ALONE,
+    epoch: 0,
+};
 
 async fn read(session: &Arc<Session>) -> Subscription {
     let pulse = Pulse::new(Duration::from_secs(15));
@@ -87,6 +98,7 @@ async fn alive(store: &SessionTable, session: &Session, now: Instant) -> bool {
         Located::Live(session) => session.touch(now),
         Located::Adopted(_) => panic!("there is no store"),
         Located::Absent => return false,
+        Located::Elsewhere(_) => panic!("there are no replicas"),
     }
     true
 }

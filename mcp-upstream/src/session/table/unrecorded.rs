@@ -2,9 +2,10 @@
 //! as if there were no store, and are recorded whole once it works again.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{HOME, SessionTable};
+use super::SessionTable;
 use crate::session::store::SessionStore;
 use crate::session::{Session, SessionId, SessionRecord};
 use crate::stream::StoreError;
@@ -15,11 +16,15 @@ const SWEEP: usize = 1000;
 /// The ids of sessions whose records are behind; no more than there are live sessions, but for those that ended since the
 /// last sweep.
 #[derive(Debug, Default)]
-pub(super) struct Unrecorded(Mutex<HashSet<SessionId>>);
+pub(super) struct Unrecorded {
+    ids: Mutex<HashSet<SessionId>>,
+    /// Losses of the store that were made up for.
+    losses: AtomicU64,
+}
 
 impl Unrecorded {
     fn ids(&self) -> MutexGuard<'_, HashSet<SessionId>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -52,6 +57,13 @@ impl SessionTable {
         let Some(store) = &self.store else {
             return;
         };
+        let losses = self.replicas.losses();
+        if self.unrecorded.losses.swap(losses, Ordering::AcqRel) != losses {
+            let lost = StoreError("it has lost the records of sessions".into());
+            for session in self.all() {
+                self.note_unrecorded(&session, &lost);
+            }
+        }
         let behind: Vec<_> = self.unrecorded.ids().iter().take(SWEEP).cloned().collect();
         if behind.is_empty() {
             return;
@@ -81,7 +93,7 @@ impl SessionTable {
         session: &Session,
     ) -> Result<bool, StoreError> {
         let known = store.load(session.id().as_str()).await?;
-        let home = known.map_or(HOME, |record| record.home);
+        let home = known.map_or_else(|| self.home(), |record| record.home);
         let text = |record: &SessionRecord| {
             serde_json::to_string(record).map_err(|error| StoreError(error.to_string()))
         };

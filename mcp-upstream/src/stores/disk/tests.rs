@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use bytesize::ByteSize;
 
 use super::*;
+use crate::replicas::ReplicaId;
 use crate::session::config::EventLogConfig;
 use crate::stores::Stores;
 use crate::stores::contract::{self, Made, message, new_record, opened, text};
@@ -60,7 +61,10 @@ async fn two_processes_share_one_file() {
         let loaded = two.load(record.id.as_str()).await.expect("works");
         assert_eq!(text(&loaded.expect("a record")), text(record));
     }
-    let by = |replica| Home { replica, epoch: 1 };
+    let by = |replica| Home {
+        replica: ReplicaId(replica),
+        epoch: 1,
+    };
     for record in &records {
         let (first, second) = tokio::join!(
             one.claim(&record.id, by(1), record.home),

@@ -3,6 +3,7 @@
 //! | key | type | holds |
 //! |---|---|---|
 //! | `PREFIX version` | string | the format of all the others |
+//! | `PREFIX replicas` | hash | the directory of replicas, see `beat.lua` |
 //! | `PREFIX session:{DIGEST}` | hash | the record of a session, see [`record`](super::record) |
 //! | `PREFIX streams:{DIGEST}` | hash | the session's streams, see [`events`](super::events) |
 //! | `PREFIX events:{DIGEST}:NUMBER` | list | messages of one stream |
@@ -31,17 +32,26 @@ pub(super) struct SessionKeys<'a> {
 impl Keys {
     /// Fails on a prefix that would change which part of a key chooses the node of a cluster.
     pub(super) fn new(prefix: &str) -> Result<Self, StoreError> {
-        if prefix.contains(['{', '}']) {
-            let fault =
-                "sessions.store_prefix must not contain braces: they place keys in a cluster";
-            return Err(StoreError(fault.into()));
-        }
+        let checked = Self::check(prefix);
+        checked.map_err(|why| StoreError(format!("sessions.store_prefix {why}")))?;
         let prefix = prefix.into();
         Ok(Self { prefix })
     }
 
+    /// Checks a prefix; the reason follows the key's name.
+    pub(super) fn check(prefix: &str) -> Result<(), &'static str> {
+        if prefix.contains(['{', '}']) {
+            return Err("must not contain braces: they place keys in a cluster");
+        }
+        Ok(())
+    }
+
     pub(super) fn version(&self) -> String {
         format!("{}version", self.prefix)
+    }
+
+    pub(super) fn replicas(&self) -> String {
+        format!("{}replicas", self.prefix)
     }
 
     /// The keys of a session. They have a digest in place of the id, which is a credential: names of keys are seen by

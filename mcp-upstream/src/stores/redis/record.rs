@@ -11,6 +11,7 @@
 
 use std::collections::HashMap;
 
+use crate::replicas::ReplicaId;
 use crate::session::{Home, SessionPatch, SessionRecord};
 use crate::stream::StoreError;
 
@@ -98,7 +99,7 @@ pub(super) fn change(patch: &SessionPatch) -> Result<FieldChange, StoreError> {
 
 /// A home as the field `home` has it.
 pub(super) fn home(home: Home) -> String {
-    format!("{}:{}", home.replica, home.epoch)
+    format!("{}:{}", home.replica.0, home.epoch)
 }
 
 /// The record that these fields are; `None` if there are none. The patches are of different kinds, so their order does
@@ -133,7 +134,10 @@ fn subscription(uri: &str) -> String {
 fn parsed_home(text: &str) -> Option<Home> {
     let (replica, epoch) = text.split_once(':')?;
     let (replica, epoch) = (replica.parse().ok()?, epoch.parse().ok()?);
-    Some(Home { replica, epoch })
+    Some(Home {
+        replica: ReplicaId(replica),
+        epoch,
+    })
 }
 
 fn json(value: &impl serde::Serialize) -> Result<String, StoreError> {

@@ -101,7 +101,6 @@ async fn put(log: &EventLog, session: &Arc<Session>, stream: &Arc<Stream>, messa
 
 contract::holds_for!(in_memory);
 contract::holds_for!(stored);
-#[cfg(feature = "redis")]
 contract::holds_for!(redis, tokio::test);
 // The facts that a client can come back for. The others are about who reads from one process.
 contract::holds_for!(taken_over:
@@ -112,7 +111,6 @@ contract::holds_for!(taken_over:
     a_slow_reader_ends_and_its_log_stays,
     a_finished_stream_is_read_to_its_end_as_often_as_wanted,
 );
-#[cfg(feature = "redis")]
 contract::holds_for!(taken_over_from_redis, tokio::test:
     a_resumed_stream_goes_on_behind_the_named_event,
     priming_comes_first_and_can_be_resumed_from,
@@ -126,7 +124,6 @@ contract::holds_for!(taken_over_from_redis, tokio::test:
 mod makers {
     use super::contract::Made;
     use super::*;
-    #[cfg(feature = "redis")]
     use crate::stores::redis::tests::{server::RedisServer, store_at};
 
     pub(super) fn in_memory(limits: EventLogConfig) -> Made {
@@ -164,7 +161,6 @@ mod makers {
     }
 
     /// With Redis beside it.
-    #[cfg(feature = "redis")]
     pub(super) fn redis(limits: EventLogConfig) -> Made {
         Made {
             heir: None,
@@ -173,7 +169,6 @@ mod makers {
     }
 
     /// With Redis, out of which another process serves the clients that come back.
-    #[cfg(feature = "redis")]
     pub(super) fn taken_over_from_redis(limits: EventLogConfig) -> Made {
         let server = RedisServer::start();
         let url = server.url();

@@ -165,6 +165,7 @@ impl Events {
     fn of(reply: Reply) -> Result<Self, Bytes> {
         let (chunks, guards) = match reply {
             Reply::Full { body, .. } | Reply::Opening { body, .. } => return Err(body),
+            Reply::Elsewhere { unreachable, .. } => return Err(unreachable.body),
             Reply::Body { body, .. } => {
                 let chunks = body.filter_map(|chunk| std::future::ready(chunk.ok()));
                 (chunks.boxed(), Guards::new())

@@ -139,7 +139,13 @@ fn aggregates(registry: &Arc<Registry>, audience: Arc<Audience>) -> AggregateUps
         bytes_per_principal: usize::MAX,
     };
     let key = SessionKey::from_text("a key");
-    let table = SessionTable::new(limits, key.clone(), Arc::new(events), None);
+    let table = SessionTable::new(
+        limits,
+        key.clone(),
+        Arc::new(events),
+        None,
+        crate::replicas::Replicas::alone(),
+    );
     let changes = SessionChanges::new(Arc::new(table), Arc::clone(&metrics));
     let kind: Arc<dyn Upstream> = Arc::new(Panicking::default());
     AggregateUpstream::new(

@@ -380,6 +380,7 @@ mod tests {
             key,
             Arc::new(events),
             Some(store),
+            crate::replicas::Replicas::alone(),
         ));
         let name: NamespaceName = "toolman".parse().unwrap();
         let binding = Binding {

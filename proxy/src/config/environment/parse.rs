@@ -12,7 +12,6 @@ use tooldock_workers::config::Concurrency;
 use tooldock_workers::secrets::Secret;
 
 use crate::config::LogLevel;
-use crate::config::error::NOT_SUPPORTED;
 
 /// A token as it can travel in a header. The message never shows it.
 pub(super) fn token(text: &str) -> Result<Secret, String> {
@@ -172,13 +171,4 @@ pub(super) fn versions(text: &str) -> Result<Vec<ProtocolVersion>, String> {
         return Err("names no version".to_owned());
     }
     Ok(versions)
-}
-
-/// The answer for a variable whose feature is not built yet.
-pub(super) fn only_default(is_default: bool) -> Result<(), String> {
-    if is_default {
-        Ok(())
-    } else {
-        Err(NOT_SUPPORTED.to_owned())
-    }
 }

@@ -5,11 +5,7 @@ use super::ports;
 use super::{Environment, Settings};
 
 /// The variables of features that are not built yet. Whoever builds a feature removes its line.
-const LATER: &[&str] = &[
-    "OUBLIETTE_API_KEY",
-    "OUBLIETTE_CALLER_WAIT_MS",
-    "REPLICA_PEERS",
-];
+const LATER: &[&str] = &["OUBLIETTE_API_KEY", "OUBLIETTE_CALLER_WAIT_MS"];
 
 const PREFIX: &str = "TOOLDOCK_";
 

@@ -4,7 +4,6 @@ use tooldock_workers::worker::LogLevel;
 
 use super::*;
 use crate::session::{SessionPatch, SessionRecord};
-#[cfg(feature = "redis")]
 use crate::stores::redis::tests::{server::RedisServer, store_at};
 
 fn recorded(limits: TableLimits, shadow: &Arc<Shadow>) -> SessionTable {
@@ -66,7 +65,6 @@ async fn committed_is_recorded(stores: &Stores, patches: Vec<SessionPatch>) {
     books_balance(&another);
 }
 
-#[cfg(feature = "redis")]
 #[test]
 fn whatever_was_committed_redis_has_the_record_that_the_session_is() {
     use proptest::test_runner::{Config, TestRunner};
@@ -84,7 +82,6 @@ fn whatever_was_committed_redis_has_the_record_that_the_session_is() {
 }
 
 /// A process's own connection to that Redis.
-#[cfg(feature = "redis")]
 fn in_redis(server: &RedisServer) -> Stores {
     Stores::of(store_at(&server.url(), &EventLogConfig::default()))
 }
@@ -96,7 +93,6 @@ async fn of_many_who_ask_at_once_one_takes_the_session_up() {
     assert_eq!(shadow.claims(), 1);
 }
 
-#[cfg(feature = "redis")]
 #[tokio::test]
 async fn of_many_who_ask_at_once_one_takes_the_session_up_from_redis() {
     let server = RedisServer::start();
@@ -114,7 +110,7 @@ async fn one_of_many_adopts(stores: &Stores) {
         match located.expect("works") {
             Located::Adopted(_) => adopted += 1,
             Located::Live(_) => {}
-            Located::Absent => panic!("it has a record"),
+            Located::Absent | Located::Elsewhere(_) => panic!("it has a record"),
         }
     }
     assert_eq!((adopted, another.count()), (1, 1));
@@ -170,27 +166,20 @@ async fn a_session_that_is_over_has_no_record() {
 }
 
 #[tokio::test]
-async fn what_another_replica_may_have_and_what_ended_with_its_stream_is_not_taken_up() {
+async fn what_ended_with_its_stream_is_not_taken_up() {
     let shadow = Arc::new(Shadow::default());
     let one = recorded(ROOMY, &shadow);
     let now = Instant::now();
-    let elsewhere = open(&one, "a", now).await;
-    let id = elsewhere.id().as_str();
-    let mut record = shadow.record(id).expect("a record");
-    record.home.replica = 7;
-    let stores = shadow.stores().sessions;
-    stores.insert(&record).await.expect("works");
     let sse = Binding {
         transport: SessionTransport::Sse,
-        ..elsewhere.binding().clone()
+        ..open(&one, "a", now).await.binding().clone()
     };
     let sse = one.create(sse, None, now).await.expect("works").session;
     let another = recorded(ROOMY, &shadow);
-    for id in [id, sse.id().as_str(), "never given out"] {
+    for id in [sse.id().as_str(), "never given out"] {
         let located = another.locate(id, now).await.expect("works");
         assert!(matches!(located, Located::Absent));
     }
-    assert!(shadow.record(id).is_some());
     assert!(shadow.record(sse.id().as_str()).is_none());
     assert_eq!((shadow.claims(), another.count()), (0, 0));
 }
@@ -269,4 +258,148 @@ async fn a_session_that_cannot_be_removed_from_its_store_does_not_end_by_half() 
     assert!(store.remove(id).await.is_err());
     assert!(alive(&store, &session, now).await);
     assert!(store.remove(id).await.expect("works"));
+}
+
+mod homes {
+    use super::*;
+    use crate::replicas::tests::{Board, beats};
+    use crate::replicas::{BEAT_LIFE, Standing};
+
+    /// Two replicas with one store, both up.
+    struct Two {
+        shadow: Arc<Shadow>,
+        board: Arc<Board>,
+        replicas: [Arc<Replicas>; 2],
+        tables: [SessionTable; 2],
+    }
+
+    impl Two {
+        async fn up() -> Self {
+            let shadow = Arc::new(Shadow::default());
+            let board = Arc::new(Board::default());
+            let replicas = ["one", "two"].map(|name| board.replica(name));
+            let of = |it: &Arc<Replicas>| table_of(ROOMY, Some(shadow.stores()), Arc::clone(it));
+            let tables = [of(&replicas[0]), of(&replicas[1])];
+            beats(&[&replicas[0], &replicas[1]], BEAT_LIFE).await;
+            Self {
+                shadow,
+                board,
+                replicas,
+                tables,
+            }
+        }
+
+        async fn located(&self, at: usize, session: &Session) -> Located {
+            let found = self.tables[at].locate(session.id().as_str(), Instant::now());
+            found.await.expect("works")
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_is_live_at_its_home_alone_while_that_is_up() {
+        let two = Two::up().await;
+        let session = open(&two.tables[0], "a", Instant::now()).await;
+        let home = two.replicas[0].own();
+        assert!(matches!(two.located(0, &session).await, Located::Live(_)));
+        assert!(matches!(two.located(1, &session).await, Located::Elsewhere(it) if it == home));
+        assert_eq!((two.shadow.claims(), two.tables[1].count()), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_session_of_a_replica_that_is_gone_or_leaves_is_claimed() {
+        let two = Two::up().await;
+        let [one, other] = &two.replicas;
+        let session = open(&two.tables[0], "a", Instant::now()).await;
+        let second = open(&two.tables[1], "a", Instant::now()).await;
+        beats(&[other], BEAT_LIFE).await;
+        let Located::Adopted(adopted) = two.located(1, &session).await else {
+            panic!("its home is gone");
+        };
+        assert_eq!(adopted.session.id(), session.id());
+
+        beats(&[one, other], BEAT_LIFE).await;
+        other.leave().await;
+        beats(&[one], Duration::ZERO).await;
+        assert_eq!(one.standing(other.own()), Standing::Leaving);
+        assert!(matches!(two.located(0, &second).await, Located::Adopted(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_was_silent_gives_up_sessions_that_others_claimed_and_keeps_the_rest() {
+        let two = Two::up().await;
+        let [one, other] = &two.replicas;
+        let claimed = open(&two.tables[0], "a", Instant::now()).await;
+        let kept = open(&two.tables[0], "a", Instant::now()).await;
+        beats(&[other], BEAT_LIFE).await;
+        assert!(matches!(
+            two.located(1, &claimed).await,
+            Located::Adopted(_)
+        ));
+        beats(&[one, other], Duration::ZERO).await;
+        let home = other.own();
+        assert!(matches!(two.located(0, &claimed).await, Located::Elsewhere(it) if it == home));
+        assert_eq!(claimed.state(), SessionState::Closed);
+        assert!(matches!(two.located(0, &kept).await, Located::Live(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_sweep_ends_claimed_sessions_that_nobody_asks_for() {
+        let two = Two::up().await;
+        let [one, other] = &two.replicas;
+        let claimed = open(&two.tables[0], "a", Instant::now()).await;
+        beats(&[other], BEAT_LIFE).await;
+        assert!(matches!(
+            two.located(1, &claimed).await,
+            Located::Adopted(_)
+        ));
+        beats(&[one, other], Duration::ZERO).await;
+        two.tables[0].evict_expired(Instant::now()).await;
+        assert_eq!(
+            (claimed.state(), two.tables[0].count()),
+            (SessionState::Closed, 0)
+        );
+        assert!(
+            two.shadow.record(claimed.id().as_str()).is_some(),
+            "it goes on elsewhere"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_without_a_record_is_asked_for_where_it_was_opened() {
+        let two = Two::up().await;
+        two.shadow.fail(1);
+        let session = open(&two.tables[0], "a", Instant::now()).await;
+        two.shadow.fail(0);
+        assert!(two.shadow.record(session.id().as_str()).is_none());
+        let home = two.replicas[0].own();
+        assert!(matches!(two.located(1, &session).await, Located::Elsewhere(it) if it == home));
+        two.shadow.fail(1);
+        assert!(matches!(two.located(1, &session).await, Located::Elsewhere(it) if it == home));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_forgot_everything_gets_all_records_again_at_the_next_sweep() {
+        let two = Two::up().await;
+        let session = open(&two.tables[0], "a", Instant::now()).await;
+        let store = two.shadow.stores().sessions;
+        store.remove(session.id()).await.expect("works");
+        two.board.forget();
+        beats(&[&two.replicas[0]], Duration::ZERO).await;
+        two.tables[0].evict_expired(Instant::now()).await;
+        assert!(two.shadow.record(session.id().as_str()).is_some());
+        assert_eq!(two.tables[0].unrecorded(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn records_that_the_store_lost_are_written_again_and_end_no_session() {
+        let two = Two::up().await;
+        let session = open(&two.tables[0], "a", Instant::now()).await;
+        let store = two.shadow.stores().sessions;
+        store.remove(session.id()).await.expect("works");
+        let begin = Instant::now();
+        session.touch(begin + ROOMY.ttl / 2);
+        two.tables[0].evict_expired(begin + ROOMY.ttl).await;
+        assert_ne!(session.state(), SessionState::Closed);
+        assert!(two.shadow.record(session.id().as_str()).is_some());
+    }
 }

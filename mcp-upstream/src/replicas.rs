@@ -1,0 +1,510 @@
+//! The replicas of a gateway: processes that serve the same sessions from one store.
+//!
+//! ```text
+//!   beat ──▶ ReplicaDirectory ──▶ Heard: other replicas that beat within BEAT_LIFE
+//!              (a store)              │
+//!                                     ▼
+//!   a session of another replica ─▶ Standing: Up ── its requests are forwarded there
+//!                                             Gone, Leaving ── this replica claims the session
+//!                                             Unclear ── waits for the next beats
+//! ```
+//!
+//! A replica that did not beat for [`BEAT_LIFE`] counts as gone, and its sessions are claimed by the replicas that are
+//! asked for them. A process that was stopped for longer (SIGSTOP, a suspended machine) learns it from its own clock and
+//! checks each session against its record before the next use ([`Replicas::lapses`]).
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, timeout_at};
+
+use crate::stream::StoreError;
+
+/// The time between two beats.
+pub const BEAT_EVERY: Duration = Duration::from_millis(500);
+/// A replica counts as up for so long after its last beat.
+pub const BEAT_LIFE: Duration = Duration::from_secs(2);
+/// The longest wait of a request for the next beats: a life, a beat, and a margin.
+const WAIT_MAX: Duration = Duration::from_millis(3000);
+
+/// The number of a replica, as it stands in sealed session ids and in records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ReplicaId(pub u32);
+
+impl ReplicaId {
+    /// The number of a gateway without replicas.
+    pub const ALONE: Self = Self(0);
+
+    /// The number of the replica of that name (`replicas.id`).
+    pub fn named(name: &str) -> Self {
+        let digest: [u8; 32] = Sha256::digest(name.as_bytes()).into();
+        let first = digest.first_chunk().expect("4 of 32 bytes");
+        Self(u32::from_be_bytes(*first).max(1))
+    }
+}
+
+/// A replica as it announces itself to the others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Announcement {
+    /// Its number.
+    pub id: ReplicaId,
+    /// Its name, for logs and `/ready`.
+    pub name: Arc<str>,
+    /// A random number of the process: two processes with one name have different ones.
+    pub incarnation: u64,
+    /// `host:port` where others reach it; `None` where they cannot.
+    pub address: Option<Arc<str>>,
+    /// A digest of the session key. Replicas with different keys do not understand each other's session ids.
+    pub key: Arc<str>,
+    /// Whether it is about to end: its sessions may be claimed.
+    pub leaving: bool,
+}
+
+/// The answer to a beat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heard {
+    /// The other replicas that beat within [`BEAT_LIFE`].
+    pub others: Vec<Announcement>,
+    /// Whether the directory has been beaten at without a pause for [`BEAT_LIFE`]: before that a replica that is not
+    /// among `others` may be up all the same.
+    pub settled: bool,
+    /// Whether another process beats under this replica's number. The beat was not taken then.
+    pub rival: bool,
+    /// Whether the directory knew this process from an earlier beat. One that forgot it has lost the records of sessions,
+    /// too.
+    pub known: bool,
+    /// How many reloads were asked for on all replicas ([`ReplicaDirectory::ask_reload`]).
+    pub reloads: u64,
+    /// The directory's clock, in milliseconds of Unix time: one clock for all replicas.
+    pub now: u64,
+}
+
+/// The port to the directory of replicas, which a store keeps.
+#[async_trait]
+pub trait ReplicaDirectory: Send + Sync {
+    /// Says that a replica is up, and answers the others that are.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store does not answer.
+    async fn beat(&self, own: &Announcement) -> Result<Heard, StoreError>;
+
+    /// Removes a replica that ends.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store does not answer.
+    async fn leave(&self, own: &Announcement) -> Result<(), StoreError>;
+
+    /// Asks all replicas for a reload. Answers how many were asked for so far, this one included.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store does not answer.
+    async fn ask_reload(&self) -> Result<u64, StoreError>;
+}
+
+/// Whether another replica is up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It is this process.
+    Own,
+    /// It is up.
+    Up(Announcement),
+    /// It ends, and said so.
+    Leaving,
+    /// It did not beat for [`BEAT_LIFE`].
+    Gone,
+    /// The directory has not been heard for long enough to tell.
+    Unclear,
+}
+
+/// This replica among the others. A gateway without replicas has no directory: then every other number is of an earlier
+/// process, which is gone.
+pub struct Replicas {
+    own: Announcement,
+    directory: Option<Arc<dyn ReplicaDirectory>>,
+    leaving: AtomicBool,
+    known: watch::Sender<Known>,
+    /// Pauses of this process's beats that were longer than [`BEAT_LIFE`].
+    lapses: AtomicU64,
+    /// Beats at which the store turned out to have lost what it knew.
+    losses: AtomicU64,
+}
+
+/// The outcome of the last beats.
+#[derive(Debug, Clone)]
+struct Known {
+    others: Arc<HashMap<ReplicaId, Announcement>>,
+    settled: bool,
+    rival: bool,
+    reloads: Option<u64>,
+    /// The directory's clock minus this machine's, in milliseconds.
+    clock_ahead: i64,
+    /// Whether the last beat failed.
+    fails: bool,
+    /// The last beat that was tried, and the last that was taken.
+    tried: Instant,
+    taken: Option<Instant>,
+}
+
+/// The state of the replicas, for `/ready`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Replication {
+    /// The name of this replica.
+    pub name: Arc<str>,
+    /// Whether the store that replicas find each other by answers.
+    pub store: &'static str,
+    /// Whether another process has this replica's name.
+    pub rival: bool,
+    /// The other replicas that are up, by name.
+    pub others: Vec<OtherReplica>,
+}
+
+/// Another replica, for `/ready`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct OtherReplica {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Why requests cannot be forwarded to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<&'static str>,
+}
+
+impl Replicas {
+    /// A gateway without replicas.
+    pub fn alone() -> Arc<Self> {
+        Self::with(
+            Announcement {
+                id: ReplicaId::ALONE,
+                name: "alone".into(),
+                incarnation: 0,
+                address: None,
+                key: "".into(),
+                leaving: false,
+            },
+            None,
+        )
+    }
+
+    /// A replica with a directory. Nothing is heard before [`Replicas::run`].
+    pub fn of(own: Announcement, directory: Arc<dyn ReplicaDirectory>) -> Arc<Self> {
+        Self::with(own, Some(directory))
+    }
+
+    /// A replica without a directory, under a number of its own: what earlier processes had is claimed.
+    pub fn single(own: Announcement) -> Arc<Self> {
+        Self::with(own, None)
+    }
+
+    fn with(own: Announcement, directory: Option<Arc<dyn ReplicaDirectory>>) -> Arc<Self> {
+        let known = Known {
+            others: Arc::default(),
+            settled: directory.is_none(),
+            rival: false,
+            reloads: None,
+            clock_ahead: 0,
+            fails: false,
+            tried: Instant::now(),
+            taken: None,
+        };
+        Arc::new(Self {
+            own,
+            directory,
+            leaving: AtomicBool::new(false),
+            known: watch::Sender::new(known),
+            lapses: AtomicU64::new(0),
+            losses: AtomicU64::new(0),
+        })
+    }
+
+    /// The number of this replica.
+    pub fn own(&self) -> ReplicaId {
+        self.own.id
+    }
+
+    /// The name of this replica.
+    pub fn name(&self) -> &str {
+        &self.own.name
+    }
+
+    /// Whether there may be other replicas.
+    pub fn are_many(&self) -> bool {
+        self.directory.is_some()
+    }
+
+    /// The time in milliseconds of Unix time, by the clock that all replicas share.
+    pub fn now(&self) -> u64 {
+        let ahead = self.known.borrow().clock_ahead;
+        local_millis().saturating_add_signed(ahead)
+    }
+
+    /// Whether a replica is up, by the last beats.
+    pub fn standing(&self, id: ReplicaId) -> Standing {
+        if id == self.own.id {
+            return Standing::Own;
+        }
+        let known = self.known.borrow();
+        match known.others.get(&id) {
+            Some(other) if other.leaving => Standing::Leaving,
+            Some(other) => Standing::Up(other.clone()),
+            None if known.settled && !self.is_stale(&known) => Standing::Gone,
+            None => Standing::Unclear,
+        }
+    }
+
+    /// Whether a replica is up; waits for the next beats while that is not clear, for 3 s at most.
+    pub async fn settled_standing(&self, id: ReplicaId) -> Standing {
+        self.wait(|| self.standing(id), |it| *it == Standing::Unclear)
+            .await
+    }
+
+    /// Waits until a replica that could not be reached is no longer up, for 3 s at most.
+    pub async fn departure(&self, id: ReplicaId) -> Standing {
+        self.wait(
+            || self.standing(id),
+            |it| matches!(it, Standing::Up(_) | Standing::Unclear),
+        )
+        .await
+    }
+
+    /// Waits until a replica is gone, however long that takes.
+    pub async fn gone(&self, id: ReplicaId) {
+        let mut beats = self.known.subscribe();
+        while self.standing(id) != Standing::Gone {
+            if beats.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    async fn wait(
+        &self,
+        look: impl Fn() -> Standing,
+        waits: impl Fn(&Standing) -> bool,
+    ) -> Standing {
+        let deadline = Instant::now() + WAIT_MAX;
+        let mut beats = self.known.subscribe();
+        loop {
+            let standing = look();
+            if !waits(&standing) {
+                return standing;
+            }
+            match timeout_at(deadline, beats.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return look(),
+            }
+        }
+    }
+
+    fn is_stale(&self, known: &Known) -> bool {
+        self.directory.is_some() && known.taken.is_none_or(|taken| taken.elapsed() >= BEAT_LIFE)
+    }
+
+    /// How often this process was silent for so long that others may have claimed its sessions. A process that was stopped
+    /// and has not beaten since waits for its next beat here, for 100 ms at most. A directory that does not answer
+    /// is no lapse: nobody can claim anything then.
+    pub async fn lapses(&self) -> u64 {
+        const NEXT_BEAT: Duration = Duration::from_millis(100);
+        if self.directory.is_some() && self.known.borrow().tried.elapsed() >= BEAT_LIFE {
+            let mut beats = self.known.subscribe();
+            let _ = timeout_at(Instant::now() + NEXT_BEAT, beats.changed()).await;
+        }
+        self.lapses.load(Ordering::Acquire)
+    }
+
+    /// How often the store lost what it knew, as a Redis without persistence does when it is started again.
+    pub fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Acquire)
+    }
+
+    /// Tells the other replicas that this one ends: its sessions may be claimed from now on.
+    pub async fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+        if let Some(directory) = &self.directory {
+            self.beat(&**directory).await;
+        }
+    }
+
+    /// Asks all replicas for a reload; this one has made its own.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the directory does not answer: only this replica has reloaded.
+    pub async fn ask_reload(&self) -> Result<(), StoreError> {
+        let Some(directory) = &self.directory else {
+            return Ok(());
+        };
+        let reloads = directory.ask_reload().await?;
+        self.known.send_modify(|known| {
+            // A reload that others asked for meanwhile is still to be made.
+            if known.reloads.is_none_or(|before| before + 1 == reloads) {
+                known.reloads = Some(reloads);
+            }
+        });
+        Ok(())
+    }
+
+    /// Beats until it is dropped; `reload` is called when another replica has asked for one.
+    pub async fn run(&self, reload: impl Fn()) {
+        let Some(directory) = &self.directory else {
+            return std::future::pending().await;
+        };
+        let mut tick = tokio::time::interval(BEAT_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            if self.beat(&**directory).await {
+                reload();
+            }
+        }
+    }
+
+    /// Beats once. Answers whether another replica has asked for a reload.
+    async fn beat(&self, directory: &dyn ReplicaDirectory) -> bool {
+        let mut own = self.own.clone();
+        own.leaving = self.leaving.load(Ordering::Acquire);
+        let heard = directory.beat(&own).await;
+        let now = Instant::now();
+        let mut asked = false;
+        self.known.send_modify(|known| {
+            known.tried = now;
+            match heard {
+                Ok(heard) => asked = self.heard(known, heard, now),
+                Err(error) => {
+                    if !std::mem::replace(&mut known.fails, true) {
+                        tracing::error!(
+                            %error,
+                            "the replicas cannot be heard: sessions that live here go on, those of other replicas cannot be claimed"
+                        );
+                    }
+                }
+            }
+        });
+        asked
+    }
+
+    fn heard(&self, known: &mut Known, heard: Heard, now: Instant) -> bool {
+        if std::mem::replace(&mut known.fails, false) {
+            tracing::info!("the replicas can be heard again");
+        }
+        if heard.rival != known.rival {
+            self.tell_rival(heard.rival);
+        }
+        self.tell_changes(known, &heard);
+        if known.taken.is_some_and(|taken| now - taken >= BEAT_LIFE) {
+            self.lapses.fetch_add(1, Ordering::Release);
+        }
+        if known.taken.is_some() && !heard.known && !heard.rival {
+            self.losses.fetch_add(1, Ordering::Release);
+        }
+        known.settled = heard.settled;
+        known.rival = heard.rival;
+        known.clock_ahead = i64::try_from(heard.now).unwrap_or(i64::MAX)
+            - i64::try_from(local_millis()).unwrap_or(i64::MAX);
+        known.taken = Some(now);
+        let others = heard.others.into_iter();
+        known.others = Arc::new(others.map(|other| (other.id, other)).collect());
+        let before = known.reloads.replace(heard.reloads);
+        before.is_some_and(|before| before < heard.reloads)
+    }
+
+    fn tell_rival(&self, rival: bool) {
+        let name = &*self.own.name;
+        match rival {
+            true => tracing::error!(
+                replica = name,
+                "another process runs as replica {name}: set REPLICA_ID (replicas.id) to another name; until then other \
+                 replicas do not reach this one"
+            ),
+            false => tracing::info!(replica = name, "this replica has its name for itself again"),
+        }
+    }
+
+    fn tell_changes(&self, known: &Known, heard: &Heard) {
+        for other in &heard.others {
+            if known.others.contains_key(&other.id) {
+                continue;
+            }
+            let (name, address) = (&*other.name, other.address.as_deref());
+            match self.obstacle(other) {
+                None => tracing::info!(replica = name, address, "a replica is up"),
+                Some(why) => tracing::error!(replica = name, address, "replica {name}: {why}"),
+            }
+        }
+        for (id, other) in &*known.others {
+            if !heard.others.iter().any(|it| it.id == *id) {
+                let name = &*other.name;
+                tracing::warn!(
+                    replica = name,
+                    "a replica is gone: its sessions may be claimed"
+                );
+            }
+        }
+    }
+
+    /// Why requests cannot be forwarded to a replica that is up.
+    pub fn obstacle(&self, other: &Announcement) -> Option<&'static str> {
+        if other.key != self.own.key {
+            return Some(
+                "its session key is another one: give all replicas the same SESSION_KEY, or share session.key",
+            );
+        }
+        if other.address.is_none() {
+            return Some("it has no replicas.address: requests cannot be forwarded to it");
+        }
+        None
+    }
+
+    /// The state of the replicas; `None` for a gateway without.
+    pub fn state(&self) -> Option<Replication> {
+        self.directory.as_ref()?;
+        let known = self.known.borrow();
+        let others = known.others.values();
+        let mut others: Vec<_> = others
+            .map(|other| OtherReplica {
+                name: Arc::clone(&other.name),
+                problem: self.obstacle(other),
+            })
+            .collect();
+        others.sort();
+        Some(Replication {
+            name: Arc::clone(&self.own.name),
+            store: if self.is_stale(&known) { "away" } else { "up" },
+            rival: known.rival,
+            others,
+        })
+    }
+
+    /// Removes this replica from the directory, at the end of the process.
+    pub async fn farewell(&self) {
+        if let Some(directory) = &self.directory {
+            // Without it the others wait for the last beat's end of life.
+            let _ = directory.leave(&self.own).await;
+        }
+    }
+}
+
+fn local_millis() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+}
+
+impl fmt::Debug for Replicas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replicas")
+            .field("own", &self.own)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,208 @@
+//! Replicas over a directory in memory, with the clock of the test.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+
+/// A directory in memory, as the one in Redis works.
+#[derive(Default)]
+pub(crate) struct Board(Mutex<Entries>);
+
+#[derive(Default)]
+struct Entries {
+    replicas: HashMap<ReplicaId, (Announcement, Instant)>,
+    since: Option<Instant>,
+    beat: Option<Instant>,
+    reloads: u64,
+    away: bool,
+}
+
+impl Board {
+    /// A replica of that name on this board, which has not beaten yet.
+    pub(crate) fn replica(self: &Arc<Self>, name: &str) -> Arc<Replicas> {
+        Replicas::of(announcement(name), Arc::clone(self) as _)
+    }
+
+    /// Forgets everything, as a Redis that is started again.
+    pub(crate) fn forget(&self) {
+        *self.0.lock().expect("no panic") = Entries::default();
+    }
+
+    fn away(&self, away: bool) {
+        self.0.lock().expect("no panic").away = away;
+    }
+}
+
+#[async_trait]
+impl ReplicaDirectory for Board {
+    async fn beat(&self, own: &Announcement) -> Result<Heard, StoreError> {
+        let now = Instant::now();
+        let mut board = self.0.lock().expect("no panic");
+        if board.away {
+            return Err(StoreError("away".into()));
+        }
+        if board.beat.is_none_or(|beat| now - beat >= BEAT_LIFE) {
+            board.since = Some(now);
+        }
+        board.beat = Some(now);
+        let settled = board.since.is_some_and(|since| now - since >= BEAT_LIFE);
+        let lives = |at: Instant| now - at < BEAT_LIFE;
+        let known = board.replicas.get(&own.id);
+        let rival = known.is_some_and(|(it, at)| it.incarnation != own.incarnation && lives(*at));
+        let recognized = known.is_some_and(|(it, _)| it.incarnation == own.incarnation);
+        if !rival {
+            board.replicas.insert(own.id, (own.clone(), now));
+        }
+        let others = board.replicas.values();
+        let others = others.filter(|(it, at)| it.id != own.id && lives(*at));
+        Ok(Heard {
+            others: others.map(|(it, _)| it.clone()).collect(),
+            settled,
+            rival,
+            known: recognized,
+            reloads: board.reloads,
+            now: local_millis(),
+        })
+    }
+
+    async fn leave(&self, own: &Announcement) -> Result<(), StoreError> {
+        self.0.lock().expect("no panic").replicas.remove(&own.id);
+        Ok(())
+    }
+
+    async fn ask_reload(&self) -> Result<u64, StoreError> {
+        let mut board = self.0.lock().expect("no panic");
+        board.reloads += 1;
+        Ok(board.reloads)
+    }
+}
+
+pub(crate) fn announcement(name: &str) -> Announcement {
+    static INCARNATIONS: AtomicU64 = AtomicU64::new(1);
+    Announcement {
+        id: ReplicaId::named(name),
+        name: name.into(),
+        incarnation: INCARNATIONS.fetch_add(1, Ordering::Relaxed),
+        address: Some("127.0.0.1:1".into()),
+        key: "a key".into(),
+        leaving: false,
+    }
+}
+
+/// Beats of these replicas for so long, by the clock of the test.
+pub(crate) async fn beats(replicas: &[&Arc<Replicas>], time: Duration) {
+    let end = Instant::now() + time;
+    loop {
+        for replica in replicas {
+            let directory = replica.directory.as_ref().expect("a directory");
+            replica.beat(&**directory).await;
+        }
+        if Instant::now() >= end {
+            return;
+        }
+        tokio::time::advance(BEAT_EVERY).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_is_up_while_it_beats_and_gone_a_life_after_its_last_beat() {
+    let board = Arc::new(Board::default());
+    let (one, two) = (board.replica("one"), board.replica("two"));
+    assert_eq!(one.standing(two.own()), Standing::Unclear);
+    assert_eq!(one.standing(one.own()), Standing::Own);
+    beats(&[&one, &two], BEAT_EVERY).await;
+    assert!(matches!(one.standing(two.own()), Standing::Up(it) if &*it.name == "two"));
+    assert_eq!(one.standing(ReplicaId::named("three")), Standing::Unclear);
+
+    beats(&[&one], BEAT_LIFE).await;
+    assert_eq!(one.standing(two.own()), Standing::Gone);
+    assert_eq!(one.standing(ReplicaId::named("three")), Standing::Gone);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_directory_that_comes_back_buries_nobody_before_all_could_beat_again() {
+    let board = Arc::new(Board::default());
+    let (one, two) = (board.replica("one"), board.replica("two"));
+    beats(&[&one, &two], BEAT_LIFE).await;
+    board.away(true);
+    beats(&[&one, &two], BEAT_LIFE * 3).await;
+    assert!(
+        matches!(one.standing(two.own()), Standing::Up(_)),
+        "as it was last heard"
+    );
+    board.away(false);
+    beats(&[&one], Duration::ZERO).await;
+    assert_eq!(one.standing(two.own()), Standing::Unclear);
+    beats(&[&one, &two], BEAT_LIFE).await;
+    assert!(matches!(one.standing(two.own()), Standing::Up(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_was_silent_for_a_life_knows_it_after_its_next_beat() {
+    let board = Arc::new(Board::default());
+    let one = board.replica("one");
+    beats(&[&one], BEAT_LIFE).await;
+    assert_eq!(one.lapses().await, 0);
+    tokio::time::advance(BEAT_LIFE).await;
+    beats(&[&one], Duration::ZERO).await;
+    assert_eq!(one.lapses().await, 1);
+    beats(&[&one], BEAT_LIFE * 2).await;
+    assert_eq!(one.lapses().await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_processes_of_one_name_are_rivals_until_one_is_gone() {
+    let board = Arc::new(Board::default());
+    let (first, second) = (board.replica("one"), board.replica("one"));
+    beats(&[&first, &second], BEAT_LIFE).await;
+    let rival = |replica: &Replicas| replica.state().expect("many").rival;
+    assert_eq!((rival(&first), rival(&second)), (false, true));
+    beats(&[&second], BEAT_LIFE).await;
+    assert!(!rival(&second));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_reaches_the_other_replicas_once_and_not_the_one_that_asked() {
+    let board = Arc::new(Board::default());
+    let (one, two) = (board.replica("one"), board.replica("two"));
+    beats(&[&one, &two], BEAT_EVERY).await;
+    one.ask_reload().await.expect("works");
+    let asked = AtomicUsize::new(0);
+    for _ in 0..3 {
+        for replica in [&one, &two] {
+            let directory = replica.directory.as_ref().expect("a directory");
+            if replica.beat(&**directory).await {
+                assert_eq!(replica.name(), "two");
+                asked.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+    assert_eq!(asked.into_inner(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_with_another_key_or_without_an_address_is_not_forwarded_to() {
+    let board = Arc::new(Board::default());
+    let one = board.replica("one");
+    for (change, told) in [
+        (
+            (|it: &mut Announcement| it.key = "another".into()) as fn(&mut Announcement),
+            "SESSION_KEY",
+        ),
+        (|it| it.address = None, "replicas.address"),
+    ] {
+        let mut other = announcement("two");
+        change(&mut other);
+        let why = one.obstacle(&other).expect("an obstacle");
+        assert!(why.contains(told), "{why}");
+    }
+    assert_eq!(one.obstacle(&announcement("two")), None);
+}
+
+#[test]
+fn names_make_numbers_that_are_never_the_one_of_a_gateway_alone() {
+    assert_eq!(ReplicaId::named("one"), ReplicaId::named("one"));
+    assert_ne!(ReplicaId::named("one"), ReplicaId::named("two"));
+    assert_ne!(ReplicaId::named("one"), ReplicaId::ALONE);
+}

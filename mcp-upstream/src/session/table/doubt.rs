@@ -1,0 +1,89 @@
+//! Sessions that another replica may have claimed while this process was silent: stopped, or cut off from the store. Each
+//! is compared with its record before it is used again, and closed here where another replica has it.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::SessionTable;
+use crate::session::SessionId;
+
+/// Sessions that are compared with their records in one sweep.
+const SWEEP: usize = 1000;
+
+/// The sessions to be compared, as of the last lapse that was looked at.
+#[derive(Debug, Default)]
+pub(super) struct Doubts(Mutex<Doubted>);
+
+#[derive(Debug, Default)]
+struct Doubted {
+    lapses: u64,
+    sessions: HashSet<SessionId>,
+}
+
+impl Doubts {
+    fn doubted(&self) -> MutexGuard<'_, Doubted> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SessionTable {
+    /// Compares a session with its record, if this process was silent since it was last sure of the session.
+    pub(super) async fn resolve_doubt(&self, id: &str) {
+        self.notice_lapse().await;
+        let doubted = self.doubts.doubted().sessions.get(id).cloned();
+        if let Some(id) = doubted {
+            self.compare(&id).await;
+        }
+    }
+
+    /// Compares sessions nobody has asked for, so that their streams end.
+    pub(super) async fn resolve_doubts(&self) {
+        if !self.replicas.are_many() {
+            return;
+        }
+        self.notice_lapse().await;
+        let some: Vec<_> = {
+            let doubted = self.doubts.doubted();
+            doubted.sessions.iter().take(SWEEP).cloned().collect()
+        };
+        for id in some {
+            if !self.compare(&id).await {
+                return;
+            }
+        }
+    }
+
+    async fn notice_lapse(&self) {
+        let lapses = self.replicas.lapses().await;
+        let mut doubted = self.doubts.doubted();
+        if doubted.lapses == lapses {
+            return;
+        }
+        doubted.lapses = lapses;
+        doubted.sessions = self.all().iter().map(|it| it.id().clone()).collect();
+        if !doubted.sessions.is_empty() {
+            tracing::warn!(
+                sessions = doubted.sessions.len(),
+                "this replica was silent for so long that others may have claimed its sessions: each is checked"
+            );
+        }
+    }
+
+    /// Compares one session with its record. Answers `false` where the store does not answer: the session goes on here
+    /// until it does.
+    async fn compare(&self, id: &SessionId) -> bool {
+        let Some(store) = &self.store else {
+            return true;
+        };
+        let Ok(record) = store.load(id.as_str()).await else {
+            return false;
+        };
+        self.doubts.doubted().sessions.remove(id);
+        // Without a record nobody has claimed it: the sweep records it again.
+        let claimed = record.is_some_and(|record| record.home.replica != self.replicas.own());
+        if claimed && self.close(&mut self.index(), id) {
+            tracing::info!("a session goes on in the replica that claimed it");
+        }
+        true
+    }
+}

@@ -1,0 +1,78 @@
+//! The directory of replicas: one hash of Redis, changed by scripts. Ages are by the clock of Redis, so that the clocks of
+//! replicas may differ.
+
+use std::sync::LazyLock;
+
+use async_trait::async_trait;
+use redis::Script;
+
+use super::{RedisStore, millis};
+use crate::replicas::{Announcement, BEAT_LIFE, Heard, ReplicaDirectory, ReplicaId};
+use crate::stream::StoreError;
+
+static BEAT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("beat.lua")));
+static LEAVE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("leave.lua")));
+
+/// The field that counts reloads.
+const RELOADS: &str = "reloads";
+
+#[async_trait]
+impl ReplicaDirectory for RedisStore {
+    async fn beat(&self, own: &Announcement) -> Result<Heard, StoreError> {
+        let said = serde_json::to_string(own).map_err(|error| StoreError(error.to_string()))?;
+        let mut script = BEAT.key(self.keys.replicas());
+        script
+            .arg(field(own.id))
+            .arg(own.incarnation)
+            .arg(said)
+            .arg(millis(BEAT_LIFE));
+        let script = &script;
+        let answer = self.link.run(|mut connection| async move {
+            script.invoke_async::<Vec<String>>(&mut connection).await
+        });
+        heard(&answer.await?).ok_or_else(|| {
+            StoreError("Redis answered a beat with something else than a list of replicas".into())
+        })
+    }
+
+    async fn leave(&self, own: &Announcement) -> Result<(), StoreError> {
+        let mut script = LEAVE.key(self.keys.replicas());
+        script.arg(field(own.id)).arg(own.incarnation);
+        let script = &script;
+        self.link
+            .run(|mut connection| async move { script.invoke_async(&mut connection).await })
+            .await
+    }
+
+    async fn ask_reload(&self) -> Result<u64, StoreError> {
+        let mut ask = redis::cmd("HINCRBY");
+        ask.arg(self.keys.replicas()).arg(RELOADS).arg(1);
+        let ask = &ask;
+        // Repeated, it would ask twice: all replicas reload once more, and nothing is lost.
+        self.link
+            .run(|mut connection| async move { ask.query_async(&mut connection).await })
+            .await
+    }
+}
+
+fn field(id: ReplicaId) -> String {
+    format!("replica:{}", id.0)
+}
+
+/// Reads the answer of the script. An announcement of a version that says something else is left out.
+fn heard(answer: &[String]) -> Option<Heard> {
+    let [now, settled, rival, known, reloads, others @ ..] = answer else {
+        return None;
+    };
+    let others = others.iter();
+    Some(Heard {
+        others: others
+            .filter_map(|other| serde_json::from_str(other).ok())
+            .collect(),
+        settled: settled == "1",
+        rival: rival == "1",
+        known: known == "1",
+        reloads: reloads.parse().ok()?,
+        now: now.parse().ok()?,
+    })
+}

@@ -1,0 +1,225 @@
+//! Requests whose session lives in another replica: forwarded there, and taken from there.
+//!
+//! ```text
+//!   client ─▶ replica A: admitted ─▶ service: Elsewhere(B) ─▶ Forwarder ──┐ the request as it came, and a passport
+//!                                                                         ▼
+//!             replica B: `replicas.address` ─▶ passport opened ─▶ admitted as at A ─▶ service: the live session
+//! ```
+//!
+//! B judges the request by the same rules as A does, as the client of A's listener: its credential is checked again, and
+//! limits count it where its session lives. The passport says which listener and which client; it is sealed by the session
+//! key, so that nothing but a replica can have written it.
+
+mod forward;
+mod passport;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::HOST;
+use http::{HeaderMap, HeaderValue, Method};
+use pingora_core::protocols::l4::socket::SocketAddr as LocalAddress;
+use pingora_http::RequestHeader;
+use tokio::sync::watch;
+use tooldock_filters::{Peer, Reason, Rejection};
+use tooldock_upstream::caller::Caller;
+use tooldock_upstream::replicas::{Announcement, Replicas, Standing};
+use tooldock_upstream::reply::Reply;
+use tooldock_upstream::seal::SessionKey;
+use tooldock_upstream::service::{AdmittedRequest, Service};
+
+pub(crate) use self::forward::ForwardMetrics;
+use self::forward::{Failure, Forwarder};
+pub(crate) use self::passport::{Arrival, HEADER};
+use self::passport::{HOPS_MAX, Passport};
+use crate::gateway::Listener;
+
+/// Forwards of one request: the session may move while it is on its way.
+const TRIES: usize = 3;
+
+/// The other replicas, as the gateway reaches them and as they reach it.
+pub(crate) struct ReplicaLink {
+    replicas: Arc<Replicas>,
+    key: SessionKey,
+    /// Where other replicas reach this one (`replicas.address`).
+    address: Option<SocketAddr>,
+    forwarder: Forwarder,
+    /// Ends the long streams that are forwarded, at the drain.
+    ended: watch::Sender<bool>,
+}
+
+/// A request as it may be forwarded.
+pub(crate) struct Forwarded {
+    pub(crate) method: Method,
+    /// Path and query.
+    pub(crate) target: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) passport: Passport,
+}
+
+impl ReplicaLink {
+    pub(crate) fn new(
+        replicas: Arc<Replicas>,
+        key: SessionKey,
+        address: Option<SocketAddr>,
+        metrics: Arc<ForwardMetrics>,
+    ) -> Self {
+        Self {
+            forwarder: Forwarder::new(metrics),
+            replicas,
+            key,
+            address,
+            ended: watch::Sender::new(false),
+        }
+    }
+
+    /// Ends the long streams that are forwarded, so that their clients come back elsewhere.
+    pub(crate) fn end_streams(&self) {
+        self.ended.send_replace(true);
+    }
+
+    /// Whether a connection came in at the address for replicas.
+    pub(crate) fn is_at_door(&self, local: Option<&LocalAddress>) -> bool {
+        let local = local.and_then(LocalAddress::as_inet);
+        local.is_some_and(|local| self.address == Some(*local))
+    }
+
+    /// Opens the passport of a request that came in at the address for replicas.
+    ///
+    /// # Errors
+    ///
+    /// The request has none that counts here.
+    pub(crate) fn arrival(
+        &self,
+        header: &RequestHeader,
+        listeners: &[Listener],
+    ) -> Result<Arrival, Rejection> {
+        let opened = Passport::open(header, &self.key, &self.replicas);
+        let checked = opened.and_then(|passport| {
+            let known = listeners.iter().any(|it| *it.name == *passport.listener);
+            known.then_some(passport).ok_or(
+                "its listener is not in the configuration of this replica: give all replicas the same listeners",
+            )
+        });
+        checked.map(Arrival::from).map_err(|why| {
+            tracing::warn!("a request at replicas.address was refused: {why}");
+            Rejection::new(
+                Reason::Forbidden,
+                "This address is for the replicas of this gateway alone.",
+            )
+        })
+    }
+
+    /// Notes how a request would be forwarded, before it is known whether it must be.
+    pub(crate) fn forwarded(
+        &self,
+        header: &RequestHeader,
+        arrival: Option<&Arrival>,
+        met: Met<'_>,
+    ) -> Forwarded {
+        let target = header.uri.path_and_query();
+        let mut headers = header.headers.clone();
+        // HTTP/2 names the host in the request line.
+        let authority = header
+            .uri
+            .authority()
+            .filter(|_| !headers.contains_key(HOST));
+        let host = authority.and_then(|it| HeaderValue::from_str(it.as_str()).ok());
+        if let Some(host) = host {
+            headers.insert(HOST, host);
+        }
+        Forwarded {
+            method: header.method.clone(),
+            target: target.map_or("/", |it| it.as_str()).to_owned(),
+            headers,
+            passport: Passport::of(&self.replicas, arrival, met),
+        }
+    }
+
+    /// Answers a request, here or in the replica that has its session.
+    pub(crate) async fn answer(
+        &self,
+        service: &Service,
+        caller: Caller,
+        request: AdmittedRequest,
+        mut forwarded: Forwarded,
+    ) -> Reply {
+        let mut unreachable = None;
+        for _ in 0..TRIES {
+            let reply = service.handle(caller.clone(), request.clone()).await;
+            let Reply::Elsewhere {
+                replica,
+                unreachable: refusal,
+            } = reply
+            else {
+                return reply;
+            };
+            unreachable = Some(refusal);
+            let other = match self.replicas.settled_standing(replica).await {
+                Standing::Up(other) => other,
+                // Nobody can say: neither forwarded nor claimed.
+                Standing::Unclear => break,
+                // It is this process's to claim now.
+                Standing::Own | Standing::Leaving | Standing::Gone => continue,
+            };
+            if forwarded.passport.hops >= HOPS_MAX || self.replicas.obstacle(&other).is_some() {
+                break;
+            }
+            let sent = self
+                .send(&other, &mut forwarded, request.body.clone())
+                .await;
+            let failure = match sent {
+                Ok(reply) => return reply,
+                Err(failure) => failure,
+            };
+            tracing::warn!(
+                request_id = &*caller.request_id,
+                replica = &*other.name,
+                "a request was not answered by replica {}: {failure}",
+                other.name
+            );
+            let may_repeat =
+                matches!(failure, Failure::Unsent(_)) || request.method != Method::POST;
+            if !may_repeat {
+                return service.replica_lost();
+            }
+            // A replica that was killed is claimed from once its last beat is old.
+            self.replicas.departure(replica).await;
+        }
+        match unreachable {
+            Some(refusal) => refusal.into(),
+            None => service.replica_lost(),
+        }
+    }
+
+    /// Sends a request to a replica, with a passport for it.
+    async fn send(
+        &self,
+        other: &Announcement,
+        forwarded: &mut Forwarded,
+        body: Bytes,
+    ) -> Result<Reply, Failure> {
+        let line = (forwarded.method.as_str(), &*forwarded.target);
+        let sealed = forwarded
+            .passport
+            .seal(&self.key, &self.replicas, other.id, line);
+        let sealed = sealed.map_err(|error| Failure::Unsent(error.to_string()))?;
+        forwarded.headers.insert(HEADER, sealed);
+        let sending = self.forwarder.send(
+            other,
+            forwarded,
+            body,
+            self.replicas.clone(),
+            self.ended.subscribe(),
+        );
+        sending.await
+    }
+}
+
+/// The circumstances in which the client's request came to this gateway.
+pub(crate) struct Met<'a> {
+    pub(crate) listener: &'a Listener,
+    pub(crate) peer: Peer,
+    pub(crate) request_id: &'a str,
+}

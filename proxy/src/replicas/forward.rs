@@ -1,0 +1,295 @@
+//! Sending a request to another replica, and its response back as it comes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures_util::stream;
+use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, ORIGIN, TE, UPGRADE};
+use http::{HeaderMap, HeaderName, Method};
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::watch;
+use tooldock_upstream::replicas::{Announcement, ReplicaId, Replicas};
+use tooldock_upstream::reply::{BodyStream, Head, Reply};
+use tooldock_workers::metric_table;
+use tooldock_workers::remote::{Backend, BackendId, TlsSpec, is_hop_by_hop};
+
+use super::Forwarded;
+use crate::remote::Material;
+use crate::remote::SystemNames;
+use crate::remote::connect::{Connector, Target};
+use crate::remote::headers::down;
+use crate::remote::idle::Idle;
+use crate::remote::names::Addresses;
+use crate::remote::response::{ReadError, Response, ResponseHead};
+use crate::respond::X_REQUEST_ID;
+
+/// How long a connection to a replica may take. Replicas are near.
+const CONNECT: Duration = Duration::from_secs(1);
+/// Idle connections that are kept to each replica.
+const IDLE: usize = 64;
+/// Replicas whose connections are kept.
+const REPLICAS: usize = 64;
+
+/// Why a request was not answered by a replica.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// Nothing of it can have reached the replica.
+    #[error("{0}")]
+    Unsent(String),
+    /// It may have been carried out.
+    #[error("{0}")]
+    Broken(String),
+}
+
+metric_table! {
+    /// Counters of forwarded requests.
+    pub(crate) struct ForwardMetrics(registry) {
+        forwarded: IntCounterVec["outcome"] = "tooldock_replica_forwards_total",
+            "Requests forwarded to the replica of their session, by outcome (answered, unsent, broken)";
+    }
+}
+
+/// Connections to the other replicas.
+pub(super) struct Forwarder {
+    connector: Connector,
+    metrics: Arc<ForwardMetrics>,
+    /// Plain data.
+    peers: Mutex<HashMap<Arc<str>, Arc<PeerAddress>>>,
+}
+
+/// A replica's address, and the connections that wait there for their next request.
+struct PeerAddress {
+    id: BackendId,
+    backend: Backend,
+    addresses: Addresses,
+    idle: Idle,
+}
+
+impl Forwarder {
+    pub(super) fn new(metrics: Arc<ForwardMetrics>) -> Self {
+        Self {
+            connector: Connector::default(),
+            metrics,
+            peers: Mutex::default(),
+        }
+    }
+
+    /// Sends a request, and waits for the head of its response as long as the replica is up.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no response.
+    pub(super) async fn send(
+        &self,
+        other: &Announcement,
+        forwarded: &Forwarded,
+        body: Bytes,
+        replicas: Arc<Replicas>,
+        ended: watch::Receiver<bool>,
+    ) -> Result<Reply, Failure> {
+        let sent = self.exchange(other, forwarded, body, &replicas).await;
+        let outcome = match &sent {
+            Ok(_) => "answered",
+            Err(Failure::Unsent(_)) => "unsent",
+            Err(Failure::Broken(_)) => "broken",
+        };
+        self.metrics.forwarded.with_label_values(&[outcome]).inc();
+        let (response, head, peer) = sent?;
+        Ok(reply(
+            response,
+            head,
+            &forwarded.method,
+            peer,
+            Watch {
+                replica: other.id,
+                replicas,
+                ended,
+            },
+        )
+        .await)
+    }
+
+    async fn exchange(
+        &self,
+        other: &Announcement,
+        forwarded: &Forwarded,
+        body: Bytes,
+        replicas: &Replicas,
+    ) -> Result<(Response, ResponseHead, Arc<PeerAddress>), Failure> {
+        let peer = self.peer(other).map_err(Failure::Unsent)?;
+        let head = head(forwarded, body.len());
+        let mut response = loop {
+            let (mut stream, reused) =
+                match peer.idle.take(|address| peer.addresses.still_has(address)) {
+                    Some((stream, _)) => (stream, true),
+                    None => (self.connect(&peer).await?, false),
+                };
+            let written = async {
+                stream.write_all(&head).await?;
+                stream.write_all(&body).await?;
+                stream.flush().await
+            };
+            match written.await {
+                Ok(()) => break Response::new(stream),
+                // A kept connection that the replica has closed: no whole request can have been read.
+                Err(_) if reused => {}
+                Err(_) => {
+                    return Err(Failure::Unsent(
+                        "the connection ended while the request was written".into(),
+                    ));
+                }
+            }
+        };
+        let read = tokio::select! {
+            head = response.read_head() => head,
+            () = replicas.gone(other.id) => {
+                return Err(Failure::Broken("it ended, or was stopped, before it answered".into()));
+            }
+        };
+        match read {
+            Ok(head) => Ok((response, head, peer)),
+            Err(ReadError::Closed) => Err(Failure::Broken(
+                "the connection ended before the response".into(),
+            )),
+            Err(ReadError::Malformed(what)) => Err(Failure::Broken(format!(
+                "the response is not HTTP/1.1: {what}; is replicas.address another program's?"
+            ))),
+        }
+    }
+
+    async fn connect(
+        &self,
+        peer: &PeerAddress,
+    ) -> Result<pingora_core::protocols::Stream, Failure> {
+        let target = Target {
+            id: &peer.id,
+            backend: &peer.backend,
+            tls: &TlsSpec::default(),
+            limit: CONNECT,
+            addresses: &peer.addresses,
+            material: &Material::default(),
+        };
+        let connected = self.connector.connect_to(target).await;
+        let (stream, _) = connected.map_err(|error| Failure::Unsent(error.message))?;
+        Ok(stream)
+    }
+
+    fn peer(&self, other: &Announcement) -> Result<Arc<PeerAddress>, String> {
+        let address = other.address.clone().unwrap_or_default();
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = peers.get(&address) {
+            return Ok(Arc::clone(known));
+        }
+        let backend = Backend::parse(&format!("http://{address}/"))
+            .map_err(|why| format!("its replicas.address {why}"))?;
+        if peers.len() >= REPLICAS {
+            // Addresses of replicas that came and went.
+            peers.clear();
+        }
+        let peer = Arc::new(PeerAddress {
+            id: backend.id(),
+            addresses: Addresses::new(backend.host.clone(), true, Arc::new(SystemNames)),
+            backend,
+            idle: Idle::new(IDLE),
+        });
+        peers.insert(address, Arc::clone(&peer));
+        Ok(peer)
+    }
+}
+
+/// The head of the request: as the client sent it, without the headers of its connection. The page that asks
+/// (`Origin`) has been judged, and the answer's headers for it are added where it leaves.
+fn head(forwarded: &Forwarded, length: usize) -> Bytes {
+    let mut head = BytesMut::with_capacity(2048);
+    let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| head.put_slice(part));
+    put(&[
+        forwarded.method.as_str().as_bytes(),
+        b" ",
+        forwarded.target.as_bytes(),
+        b" HTTP/1.1\r\n",
+    ]);
+    for (name, value) in forwarded.headers.iter().filter(|(name, _)| goes_on(name)) {
+        put(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
+    }
+    if length > 0 || forwarded.method == Method::POST {
+        put(&[b"content-length: ", length.to_string().as_bytes(), b"\r\n"]);
+    }
+    put(&[b"\r\n"]);
+    head.freeze()
+}
+
+fn goes_on(name: &HeaderName) -> bool {
+    let stays = [ACCEPT_ENCODING, CONTENT_LENGTH, EXPECT, ORIGIN, TE, UPGRADE];
+    !is_hop_by_hop(name.as_str()) && !stays.contains(name)
+}
+
+/// Watches a response while it is passed on.
+struct Watch {
+    replica: ReplicaId,
+    replicas: Arc<Replicas>,
+    ended: watch::Receiver<bool>,
+}
+
+/// The response as the reply to the client.
+async fn reply(
+    response: Response,
+    head: ResponseHead,
+    method: &Method,
+    peer: Arc<PeerAddress>,
+    watch: Watch,
+) -> Reply {
+    let mut headers = down(head.headers);
+    for own in [CONTENT_LENGTH, X_REQUEST_ID] {
+        headers.remove(own);
+    }
+    let streams = is_stream(&headers) && *method == Method::GET;
+    let mut told = Head::new(head.status);
+    let mut name = None;
+    for (next, value) in headers {
+        name = next.or(name);
+        if let Some(name) = &name {
+            told = told.with(name.clone(), value);
+        }
+    }
+    Reply::Body {
+        head: told,
+        body: pieces(response, peer, watch, streams),
+    }
+}
+
+fn is_stream(headers: &HeaderMap) -> bool {
+    let value = headers.get(CONTENT_TYPE).map(http::HeaderValue::as_bytes);
+    value.is_some_and(|value| value.starts_with(b"text/event-stream"))
+}
+
+/// The body piece by piece. A long stream ends with the drain of this replica; any body breaks off when the other replica
+/// is gone.
+fn pieces(response: Response, peer: Arc<PeerAddress>, watch: Watch, streams: bool) -> BodyStream {
+    let begin = Some((response, peer, watch));
+    Box::pin(stream::unfold(begin, move |state| async move {
+        let (mut response, peer, mut watch) = state?;
+        let mut ended = watch.ended.clone();
+        let next = tokio::select! {
+            biased;
+            next = response.next() => next,
+            () = watch.replicas.gone(watch.replica) => Err(ReadError::Closed),
+            _ = ended.wait_for(|ended| *ended), if streams => return None,
+        };
+        watch.ended = ended;
+        match next {
+            Ok(Some(piece)) => Some((Ok(piece), Some((response, peer, watch)))),
+            Ok(None) => {
+                if let Some((stream, patience)) = response.into_idle() {
+                    peer.idle.put(stream, None, patience);
+                }
+                None
+            }
+            Err(_) => {
+                let error = "the replica of this session ended before the whole answer";
+                Some((Err(error.into()), None))
+            }
+        }
+    }))
+}

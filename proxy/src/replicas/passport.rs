@@ -1,0 +1,144 @@
+//! The passport of a forwarded request: which client asked at which listener, sealed by the session key.
+
+use std::net::IpAddr;
+
+use http::{HeaderName, HeaderValue};
+use pingora_http::RequestHeader;
+use serde::{Deserialize, Serialize};
+use tooldock_filters::Peer;
+use tooldock_upstream::replicas::{ReplicaId, Replicas};
+use tooldock_upstream::seal::{NoRandomness, SessionKey};
+
+use super::Met;
+
+/// The header that carries it.
+pub(crate) const HEADER: HeaderName = HeaderName::from_static("tooldock-passport");
+
+/// The most replicas that a request passes through: one that has its session no more, and the one that has it.
+pub(super) const HOPS_MAX: u8 = 2;
+
+/// How long a passport counts, in milliseconds, by the clock that the replicas share.
+const LIFE: u64 = 30_000;
+
+/// A passport. It is good for one request line, at one replica, for [`LIFE`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Passport {
+    /// The replica that forwards.
+    from: ReplicaId,
+    /// The replica that it is for.
+    to: ReplicaId,
+    /// Replicas that have forwarded the request.
+    pub(super) hops: u8,
+    /// When it was sealed, in milliseconds of Unix time.
+    at: u64,
+    method: String,
+    target: String,
+    /// The name of the listener that the client asked.
+    pub(super) listener: Box<str>,
+    peer: IpAddr,
+    names_no_client: bool,
+    request_id: Box<str>,
+}
+
+/// A request that another replica has forwarded.
+pub(crate) struct Arrival {
+    /// The name of the listener that its client asked.
+    pub(crate) listener: Box<str>,
+    /// The peer that asked there.
+    pub(crate) peer: Peer,
+    /// The id that it got there.
+    pub(crate) request_id: Box<str>,
+    hops: u8,
+}
+
+impl Passport {
+    /// The passport of a request, without the replica that it is for.
+    pub(super) fn of(replicas: &Replicas, arrival: Option<&Arrival>, met: Met<'_>) -> Self {
+        Self {
+            from: replicas.own(),
+            to: replicas.own(),
+            hops: arrival.map_or(0, |arrival| arrival.hops),
+            at: 0,
+            method: String::new(),
+            target: String::new(),
+            listener: (*met.listener.name).into(),
+            peer: met.peer.address,
+            names_no_client: met.peer.names_no_client,
+            request_id: met.request_id.into(),
+        }
+    }
+
+    /// Seals it for one request line at one replica. It has one hop more from then on.
+    pub(super) fn seal(
+        &mut self,
+        key: &SessionKey,
+        replicas: &Replicas,
+        to: ReplicaId,
+        line: (&str, &str),
+    ) -> Result<HeaderValue, NoRandomness> {
+        self.to = to;
+        self.hops = self.hops.saturating_add(1);
+        self.at = replicas.now();
+        (self.method, self.target) = (line.0.to_owned(), line.1.to_owned());
+        let text = serde_json::to_vec(self).expect("plain data");
+        let sealed = key.seal_passport(&text)?;
+        let mut value = HeaderValue::from_str(&sealed).expect("base64");
+        value.set_sensitive(true);
+        Ok(value)
+    }
+
+    /// Opens the passport of a request and checks that it is for this request and this replica.
+    ///
+    /// # Errors
+    ///
+    /// Why it does not count, for the log.
+    pub(super) fn open(
+        header: &RequestHeader,
+        key: &SessionKey,
+        replicas: &Replicas,
+    ) -> Result<Self, &'static str> {
+        let mut all = header.headers.get_all(HEADER).iter();
+        let (Some(sealed), None) = (all.next(), all.next()) else {
+            return Err(
+                "it has no passport, or several: only replicas of this gateway may ask here",
+            );
+        };
+        let opened = sealed.to_str().ok().and_then(|it| key.open_passport(it));
+        let passport: Self = opened
+            .and_then(|text| serde_json::from_slice(&text).ok())
+            .ok_or("its passport is forged, or sealed by another key: give all replicas the same SESSION_KEY")?;
+        if passport.to != replicas.own() {
+            return Err(
+                "its passport is for another replica: each replica needs a replicas.address of its own",
+            );
+        }
+        if replicas.now().abs_diff(passport.at) > LIFE {
+            return Err(
+                "its passport has expired: it was sent before, or the clocks of the replicas differ",
+            );
+        }
+        let target = header.uri.path_and_query();
+        let target = target.map_or("/", |it| it.as_str());
+        if passport.method != header.method.as_str() || passport.target != target {
+            return Err("its passport is for another request");
+        }
+        if passport.hops > HOPS_MAX {
+            return Err("it was forwarded too often");
+        }
+        Ok(passport)
+    }
+}
+
+impl From<Passport> for Arrival {
+    fn from(passport: Passport) -> Self {
+        Self {
+            peer: Peer {
+                address: passport.peer,
+                names_no_client: passport.names_no_client,
+            },
+            listener: passport.listener,
+            request_id: passport.request_id,
+            hops: passport.hops,
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Replicas that share the sessions of one Redis: any replica answers any request, and the death of one loses nothing.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::ports::free_address;
+use crate::support::redis::Redis;
+use crate::support::session::Session;
+use crate::support::{Gateway, eventually, tools};
+
+const LATEST: &str = "2025-11-25";
+const KEY: &str = "a key that all replicas share, long enough";
+
+/// A replica of that name.
+async fn replica(redis: &Redis, name: &str) -> Gateway {
+    configured(redis, name, json!({})).await
+}
+
+async fn configured(redis: &Redis, name: &str, more: Value) -> Gateway {
+    let address = free_address().to_string();
+    Gateway::with_tools([("talk", "talking.py", tools::TALKING)])
+        .config(json!({
+            "sessions": {"store": redis.url()},
+            "replicas": {"id": name, "address": address, "grace": "5s"},
+        }))
+        .config(more)
+        .env("SESSION_KEY", KEY)
+        .start()
+        .await
+}
+
+/// Two replicas that have heard of each other.
+async fn two(redis: &Redis) -> (Gateway, Gateway) {
+    let (one, two) = tokio::join!(replica(redis, "one"), replica(redis, "two"));
+    for gateway in [&one, &two] {
+        see(gateway, 2).await;
+    }
+    (one, two)
+}
+
+/// Waits until a replica counts so many that are up.
+async fn see(gateway: &Gateway, replicas: usize) {
+    let line = format!("tooldock_replicas_up {replicas}\n");
+    eventually("the replicas see each other", || async {
+        gateway.metrics_text().await.contains(&line).then_some(())
+    })
+    .await;
+}
+
+async fn ping(session: &Session) -> u16 {
+    let message = json!({"jsonrpc": "2.0", "id": 7, "method": "ping"});
+    session.post(&message).await.status
+}
+
+/// Calls a tool that announces a change of its list, and reads the answer.
+async fn announce(session: &Session, id: u64) {
+    let mut answer = session.call(id, "announce", json!({})).await;
+    let messages = match answer.is_events() {
+        true => answer.messages().await,
+        false => vec![answer.json().await],
+    };
+    assert_eq!(messages.last().expect("an answer")["id"], id);
+}
+
+#[tokio::test]
+async fn any_replica_answers_for_a_session_that_lives_on_another() {
+    let redis = Redis::start().await;
+    let (one, two) = two(&redis).await;
+    let here = Session::start(&one, "talk", LATEST).await;
+    let there = here.at(&two);
+    let listed = there.request(2, "tools/list", json!({})).await;
+    assert!(
+        !listed["result"]["tools"].as_array().unwrap().is_empty(),
+        "{listed}"
+    );
+
+    // The stream is opened at one replica and the call is made at the other.
+    let mut stream = there.listen().await;
+    announce(&here, 3).await;
+    let event = stream.event().await.expect("an announcement");
+    assert_eq!(event.json()["method"], "notifications/tools/list_changed");
+    announce(&there, 4).await;
+    let event = stream.event().await.expect("one more");
+    assert_eq!(event.json()["method"], "notifications/tools/list_changed");
+
+    // A question on the stream of a call, answered by way of either.
+    let marks = one.data.path().join("marks");
+    let mut answer = there.call(5, "runs", json!({"file": marks})).await;
+    let question = answer.event().await.expect("a question").json();
+    let reply = json!({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "cancel"}});
+    assert_eq!(there.post(&reply).await.status, 202);
+    let told = answer.messages().await;
+    assert_eq!(told.last().expect("the result")["id"], 5, "{told:?}");
+
+    assert_eq!(there.delete().await, 204);
+    assert_eq!((ping(&here).await, ping(&there).await), (404, 404));
+    let metrics = two.metrics_text().await;
+    assert!(
+        metrics.contains("tooldock_replica_forwards_total{outcome=\"answered\"}"),
+        "{metrics}"
+    );
+}
+
+#[tokio::test]
+async fn a_killed_replica_loses_no_session_and_no_event() {
+    let redis = Redis::start().await;
+    let (mut one, two) = two(&redis).await;
+    let here = Session::start(&one, "talk", LATEST).await;
+    let there = here.at(&two);
+    let mut stream = there.listen().await;
+    announce(&here, 2).await;
+    let read = stream.event().await.expect("an announcement");
+    drop(stream);
+    announce(&here, 3).await;
+
+    one.kill();
+    assert_eq!(ping(&there).await, 200, "claimed once the last beat is old");
+    let mut stream = there.get(read.id.as_deref()).await;
+    assert_eq!(stream.status, 200);
+    let kept = stream.event().await.expect("the event that was not read");
+    assert_eq!(kept.json()["method"], "notifications/tools/list_changed");
+    assert_ne!(kept.id, read.id);
+
+    // The replica comes back under its name, and the session stays where it is.
+    one.started_again().await;
+    see(&one, 2).await;
+    assert_eq!(ping(&here).await, 200);
+    let metrics = one.metrics_text().await;
+    assert!(metrics.contains("tooldock_sessions 0\n"), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_call_whose_replica_is_killed_ends_with_an_error_and_is_not_made_again() {
+    let redis = Redis::start().await;
+    let (mut one, two) = two(&redis).await;
+    let here = Session::start(&one, "talk", LATEST).await;
+    let there = here.at(&two);
+    let marks = two.data.path().join("marks");
+    let mut answer = there.call(5, "runs", json!({"file": marks})).await;
+    let question = answer.event().await.expect("a question");
+    one.kill();
+    let mut resumed = there.get(question.id.as_deref()).await;
+    let told = resumed.message().await;
+    assert_eq!(told["id"], 5, "{told}");
+    let text = told.to_string();
+    assert!(text.contains("worker_unavailable"), "{told}");
+    assert_eq!(std::fs::read_to_string(&marks).unwrap(), "run\n");
+}
+
+#[tokio::test]
+async fn a_replica_that_stops_hands_its_sessions_over_and_one_that_was_frozen_gives_them_up() {
+    let redis = Redis::start().await;
+    let (one, two) = two(&redis).await;
+    let here = Session::start(&one, "talk", LATEST).await;
+    let there = here.at(&two);
+    one.signal(Signal::STOP);
+    // It may be carried out when that process goes on, and must not be twice.
+    assert_eq!(ping(&there).await, 502, "sent to the frozen replica");
+    assert_eq!(ping(&there).await, 200, "claimed from the frozen replica");
+    one.signal(Signal::CONT);
+    see(&one, 2).await;
+    assert_eq!(ping(&here).await, 200, "forwarded to its new home");
+    eventually("the frozen replica has given the session up", || async {
+        let metrics = one.metrics_text().await;
+        metrics.contains("tooldock_sessions 0\n").then_some(())
+    })
+    .await;
+
+    two.signal(Signal::TERM);
+    assert_eq!(ping(&here).await, 200, "claimed from the one that leaves");
+    assert!(two.ended().await.success());
+    assert_eq!(ping(&here).await, 200);
+}
+
+#[tokio::test]
+async fn sessions_go_on_where_they_live_while_redis_is_away_and_are_recorded_when_it_is_back() {
+    let mut redis = Redis::start().await;
+    let (mut one, two) = two(&redis).await;
+    let before = Session::start(&one, "talk", LATEST).await;
+    redis.signal(Signal::STOP);
+    assert_eq!(ping(&before).await, 200);
+    let during = Session::start(&one, "talk", LATEST).await;
+    assert_eq!(ping(&during).await, 200);
+    redis.signal(Signal::CONT);
+    redis.lost_and_started_again().await;
+    // Known by its id alone: the record is not there yet, or is again.
+    assert_eq!(ping(&during.at(&two)).await, 200);
+    eventually("both sessions are recorded", || async {
+        (redis.keys("tooldock:session:*") == 2).then_some(())
+    })
+    .await;
+        metrics
+            .contains("tooldock_sessions_unrecorded 0\n")
+            .then_some(())
+    })
+    .await;
+    for gateway in [&one, &two] {
+        see(gateway, 2).await;
+    }
+    one.kill();
+    assert_eq!(
+        ping(&during.at(&two)).await,
+        200,
+        "taken up from its record"
+    );
+}
+
+#[tokio::test]
+async fn a_reload_of_one_replica_reaches_the_other() {
+    let redis = Redis::start().await;
+    // Neither looks at its folders by itself.
+    let watcher = json!({"watcher": {"enabled": false}});
+    let (one, two) = tokio::join!(
+        configured(&redis, "one", watcher.clone()),
+        configured(&redis, "two", watcher)
+    );
+    for gateway in [&one, &two] {
+        see(gateway, 2).await;
+        gateway.drop_tool(
+            "talk",
+            "more.py",
+            "from fastmcp.tools import tool\n\n@tool\ndef more() -> int:\n    return 1\n",
+        );
+    }
+    one.reload().await;
+    eventually("the other replica serves the new tool", || async {
+        let (status, _) = two.call("talk", "more", json!({})).await;
+        (status == 200).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_address_for_replicas_takes_nothing_without_a_passport_of_theirs() {
+    let redis = Redis::start().await;
+    let gateway = replica(&redis, "one").await;
+    let address = gateway.configured()["replicas"]["address"]
+        .as_str()
+        .unwrap();
+    let ask = |passport: Option<&str>| {
+        let request = gateway
+            .client
+            .post(format!("http://{address}/mcp/talk"))
+            .bearer_auth(crate::support::TOKEN)
+            .json(&json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}));
+        match passport {
+            Some(passport) => request.header("tooldock-passport", passport),
+            None => request,
+        }
+    };
+    for passport in [None, Some("forged"), Some("")] {
+        let answer = ask(passport).send().await.unwrap();
+        assert_eq!(answer.status(), 403, "{passport:?}");
+    }
+    let log = gateway.log();
+    assert!(
+        log.contains("a request at replicas.address was refused"),
+        "{log}"
+    );
+    // On a listener of clients the header means nothing.
+    let (status, _) = gateway
+        .mcp("talk", json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}))
+        .await;
+    assert_eq!(status, 200);
+}
+
+#[tokio::test]
+async fn replicas_with_different_keys_or_one_name_say_so() {
+    let redis = Redis::start().await;
+    let one = replica(&redis, "one").await;
+    let start = |name: &str, key: &str| {
+        Gateway::empty()
+            .config(json!({
+                "sessions": {"store": redis.url()},
+                "replicas": {"id": name, "address": free_address().to_string()},
+            }))
+            .env("SESSION_KEY", key)
+            .start()
+    };
+    let other_key = start("two", "another key, which the first replica does not have").await;
+    let same_name = start("one", KEY).await;
+    eventually("both are told of", || async {
+        let keys = other_key.log().contains("its session key is another one");
+        let names = same_name
+            .log()
+            .contains("another process runs as replica one: set REPLICA_ID");
+        (keys && names).then_some(())
+    })
+    .await;
+    drop(one);
+}
