@@ -23,10 +23,15 @@ fn root_text(name: &str) -> String {
 
 /// `tooldock check` of the configuration inside the image, with some variables.
 fn check(variables: &BTreeMap<String, String>) -> Output {
+    check_of("tooldock.yaml", variables)
+}
+
+/// `tooldock check` of a configuration for containers.
+fn check_of(name: &str, variables: &BTreeMap<String, String>) -> Output {
     let folder = tempfile::TempDir::new().unwrap();
     Command::new(env!("CARGO_BIN_EXE_tooldock"))
         .args(["check", "-c"])
-        .arg(programs::root().join("conf/container/tooldock.yaml"))
+        .arg(programs::root().join("conf/container").join(name))
         .current_dir(folder.path())
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
@@ -154,6 +159,44 @@ fn secrets_of_both_services_are_files() {
             .lines()
             .any(|line| line == "conf/container/secrets")
     );
+}
+
+#[test]
+fn the_replicas_of_the_compose_file_have_one_store_and_an_address_each_and_nginx_has_both() {
+    let compose: Value = yaml::from_str(&text("replicas.yaml")).unwrap();
+    let nginx = text("replicas.nginx.conf");
+    let mut stores = Vec::new();
+    for number in ["1", "2"] {
+        let service = format!("gateway-{number}");
+        assert_eq!(
+            compose["services"][&service]["environment"]["REPLICA_ID"],
+            json!(service)
+        );
+        assert!(
+            nginx.contains(&format!("server {service}:8000 ")),
+            "{nginx}"
+        );
+        let name = format!("replica-{number}.yaml");
+        let config: Value = yaml::from_str(&text(&name)).unwrap();
+        assert_eq!(
+            config["replicas"]["address"],
+            json!(format!("{service}:7100"))
+        );
+        stores.push(config["sessions"]["store"].clone());
+        let mounted = compose["services"][&service]["volumes"].to_string();
+        assert!(mounted.contains(&name), "{mounted}");
+        let variables = [
+            ("BEARER_TOKEN", "a-token-of-sixteen-or-more"),
+            ("MANAGER_INTERNAL_TOKEN", "another-of-sixteen-or-more"),
+            ("SESSION_KEY", "a secret of thirty-two characters"),
+        ];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let checked = check_of(&name, &variables.into());
+        let said = String::from_utf8_lossy(&checked.stderr).into_owned();
+        assert!(checked.status.success(), "{said}");
+    }
+    assert_eq!(stores[0], stores[1]);
+    assert!(compose["services"]["valkey"].is_object());
 }
 
 /// The port of the metrics listener in the configuration of the image.

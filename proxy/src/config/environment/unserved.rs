@@ -62,14 +62,18 @@ mod tests {
 
     #[test]
     fn a_variable_of_ours_that_changes_nothing_is_named() {
-        for name in ["REPLICA_PEERS", "TOOLDOCK_UID", "TOOLDOCK_MERTICS_PORT"] {
+        for name in [
+            "OUBLIETTE_CALLER_WAIT_MS",
+            "TOOLDOCK_UID",
+            "TOOLDOCK_MERTICS_PORT",
+        ] {
             let warning = format!("{name} is set, and this version does not act on the variable");
             assert_eq!(warned(&[name]), [warning]);
         }
         assert_eq!(
-            warned(&["REPLICA_PEERS", "OUBLIETTE_API_KEY"]),
+            warned(&["OUBLIETTE_CALLER_WAIT_MS", "OUBLIETTE_API_KEY"]),
             [
-                "OUBLIETTE_API_KEY, REPLICA_PEERS are set, and this version does not act on these variables"
+                "OUBLIETTE_API_KEY, OUBLIETTE_CALLER_WAIT_MS are set, and this version does not act on these variables"
             ]
         );
     }
