@@ -168,8 +168,16 @@ fn keys_that_are_unknown_wrong_or_of_a_later_version_are_named() {
             "listeners[0].proxy_protocol: needs admission.trusted_proxies",
         ),
         (
-            "sessions: { store: 'redis://localhost:6379/0' }",
-            "sessions.store: not supported by this version",
+            "sessions: { store: 'redis://:6379' }",
+            "sessions.store: the Redis URL names no host",
+        ),
+        (
+            "replicas: { address: '0.0.0.0:7100' }",
+            "replicas.address: names no address that others can reach",
+        ),
+        (
+            "replicas: { peers: 'dns:gateways:7100' }",
+            "replicas.peers: expected `auto`",
         ),
         (
             "relay: { socket: relay.sock }",
