@@ -239,6 +239,49 @@ async fn the_call_that_a_hint_shows_succeeds_as_it_stands() {
     }
 }
 
+/// Errors about the arguments of `toolman_call` and `toolman_search` show a call that succeeds.
+#[tokio::test]
+async fn an_error_about_the_arguments_of_an_own_tool_shows_a_call_of_it_that_succeeds() {
+    let house = House::of("toolman_call = true\ntoolman_search = true").await;
+    let session = house.session().await;
+    for (tool, arguments) in [
+        ("toolman_call", json!({})),
+        ("toolman_call", json!({"name": "vec_search"})),
+        ("toolman_call", json!({"tool": 7})),
+        (
+            "toolman_call",
+            json!({"tool": "vec_search", "arguments": []}),
+        ),
+        (
+            "toolman_call",
+            json!({"tool": "vec_serch", "arguments": {}}),
+        ),
+        ("toolman_call", json!({"tool": "nothing like it"})),
+        ("toolman_search", json!({})),
+        ("toolman_search", json!({"query": ["index"]})),
+    ] {
+        let refused = call(&session, tool, arguments.clone()).await;
+        assert_eq!(refused["isError"], true, "{tool} {arguments}: {refused}");
+        let error = said(&refused)["error"].as_str().unwrap().to_owned();
+        let (_, shown) = error
+            .split_once(&format!("call {tool} with "))
+            .unwrap_or_else(|| panic!("{tool} {arguments} shows no call: {error}"));
+        let mut calls = serde_json::Deserializer::from_str(shown).into_iter::<Value>();
+        let shown = calls.next().expect("a call").expect("JSON");
+        let done = call(&session, tool, shown).await;
+        assert_ne!(done["isError"], true, "{done}");
+    }
+    let misspelt = json!({"tool": "vec_indx", "arguments": {}});
+    let error = said(&call(&session, "toolman_call", misspelt).await);
+    assert!(
+        error["error"]
+            .as_str()
+            .unwrap()
+            .contains("call toolman_activate with"),
+        "{error}"
+    );
+}
+
 /// All texts of an answer; those that are JSON with their own texts.
 fn texts(answer: &Value) -> Vec<String> {
     match answer {

@@ -227,6 +227,118 @@ async fn a_modern_client_carries_its_set_in_a_handle_that_is_its_own() {
     );
 }
 
+/// The call of `toolman_activate` that a hint shows; the hint says where its handle goes.
+fn hinted(error: &str) -> Value {
+    assert!(error.contains("?toolset=HANDLE"), "{error}");
+    let (_, shown) = error
+        .split_once("call toolman_activate with ")
+        .expect(error);
+    let mut calls = serde_json::Deserializer::from_str(shown).into_iter();
+    calls.next().expect("a call").expect("JSON")
+}
+
+#[tokio::test]
+async fn a_rest_client_follows_a_hint_by_the_handle_in_its_address() {
+    let house = House::of("").await;
+    let gateway = &house.gateway;
+    let listed = async |path: &str| {
+        let listed = gateway
+            .request("GET", path)
+            .header("X-Namespace", "toolman");
+        let listed = listed.send().await.unwrap();
+        let listed: Value = listed.json().await.unwrap();
+        listed
+    };
+    // Lists wait for the servers.
+    assert!(!has(&names(&listed("/tools").await, "name"), "vec_index"));
+    let (status, refused) = gateway.call("toolman", "vec_index", json!({})).await;
+    assert_eq!(status, 404, "{refused}");
+    let activation = hinted(refused["error"]["message"].as_str().unwrap());
+    let (status, done) = gateway
+        .call("toolman", "toolman_activate", activation)
+        .await;
+    assert_eq!(status, 200, "{done}");
+    let handle = done["toolset"].as_str().expect("a handle");
+
+    let with_handle = format!("vec_index?toolset={handle}");
+    let called = gateway.call("toolman", &with_handle, json!({})).await;
+    assert_eq!(called, (200, json!("vec ran index")));
+    let tools = listed(&format!("/tools?toolset={handle}")).await;
+    assert!(has(&names(&tools, "name"), "vec_index"));
+    let own = tools.as_array().unwrap().iter();
+    let own = own
+        .map(|it| &it["description"])
+        .find(|it| it.to_string().contains("?toolset="));
+    assert!(
+        own.is_some(),
+        "toolman_activate says where its handle goes: {tools}"
+    );
+    let schema = listed(&format!("/tools/vec_index/schema?toolset={handle}")).await;
+    assert_eq!(schema["type"], "object", "{schema}");
+    let documented = listed(&format!("/openapi.json?toolset={handle}")).await;
+    assert!(
+        documented["paths"]["/tools/vec_search"].is_object(),
+        "{documented}"
+    );
+    assert!(
+        documented["paths"]["/tools/vec_index"].is_null(),
+        "{documented}"
+    );
+
+    let refused = gateway
+        .call("toolman", "vec_index?toolset=invented", json!({}))
+        .await;
+    assert_eq!(
+        (refused.0, &refused.1["error"]["code"]),
+        (422, &json!("invalid_arguments")),
+        "{refused:?}"
+    );
+    // Other namespaces know no toolsets.
+    let added = gateway
+        .call("calc", "add?toolset=invented", json!({"a": 1, "b": 2}))
+        .await;
+    assert_eq!(added.0, 200, "{added:?}");
+}
+
+#[tokio::test]
+async fn a_client_of_2025_03_26_without_a_session_follows_a_hint_by_the_handle_in_its_address() {
+    let house = House::of("").await;
+    let call = async |query: &str, tool: &str, arguments: Value| {
+        let params = json!({"name": tool, "arguments": arguments});
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+        let request = house
+            .gateway
+            .request("POST", &format!("/mcp/toolman{query}"));
+        let answer = request.json(&message).send().await.unwrap();
+        let answer: Value = answer.json().await.unwrap();
+        answer["result"].clone()
+    };
+    let refused = said(&call("", "vec_index", json!({})).await);
+    let activation = hinted(refused["error"].as_str().unwrap());
+    let done = call("", "toolman_activate", activation).await;
+    let handle = done["_meta"]["tooldock/toolset"]
+        .as_str()
+        .expect("a handle");
+    let called = call(&format!("?toolset={handle}"), "vec_index", json!({})).await;
+    assert_eq!(called["content"][0]["text"], "vec ran index", "{called}");
+}
+
+#[tokio::test]
+async fn no_hint_names_an_activation_that_the_caller_may_not_make() {
+    let policy =
+        json!({"namespaces": {"overrides": {"toolman": {"tools_deny": ["toolman_activate"]}}}});
+    let house = House::with(SERVERS, policy).await;
+    // The servers are there.
+    tools_of(&house.session().await).await;
+    let (status, refused) = house.gateway.call("toolman", "vec_index", json!({})).await;
+    assert_eq!(status, 404, "{refused}");
+    let error = refused["error"]["message"].as_str().unwrap();
+    assert!(
+        error.contains("is not active") && !error.contains("call toolman_activate"),
+        "{error}"
+    );
+}
+
 #[tokio::test]
 async fn a_principals_set_is_that_of_all_its_clients() {
     let tokens = json!({"admission": {"tokens": [{"name": "bob", "sha256": sha256("bobs-token"), "namespaces": ["*"]}]}});

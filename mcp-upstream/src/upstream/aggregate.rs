@@ -51,6 +51,7 @@ mod asked;
 mod budget;
 mod call;
 mod catalogue;
+mod hints;
 mod live;
 mod member;
 mod names;
@@ -329,11 +330,7 @@ impl Upstream for AggregateUpstream {
         tool: &str,
         arguments: Bytes,
     ) -> Result<Arc<dyn UpstreamCall>, CallError> {
-        let failed = |error: RequestError| {
-            let reason = error.message().into_owned();
-            CallError::new(CallErrorCode::InternalError, reason)
-        };
-        let asked = Asked::new(&self.0, cx, None).map_err(failed)?;
+        let asked = Asked::new(&self.0, cx, None).map_err(as_call_error)?;
         asked.call_tool(tool, arguments)
     }
 
@@ -437,7 +434,8 @@ impl Upstream for AggregateUpstream {
         Some(self.0.of(namespace)?.tool_list())
     }
 
-    /// What is turned on for a client without a session, and open to the caller at its member.
+    /// The tools that are turned on for a client without a session, by the handle in its address if there is one, and
+    /// open to the caller at their members.
     fn listed<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
@@ -446,13 +444,7 @@ impl Upstream for AggregateUpstream {
         Soon::Later(Box::pin(async move {
             let body = Bytes::new();
             let cx = CallContext::plain(caller, &body, namespace, self);
-            let asked = Asked::new(&self.0, &cx, None);
-            let asked = asked.map_err(|error| {
-                CallError::new(
-                    CallErrorCode::WorkerUnavailable,
-                    error.message().into_owned(),
-                )
-            })?;
+            let asked = Asked::new(&self.0, &cx, None).map_err(as_call_error)?;
             Ok(asked.settled().await.tool_list())
         }))
     }
@@ -504,6 +496,16 @@ impl Upstream for AggregateUpstream {
             Some(live) => Soon::Later(Box::pin(async move { live.settled().await })),
             None => Soon::Now(()),
         }
+    }
+}
+
+/// The refusal of a request that is not MCP: an unusable handle is the caller's fault, all else the server's state.
+fn as_call_error(refused: RequestError) -> CallError {
+    let reason = refused.message().into_owned();
+    match refused {
+        RequestError::Upstream(error) => error,
+        RequestError::InvalidParams(_) => CallError::new(CallErrorCode::InvalidArguments, reason),
+        _ => CallError::new(CallErrorCode::WorkerUnavailable, reason),
     }
 }
 

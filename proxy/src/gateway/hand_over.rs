@@ -124,7 +124,7 @@ impl Gateway {
                 .map(|it| it.maker().clone())
                 .unwrap_or_default(),
             relay: None,
-            toolset: toolset(route.is_mcp(), session.req_header().uri.query()),
+            toolset: toolset(route.namespace, session.req_header().uri.query()),
             note: passage.logged.as_mut().and_then(Logged::call_note),
             key_limits: admitted
                 .principal
@@ -320,9 +320,14 @@ fn accepts_v1(headers: &HeaderMap) -> bool {
     headers.get_all(ACCEPT).iter().any(names)
 }
 
-/// The handle of a toolset that an address names: `/mcp/toolman?toolset=…`. It is plain text in an address.
-fn toolset(is_mcp: bool, query: Option<&str>) -> Option<Arc<str>> {
-    let mut pairs = query.filter(|_| is_mcp)?.split('&');
+/// The handle of a toolset that an address names: `/mcp/toolman?toolset=…`, `/tools?toolset=…`. It is plain text in an
+/// address. Only routes of one namespace take it. OpenAPI documents do not: their paths would lead to other tools.
+fn toolset(namespace: RouteNamespace, query: Option<&str>) -> Option<Arc<str>> {
+    let is_of_one = matches!(
+        namespace,
+        RouteNamespace::Required | RouteNamespace::OrSession
+    );
+    let mut pairs = query.filter(|_| is_of_one)?.split('&');
     let found = pairs.find_map(|pair| pair.strip_prefix("toolset="));
     found.filter(|handle| !handle.is_empty()).map(Into::into)
 }

@@ -10,6 +10,7 @@ use tooldock_workers::aggregate::{ActivePatterns, AggregateOptions};
 use tooldock_workers::error::CallError;
 
 use super::catalogue::{Catalogue, Entry};
+use super::hints::NOWHERE;
 use super::own::{ACTIVATE, LISTS, Said, Shown, activation, activation_of, few};
 use super::snapshot::Snapshot;
 use super::toolsets::{Active, Keep, Switches, changes, keep_in_session};
@@ -351,7 +352,7 @@ impl Activation {
             match &self.active.keep {
                 Keep::Session(session) => audience.tell(session, &changes).await,
                 // A handle's client knows the new one.
-                Keep::Handle => {}
+                Keep::Handle | Keep::Nowhere => {}
                 Keep::Principal(_) | Keep::Process => {
                     for change in changes {
                         audience.announce(&self.live.name, change);
@@ -386,6 +387,7 @@ impl Activation {
                 said.handle = Some(handle);
                 Ok(true)
             }
+            Keep::Nowhere => Err(format!("nothing was changed: {NOWHERE}")),
             keep @ (Keep::Principal(_) | Keep::Process) => {
                 self.live.sets.keep(keep, switches, metrics)
             }

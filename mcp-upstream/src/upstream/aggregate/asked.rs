@@ -126,13 +126,13 @@ impl<'a> Asked<'a> {
         let shown = self.shown(&visible);
         let mut definitions = Vec::new();
         if kind == Kind::Tool {
+            let about_handle = self.about_handle();
             let own = self.own_names().into_iter();
             let own = own.filter(|name| self.cx.view().allows_tool(name));
-            definitions.extend(
-                own.map(|name| {
-                    Cow::Owned(own::definition(name, &shown, self.options()).to_string())
-                }),
-            );
+            definitions.extend(own.map(|name| {
+                let own = own::definition(name, &shown, self.options(), &about_handle);
+                Cow::Owned(own.to_string())
+            }));
         }
         let entries = self.catalogue.of(kind);
         let entries = entries.filter(|entry| self.is_active(entry) && self.is_visible(entry));

@@ -113,7 +113,7 @@ impl Live {
                 visible: &|_| false,
             };
             let own = own::names(options).into_iter();
-            let own = own.map(|name| own::definition(name, &nothing, options).to_string());
+            let own = own.map(|name| own::definition(name, &nothing, options, "").to_string());
             let tools = built.catalogue.of(Kind::Tool);
             let tools = tools.map(|entry| entry.definition.to_string());
             let page: Vec<_> = own.chain(tools).collect();

@@ -45,6 +45,14 @@ pub(super) fn activation(lists: [Value; 4]) -> String {
     format!("call {ACTIVATE} with {{{}}}", members.join(", "))
 }
 
+/// A whole call of [`CALL`], in words. A tool that needs arguments says which.
+pub(super) fn call_of(tool: &str) -> String {
+    format!(
+        "call {CALL} with {{\"tool\": {}, \"arguments\": {{}}}}",
+        json!(tool)
+    )
+}
+
 /// How alike a name must be to be suggested.
 pub(super) const ALIKE: f64 = 0.75;
 /// Bytes of a name that is compared with others, which costs the product of both lengths; of a longer one that is listed, a
@@ -67,8 +75,13 @@ pub(super) fn names(options: &AggregateOptions) -> Vec<&'static str> {
     names
 }
 
-/// The definition of one of them.
-pub(super) fn definition(name: &str, catalogue: &Shown<'_>, options: &AggregateOptions) -> Value {
+/// The definition of one of them. `about_handle` is the sentence of callers whose activations are kept in a handle.
+pub(super) fn definition(
+    name: &str,
+    catalogue: &Shown<'_>,
+    options: &AggregateOptions,
+    about_handle: &str,
+) -> Value {
     let texts = |about: String| json!({ "type": "array", "items": { "type": "string" }, "description": about });
     match name {
         SEARCH => json!({
@@ -96,7 +109,7 @@ pub(super) fn definition(name: &str, catalogue: &Shown<'_>, options: &AggregateO
             };
             json!({
                 "name": ACTIVATE,
-                "description": format!("{LEAD}{patterns}{}\n\n{}", catalogue.example(), catalogue.text(options)),
+                "description": format!("{LEAD}{patterns}{about_handle}{}\n\n{}", catalogue.example(), catalogue.text(options)),
                 "inputSchema": {
                     "type": "object",
                     "properties": {
@@ -350,6 +363,14 @@ impl Said {
     /// An error about a name that is not there, or not active.
     pub(super) fn unknown(reason: impl Into<String>) -> Self {
         Self::failed(reason, CallErrorCode::ToolNotFound)
+    }
+
+    /// The error with further words at its end.
+    pub(super) fn adding(mut self, words: &str) -> Self {
+        if let Err(reason) = &mut self.outcome {
+            reason.push_str(words);
+        }
+        self
     }
 
     /// The convention's object.

@@ -7,7 +7,7 @@ use super::asked::{Asked, Published, text_of, with};
 use super::catalogue::{Entry, Kind};
 use super::names;
 use super::nearness::nearest;
-use super::own::{Said, activation_of};
+use super::own::Said;
 use crate::engine::shortened;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{self, Key, RequestError};
@@ -57,9 +57,7 @@ impl Asked<'_> {
             return Err((Said::unknown(self.unknown(uri, true)), code));
         };
         if !self.is_active(entry) {
-            let call = activation_of(&entry.published, true);
-            let reason = format!("{uri} is not active: first {call}");
-            return Err((Said::unknown(reason), code::INVALID_PARAMS));
+            return Err((self.inactive(uri, entry), code::INVALID_PARAMS));
         }
         let own = match entry.kind {
             Kind::Resource => entry.own.to_string(),
@@ -133,16 +131,13 @@ impl Asked<'_> {
         };
         let entry = entry.filter(|it| self.is_visible(it));
         let Some(entry) = entry.filter(|it| self.is_active(it)) else {
-            let shown = shortened(&published);
-            let said = Said::unknown(match entry.filter(|it| it.is_resource()) {
-                Some(entry) => {
-                    let call = activation_of(&entry.published, true);
-                    format!("{shown} is not active: first {call}")
-                }
-                None => format!(
-                    "{shown} is unknown: prompts/list and resources/templates/list show what can be completed"
-                ),
-            });
+            let said = match entry.filter(|it| it.is_resource()) {
+                Some(entry) => self.inactive(&published, entry),
+                None => Said::unknown(format!(
+                    "{} is unknown: prompts/list and resources/templates/list show what can be completed",
+                    shortened(&published)
+                )),
+            };
             let facts = self.facts(request.method, &published, Bytes::new());
             return Ok(Prepared::Call(self.answered(
                 facts,

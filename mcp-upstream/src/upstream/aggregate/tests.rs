@@ -7,6 +7,7 @@ use tooldock_workers::aggregate::{
 
 use super::state::State;
 use super::*;
+use crate::caller::RelayPeer;
 use crate::metrics::UpstreamMetrics;
 use crate::session::config::EventLogConfig;
 use crate::session::table::{SessionTable, TableLimits};
@@ -159,9 +160,8 @@ fn aggregates(registry: &Arc<Registry>, audience: Arc<Audience>) -> AggregateUps
     )
 }
 
-#[tokio::test]
-async fn an_old_request_does_not_begin_an_aggregate_again_that_was_removed() {
-    let registry = Arc::new(Registry::default());
+/// The namespace `all`, an aggregate of `calc`.
+fn aggregate_of_calc() -> Arc<Namespace> {
     let served: NamespaceName = "calc".parse().unwrap();
     let spec = AggregateSpec {
         file: "tools.toml".into(),
@@ -171,10 +171,46 @@ async fn an_old_request_does_not_begin_an_aggregate_again_that_was_removed() {
     };
     let members = vec![AggregateMember::Served(served)];
     let aggregate = Arc::new(Aggregate { spec, members });
-    let namespace = Arc::new(Namespace {
+    Arc::new(Namespace {
         upstream: UpstreamKind::Aggregate(aggregate),
         ..crate::testing::namespace("all")
+    })
+}
+
+#[tokio::test]
+async fn the_toolset_of_a_caller_without_a_session_goes_to_a_handle_and_by_the_relay_nowhere() {
+    let registry = Arc::new(Registry::default());
+    let namespace = aggregate_of_calc();
+    registry.swap(Snapshot {
+        generation: 1,
+        namespaces: [(namespace.name.clone(), Arc::clone(&namespace))].into(),
     });
+    let (_pulse, _events, audience) = crate::testing::audience();
+    let all = aggregates(&registry, audience);
+    let body = Bytes::new();
+    let keep_of = |caller: &Caller| {
+        let cx = CallContext::plain(caller, &body, &namespace, &all);
+        let asked = Asked::new(&all.0, &cx, None).expect("it is served");
+        asked.active.keep.form()
+    };
+    assert_eq!(keep_of(&crate::testing::caller()), "handle");
+    let peer = RelayPeer {
+        uid: 0,
+        gid: 0,
+        pid: None,
+        project: None,
+    };
+    let by_relay = Caller {
+        relay: Some(Arc::new(peer)),
+        ..crate::testing::caller()
+    };
+    assert_eq!(keep_of(&by_relay), "nowhere");
+}
+
+#[tokio::test]
+async fn an_old_request_does_not_begin_an_aggregate_again_that_was_removed() {
+    let registry = Arc::new(Registry::default());
+    let namespace = aggregate_of_calc();
     registry.swap(Snapshot {
         generation: 1,
         namespaces: [(namespace.name.clone(), Arc::clone(&namespace))].into(),

@@ -11,7 +11,7 @@ use super::activate::Activation;
 use super::asked::{Asked, Published, text_of, with};
 use super::call::OwnCall;
 use super::catalogue::Entry;
-use super::own::{CALL, SEARCH, Said, Shown, activation_of};
+use super::own::{CALL, SEARCH, Said, Shown};
 use super::snapshot::Snapshot;
 use crate::engine::{CallFacts, UpstreamCall, insufficient_scope};
 use crate::heavy_work;
@@ -26,10 +26,7 @@ impl Asked<'_> {
         let found = self.catalogue.tool(name);
         match found.filter(|entry| self.is_visible(entry)) {
             Some(entry) if self.is_active(entry) => Ok(entry),
-            Some(_) => Err(Said::unknown(format!(
-                "{name} is not active: first {}",
-                activation_of(name, false)
-            ))),
+            Some(entry) => Err(self.inactive(name, entry)),
             None => Err(Said::unknown(self.unknown(name, false))),
         }
     }
@@ -166,13 +163,18 @@ impl Asked<'_> {
         if name != CALL || !self.cx.view().allows_tool(CALL) {
             return Target::Own;
         }
-        let inner = Inner::read(arguments);
-        match inner.and_then(|inner| Ok((self.active_tool(&inner.tool)?, inner))) {
-            Ok((entry, inner)) => Target::Inner(entry, inner),
-            Err(said) => match Inner::read(arguments) {
-                Ok(inner) if self.is_closed(&inner.tool) => Target::Closed(inner.tool),
-                _ => Target::Nothing(said),
-            },
+        let inner = match Inner::read(arguments) {
+            Ok(inner) => inner,
+            Err(wrong) => {
+                let instead = self.call_instead();
+                return Target::Nothing(Said::invalid(format!("{wrong}{instead}")));
+            }
+        };
+        match self.active_tool(&inner.tool) {
+            Ok(entry) => Target::Inner(entry, inner),
+            Err(_) if self.is_closed(&inner.tool) => Target::Closed(inner.tool),
+            Err(inactive) if self.is_listed(&inner.tool) => Target::Nothing(inactive),
+            Err(unknown) => Target::Nothing(unknown.adding(&self.call_of_nearest(&inner.tool))),
         }
     }
 
@@ -185,11 +187,13 @@ impl Asked<'_> {
             .grant
             .as_ref()
             .is_some_and(|it| !it.tools.is_admin());
-        is_scoped
-            && !self
-                .catalogue
-                .tool(name)
-                .is_some_and(|entry| self.is_visible(entry))
+        is_scoped && !self.is_listed(name)
+    }
+
+    /// True if the catalogue that the caller sees has a tool of that name.
+    fn is_listed(&self, name: &str) -> bool {
+        let tool = self.catalogue.tool(name);
+        tool.is_some_and(|entry| self.is_visible(entry))
     }
 
     /// The call of a tool that the caller's scopes do not open. The aggregate refuses the call itself, under the name that
@@ -227,7 +231,9 @@ fn search(shown: &Shown<'_>, arguments: &[u8]) -> Said {
     }
     match serde_json::from_slice::<Query>(arguments) {
         Ok(Query { query }) => Said::result(Value::from(shown.search(&query))),
-        Err(_) => Said::invalid("query is missing, or is no string"),
+        Err(_) => Said::invalid(format!(
+            "query is missing, or is no string: for example call {SEARCH} with {{\"query\": \"words of a name\"}}"
+        )),
     }
 }
 
@@ -238,19 +244,22 @@ struct Inner {
 }
 
 impl Inner {
-    fn read(arguments: &Bytes) -> Result<Self, Said> {
+    /// # Errors
+    ///
+    /// The member that is wrong.
+    fn read(arguments: &Bytes) -> Result<Self, &'static str> {
         #[derive(serde::Deserialize)]
         struct Sent {
             tool: String,
             #[serde(default)]
             arguments: Option<Box<RawValue>>,
         }
-        let sent: Sent = serde_json::from_slice(arguments)
-            .map_err(|_| Said::invalid("tool is missing, or is no string"))?;
+        let sent: Sent =
+            serde_json::from_slice(arguments).map_err(|_| "tool is missing, or is no string")?;
         let empty = || RawValue::from_string("{}".into()).expect("an empty object is JSON");
         let arguments = sent.arguments.unwrap_or_else(empty);
         if !arguments.get().starts_with('{') {
-            return Err(Said::invalid("arguments must be an object"));
+            return Err("arguments must be an object");
         }
         Ok(Self {
             tool: sent.tool,

@@ -5,6 +5,7 @@
 //! | in a session | the session's | in the session's record |
 //! | without one, with a handle in the address or in `_meta` | the handle's | by the client, sealed |
 //! | without both | the start set | as a new handle |
+//! | by the relay's socket, which takes no handle | the start set | nowhere: a change is refused |
 //!
 //! `activation_scope = "principal"` keeps one set for all clients with the same token, `"process"` one for everybody; a
 //! handle takes precedence over a principal's. Clients without a token are no principal: each keeps its own set as with
@@ -67,6 +68,8 @@ pub(super) enum Keep {
     Session(Arc<Session>),
     /// To the client.
     Handle,
+    /// Nowhere: the caller can bring no handle.
+    Nowhere,
     Principal(Arc<str>),
     Process,
 }
@@ -77,6 +80,7 @@ impl Keep {
         match self {
             Self::Session(_) => "session",
             Self::Handle => "handle",
+            Self::Nowhere => "nowhere",
             Self::Principal(_) => "principal",
             Self::Process => "process",
         }
@@ -193,7 +197,7 @@ impl SharedSets {
         let owner = match keep {
             Keep::Process => Owner::Everybody,
             Keep::Principal(principal) => Owner::Principal(principal.clone()),
-            Keep::Session(_) | Keep::Handle => return Ok(false),
+            Keep::Session(_) | Keep::Handle | Keep::Nowhere => return Ok(false),
         };
         let mut kept = self.lock();
         let is_full = kept.len() >= PRINCIPALS_MAX;
@@ -272,6 +276,7 @@ pub(super) fn active(
             let toolset = shared.get(&Owner::Principal(Arc::clone(&principal)));
             Active::of(toolset, Keep::Principal(principal))
         }
+        None if cx.caller.relay.is_some() => Active::of(Arc::default(), Keep::Nowhere),
         None => Active::of(Arc::default(), Keep::Handle),
     })
 }

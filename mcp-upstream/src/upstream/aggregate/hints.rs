@@ -1,0 +1,90 @@
+//! Hints for callers: the way to an entry that is not active, and a call of `toolman_call` that can be made as it stands.
+//!
+//! An activation counts for the caller's session, or for requests that bring the handle of its answer. Callers without a
+//! session are told where a handle goes; callers that can bring none are told of no activation.
+
+use super::asked::Asked;
+use super::catalogue::{Entry, Kind};
+use super::own::{ACTIVATE, Said, activation_of, call_of};
+use super::toolsets::{HANDLE_KEY, Keep};
+use crate::audit::Transport;
+use crate::engine::shortened;
+
+impl Asked<'_> {
+    /// The refusal of an entry that is not active, under the name that the caller wrote.
+    pub(super) fn inactive(&self, name: &str, entry: &Entry) -> Said {
+        let name = shortened(name);
+        let way = match self.way_to_activate(entry) {
+            Ok(way) => format!("first {way}"),
+            Err(closed) => closed.to_owned(),
+        };
+        Said::unknown(format!("{name} is not active: {way}"))
+    }
+
+    /// A whole call that turns an entry on for the caller's next requests.
+    ///
+    /// # Errors
+    ///
+    /// The caller cannot turn anything on, and why.
+    fn way_to_activate(&self, entry: &Entry) -> Result<String, &'static str> {
+        if !self.cx.view().allows_tool(ACTIVATE) {
+            return Err("toolman_activate is not open to you");
+        }
+        let call = activation_of(&entry.published, entry.is_resource());
+        match &self.active.keep {
+            Keep::Nowhere => Err(NOWHERE),
+            Keep::Handle => Ok(format!(
+                "{call}, then repeat the request with the toolset of its answer: {}",
+                self.place_of_handle()
+            )),
+            Keep::Session(_) | Keep::Principal(_) | Keep::Process => Ok(call),
+        }
+    }
+
+    /// A sentence for the description of `toolman_activate`: where the caller puts the handle of an answer. Empty where
+    /// there is no handle.
+    pub(super) fn about_handle(&self) -> String {
+        match &self.active.keep {
+            Keep::Handle => format!(
+                " An activation counts for requests that bring the toolset of its answer: {}.",
+                self.place_of_handle()
+            ),
+            _ => String::new(),
+        }
+    }
+
+    /// The place of a handle in a request.
+    fn place_of_handle(&self) -> String {
+        match self.cx.transport() {
+            Transport::Rest => "?toolset=HANDLE in the address".to_owned(),
+            _ => format!("?toolset=HANDLE in the address, or params._meta[\"{HANDLE_KEY}\"]"),
+        }
+    }
+
+    /// A whole call of `toolman_call`, for the end of an error about its arguments; empty where no tool is active.
+    pub(super) fn call_instead(&self) -> String {
+        let mut tools = self.catalogue.of(Kind::Tool);
+        let active = tools.find(|it| self.is_active(it) && self.is_visible(it));
+        let call = active.map(|it| call_of(&it.published));
+        call.map_or_else(String::new, |call| format!(": for example {call}"))
+    }
+
+    /// A whole call of the tool with the name nearest to one that is not there, for the end of the error. The caller's
+    /// arguments are not repeated: they may hold secrets.
+    pub(super) fn call_of_nearest(&self, name: &str) -> String {
+        let visible = |entry: &Entry| self.is_visible(entry);
+        let shown = self.shown(&visible);
+        let near = shown.near(name, false);
+        let Some(entry) = near.first().and_then(|near| self.catalogue.tool(near)) else {
+            return self.call_instead();
+        };
+        let call = match self.is_active(entry) {
+            true => Ok(call_of(&entry.published)),
+            false => self.way_to_activate(entry),
+        };
+        call.map_or_else(|_| String::new(), |call| format!(" Perhaps: {call}"))
+    }
+}
+
+/// The reason why a caller that can bring no handle has the start set.
+pub(super) const NOWHERE: &str = "calls by the relay's socket have the tools of active_toolsets, unless the aggregate's file says activation_scope = \"principal\" or \"process\"";
