@@ -141,6 +141,46 @@ restart = "never"
     }
 }
 
+/// A member that does not start within its time is logged and counts as down; it comes back once it answers.
+#[tokio::test]
+async fn an_aggregate_is_failed_while_all_its_members_are_down() {
+    let file = r#"
+[[servers]]
+namespace = "gone"
+command = "exit 0"
+restart = "never"
+
+[[servers]]
+namespace = "late"
+command = "until [ -e go ]; do sleep 0.02; done; PJPD"
+connect_timeout = "200ms"
+"#;
+    let folder = tempfile::TempDir::new().unwrap();
+    write(folder.path(), file);
+    let keys = json!({
+        "toolman": {"toolman": {"config": folder.path().join("tools.toml")}},
+        "namespaces": {"starter": false},
+    });
+    let gateway = Gateway::empty().with_web().config(keys).start().await;
+    let told = is_everywhere(&gateway, "toolman", "failed").await;
+    let late = &told["members"][1];
+    assert_eq!(
+        (&late["name"], &late["state"]),
+        (&json!("late"), &json!("failed"))
+    );
+    assert!(
+        late["reason"].as_str().unwrap().contains("connect_timeout"),
+        "{told}"
+    );
+    logged(&gateway, "server late of toolman is not there after 0.2 s").await;
+    let health = gateway.request("GET", "/health").send().await.unwrap();
+    let health: Value = health.json().await.unwrap();
+    assert_eq!(health["failing"][0]["name"], "toolman", "{health}");
+    std::fs::write(folder.path().join("go"), "").unwrap();
+    let told = is_everywhere(&gateway, "toolman", "degraded").await;
+    assert_eq!(told["members"][1]["state"], "ready", "{told}");
+}
+
 /// Only the end of a server takes its entries away: a list that is refused is asked for again, and stays as it was.
 #[tokio::test]
 async fn a_server_that_lives_keeps_its_entries_when_it_refuses_a_list() {

@@ -6,7 +6,7 @@
 //! | Python tools | as its worker says | it could not be brought up |
 //! | a stdio server | | it does not start, or ended for good |
 //! | a remote server | one of its backends does not answer | none does, or the server cannot be used |
-//! | an aggregate | one of its members is down | |
+//! | an aggregate | one of its members is down | all are |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,6 +26,9 @@ const DEPTH_MAX: usize = tooldock_workers::aggregate::DEPTH_MAX + 1;
 
 /// A worker that keeps dying, whether it ever served or not (WRK-16).
 pub(crate) const CRASH_LOOP: WorkerState = WorkerState::Backoff { crash_loop: true };
+
+/// The reason of a member that has not started in its time.
+const LATE: &str = "it did not answer within its connect_timeout; it is used once it answers";
 
 /// States in which nothing of a namespace serves.
 const DOWN: [&str; 5] = ["failed", "crash_loop", "backoff", "stopped", "stopping"];
@@ -143,8 +146,9 @@ impl Condition {
             let (state, reason) = match member.offer {
                 MemberOffer::Gone(told) => ("failed", Some(reason.unwrap_or(told.to_owned()))),
                 _ if DOWN.contains(&state) => ("failed", reason),
-                MemberOffer::Awaited if state == "installing" => (state, None),
+                MemberOffer::Awaited | MemberOffer::Late if state == "installing" => (state, None),
                 MemberOffer::Awaited => ("starting", None),
+                MemberOffer::Late => ("failed", Some(LATE.to_owned())),
                 MemberOffer::There if state == "degraded" => (state, reason),
                 MemberOffer::There => ("ready", None),
             };
@@ -157,7 +161,13 @@ impl Condition {
         });
         self.members = members.collect();
         let is_any = |wanted: &[&str]| self.members.iter().any(|it| wanted.contains(&it.state));
-        self.state = if is_any(&["failed", "degraded"]) {
+        let all_failed = self.members.iter().all(|it| it.state == "failed");
+        self.state = if all_failed && !self.members.is_empty() {
+            // Members are not named: a caller of the aggregate may not know all of them.
+            let message = "none of its members serves".to_owned();
+            self.failing = Some((CallErrorCode::WorkerUnavailable.as_str(), message));
+            "failed"
+        } else if is_any(&["failed", "degraded"]) {
             "degraded"
         } else if !self.members.is_empty() && !is_any(&["ready"]) {
             "starting"
@@ -168,7 +178,9 @@ impl Condition {
 
     /// Why not all of it serves, in one sentence.
     pub(crate) fn problem(&self) -> Option<String> {
-        if let Some((_, reason)) = &self.failing {
+        if let Some((_, reason)) = &self.failing
+            && self.members.is_empty()
+        {
             return Some(reason.clone());
         }
         let members = self.members.iter();

@@ -15,7 +15,8 @@ pub(crate) struct Failing {
     pub(crate) message: String,
 }
 
-/// What keeps a namespace from being served: its configuration or its dependencies, or the end of its server.
+/// The reason why a namespace is not served: its configuration or its dependencies, or the end of its server or of all its
+/// members.
 pub(crate) fn of(core: &Core, namespace: &Namespace) -> Option<Failing> {
     match &namespace.upstream {
         UpstreamKind::Failed(error) => Some(Failing {
@@ -23,10 +24,8 @@ pub(crate) fn of(core: &Core, namespace: &Namespace) -> Option<Failing> {
             message: error.message.clone(),
         }),
         UpstreamKind::External(_) | UpstreamKind::Remote(_) => server(core, namespace),
-        UpstreamKind::Worker(_)
-        | UpstreamKind::Aggregate(_)
-        | UpstreamKind::Empty
-        | UpstreamKind::System => None,
+        UpstreamKind::Aggregate(_) => whole(core, namespace),
+        UpstreamKind::Worker(_) | UpstreamKind::Empty | UpstreamKind::System => None,
     }
 }
 
@@ -36,6 +35,10 @@ pub(crate) fn server(core: &Core, namespace: &Namespace) -> Option<Failing> {
         namespace.upstream,
         UpstreamKind::External(_) | UpstreamKind::Remote(_)
     );
-    let failing = is_server.then(|| Condition::of(core, namespace).failing)?;
-    failing.map(|(code, message)| Failing { code, message })
+    is_server.then(|| whole(core, namespace))?
+}
+
+fn whole(core: &Core, namespace: &Namespace) -> Option<Failing> {
+    let (code, message) = Condition::of(core, namespace).failing?;
+    Some(Failing { code, message })
 }

@@ -260,11 +260,11 @@ fn failure_of(core: &Core, namespace: &Namespace) -> Option<&'static str> {
             WorkerState::Ready | WorkerState::Degraded | WorkerState::Starting => None,
             _ => Some(CallErrorCode::WorkerUnavailable.as_str()),
         },
-        UpstreamKind::External(_) | UpstreamKind::Remote(_) => {
+        UpstreamKind::External(_) | UpstreamKind::Remote(_) | UpstreamKind::Aggregate(_) => {
             let failing = Condition::of(core, namespace).failing;
             failing.map(|(code, _)| code)
         }
-        UpstreamKind::Empty | UpstreamKind::System | UpstreamKind::Aggregate(_) => None,
+        UpstreamKind::Empty | UpstreamKind::System => None,
     }
 }
 

@@ -25,6 +25,8 @@ pub(crate) struct MemberHealth {
 pub(crate) enum MemberOffer {
     /// It has not said yet what it offers.
     Awaited,
+    /// It did not say so within its time, and may still.
+    Late,
     /// It does.
     There,
     /// It does not, for this reason.

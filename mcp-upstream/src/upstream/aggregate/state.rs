@@ -87,7 +87,8 @@ impl State {
     /// The state of the namespace, for operators.
     pub(super) fn health(&self) -> MemberOffer {
         match self {
-            Self::Starting | Self::Late => MemberOffer::Awaited,
+            Self::Starting => MemberOffer::Awaited,
+            Self::Late => MemberOffer::Late,
             Self::Ready(_) => MemberOffer::There,
             Self::Gone { why, .. } => MemberOffer::Gone(why.told()),
         }
