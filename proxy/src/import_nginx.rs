@@ -37,6 +37,7 @@ mod network;
 mod new_limits;
 mod origins;
 mod pools;
+mod principals;
 mod rates;
 mod refusals;
 mod report;

@@ -7,6 +7,7 @@ use tooldock_workers::names::NamespaceName;
 
 use super::guards::Token;
 use super::listeners::Asking;
+use super::principals::{Client, Principals};
 use super::report::Report;
 use super::tree::Directive;
 use super::view::View;
@@ -105,7 +106,12 @@ fn write_tokens(view: &View<'_>, admission: &mut Map, report: &mut Report) {
         }
         let namespaces = namespaces_of(&token.digest, &opened, &open);
         let mut entry = Map::default();
-        entry.add("name", names.name(token.name, "token", &namespaces));
+        let client = Client {
+            name: token.name,
+            is_hidden: token.is_hidden,
+            at: token.at,
+        };
+        entry.add("name", names.name(&client, "token", &namespaces, report));
         entry.add("sha256", token.digest.as_str());
         entry.add("namespaces", Node::list(namespaces));
         items.push(Item::new(
@@ -146,7 +152,12 @@ fn write_certificates(
             {
                 continue;
             }
-            let name = names.name(Some(*name), "certificate", &namespaces);
+            let client = Client {
+                name: Some(*name),
+                is_hidden: false,
+                at,
+            };
+            let name = names.name(&client, "certificate", &namespaces, report);
             let certificate = CertificateConfig {
                 name: name.clone(),
                 san: None,
@@ -195,41 +206,4 @@ fn listeners_of<'n>(subject: &str, view: &View<'_>, asking: &'n [Asking]) -> Vec
     };
     let listeners = asking.iter().filter(|it| it.sites.iter().any(lets_in));
     listeners.map(|it| it.name.as_str()).collect()
-}
-
-/// The names of principals that are given away: those of one name open the same namespaces.
-#[derive(Default)]
-struct Principals {
-    given: BTreeMap<String, Vec<String>>,
-    numbered: usize,
-}
-
-impl Principals {
-    fn name(&mut self, wanted: Option<&str>, kind: &str, namespaces: &[String]) -> String {
-        let valid = |name: &&str| {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte);
-            let begins = name.starts_with(|first: char| first.is_ascii_alphabetic());
-            begins
-                && name.len() <= 64
-                && name.bytes().all(plain)
-                && !matches!(*name, "bearer" | "anonymous")
-        };
-        if let Some(name) = wanted.filter(valid)
-            && self
-                .given
-                .get(name)
-                .is_none_or(|before| before == namespaces)
-        {
-            self.given.insert(name.to_owned(), namespaces.to_vec());
-            return name.to_owned();
-        }
-        loop {
-            self.numbered += 1;
-            let name = format!("{kind}-{}", self.numbered);
-            if !self.given.contains_key(&name) {
-                self.given.insert(name.clone(), namespaces.to_vec());
-                return name;
-            }
-        }
-    }
 }

@@ -6,6 +6,7 @@
 use tooldock_filters::token::config_digest;
 
 use super::conditions::{Test, asked};
+use super::principals::cleaned;
 use super::tree::Directive;
 use super::values::{is_literal, only_variable};
 use super::variables::{Key, Map, Variables, is_name};
@@ -54,6 +55,8 @@ pub(super) enum Guard<'a> {
 pub(super) struct Token<'a> {
     /// What a map calls it, where that is a name.
     pub(super) name: Option<&'a str>,
+    /// A map calls it something that must not be shown.
+    pub(super) is_hidden: bool,
     /// SHA-256, in hex.
     pub(super) digest: String,
     pub(super) at: &'a Directive,
@@ -235,6 +238,7 @@ fn tokens<'a>(let_in: LetIn<'a>, header: &'a str) -> Guard<'a> {
         match token.and_then(|token| config_digest(token).ok()) {
             Some(digest) => tokens.push(Token {
                 name: *name,
+                is_hidden: name.is_none() && !at.is("if") && is_name(at.first()),
                 digest,
                 at,
             }),
@@ -247,7 +251,12 @@ fn tokens<'a>(let_in: LetIn<'a>, header: &'a str) -> Guard<'a> {
         .map(|(text, ..)| text.to_ascii_lowercase())
         .collect();
     for token in &mut tokens {
-        token.name = token.name.filter(|name| may_be_shown(name, &texts));
+        let Some(name) = token.name else { continue };
+        let shown = |name: &str| may_be_shown(name, &texts);
+        if !shown(name) || cleaned(name).is_some_and(|it| !shown(&it)) {
+            token.name = None;
+            token.is_hidden = is_name(name);
+        }
     }
     Guard::Tokens {
         tokens,

@@ -36,6 +36,15 @@ const HARMLESS: [&str; 10] = [
 const KEPT_BACK: &str = "clients' credentials open the gateway and do not go up: write credentials with a token of the gateway's own, or \
                          credentials: pass if clients log in by admission.oauth and the server takes the same access tokens";
 
+/// The header with the id of a request.
+const REQUEST_ID: &str = "x-request-id";
+
+/// A header made of the client's request.
+const NOTHING_GOES_UP: &str = "the gateway tells servers nothing of its clients but the id of a request: name headers of clients that go up in headers.pass";
+
+/// Another header with the id of the request, or another id in its header.
+const ID_GOES_UP: &str = "the gateway sends the id of a request as X-Request-Id, and in no other header: headers.forward_id: false turns that off";
+
 /// Adds `headers` and `credentials` of a remote server.
 pub(super) fn write_requests<'a>(
     exposure: &Exposure<'a>,
@@ -47,6 +56,7 @@ pub(super) fn write_requests<'a>(
     let mut set: BTreeMap<String, (String, String, &Directive)> = BTreeMap::new();
     let mut pass: Vec<&str> = Vec::new();
     let mut credentials: Option<(String, &Directive)> = None;
+    let mut without_id: Option<&Directive> = None;
     for directive in exposure.scope.all("proxy_set_header") {
         let (header, value) = (directive.first(), directive.arg(1).unwrap_or_default());
         let lower = header.to_ascii_lowercase();
@@ -60,7 +70,17 @@ pub(super) fn write_requests<'a>(
         }
         // Clients' headers do not go up by themselves.
         let constant = only_variable(value).and_then(|it| variables.constant(it, &exposure.scope));
-        if value.is_empty() || constant == Some("") || !is_ours_to_set(header) {
+        let is_empty = value.is_empty() || constant == Some("");
+        if lower == REQUEST_ID {
+            // The gateway sends it by itself: its own id, which is the client's where that has a valid one.
+            let is_id =
+                only_variable(value).is_some_and(|it| it == "request_id" || it == of_client);
+            without_id = is_empty.then_some(directive);
+            if is_id {
+                continue;
+            }
+        }
+        if is_empty || !is_ours_to_set(header) {
             continue;
         }
         if only_variable(value) == Some(&of_client) {
@@ -93,7 +113,8 @@ pub(super) fn write_requests<'a>(
                 }
             }
             Filled::OfRequest => {
-                report.plain(directive, "the gateway tells servers nothing of its clients: name headers of clients that go up in headers.pass");
+                let is_id = lower == REQUEST_ID || only_variable(value) == Some("request_id");
+                report.plain(directive, if is_id { ID_GOES_UP } else { NOTHING_GOES_UP });
             }
         }
     }
@@ -106,6 +127,9 @@ pub(super) fn write_requests<'a>(
     headers.add("set", values);
     if !pass.is_empty() {
         headers.add("pass", Node::list(pass));
+    }
+    if let Some(at) = without_id {
+        headers.add_with("forward_id", false, at.place.to_string());
     }
     server.add("headers", headers);
     if let Some((template, at)) = credentials {

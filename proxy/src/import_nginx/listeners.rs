@@ -83,12 +83,12 @@ pub(super) fn listeners<'a>(view: &View<'a>, report: &mut Report) -> Listeners<'
     if items.is_empty() {
         items.extend(default_listener(view, &all, report));
     }
-    let status = view.sites.status;
-    if status.is_some() && items.is_empty() {
+    let status = &view.sites.status;
+    if !status.is_empty() && items.is_empty() {
         items.push(Item::new("", core_on("127.0.0.1:8000")));
     }
     if !items.is_empty() {
-        items.push(metrics_listener(view, status));
+        items.push(metrics_listener(view, report));
     }
     Listeners {
         items,
@@ -99,16 +99,23 @@ pub(super) fn listeners<'a>(view: &View<'a>, report: &mut Report) -> Listeners<'
 
 /// The listener of metrics, which a list of listeners would be without. Its port is one that the file does not name: a
 /// server behind nginx may listen there.
-fn metrics_listener(view: &View<'_>, status: Option<&Directive>) -> Item {
+fn metrics_listener(view: &View<'_>, report: &mut Report) -> Item {
     let mut named = BTreeSet::from([8000]);
     named_ports(view.sites.main.block, &mut named);
     let port = (9090..=u16::MAX).find(|port| !named.contains(port));
     let mut metrics = Map::default();
     metrics.add("name", "metrics");
-    metrics.add("address", format!("127.0.0.1:{}", port.unwrap_or(9090)));
+    let address = format!("127.0.0.1:{}", port.unwrap_or(9090));
+    for status in &view.sites.status {
+        report.plain(
+            status,
+            format!("the gateway's own counters are at /metrics of the listener metrics, {address}, in the format of Prometheus"),
+        );
+    }
+    metrics.add("address", address);
     metrics.add("profile", "metrics");
     let says = "/metrics in the format of Prometheus, /health and /ready, for this machine";
-    let comment = match status {
+    let comment = match view.sites.status.last() {
         Some(status) => format!("{}: {says}", status.place),
         None => says.to_owned(),
     };

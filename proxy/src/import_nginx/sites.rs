@@ -46,8 +46,8 @@ pub(super) struct Sites<'a> {
     pub(super) http: Rc<Level<'a>>,
     pub(super) sites: Vec<Site<'a>>,
     pub(super) exposures: Vec<Exposure<'a>>,
-    /// A location with figures of nginx itself.
-    pub(super) status: Option<&'a Directive>,
+    /// `stub_status`: pages with counters of nginx itself.
+    pub(super) status: Vec<&'a Directive>,
 }
 
 /// Paths that probes ask for.
@@ -95,7 +95,7 @@ impl<'a> Sites<'a> {
             http: Rc::clone(&http),
             sites: Vec::new(),
             exposures: Vec::new(),
-            status: None,
+            status: Vec::new(),
         };
         let outer = Scope {
             levels: vec![Rc::clone(&http)],
@@ -142,6 +142,7 @@ impl<'a> Sites<'a> {
         if is_answered(&level, report) {
             return Ok(());
         }
+        self.status.extend(level.last("stub_status"));
         let locations: Vec<_> = level.all("location").to_vec();
         self.sites.push(Site {
             block: Some(server),
@@ -178,8 +179,8 @@ impl<'a> Sites<'a> {
                     "only nginx itself comes here, and nothing leads here in the gateway: its server is left out",
                 );
             }
-        } else if level.last("stub_status").is_some() {
-            self.status = Some(location);
+        } else if let Some(status) = level.last("stub_status") {
+            self.status.push(status);
         } else if let Some(answer) = level.answers() {
             detours::list_pages(&level, report);
             if !refuses(answer) {

@@ -49,10 +49,14 @@ pub(super) enum Key<'a> {
 /// A use as the name of a client, in a header.
 const SENT_NAME: &str = "a header that names the client";
 
-/// Directives that let a variable decide something, and show it to nobody. A `map` is none of them, nor is an `if` with a
-/// pattern: what a pattern captures goes on under another name.
-const DECIDING: [&str; 6] = [
+/// A use in a `map` without patterns: its values do not depend on the text of the variable.
+const MAP_OF_TEXTS: &str = "a map of texts";
+
+/// Directives that let a variable decide something without showing it. A `map` with patterns is none of them, nor is
+/// an `if` with one: what a pattern captures goes on under another name.
+const DECIDING: [&str; 7] = [
     SENT_NAME,
+    MAP_OF_TEXTS,
     "if",
     "limit_req_zone",
     "limit_conn_zone",
@@ -129,7 +133,12 @@ impl<'a> Variables<'a> {
             match directive.name() {
                 "map" => {
                     self.maps.extend(defined(1).map(|name| (name, directive)));
-                    self.uses_of(directive.first(), "map");
+                    let mut keys = directive.block().iter().map(Directive::name);
+                    let by = match keys.any(|key| key.starts_with('~')) {
+                        true => "map",
+                        false => MAP_OF_TEXTS,
+                    };
+                    self.uses_of(directive.first(), by);
                     for entry in directive.block() {
                         self.uses_of(entry.first(), "a value of a map");
                         let groups = named_groups(entry.name());

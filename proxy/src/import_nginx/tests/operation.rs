@@ -160,4 +160,112 @@ fn the_names_of_tokens_go_on_in_the_log() {
         "proxy_set_header X-Upstream $client;",
     );
     assert_eq!(at(&outcome, "admission.tokens.0.name"), "token-1");
+    assert!(
+        outcome.says(&["token-1", "may be a secret"]),
+        "{:#?}",
+        outcome.lines
+    );
+}
+
+#[test]
+fn a_name_with_other_characters_is_cleaned_and_listed() {
+    let outcome = front(
+        "map $http_authorization $client { default '';
+           'Bearer 0d4b31aa77f0' 'build bot'; 'Bearer 77aa02c3d9' team:desk; 'Bearer 91cc55d0e2' build-bot;
+           'Bearer 5e884898da' ops-5e884898da; }",
+        "if ($client = '') { return 401; }",
+        "",
+    );
+    let names = [0, 1, 2, 3].map(|index| at(&outcome, &format!("admission.tokens.{index}.name")));
+    assert_eq!(
+        names,
+        ["build-bot", "team-desk", "build-bot-2", "token-1"],
+        "{}",
+        outcome.yaml
+    );
+    for words in [
+        &[
+            "nginx.conf:2: ",
+            "other characters of the client's name are '-'",
+        ],
+        &["nginx.conf:2: ", "a number behind its name"],
+        &["nginx.conf:3: ", "token-1"],
+    ] {
+        assert!(outcome.says(words), "{words:?}: {:#?}", outcome.lines);
+    }
+    assert!(!outcome.security, "{:#?}", outcome.lines);
+    // The name says of the token what its own spelling does not.
+    let outcome = front(
+        "map $http_authorization $client { default ''; 'Bearer build-bot-77' 'build bot'; }",
+        "if ($client = '') { return 401; }",
+        "",
+    );
+    assert_eq!(at(&outcome, "admission.tokens.0.name"), "token-1");
+}
+
+#[test]
+fn a_name_that_a_second_map_only_looks_up_is_kept() {
+    let client = format!("map $http_authorization $client {{ default ''; {TOKENS} }}");
+    for second in [
+        "map $client $limited { default ''; ci $binary_remote_addr; }
+         limit_req_zone $limited zone=ci:1m rate=1r/s;",
+        "map $client $limited { hostnames; default 0; .ci 1; }",
+    ] {
+        let outcome = front(
+            &format!("{client} {second}"),
+            "if ($client = '') { return 401; }",
+            "",
+        );
+        let names = [0, 1].map(|index| at(&outcome, &format!("admission.tokens.{index}.name")));
+        assert_eq!(names, ["ci", "desk"], "{second}\n{}", outcome.yaml);
+    }
+}
+
+#[test]
+fn the_id_of_a_request_goes_up_by_itself_unless_the_file_takes_it_away() {
+    let search = "upstreams.remote.search.headers";
+    for value in ["$request_id", "$http_x_request_id"] {
+        let outcome = front("", "", &format!("proxy_set_header X-Request-ID {value};"));
+        assert!(outcome.lines.is_empty(), "{:#?}", outcome.lines);
+        assert_eq!(at(&outcome, search), "null", "{}", outcome.yaml);
+    }
+    let outcome = front("", "", "proxy_set_header X-Request-Id '';");
+    assert_eq!(
+        at(&outcome, search),
+        "{forward_id:false}",
+        "{}",
+        outcome.yaml
+    );
+    for line in ["X-Request-Id $connection", "X-Correlation-Id $request_id"] {
+        let outcome = front("", "", &format!("proxy_set_header {line};"));
+        let says = outcome.says(&["X-Request-Id", "headers.forward_id"]);
+        assert!(
+            says && outcome.lines.len() == 1,
+            "{line}: {:#?}",
+            outcome.lines
+        );
+    }
+    let outcome = front("", "", "proxy_set_header X-Real-IP $remote_addr;");
+    assert!(
+        outcome.says(&["headers.pass", "but the id of a request"]),
+        "{:#?}",
+        outcome.lines
+    );
+}
+
+#[test]
+fn pages_with_counters_of_nginx_are_listed_with_the_metrics_listener() {
+    for status in [
+        "server { listen 127.0.0.1:8081; location /nginx_status { stub_status; } }",
+        "server { listen 127.0.0.1:8081; location = /basic { stub_status on; allow 127.0.0.1; deny all; } }",
+        "server { listen 127.0.0.1:8081; stub_status; }",
+    ] {
+        let outcome = front(status, "", "");
+        let says = outcome.says(&["nginx.conf:1: stub_status: ", "/metrics", "127.0.0.1:9090"]);
+        assert!(
+            says && outcome.lines.len() == 1,
+            "{status}: {:#?}",
+            outcome.lines
+        );
+    }
 }

@@ -1,0 +1,139 @@
+//! Names of principals: the name that a `map` gives to a client, as far as a principal may be called so. Each client that
+//! is called otherwise has a line in the report, since the name stands in logs.
+
+use std::collections::BTreeMap;
+
+use super::report::Report;
+use super::tree::Directive;
+
+/// Bytes of the longest name, without a number at its end.
+const NAME_MAX: usize = 60;
+
+/// A client that needs a name.
+pub(super) struct Client<'a> {
+    /// The name that a `map` gives it.
+    pub(super) name: Option<&'a str>,
+    /// A `map` gives it a name that must not be shown.
+    pub(super) is_hidden: bool,
+    pub(super) at: &'a Directive,
+}
+
+/// Names that are given away. Clients of one name that open the same namespaces are one principal.
+#[derive(Default)]
+pub(super) struct Principals {
+    given: BTreeMap<String, Given>,
+    numbered: usize,
+}
+
+/// The client that has a name.
+#[derive(PartialEq, Eq)]
+struct Given {
+    /// Its name in nginx.
+    name: Option<String>,
+    namespaces: Vec<String>,
+}
+
+/// A name with the characters that a principal's name may have; None where no letter of ASCII begins it.
+pub(super) fn cleaned(name: &str) -> Option<String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
+    let mut cleaned = String::new();
+    for c in name.trim_end_matches(|c| !plain(c)).chars().take(NAME_MAX) {
+        match plain(c) {
+            true => cleaned.push(c),
+            false if cleaned.ends_with('-') => {}
+            false => cleaned.push('-'),
+        }
+    }
+    let begins = cleaned.starts_with(|first: char| first.is_ascii_alphabetic());
+    (begins && !matches!(&*cleaned, "bearer" | "anonymous")).then_some(cleaned)
+}
+
+impl Principals {
+    /// The name of the principal that a client is. `kind` stands in names of clients that have none.
+    pub(super) fn name(
+        &mut self,
+        client: &Client<'_>,
+        kind: &str,
+        namespaces: &[String],
+        report: &mut Report,
+    ) -> String {
+        let given = Given {
+            name: client.name.map(str::to_owned),
+            namespaces: namespaces.to_vec(),
+        };
+        let Some(cleaned) = client.name.and_then(cleaned) else {
+            let name = self.numbered(kind, given);
+            let is_named = client
+                .name
+                .is_some_and(|it| it.contains(char::is_alphabetic));
+            if client.is_hidden {
+                let why = "the client's name may be a secret: it says much of a credential, or goes to a server";
+                report.plain(
+                    client.at,
+                    format!("{why}. The client is {name} here and in logs"),
+                );
+            } else if is_named {
+                let why = "the name of a principal begins with a letter of ASCII";
+                report.plain(
+                    client.at,
+                    format!("{why}: the client is {name} here and in logs"),
+                );
+            }
+            return name;
+        };
+        if client.name != Some(&cleaned) {
+            report.plain(
+                client.at,
+                "the name of a principal has letters and digits of ASCII, '-', '_', '.' and '@': other characters of the client's name are '-' here and in logs",
+            );
+        }
+        let before = self.given.get(&cleaned);
+        if before.is_none_or(|before| *before == given) {
+            self.given.insert(cleaned.clone(), given);
+            return cleaned;
+        }
+        report.plain(
+            client.at,
+            "another client of this name opens other namespaces or is called otherwise in nginx: the client has a number behind its name here and in logs",
+        );
+        let numbers = 2..;
+        let mut names = numbers.map(|number: u32| format!("{cleaned}-{number}"));
+        let free = |name: &String| self.given.get(name).is_none_or(|before| *before == given);
+        let name = names.find(free).unwrap_or(cleaned);
+        self.given.insert(name.clone(), given);
+        name
+    }
+
+    fn numbered(&mut self, kind: &str, given: Given) -> String {
+        loop {
+            self.numbered += 1;
+            let name = format!("{kind}-{}", self.numbered);
+            if !self.given.contains_key(&name) {
+                self.given.insert(name.clone(), given);
+                return name;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cleaned;
+
+    #[test]
+    fn a_name_is_kept_as_far_as_a_principal_may_be_called_so() {
+        for (name, expected) in [
+            ("ci", Some("ci")),
+            ("build bot", Some("build-bot")),
+            ("team:ada  (laptop)", Some("team-ada-laptop")),
+            ("ada@example.com", Some("ada@example.com")),
+            ("Jörg", Some("J-rg")),
+            ("ends-", Some("ends-")),
+            ("Яна", None),
+            ("1", None),
+            ("bearer", None),
+        ] {
+            assert_eq!(cleaned(name).as_deref(), expected, "{name}");
+        }
+    }
+}
