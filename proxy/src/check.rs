@@ -133,7 +133,7 @@ fn list_warnings(report: &mut String, servers: &Checked) {
 }
 
 /// Findings about external servers, about variables and files that the namespaces of the data directory lack, about
-/// addresses that another program has, and about rules for namespaces that are not there.
+/// addresses that another program has, and about rules for namespaces and members of aggregates that are not there.
 pub(crate) fn whole(effective: &Effective) -> Checked {
     let mut checked = servers(effective);
     let namespaces = &effective.config.namespaces;
@@ -144,6 +144,8 @@ pub(crate) fn whole(effective: &Effective) -> Checked {
     let known = known_namespaces(effective, std::mem::take(&mut checked.names));
     let unknown = namespaces::findings(&effective.config, &known);
     checked.findings.extend(unknown);
+    let members = namespaces::members(&effective.config, &known);
+    checked.findings.extend(members);
     checked
 }
 
@@ -548,6 +550,54 @@ mod tests {
                 "{words}: {errors:#?}"
             );
         }
+    }
+
+    #[test]
+    fn a_member_that_is_no_namespace_and_a_folder_that_cannot_be_read_are_warned_about() {
+        let (dir, file) = write("");
+        let tools = dir.path().join("data/tools");
+        for (folder, manifest) in [("calc", ""), ("bad", "timeout: banana")] {
+            std::fs::create_dir_all(tools.join(folder)).expect("directory");
+            let manifest_at = tools.join(folder).join("tooldock.yaml");
+            std::fs::write(manifest_at, manifest).expect("written");
+        }
+        let aggregate = dir.path().join("tools.toml");
+        let member =
+            |name: &str| format!("[[servers]]\nnamespace = \"{name}\"\nfrom = \"{name}\"\n");
+        let members = format!("{}{}", member("calc"), member("clac"));
+        std::fs::write(&aggregate, members).expect("written");
+        let config = format!("toolman: {{ all: {{ config: {} }} }}", aggregate.display());
+        std::fs::write(&file, config).expect("written");
+        let data = dir.path().join("data");
+        let data = data.to_str().expect("text");
+        let effective = checked(&file, &[("DATA_DIR", data)]).expect("valid");
+        let checked = whole(&effective);
+        let report = report(&effective, &checked).expect("yaml");
+        let warned = report.lines().filter(|it| it.starts_with("# warning: "));
+        let warned: Vec<_> = warned.collect();
+        for words in [
+            &[
+                "toolman.all: ",
+                "tools.toml: from: ",
+                "\"clac\"",
+                "there are",
+                "calc",
+            ][..],
+            &[
+                "tools/bad: ",
+                "tooldock.yaml: timeout: ",
+                "banana",
+                "mend it",
+            ],
+        ] {
+            let is_it = |line: &&&str| words.iter().all(|word| line.contains(word));
+            assert_eq!(
+                warned.iter().filter(is_it).count(),
+                1,
+                "{words:?}: {warned:#?}"
+            );
+        }
+        assert!(!report.contains("\"calc\""), "{warned:#?}");
     }
 
     #[test]

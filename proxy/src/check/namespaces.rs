@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use tooldock_workers::aggregate::MemberKind;
 use tooldock_workers::external::Finding;
 use tooldock_workers::names::NamespaceName;
 
@@ -21,6 +22,25 @@ pub(super) fn findings(config: &Config, known: &BTreeSet<NamespaceName>) -> Vec<
     });
     let opened = opened.map(|(place, name)| found(place, name, known, false));
     rules.chain(opened).collect()
+}
+
+/// Finds members of aggregates that are namespaces by a name that is none of `known`. The others of the aggregate are
+/// served without them. Files that cannot be read are found elsewhere.
+pub(super) fn members(config: &Config, known: &BTreeSet<NamespaceName>) -> Vec<Finding> {
+    let aggregates = config.toolman.iter();
+    let members = aggregates.flat_map(|(aggregate, config)| {
+        let members = config.read().map_or_else(|_| Vec::new(), |it| it.members);
+        let names = members.into_iter().filter_map(|member| match member.kind {
+            MemberKind::Namespace(name) => Some(name),
+            _ => None,
+        });
+        let file = config.config.display().to_string();
+        names.map(move |name| (format!("toolman.{aggregate}: {file}: from"), name))
+    });
+    let unknown = members.filter(|(_, name)| !known.contains(name));
+    unknown
+        .map(|(place, name)| found(place, name.as_str(), known, false))
+        .collect()
 }
 
 fn found(place: String, name: &str, known: &BTreeSet<NamespaceName>, is_error: bool) -> Finding {

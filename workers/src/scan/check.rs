@@ -32,18 +32,29 @@ pub fn check(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets)
     }
 }
 
-/// Warnings about variables and secrets that the namespaces under `tools/` name and lack: the namespaces are served
-/// without them.
+/// Warnings about namespaces under `tools/` that are served without something or not at all: variables and secrets that
+/// they name and lack, and files of theirs that cannot be read.
 pub fn lacking(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets) -> Vec<Finding> {
     let sources = scan(tools_dir).unwrap_or_default();
     let found = sources.iter().flat_map(|source| {
         let secrets = source.secrets(namespaces, secrets);
         let (_, issues) = variables(source, namespaces, &secrets);
-        issues.into_iter().map(|issue| Finding {
+        let lacking = issues.into_iter().map(|issue| Finding {
             place: source.dir.join(&issue.subject).display().to_string(),
             message: issue.message,
             is_error: false,
-        })
+        });
+        let folder = source.dir.display();
+        let unread = source.failure.iter().map(|failure| Finding {
+            place: folder.to_string(),
+            message: format!(
+                "{}; mend it and run `tooldock check {folder}`: until then the namespace {} is not loaded",
+                failure.message, source.name
+            ),
+            is_error: false,
+        });
+        let unread: Vec<_> = unread.collect();
+        lacking.chain(unread).collect::<Vec<_>>()
     });
     found.collect()
 }
@@ -151,9 +162,15 @@ mod tests {
         let mut places: Vec<_> = lacking.iter().map(|it| &*it.place).collect();
         places.sort_unstable();
         assert!(
-            matches!(&places[..], [own, missing, secret] if own.ends_with("env.A")
-                && missing.ends_with("env.C") && secret.ends_with("secrets.ABSENT")),
+            matches!(&places[..], [own, missing, secret, wrong] if own.ends_with("env.A")
+                && missing.ends_with("env.C") && secret.ends_with("secrets.ABSENT") && wrong.ends_with("/wrong")),
             "{places:?}"
+        );
+        let unread = lacking.iter().find(|it| it.place.ends_with("/wrong"));
+        let unread = &unread.expect("a warning").message;
+        assert!(
+            unread.starts_with("tooldock.yaml: timeout: ") && unread.contains("mend it"),
+            "{unread}"
         );
         assert!(lacking.iter().all(|it| !it.is_error), "{lacking:?}");
         let workers = WorkersConfig::default();
