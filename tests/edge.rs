@@ -223,8 +223,11 @@ async fn a_loopback_listener_answers_to_loopback_names_only() {
             text.starts_with(&format!("HTTP/1.1 {expected}")),
             "{host:?}: {text}"
         );
-        // Load balancers probe under any name or address, so probes are answered for any well-formed host.
-        let probed = if expected == 403 { 200 } else { expected };
+        // Load balancers probe under any name or address, or under none.
+        let probed = match (expected, host) {
+            (403, _) | (_, "") => 200,
+            _ => expected,
+        };
         for path in ["/health", "/ready"] {
             let request = format!("GET {path} HTTP/1.1\r\nOrigin: http://10.0.0.1\r\n{head}\r\n");
             let text = exchange(gateway.address, request.as_bytes()).await;
@@ -258,6 +261,8 @@ async fn a_page_that_rebinds_its_name_reads_the_status_of_health_checks_alone() 
         assert!(details.get("namespaces").is_some(), "{path}: {details}");
         for strange in [
             "Host: rebound.example\r\n",
+            "Host:\r\n",
+            "Host: [fe80::1%eth0]:8000\r\n",
             "Host: localhost\r\nOrigin: https://evil.example\r\n",
         ] {
             for address in [gateway.metrics, gateway.address] {
@@ -268,6 +273,21 @@ async fn a_page_that_rebinds_its_name_reads_the_status_of_health_checks_alone() 
             }
             let details = told(gateway.address, path, &format!("{strange}{bearer}")).await;
             assert!(details.get("namespaces").is_some(), "{details}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_health_check_by_another_method_is_405_whatever_its_host() {
+    let gateway = Gateway::empty().start().await;
+    for host in ["localhost", "rebound.example", "", "[fe80::1%eth0]:8000"] {
+        for (method, status) in [("POST", 405), ("PUT", 405), ("OPTIONS", 204), ("HEAD", 200)] {
+            let request = format!(
+                "{method} /health HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            );
+            let text = exchange(gateway.address, request.as_bytes()).await;
+            let expected = format!("HTTP/1.1 {status} ");
+            assert!(text.starts_with(&expected), "{method} {host}: {text}");
         }
     }
 }

@@ -366,15 +366,17 @@ impl<C: Clock + Clone> Admission<C> {
         let path = parts.uri.path();
         let found = listener.routes.find_with(path, &listener.aliases);
         known.route = found.as_ref().map(|found| found.spec);
-        if let Some(route) = known.route
-            && route.access == RouteAccess::Probe
-            && route.check_method(&parts.method).is_ok()
-            && parts.method != Method::OPTIONS
-        {
-            host::check_form(parts, fields)?;
-            return Ok(Verdict::Admitted(self.probe(request, route, client)));
+        match known.route.filter(|it| it.access == RouteAccess::Probe) {
+            // Balancers probe by address, whatever names the listener answers for: Host refuses no health check.
+            Some(route) => {
+                host::check_probe(parts, fields)?;
+                let is_options = parts.method == Method::OPTIONS;
+                if !is_options && route.check_method(&parts.method).is_ok() {
+                    return Ok(Verdict::Admitted(self.probe(request, route, client)));
+                }
+            }
+            None => self.check_host(request)?,
         }
-        self.check_host(request)?;
         if request.asked == Asked::First {
             self.flood.check(client)?;
         }
@@ -569,7 +571,7 @@ impl<C: Clock + Clone> Admission<C> {
 
     /// Admits a health check. A wrong token makes a stranger, not a refusal: a health check must not fail over a token.
     ///
-    /// Balancers probe by address, whatever names the listener answers for, so Host and Origin refuse nothing here. A page
+    /// Neither Host nor Origin refuses anything here. A page
     /// may have rebound its own name to this listener, though, and pages of other origins may be told the answer by a
     /// browser: where either check fails, the details are told only for a token in the request, which no such page has.
     /// Where the details need no token, `*` in `admission.origins` lets no page read them.

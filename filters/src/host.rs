@@ -239,9 +239,33 @@ fn parse_port(text: &str) -> Option<Option<u16>> {
     digits.then(|| text.parse().ok()).flatten().map(Some)
 }
 
-/// Refuses a request whose Host is missing, malformed or ambiguous. Any well-formed name passes.
-pub(crate) fn check_form(parts: &Parts, fields: &Fields<'_>) -> Result<(), Rejection> {
+/// Refuses a health check whose Host is missing, malformed or ambiguous. Any well-formed name passes, and so do two forms
+/// in which balancers write no name: an empty Host, and an address with its zone (`[fe80::1%eth0]`).
+pub(crate) fn check_probe(parts: &Parts, fields: &Fields<'_>) -> Result<(), Rejection> {
+    if let Field::Once(value) = fields.host
+        && parts.uri.authority().is_none()
+        && value.to_str().is_ok_and(|it| it.is_empty() || has_zone(it))
+    {
+        return Ok(());
+    }
     host_of(parts, fields).map(drop)
+}
+
+/// True for an IPv6 address with a zone, in brackets and perhaps with a port. The zone may follow `%` or `%25`.
+fn has_zone(text: &str) -> bool {
+    let Some((address, rest)) = text.split_once('%') else {
+        return false;
+    };
+    let Some((zone, port)) = rest.split_once(']') else {
+        return false;
+    };
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let zone = zone
+        .strip_prefix("25")
+        .filter(|it| !it.is_empty())
+        .unwrap_or(zone);
+    let is_zone = !zone.is_empty() && zone.bytes().all(plain);
+    is_zone && address.starts_with('[') && Authority::parse(&format!("{address}]{port}")).is_some()
 }
 
 /// Refuses a request whose Host is missing, malformed, ambiguous or not answered for here.
@@ -463,6 +487,39 @@ mod tests {
         }
         let not_text = checked(&with_hosts(&[b"localhost\xff"]), true, &[]).unwrap_err();
         assert_eq!(not_text.reason, Reason::BadRequest);
+    }
+
+    #[test]
+    fn a_probe_passes_with_an_empty_host_or_a_zone_and_with_no_other_malformed_host() {
+        let passes = |host: &str| {
+            let parts = with_hosts(&[host.as_bytes()]);
+            check_probe(&parts, &Fields::of(&parts.headers)).is_ok()
+        };
+        for host in [
+            "",
+            "[fe80::1%eth0]",
+            "[fe80::1%25eth0]:8000",
+            "[fe80::1%2]",
+            "[fe80::1%25]",
+            "gw.example:80",
+            "10.0.0.7",
+        ] {
+            assert!(passes(host), "{host:?}");
+        }
+        for host in [
+            "fe80::1%eth0",
+            "[fe80::1%]",
+            "[fe80::1%a b]",
+            "[fe80::1%eth0]x",
+            "[fe80::1%eth0]:99999",
+            "[gw%eth0]",
+            "gw%eth0",
+            "a b",
+        ] {
+            assert!(!passes(host), "{host:?}");
+        }
+        let none = with_hosts(&[]);
+        assert!(check_probe(&none, &Fields::of(&none.headers)).is_err());
     }
 
     #[test]

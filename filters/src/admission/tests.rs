@@ -589,6 +589,33 @@ fn a_health_check_for_a_strange_name_is_told_the_status_alone_unless_a_token_com
 }
 
 #[test]
+fn a_health_check_is_answered_by_its_method_whatever_its_host() {
+    let (_, admission) = admission(OPEN);
+    for host in ["localhost", "rebound.example", "", "[fe80::1%eth0]:8000"] {
+        let with = |method: &'static str| Case {
+            method,
+            ..get("/health", &[]).with("host", host)
+        };
+        for method in ["GET", "HEAD"] {
+            with(method).admitted(&admission);
+        }
+        let refused = with("POST").refused(&admission);
+        assert_eq!(refused.reason, Reason::MethodNotAllowed, "{host:?}");
+        let (status, headers) = with("OPTIONS").answered(&admission);
+        assert_eq!(
+            (status, headers.contains_key("allow")),
+            (StatusCode::NO_CONTENT, true)
+        );
+    }
+    // Other paths are refused for a strange host first.
+    let refused = get("/mcp", &[]).with("host", "").refused(&admission);
+    assert_eq!(refused.reason, Reason::BadRequest);
+    let refused = get("/mcp", &[]).with("host", "rebound.example");
+    let refused = refused.refused(&admission);
+    assert_eq!(refused.reason, Reason::HostNotAllowed);
+}
+
+#[test]
 fn details_without_a_credential_count_against_the_flood_limit() {
     let (clock, admission) = admission("flood: { rate: 1, burst: 1 }");
     let probe = || Case {
