@@ -2,6 +2,8 @@
 //!
 //! Audit lines are not written here.
 
+mod indented;
+
 use std::io::IsTerminal;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +17,7 @@ use tracing_subscriber::filter::{FilterExt, Targets, dynamic_filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
+use self::indented::Indented;
 use crate::config::{LogConfig, LogFormat, LogLevel};
 
 /// Lines per second that Pingora may write; see [`calm`].
@@ -31,7 +34,7 @@ static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 pub(crate) fn start(config: LogConfig) -> anyhow::Result<()> {
     let (filter, handle) = reload::Layer::new(filter(config.level));
     let lines = fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(|| Indented(std::io::stderr()))
         // Standard error may be a file on a full disk. To complain about that there would be a panic of whoever logged.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
