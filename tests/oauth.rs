@@ -575,7 +575,7 @@ async fn every_path_has_its_metadata_and_its_challenge() {
         assert_eq!(document["scopes_supported"], json!(["mcp:add", "mcp:all"]));
     }
     for path in [
-        "oauth-protected-resource/other",
+        "oauth-protected-resource/tools",
         "oauth-authorization-server",
         "x",
     ] {
@@ -587,6 +587,7 @@ async fn every_path_has_its_metadata_and_its_challenge() {
         ("/mcp", "/front/mcp"),
         ("/old/calc", "/front/old/calc"),
         ("/old/calc/", "/front/old/calc"),
+        ("/old/none", "/front/old/none"),
         ("/tools", "/front"),
     ] {
         let answer = gateway.client.get(gateway.url(path)).send().await.unwrap();
@@ -597,6 +598,25 @@ async fn every_path_has_its_metadata_and_its_challenge() {
             "{said}"
         );
         assert!(!said.contains("error="), "{said}");
+    }
+    // A stranger is told the same of an alias and of an unknown path.
+    for method in ["GET", "POST", "DELETE", "OPTIONS"] {
+        let told = async |path: &str| {
+            let request = gateway
+                .client
+                .request(method.parse().unwrap(), gateway.url(path));
+            let request = request.header("Origin", "http://localhost:6274");
+            let request = request.header("Access-Control-Request-Method", "POST");
+            let answer = request.send().await.unwrap();
+            let mut headers = answer.headers().clone();
+            headers.remove("x-request-id");
+            headers.remove("date");
+            let head = format!("{} {headers:?}", answer.status());
+            let body = answer.text().await.unwrap();
+            format!("{head} {body}").replace("/old/none", "/old/calc")
+        };
+        let (alias, unknown) = (told("/old/calc").await, told("/old/none").await);
+        assert_eq!(alias, unknown, "{method}");
     }
 }
 

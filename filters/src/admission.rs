@@ -98,14 +98,6 @@ impl ListenerRules {
         }
     }
 
-    /// The shape of errors for a path whose route was not looked for, or is not there.
-    fn error_shape(&self, path: &str) -> ErrorShape {
-        match self.aliases.namespace(path) {
-            Some(_) => ErrorShape::Mcp,
-            None => ErrorShape::of_path(path),
-        }
-    }
-
     /// Whether a health check without a credential is told more than the status.
     fn tells_details_to_strangers(&self) -> bool {
         self.open_probes || self.auth != Auth::Required
@@ -330,15 +322,15 @@ impl<C: Clock + Clone> Admission<C> {
                 } else if rejection.needs_another_token() {
                     self.tokens.oauth.challenge(request, &mut rejection);
                 }
-                match known.route {
-                    Some(route) => {
-                        rejection.route = route.label;
-                        rejection.shape = route.error_shape();
-                    }
-                    None => {
-                        rejection.shape = request.listener.error_shape(request.parts.uri.path())
-                    }
-                }
+                let path = request.parts.uri.path();
+                // A stranger does not learn from the shape of an error which paths are aliases.
+                let hides_alias =
+                    known.principal.is_none() && request.listener.aliases.namespace(path).is_some();
+                rejection.route = known.route.map_or(rejection.route, |route| route.label);
+                rejection.shape = match known.route {
+                    Some(route) if !hides_alias => route.error_shape(),
+                    _ => ErrorShape::of_path(path),
+                };
                 // A page has to be able to read why it was refused.
                 if let Some(cors) = known.cors {
                     rejection.headers.extend(cors.headers());
@@ -385,7 +377,14 @@ impl<C: Clock + Clone> Admission<C> {
         if !own_page {
             known.cors = origin::check(fields, &self.config.origins, listener.openness())?;
         }
-        if let Some(route) = known.route
+        // Preflights, too, tell no alias from a path that may be one.
+        let may_be_alias = || listener.aliases.may_have(path, listener.routes);
+        let endpoint = || listener.routes.find("/mcp/-").map(|endpoint| endpoint.spec);
+        let asked_for = match known.route {
+            None if may_be_alias() => endpoint(),
+            route => route,
+        };
+        if let Some(route) = asked_for
             && let Some(answer) = origin::preflight(parts, route, known.cors.as_ref(), directory)
         {
             return Ok(Verdict::Answered(answer));

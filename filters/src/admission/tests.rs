@@ -890,9 +890,14 @@ fn an_alias_is_the_endpoint_of_its_namespace() {
     ] {
         let refused = case.refused(&admission);
         let has_shape_of_mcp = refused.shape == ErrorShape::Mcp;
+        let is_stranger = case
+            .headers
+            .iter()
+            .all(|(name, _)| *name != "authorization");
+        let is_known = !is_stranger && refused.principal.is_some();
         assert_eq!(
             (refused.reason.status().as_u16(), has_shape_of_mcp),
-            (status, case.uri != "/files"),
+            (status, is_known && case.uri != "/files"),
             "{}",
             case.uri
         );
@@ -909,6 +914,42 @@ fn an_alias_is_the_endpoint_of_its_namespace() {
         .with("origin", "https://ok.example")
         .with("access-control-request-method", "POST");
     assert_eq!(page.answered(&admission).0, StatusCode::NO_CONTENT);
+    // A stranger is told the same of an alias and of a path that is none.
+    for method in ["GET", "POST", "OPTIONS", "PUT"] {
+        for headers in [
+            &[][..],
+            &[("authorization", "Bearer wrong")],
+            &[
+                ("origin", "https://ok.example"),
+                ("access-control-request-method", "POST"),
+            ],
+            &[("origin", "https://other.example")],
+            &[("cookie", "x"), ("host", "")],
+        ] {
+            let told = |uri| {
+                let mut case = Case {
+                    method,
+                    ..to(uri).without("authorization")
+                };
+                headers
+                    .iter()
+                    .for_each(|(name, value)| case.set(name, value));
+                match case.send(&admission) {
+                    Verdict::Refused(refused) => (
+                        refused.reason.status(),
+                        format!("{:?} {:?}", refused.shape, refused.headers),
+                    ),
+                    Verdict::Answered(answer) => (answer.status, format!("{:?}", answer.headers)),
+                    other => panic!("{uri}: {other:?}"),
+                }
+            };
+            assert_eq!(
+                told("/files/mcp"),
+                told("/files/other"),
+                "{method} {headers:?}"
+            );
+        }
+    }
     // Another listener has no aliases.
     let elsewhere = Case {
         listener: CORE,

@@ -10,7 +10,7 @@ use serde_json::json;
 use tooldock_workers::names::NamespaceName;
 
 use crate::admission::ListenerRules;
-use crate::route::EndpointAliases;
+use crate::route::{EndpointAliases, RouteGroups};
 
 /// Where the metadata of resources stand.
 const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
@@ -24,6 +24,7 @@ pub struct ResourcePlace<'a> {
     /// The path that a proxy in front takes away.
     prefix: &'a str,
     aliases: &'a EndpointAliases,
+    routes: RouteGroups,
 }
 
 impl<'a> ResourcePlace<'a> {
@@ -32,6 +33,7 @@ impl<'a> ResourcePlace<'a> {
         Self {
             prefix: listener.path_prefix.as_deref().unwrap_or_default(),
             aliases: &listener.aliases,
+            routes: listener.routes,
         }
     }
 }
@@ -75,7 +77,7 @@ impl Resources {
         };
         let path = match path {
             "" | "/" => "",
-            _ => resource_path(path, place.aliases)?,
+            _ => resource_path(path, place)?,
         };
         let document = json!({
             "resource": format!("{}{prefix}{path}", self.origin),
@@ -89,7 +91,7 @@ impl Resources {
     /// Where the metadata are of the resource that a path belongs to: the namespace's for paths of MCP, else those of
     /// the whole gateway.
     pub(super) fn metadata_url(&self, path: &str, place: ResourcePlace<'_>) -> String {
-        let path = resource_path(path, place.aliases).unwrap_or_default();
+        let path = resource_path(path, place).unwrap_or_default();
         format!("{}{WELL_KNOWN}{}{path}", self.origin, place.prefix)
     }
 
@@ -101,10 +103,11 @@ impl Resources {
 }
 
 /// The path of a resource in that of a request: `/mcp`, `/mcp/NAMESPACE` or an alias, without a slash at its end. A client
-/// compares the resource with the address that it uses, so an alias is a resource of its own.
-fn resource_path<'a>(path: &'a str, aliases: &EndpointAliases) -> Option<&'a str> {
+/// compares the resource with the address that it uses, so an alias is a resource of its own. So is each path that may be
+/// an alias: strangers, who read all of this, do not learn which of them are.
+fn resource_path<'a>(path: &'a str, place: ResourcePlace<'_>) -> Option<&'a str> {
     let path = path.strip_suffix('/').unwrap_or(path);
-    if aliases.namespace(path).is_some() {
+    if place.aliases.may_have(path, place.routes) {
         return Some(path);
     }
     let rest = path.strip_prefix("/mcp")?;
@@ -131,7 +134,11 @@ mod tests {
     }
 
     fn place<'a>(prefix: &'a str, aliases: &'a EndpointAliases) -> ResourcePlace<'a> {
-        ResourcePlace { prefix, aliases }
+        ResourcePlace {
+            prefix,
+            aliases,
+            routes: crate::route::ALL,
+        }
     }
 
     #[test]
@@ -194,10 +201,8 @@ mod tests {
         for rest in [
             "openid-configuration",
             "oauth-protected-resource2",
-            "oauth-protected-resource/toolsx/mcp",
-            "oauth-protected-resource/tools/list",
-            "oauth-protected-resource/mcp/a/b",
-            "oauth-protected-resource/old/other",
+            "oauth-protected-resource/tools/tools/list",
+            "oauth-protected-resource/old/a b",
             "oauth-protected-resource/mcp/\"",
         ] {
             assert_eq!(
@@ -205,6 +210,16 @@ mod tests {
                 None,
                 "{rest}"
             );
+        }
+        // Without aliases, no path is one.
+        for rest in [
+            "oauth-protected-resource/mcp/a/b",
+            "oauth-protected-resource/old/other",
+        ] {
+            let without = place("/tools", &EndpointAliases::NONE);
+            assert_eq!(resources.document(rest, without), None, "{rest}");
+            let document = resources.document(rest, place("", &aliases()));
+            assert!(document.is_some(), "{rest}");
         }
     }
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use tooldock_workers::names::NamespaceName;
 
+use super::RouteGroups;
+
 /// The namespaces by the aliases of their MCP endpoints. As `/mcp/{namespace}`, an alias may have a slash at its end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EndpointAliases(Option<Arc<BTreeMap<Box<str>, NamespaceName>>>);
@@ -26,6 +28,20 @@ impl EndpointAliases {
     pub(crate) fn namespace(&self, path: &str) -> Option<&NamespaceName> {
         let table = self.0.as_ref()?;
         table.get(path.strip_suffix('/').unwrap_or(path))
+    }
+
+    /// True for a path that may be one of these aliases by its form: a stranger is not told which of them are.
+    pub(crate) fn may_have(&self, path: &str, routes: RouteGroups) -> bool {
+        let path = path.strip_suffix('/').unwrap_or(path);
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+        let is_form = |rest: &str| {
+            let mut segments = rest.split('/');
+            segments.all(|segment| !segment.is_empty() && segment.bytes().all(plain))
+        };
+        self.0.is_some()
+            && path.strip_prefix('/').is_some_and(is_form)
+            && routes.find(path).is_none()
+            && routes.find(&format!("{path}/")).is_none()
     }
 }
 
@@ -50,6 +66,23 @@ mod tests {
         ] {
             assert_eq!(aliases.namespace(path), None, "{path}");
         }
+        let routes = crate::route::ALL;
+        for path in ["/files/mcp", "/files/mcp/", "/other", "/mcp/a/b"] {
+            assert!(aliases.may_have(path, routes), "{path}");
+        }
+        for path in [
+            "",
+            "/",
+            "/mcp",
+            "/mcp/files",
+            "/tools",
+            "/ui",
+            "/a//b",
+            "/a\"b",
+        ] {
+            assert!(!aliases.may_have(path, routes), "{path}");
+        }
+        assert!(!EndpointAliases::NONE.may_have("/files/mcp", routes));
         assert_eq!(EndpointAliases::new([]), EndpointAliases::NONE);
     }
 }
