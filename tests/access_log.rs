@@ -89,6 +89,24 @@ async fn a_refusal_has_a_line_with_address_principal_and_reason() {
 }
 
 #[tokio::test]
+async fn a_request_that_is_refused_before_it_is_a_call_has_a_line_with_the_reason() {
+    let Logged { gateway, path, .. } = logged("combined", json!({})).await;
+    for (at, body, status, reason) in [
+        ("/tools/add", "{\"a\": 1,", 400, "invalid_json"),
+        ("/tools/multiply", "[1, 2]", 422, "invalid_arguments"),
+        ("/mcp", "{\"jsonrpc\":", 400, "parse_error"),
+    ] {
+        let request = gateway.request("POST", at).header("X-Namespace", "calc");
+        let request = request
+            .header("Content-Type", "application/json")
+            .body(body);
+        assert_eq!(request.send().await.unwrap().status(), status, "{at}");
+        let line = line_with(&path, &format!("POST {at} ")).await;
+        assert!(line.ends_with(&format!("\"{reason}\"")), "{line}");
+    }
+}
+
+#[tokio::test]
 async fn a_head_that_is_refused_while_it_arrives_has_a_line_too() {
     let Logged { gateway, path, .. } = logged("combined", json!({})).await;
     for request in ["POST /mcp?x HTTP/1.1\nHost: localhost\n\n", "\u{16}\u{3}"] {

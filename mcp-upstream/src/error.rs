@@ -90,7 +90,12 @@ impl RequestError {
         self.headed(Reply::json(self.modern_status(), self.modern_body(id)))
     }
 
-    fn headed(&self, reply: Reply) -> Reply {
+    fn headed(&self, mut reply: Reply) -> Reply {
+        if let Reply::Full { head, .. } = &mut reply
+            && head.status != StatusCode::OK
+        {
+            head.refused = Some(self.code());
+        }
         match self {
             Self::StreamLimit => {
                 with_header(reply, RETRY_AFTER, HeaderValue::from(STREAM_LIMIT_RETRY))
@@ -166,8 +171,12 @@ pub(crate) fn rest(status: StatusCode, code: &str, message: &str, details: &RawV
 }
 
 /// A REST error that has nothing more to say than its code and message.
-pub(crate) fn rest_plain(status: StatusCode, code: &str, message: &str) -> Reply {
-    rest(status, code, message, empty_object())
+pub(crate) fn rest_plain(status: StatusCode, code: &'static str, message: &str) -> Reply {
+    let mut reply = rest(status, code, message, empty_object());
+    if let Reply::Full { head, .. } = &mut reply {
+        head.refused = Some(code);
+    }
+    reply
 }
 
 /// The answer of REST to a request for what is on its way up.

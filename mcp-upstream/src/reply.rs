@@ -37,6 +37,8 @@ pub struct Head {
     pub status: StatusCode,
     /// The headers, without `Content-Length`.
     pub headers: SmallVec<[(HeaderName, HeaderValue); 2]>,
+    /// The stable code of a request that was refused before it became a call: for the access log.
+    pub refused: Option<&'static str>,
 }
 
 impl Head {
@@ -45,6 +47,7 @@ impl Head {
         Self {
             status,
             headers: SmallVec::new(),
+            refused: None,
         }
     }
 

@@ -33,7 +33,7 @@ pub(crate) mod vault;
 struct Refused(Box<Reply>);
 
 impl Refused {
-    fn new(status: StatusCode, code: &str, message: &str) -> Self {
+    fn new(status: StatusCode, code: &'static str, message: &str) -> Self {
         Self(Box::new(error::rest_plain(status, code, message)))
     }
 }

@@ -184,15 +184,10 @@ impl Gateway {
             tracing::error!(%error, "metrics could not be written");
         }
         Reply::Full {
-            head: Head {
-                status: http::StatusCode::OK,
-                headers: [(
-                    CONTENT_TYPE,
-                    http::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"),
-                )]
-                .into_iter()
-                .collect(),
-            },
+            head: Head::new(http::StatusCode::OK).with(
+                CONTENT_TYPE,
+                http::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"),
+            ),
             body: Bytes::from(text),
         }
     }
@@ -348,8 +343,8 @@ impl ProxyHttp for Gateway {
             Verdict::Answered(answer) => {
                 passage.route = answer.route;
                 let head = Head {
-                    status: answer.status,
                     headers: answer.headers.into(),
+                    ..Head::new(answer.status)
                 };
                 // Boxed, as is the other answer: a request that is admitted does not carry the room for them.
                 Box::pin(respond::unread(session, head, Bytes::new(), &envelope))
@@ -492,7 +487,7 @@ impl ProxyHttp for Gateway {
         self.metrics.answered(passage.route, status, elapsed);
         if let Some(mut logged) = passage.logged.take() {
             if status == STATUS_CLIENT_GONE {
-                logged.entry.broken_off("client_left");
+                logged.entry.because("client_left");
             }
             let bytes = session.downstream_session.body_bytes_sent();
             logged.answered(status, bytes as u64, elapsed);

@@ -194,7 +194,7 @@ impl Held {
         self.open.ended(ending);
         if let Some(mut logged) = self.logged.take() {
             if ending != Ending::Complete {
-                logged.entry.broken_off(ending.label());
+                logged.entry.because(ending.label());
             }
             logged.answered(self.status, bytes, self.started.elapsed());
         }

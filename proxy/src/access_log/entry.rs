@@ -118,8 +118,8 @@ impl Entry {
         }
     }
 
-    /// Notes that its answer did not come to its end, and why.
-    pub(crate) fn broken_off(&mut self, reason: &'static str) {
+    /// Notes why it was refused behind the edge, or why its answer did not come to its end, unless a reason is noted.
+    pub(crate) fn because(&mut self, reason: &'static str) {
         self.reason.get_or_insert(reason);
     }
 

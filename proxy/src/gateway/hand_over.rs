@@ -186,6 +186,9 @@ impl Gateway {
     ) -> Result<Written, ClientGone> {
         let unread = !session.is_body_done();
         let reply = resource::with_metadata_url(session, passage, reply);
+        if let (Some(code), Some(logged)) = (reply.head().refused, &mut passage.logged) {
+            logged.entry.because(code);
+        }
         // What is answered runs no more: a client that goes on at once finds its place free.
         if matches!(reply, Reply::Full { .. } | Reply::Opening { .. }) {
             passage.permit = None;
