@@ -71,6 +71,7 @@ mod secrets_store;
 mod sessions;
 mod shutdown;
 mod signals;
+mod socket_activation;
 mod starting;
 mod stdio_clients;
 mod stdio_servers;

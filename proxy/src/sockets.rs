@@ -18,7 +18,10 @@ use anyhow::{Context, anyhow};
 use rustix::fs::Mode;
 use rustix::process::umask;
 
+use self::passed::PassedSockets;
 use crate::config::{Effective, ListenAddress, ListenerConfig, SocketMode};
+
+mod passed;
 
 /// Words about a path that a file has.
 pub(crate) const NO_SOCKET: &str =
@@ -40,14 +43,18 @@ pub(crate) enum BoundSocket {
 }
 
 impl Sockets {
-    /// Binds them.
+    /// Binds them, but for those that a service manager has passed to this process.
     ///
     /// # Errors
     ///
     /// The first address that cannot be bound, with its listener's name and what moves the listener.
     pub(crate) fn bind(effective: &Effective) -> anyhow::Result<Self> {
+        let mut passed = PassedSockets::of_process();
         let listeners = effective.served_listeners();
         let bound = listeners.map(|(index, listener)| {
+            if let Some(socket) = passed.take(&listener.address) {
+                return Ok((listener.address.clone(), socket));
+            }
             let bound = match &listener.address {
                 ListenAddress::Tcp(address) => bind_tcp(*address),
                 ListenAddress::Unix(path) => {
@@ -62,10 +69,13 @@ impl Sockets {
         });
         let mut sockets: Vec<_> = bound.collect::<anyhow::Result<_>>()?;
         if let Some((_, address)) = effective.replica_address() {
-            let socket = bind_tcp(address)
+            let listed = ListenAddress::Tcp(address);
+            let bound = passed.take(&listed).map_or_else(|| bind_tcp(address), Ok);
+            let socket = bound
                 .map_err(|error| anyhow!("replicas.address: cannot bind {address}: {error}"))?;
-            sockets.push((ListenAddress::Tcp(address), socket));
+            sockets.push((listed, socket));
         }
+        passed.close_rest();
         Ok(Self(sockets))
     }
 
