@@ -24,14 +24,14 @@ async fn calc_with(config: Value) -> Gateway {
 }
 
 /// An open stream and where it says to post.
-struct Legacy {
+pub struct Legacy {
     stream: Answering,
-    endpoint: String,
+    pub endpoint: String,
     namespace: &'static str,
 }
 
 impl Legacy {
-    async fn open(gateway: &Gateway, namespace: &'static str) -> Self {
+    pub async fn open(gateway: &Gateway, namespace: &'static str) -> Self {
         let mut stream = Answering::open(gateway.address, &get(namespace)).await;
         assert_eq!(stream.status, 200);
         assert!(stream.is_events());
@@ -46,11 +46,11 @@ impl Legacy {
     }
 
     /// Posts a message and gives back the status.
-    async fn post(&self, gateway: &Gateway, body: &str) -> u16 {
+    pub async fn post(&self, gateway: &Gateway, body: &str) -> u16 {
         post(gateway, &self.endpoint, Some(self.namespace), body).await
     }
 
-    async fn message(&mut self) -> Value {
+    pub async fn message(&mut self) -> Value {
         let event = self.stream.event().await.unwrap();
         assert_eq!(event.name.as_deref(), Some("message"));
         event.json()

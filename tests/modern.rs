@@ -75,7 +75,7 @@ fn request(gateway: &Gateway, namespace: &str, message: &Value) -> RequestBuilde
 }
 
 /// Status and body of a request that is answered as JSON.
-async fn ask(gateway: &Gateway, namespace: &str, message: &Value) -> (u16, Value) {
+pub async fn ask(gateway: &Gateway, namespace: &str, message: &Value) -> (u16, Value) {
     let response = request(gateway, namespace, message).send().await.unwrap();
     let status = response.status().as_u16();
     assert!(
@@ -103,7 +103,7 @@ async fn stream(gateway: &Gateway, namespace: &str, message: &Value) -> Answerin
     Answering::open(gateway.address, &text(namespace, TOKEN, message)).await
 }
 
-fn call(id: Value, tool: &str, arguments: Value) -> Value {
+pub fn call(id: Value, tool: &str, arguments: Value) -> Value {
     message(
         id,
         "tools/call",
@@ -112,7 +112,7 @@ fn call(id: Value, tool: &str, arguments: Value) -> Value {
 }
 
 /// The same call again, with answers to what it asked.
-fn again(id: Value, call: &Value, state: &Value, responses: Value) -> Value {
+pub fn again(id: Value, call: &Value, state: &Value, responses: Value) -> Value {
     let mut again = call.clone();
     again["id"] = id;
     again["params"]["requestState"] = state.clone();

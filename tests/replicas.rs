@@ -1,8 +1,11 @@
 //! Replicas that share the sessions of one Redis: any replica answers any request, and the death of one loses nothing.
 
+mod surfaces;
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::support::gateway::Builder;
 use crate::support::ports::free_address;
 use crate::support::redis::Redis;
 use crate::support::session::Session;
@@ -17,25 +20,32 @@ async fn replica(redis: &Redis, name: &str) -> Gateway {
 }
 
 async fn configured(redis: &Redis, name: &str, more: Value) -> Gateway {
+    let gateway = Gateway::with_tools([("talk", "talking.py", tools::TALKING)]);
+    member(gateway, redis, name).config(more).start().await
+}
+
+/// A gateway as the replica of that name.
+fn member(gateway: Builder, redis: &Redis, name: &str) -> Builder {
     let address = free_address().to_string();
-    Gateway::with_tools([("talk", "talking.py", tools::TALKING)])
+    gateway
         .config(json!({
             "sessions": {"store": redis.url()},
             "replicas": {"id": name, "address": address, "grace": "5s"},
         }))
-        .config(more)
         .env("SESSION_KEY", KEY)
-        .start()
-        .await
 }
 
 /// Two replicas that have heard of each other.
 async fn two(redis: &Redis) -> (Gateway, Gateway) {
-    let (one, two) = tokio::join!(replica(redis, "one"), replica(redis, "two"));
-    for gateway in [&one, &two] {
+    both_up(tokio::join!(replica(redis, "one"), replica(redis, "two"))).await
+}
+
+/// Two replicas once they have heard of each other.
+async fn both_up(both: (Gateway, Gateway)) -> (Gateway, Gateway) {
+    for gateway in [&both.0, &both.1] {
         see(gateway, 2).await;
     }
-    (one, two)
+    both
 }
 
 /// Waits until a replica counts so many that are up.
@@ -112,6 +122,11 @@ async fn a_killed_replica_loses_no_session_and_no_event() {
     let read = stream.event().await.expect("an announcement");
     drop(stream);
     announce(&here, 3).await;
+    // An announcement is delivered behind the answer of the call that makes it.
+    eventually("both events are kept", || async {
+        (redis.length("tooldock:events:*:2") == 2).then_some(())
+    })
+    .await;
 
     one.kill();
     assert_eq!(ping(&there).await, 200, "claimed once the last beat is old");

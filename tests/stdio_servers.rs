@@ -58,12 +58,12 @@ fn everything(era: &str) -> Value {
 }
 
 /// The entry of the server with every vice.
-fn stray(arguments: &[&str]) -> Value {
+pub fn stray(arguments: &[&str]) -> Value {
     json!({"command": compiled::stray(), "args": arguments})
 }
 
 /// An entry with further keys.
-fn and(mut entry: Value, keys: Value) -> Value {
+pub fn and(mut entry: Value, keys: Value) -> Value {
     for (key, value) in keys.as_object().expect("keys") {
         entry[key] = value.clone();
     }
@@ -87,7 +87,7 @@ async fn last(mut answer: Answering) -> Value {
 }
 
 /// A call in a session, to its end.
-async fn called(session: &Session, tool: &str, arguments: Value) -> Value {
+pub async fn called(session: &Session, tool: &str, arguments: Value) -> Value {
     let answer = last(session.call(7, tool, arguments).await).await;
     answer["result"].clone()
 }
@@ -98,7 +98,7 @@ fn text(result: &Value) -> &str {
 }
 
 /// What the `pid` tool says.
-fn pid(result: &Value) -> i32 {
+pub fn pid(result: &Value) -> i32 {
     text(result).parse().expect("a pid")
 }
 
@@ -122,7 +122,7 @@ fn runs(pid: i32) -> bool {
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").starts_with(" Z"))
 }
 
-async fn is_gone(pid: i32) {
+pub async fn is_gone(pid: i32) {
     eventually("the process is gone", || async {
         (!runs(pid)).then_some(())
     })

@@ -128,7 +128,8 @@ impl House {
     }
 }
 
-fn write(folder: &Path, file: &str) {
+/// Writes `tools.toml`, its words PJPD, VEC, PLAIN, ODD and WILD replaced by commands.
+pub fn write(folder: &Path, file: &str) {
     let journal: PathBuf = folder.join("journal");
     let mut file = file.to_owned();
     for (word, name) in [
@@ -168,7 +169,7 @@ fn names(list: &Value, key: &str) -> Vec<String> {
         .collect()
 }
 
-async fn tools_of(session: &Session) -> Vec<String> {
+pub async fn tools_of(session: &Session) -> Vec<String> {
     let listed = result(session, "tools/list", json!({})).await;
     names(&listed["tools"], "name")
 }
@@ -203,7 +204,7 @@ fn said(result: &Value) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| panic!("no convention: {text}"))
 }
 
-async fn activate(session: &Session, given: Value) -> Value {
+pub async fn activate(session: &Session, given: Value) -> Value {
     call(session, "toolman_activate", lists(given)).await
 }
 

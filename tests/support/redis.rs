@@ -49,13 +49,24 @@ impl Redis {
 
     /// The number of keys whose names fit a pattern.
     pub fn keys(&self, pattern: &str) -> usize {
+        self.ask(&["--scan", "--pattern", pattern]).lines().count()
+    }
+
+    /// The length of the list whose name is the only one that fits a pattern; 0 if there is none.
+    pub fn length(&self, pattern: &str) -> usize {
+        let names = self.ask(&["--scan", "--pattern", pattern]);
+        let length = self.ask(&["llen", names.trim()]);
+        length.trim().parse().unwrap_or_default()
+    }
+
+    fn ask(&self, arguments: &[&str]) -> String {
         let told = Command::new("redis-cli")
             .arg("-s")
             .arg(self.folder.path().join("socket"))
-            .args(["--scan", "--pattern", pattern])
+            .args(arguments)
             .output()
             .expect("redis-cli comes with redis-server");
-        String::from_utf8_lossy(&told.stdout).lines().count()
+        String::from_utf8_lossy(&told.stdout).into_owned()
     }
 
     async fn listens(&self) {
