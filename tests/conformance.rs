@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::support::gateway::Builder;
 use crate::support::{Gateway, everything, programs};
 
 /// What a run of the suite said, by scenario.
@@ -73,8 +74,7 @@ fn is_extension(scenario: &str) -> bool {
     scenario.starts_with("tasks-") || scenario.starts_with("sep-2640-")
 }
 
-async fn run_suite(gateway: &Gateway, selection: &'static [&'static str]) -> Report {
-    let url = gateway.url("/mcp/everything");
+async fn run_suite(url: String, selection: &'static [&'static str]) -> Report {
     tokio::task::spawn_blocking(move || {
         let results = tempfile::TempDir::new().expect("a temporary directory");
         let (mut node, packages) = programs::node();
@@ -150,19 +150,32 @@ impl Upstream {
                 (gateway, Some(server))
             }
         };
-        let gateway = gateway
-            .config(json!({"sessions": {"poll_after": "200ms"}, "admission": {"origins": []}}))
-            .core(json!({"auth": ["none"]}));
-        (everything::start(gateway).await, server)
+        (everything::start(as_the_suite_wants(gateway)).await, server)
     }
+}
+
+/// The configuration of a gateway that the suite asks.
+pub(crate) fn as_the_suite_wants(gateway: Builder) -> Builder {
+    gateway
+        .config(json!({"sessions": {"poll_after": "200ms"}, "admission": {"origins": []}}))
+        .core(json!({"auth": ["none"]}))
 }
 
 async fn every_check_passes_at_every_revision(upstream: Upstream) {
     let (gateway, _server) = upstream.behind_a_gateway().await;
+    every_check_passes(&gateway.url("/mcp/everything")).await;
+}
+
+/// Runs the suite at every revision against the namespace `everything` at `url`.
+///
+/// # Panics
+///
+/// When a check fails, or is not made.
+pub(crate) async fn every_check_passes(url: &str) {
     let mut faults = Vec::new();
     for (selection, expected) in RUNS {
         let revision = selection.last().copied().expect("a revision");
-        let report = run_suite(&gateway, selection).await;
+        let report = run_suite(url.to_owned(), selection).await;
         println!("{revision}: {} checks passed", report.total());
         faults.extend(
             report

@@ -10,12 +10,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use dashmap::DashMap;
+use serde::{Deserialize, Serialize};
 use slab::Slab;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::Notice;
 
+use crate::replicas::Replicas;
 use crate::session::Session;
 use crate::session::subscriptions::{URI_BYTES_MAX, URIS_MAX};
 use crate::stream::{EventLog, Stream, StreamOwner, frame};
@@ -37,6 +39,8 @@ const STEP: usize = 256;
 /// The sessions and listeners of all namespaces.
 pub struct Audience {
     log: Arc<EventLog>,
+    /// The replicas whose clients are told of changes that functions announce.
+    replicas: Arc<Replicas>,
     /// A namespace stays once it had a listener; there are as many as ever had a folder.
     namespaces: DashMap<NamespaceName, Arc<Members>>,
     /// Those of the gateway that want to know when the lists of a namespace change.
@@ -76,7 +80,8 @@ struct Changes {
 }
 
 /// What has changed in a namespace.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Change {
     /// The list of tools.
     Tools,
@@ -91,8 +96,14 @@ pub enum Change {
 impl Audience {
     /// An empty audience, whose sessions' streams are in that log.
     pub fn new(log: Arc<EventLog>) -> Arc<Self> {
+        Self::among(log, Replicas::alone())
+    }
+
+    /// An empty audience of a gateway with replicas.
+    pub fn among(log: Arc<EventLog>, replicas: Arc<Replicas>) -> Arc<Self> {
         Arc::new(Self {
             log,
+            replicas,
             namespaces: DashMap::new(),
             overheard: DashMap::new(),
             noted: Mutex::default(),
@@ -145,6 +156,24 @@ impl Audience {
             self.announce_to(&NamespaceName::global(), change.clone());
         }
         self.announce_to(namespace, change);
+    }
+
+    /// Announces a change here and at all replicas. For changes that only this replica learns of; files and servers are
+    /// watched by each.
+    pub(crate) fn announce_everywhere(self: &Arc<Self>, namespace: &NamespaceName, change: Change) {
+        if self.replicas.are_many()
+            && let Ok(news) = serde_json::to_string(&(namespace, &change))
+        {
+            self.replicas.tell(news);
+        }
+        self.announce(namespace, change);
+    }
+
+    /// Announces a change that another replica has told of. News of a version that says something else are left out.
+    pub(crate) fn hear(self: &Arc<Self>, news: &str) {
+        if let Ok((namespace, change)) = serde_json::from_str::<(NamespaceName, Change)>(news) {
+            self.announce(&namespace, change);
+        }
     }
 
     fn announce_to(self: &Arc<Self>, namespace: &NamespaceName, change: Change) {

@@ -25,7 +25,10 @@ use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, timeout_at};
 
+use self::news::Outbox;
 use crate::stream::StoreError;
+
+mod news;
 
 /// The time between two beats.
 pub const BEAT_EVERY: Duration = Duration::from_millis(500);
@@ -83,6 +86,10 @@ pub struct Heard {
     pub known: bool,
     /// How many reloads were asked for on all replicas ([`ReplicaDirectory::ask_reload`]).
     pub reloads: u64,
+    /// The number of the newest news that any replica told.
+    pub newest: u64,
+    /// News of other replicas behind those that were heard before, in their order.
+    pub news: Vec<String>,
     /// The directory's clock, in milliseconds of Unix time: one clock for all replicas.
     pub now: u64,
 }
@@ -90,12 +97,20 @@ pub struct Heard {
 /// The port to the directory of replicas, which a store keeps.
 #[async_trait]
 pub trait ReplicaDirectory: Send + Sync {
-    /// Says that a replica is up, and answers the others that are.
+    /// Says that a replica is up, and answers the others that are, and their news behind the number `seen`: none without
+    /// a number.
     ///
     /// # Errors
     ///
     /// [`StoreError`] when the store does not answer.
-    async fn beat(&self, own: &Announcement) -> Result<Heard, StoreError>;
+    async fn beat(&self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError>;
+
+    /// Tells the other replicas news. They are kept for a few beats.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store does not answer.
+    async fn tell(&self, own: ReplicaId, news: &[String]) -> Result<(), StoreError>;
 
     /// Removes a replica that ends.
     ///
@@ -138,6 +153,7 @@ pub struct Replicas {
     lapses: AtomicU64,
     /// Beats at which the store turned out to have lost what it knew.
     losses: AtomicU64,
+    outbox: Outbox,
 }
 
 /// The outcome of the last beats.
@@ -147,6 +163,8 @@ struct Known {
     settled: bool,
     rival: bool,
     reloads: Option<u64>,
+    /// The number of the newest news that were heard.
+    seen: Option<u64>,
     /// The directory's clock minus this machine's, in milliseconds.
     clock_ahead: i64,
     /// Whether the last beat failed.
@@ -154,6 +172,15 @@ struct Known {
     /// The last beat that was tried, and the last that was taken.
     tried: Instant,
     taken: Option<Instant>,
+}
+
+/// The outcome of one beat.
+#[derive(Default)]
+struct Beat {
+    /// Whether another replica has asked for a reload.
+    reload: bool,
+    /// News of other replicas.
+    news: Vec<String>,
 }
 
 /// The state of the replicas, for `/ready`.
@@ -211,6 +238,7 @@ impl Replicas {
             settled: directory.is_none(),
             rival: false,
             reloads: None,
+            seen: None,
             clock_ahead: 0,
             fails: false,
             tried: Instant::now(),
@@ -223,6 +251,7 @@ impl Replicas {
             known: watch::Sender::new(known),
             lapses: AtomicU64::new(0),
             losses: AtomicU64::new(0),
+            outbox: Outbox::default(),
         })
     }
 
@@ -353,32 +382,47 @@ impl Replicas {
         Ok(())
     }
 
-    /// Beats until it is dropped; `reload` is called when another replica has asked for one.
-    pub async fn run(&self, reload: impl Fn()) {
+    /// Tells the other replicas news, soon. Does not wait.
+    pub fn tell(&self, news: String) {
+        if self.directory.is_some() {
+            self.outbox.put(news);
+        }
+    }
+
+    /// Beats until it is dropped; `reload` is called when another replica has asked for one, `hear` for each of its news.
+    pub async fn run(&self, reload: impl Fn(), hear: impl Fn(&str)) {
         let Some(directory) = &self.directory else {
             return std::future::pending().await;
         };
         let mut tick = tokio::time::interval(BEAT_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            tick.tick().await;
-            if self.beat(&**directory).await {
-                reload();
+            tokio::select! {
+                _ = tick.tick() => {
+                    let beat = self.beat(&**directory).await;
+                    beat.news.iter().for_each(|news| hear(news));
+                    if beat.reload {
+                        reload();
+                    }
+                }
+                () = self.outbox.filled() => {}
             }
+            self.outbox.empty_into(&**directory, self.own.id).await;
         }
     }
 
-    /// Beats once. Answers whether another replica has asked for a reload.
-    async fn beat(&self, directory: &dyn ReplicaDirectory) -> bool {
+    /// Beats once.
+    async fn beat(&self, directory: &dyn ReplicaDirectory) -> Beat {
         let mut own = self.own.clone();
         own.leaving = self.leaving.load(Ordering::Acquire);
-        let heard = directory.beat(&own).await;
+        let seen = self.known.borrow().seen;
+        let heard = directory.beat(&own, seen).await;
         let now = Instant::now();
-        let mut asked = false;
+        let mut beat = Beat::default();
         self.known.send_modify(|known| {
             known.tried = now;
             match heard {
-                Ok(heard) => asked = self.heard(known, heard, now),
+                Ok(heard) => beat = self.heard(known, heard, now),
                 Err(error) => {
                     if !std::mem::replace(&mut known.fails, true) {
                         tracing::error!(
@@ -389,10 +433,10 @@ impl Replicas {
                 }
             }
         });
-        asked
+        beat
     }
 
-    fn heard(&self, known: &mut Known, heard: Heard, now: Instant) -> bool {
+    fn heard(&self, known: &mut Known, heard: Heard, now: Instant) -> Beat {
         if std::mem::replace(&mut known.fails, false) {
             tracing::info!("the replicas can be heard again");
         }
@@ -413,8 +457,12 @@ impl Replicas {
         known.taken = Some(now);
         let others = heard.others.into_iter();
         known.others = Arc::new(others.map(|other| (other.id, other)).collect());
+        known.seen = Some(heard.newest);
         let before = known.reloads.replace(heard.reloads);
-        before.is_some_and(|before| before < heard.reloads)
+        Beat {
+            reload: before.is_some_and(|before| before < heard.reloads),
+            news: heard.news,
+        }
     }
 
     fn tell_rival(&self, rival: bool) {

@@ -282,7 +282,7 @@ impl Service {
             Arc::clone(&parts.replicas),
         );
         let sessions = Arc::new(sessions);
-        let audience = Audience::new(Arc::clone(&events));
+        let audience = Audience::among(Arc::clone(&events), Arc::clone(&parts.replicas));
         let shared = Shared {
             registry: Arc::clone(&parts.registry),
             changes: SessionChanges::new(Arc::clone(&sessions), Arc::clone(&parts.metrics)),
@@ -537,6 +537,11 @@ impl Service {
     /// The answer to a request that was forwarded to a replica which ended before it answered.
     pub fn replica_lost(&self) -> Reply {
         RequestError::ReplicaLost.reply(None)
+    }
+
+    /// Tells the clients of this replica of a change that was announced at another one.
+    pub fn hear(&self, news: &str) {
+        self.core.audience.hear(news);
     }
 
     /// The replicas that share the store.

@@ -425,7 +425,11 @@ impl Parts {
         };
         let service = Service::with_servers(service_parts, servers);
         own_core.bind(&service);
-        control.spawn(ports::follow_replicas(replicas, Arc::clone(&reloader)));
+        control.spawn(ports::follow_replicas(
+            replicas,
+            Arc::clone(&reloader),
+            service.clone(),
+        ));
         if effective.serves_web() {
             let noted = service.clone();
             control.spawn(async move { noted.note_figures().await });

@@ -15,7 +15,17 @@ struct Entries {
     since: Option<Instant>,
     beat: Option<Instant>,
     reloads: u64,
+    news: Vec<(ReplicaId, String)>,
     away: bool,
+}
+
+impl Entries {
+    fn news_for(&self, own: ReplicaId, seen: Option<u64>) -> Vec<String> {
+        let seen = seen.map_or(usize::MAX, |seen| seen as usize);
+        let behind = self.news.iter().skip(seen);
+        let others = behind.filter(|(by, _)| *by != own);
+        others.map(|(_, news)| news.clone()).collect()
+    }
 }
 
 impl Board {
@@ -36,7 +46,7 @@ impl Board {
 
 #[async_trait]
 impl ReplicaDirectory for Board {
-    async fn beat(&self, own: &Announcement) -> Result<Heard, StoreError> {
+    async fn beat(&self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError> {
         let now = Instant::now();
         let mut board = self.0.lock().expect("no panic");
         if board.away {
@@ -62,8 +72,19 @@ impl ReplicaDirectory for Board {
             rival,
             known: recognized,
             reloads: board.reloads,
+            newest: board.news.len() as u64,
+            news: board.news_for(own.id, seen),
             now: local_millis(),
         })
+    }
+
+    async fn tell(&self, own: ReplicaId, news: &[String]) -> Result<(), StoreError> {
+        let mut board = self.0.lock().expect("no panic");
+        if board.away {
+            return Err(StoreError("away".into()));
+        }
+        board.news.extend(news.iter().map(|it| (own, it.clone())));
+        Ok(())
     }
 
     async fn leave(&self, own: &Announcement) -> Result<(), StoreError> {
@@ -172,13 +193,43 @@ async fn a_reload_reaches_the_other_replicas_once_and_not_the_one_that_asked() {
     for _ in 0..3 {
         for replica in [&one, &two] {
             let directory = replica.directory.as_ref().expect("a directory");
-            if replica.beat(&**directory).await {
+            if replica.beat(&**directory).await.reload {
                 assert_eq!(replica.name(), "two");
                 asked.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
     assert_eq!(asked.into_inner(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn news_reach_the_other_replicas_once_and_after_a_directory_that_was_away() {
+    let board = Arc::new(Board::default());
+    let (one, two) = (board.replica("one"), board.replica("two"));
+    let told = async || {
+        let directory = one.directory.as_ref().expect("a directory");
+        one.outbox.empty_into(&**directory, one.own()).await;
+    };
+    let heard = async |replica: &Replicas| {
+        let directory = replica.directory.as_ref().expect("a directory");
+        replica.beat(&**directory).await.news
+    };
+    one.tell("before the first beat of the other".into());
+    told().await;
+    assert!(heard(&two).await.is_empty());
+    one.tell("a change".into());
+    one.tell("a change".into());
+    told().await;
+    assert_eq!(heard(&two).await, ["a change"]);
+    assert!(heard(&two).await.is_empty());
+    assert!(heard(&one).await.is_empty());
+
+    board.away(true);
+    one.tell("another".into());
+    told().await;
+    board.away(false);
+    told().await;
+    assert_eq!(heard(&two).await, ["another"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use tooldock_filters::{self as filters, Subject};
 use tooldock_upstream::caller::Caller;
 use tooldock_upstream::engine::{CountedBy, Exhausted, Limiter};
 use tooldock_upstream::replicas::Replicas;
-use tooldock_upstream::{Pages, ReloadControl};
+use tooldock_upstream::{Pages, ReloadControl, Service};
 use tooldock_workers::budget::Budget;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::reload::{ReloadReport, Reloader};
@@ -39,8 +39,13 @@ impl ReloadControl for Reload {
     }
 }
 
-/// Beats for this replica, and reloads when another one has been reloaded. Runs until it is dropped.
-pub(super) async fn follow_replicas(replicas: Arc<Replicas>, reloader: Arc<Reloader>) {
+/// Beats for this replica, reloads when another one has been reloaded, and tells the clients here of what functions there
+/// announce. Runs until it is dropped.
+pub(super) async fn follow_replicas(
+    replicas: Arc<Replicas>,
+    reloader: Arc<Reloader>,
+    service: Service,
+) {
     let reload = || {
         let reloader = Arc::clone(&reloader);
         tracing::info!("another replica was reloaded: this one reloads, too");
@@ -50,7 +55,7 @@ pub(super) async fn follow_replicas(replicas: Arc<Replicas>, reloader: Arc<Reloa
             }
         });
     };
-    replicas.run(reload).await;
+    replicas.run(reload, |news| service.hear(news)).await;
 }
 
 /// The limits, which live in the admission rules.

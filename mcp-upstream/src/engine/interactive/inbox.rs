@@ -50,7 +50,7 @@ impl CallSink for CallInbox {
             }
             CallEvent::Notice(notice) => {
                 let namespace = &self.questions.namespace().name;
-                self.audience.announce(namespace, notice.into());
+                self.audience.announce_everywhere(namespace, notice.into());
             }
         }
     }

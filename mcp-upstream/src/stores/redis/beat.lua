@@ -1,7 +1,10 @@
 -- Notes that a replica is up, and answers: the clock in ms, whether the directory is settled, whether the replica has a
--- rival, whether it was known before, the count of reloads, then the announcements of all others that are up.
--- KEYS: the directory. ARGV: the replica's field, its incarnation, its announcement, the life of a beat in ms.
--- Fields: `beat` (the last of anybody), `since` (beats come without a pause), `reloads`, and one of each replica:
+-- rival, whether it was known before, the count of reloads, the number of the newest news, how many others are up, their
+-- announcements, then the news of others that the replica has not heard.
+-- KEYS: the directory. ARGV: the replica's field, its incarnation, its announcement, the life of a beat in ms, the number
+-- of the newest news that it has heard (empty: it wants none).
+-- Fields: `beat` (the last of anybody), `since` (beats come without a pause), `reloads`, `newest` (news so far),
+-- `news:NUMBER` (`MS FIELD NEWS`, the field of the replica that told them), and one of each replica:
 -- `INCARNATION MS ANNOUNCEMENT`.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -20,7 +23,18 @@ redis.call('HSET', KEYS[1], 'beat', now)
 local rival = 0
 local known = 0
 local others = {}
+local news = {}
+local seen = tonumber(ARGV[5])
 for name, value in pairs(fields) do
+  local number = tonumber(string.match(name, '^news:(%d+)$'))
+  if number then
+    local at, by, said = string.match(value, '^(%d+) (%S+) (.*)$')
+    if now - tonumber(at) > 5 * life then
+      redis.call('HDEL', KEYS[1], name)
+    elseif seen and number > seen and by ~= ARGV[1] then
+      news[#news + 1] = { number, said }
+    end
+  end
   local incarnation, at, said = string.match(value, '^(%d+) (%d+) (.*)$')
   if incarnation then
     local age = now - tonumber(at)
@@ -45,8 +59,13 @@ local settled = 0
 if now - since >= life then
   settled = 1
 end
-local answer = { string.format('%d', now), tostring(settled), tostring(rival), tostring(known), fields['reloads'] or '0' }
+local answer = { string.format('%d', now), tostring(settled), tostring(rival), tostring(known), fields['reloads'] or '0',
+  fields['newest'] or '0', tostring(#others) }
 for _, said in ipairs(others) do
   answer[#answer + 1] = said
+end
+table.sort(news, function(one, other) return one[1] < other[1] end)
+for _, told in ipairs(news) do
+  answer[#answer + 1] = told[2]
 end
 return answer

@@ -11,21 +11,26 @@ use crate::replicas::{Announcement, BEAT_LIFE, Heard, ReplicaDirectory, ReplicaI
 use crate::stream::StoreError;
 
 static BEAT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("beat.lua")));
+static TELL: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("tell.lua")));
 static LEAVE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("leave.lua")));
+
+/// News that are kept for replicas that have not heard them.
+const NEWS_KEPT: u64 = 1024;
 
 /// The field that counts reloads.
 const RELOADS: &str = "reloads";
 
 #[async_trait]
 impl ReplicaDirectory for RedisStore {
-    async fn beat(&self, own: &Announcement) -> Result<Heard, StoreError> {
+    async fn beat(&self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError> {
         let said = serde_json::to_string(own).map_err(|error| StoreError(error.to_string()))?;
         let mut script = BEAT.key(self.keys.replicas());
         script
             .arg(field(own.id))
             .arg(own.incarnation)
             .arg(said)
-            .arg(millis(BEAT_LIFE));
+            .arg(millis(BEAT_LIFE))
+            .arg(seen.map_or_else(String::new, |seen| seen.to_string()));
         let script = &script;
         let answer = self.link.run(|mut connection| async move {
             script.invoke_async::<Vec<String>>(&mut connection).await
@@ -33,6 +38,16 @@ impl ReplicaDirectory for RedisStore {
         heard(&answer.await?).ok_or_else(|| {
             StoreError("Redis answered a beat with something else than a list of replicas".into())
         })
+    }
+
+    async fn tell(&self, own: ReplicaId, news: &[String]) -> Result<(), StoreError> {
+        let mut script = TELL.key(self.keys.replicas());
+        script.arg(field(own)).arg(NEWS_KEPT).arg(news);
+        let script = &script;
+        // Repeated, it would tell twice, which clients take for two changes.
+        self.link
+            .run_once(|mut connection| async move { script.invoke_async(&mut connection).await })
+            .await
     }
 
     async fn leave(&self, own: &Announcement) -> Result<(), StoreError> {
@@ -61,9 +76,10 @@ fn field(id: ReplicaId) -> String {
 
 /// Reads the answer of the script. An announcement of a version that says something else is left out.
 fn heard(answer: &[String]) -> Option<Heard> {
-    let [now, settled, rival, known, reloads, others @ ..] = answer else {
+    let [now, settled, rival, known, reloads, newest, up, said @ ..] = answer else {
         return None;
     };
+    let (others, news) = said.split_at_checked(up.parse().ok()?)?;
     let others = others.iter();
     Some(Heard {
         others: others
@@ -73,6 +89,8 @@ fn heard(answer: &[String]) -> Option<Heard> {
         rival: rival == "1",
         known: known == "1",
         reloads: reloads.parse().ok()?,
+        newest: newest.parse().ok()?,
+        news: news.to_vec(),
         now: now.parse().ok()?,
     })
 }
