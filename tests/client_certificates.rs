@@ -21,19 +21,19 @@ use crate::support::{DEADLINE, Gateway, TOKEN, eventually};
 use crate::tls::write_certificate;
 
 /// An authority that signs the certificates of clients.
-struct Authority {
+pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    pem: String,
+    pub pem: String,
 }
 
 /// A client's certificate and key.
-struct Identity {
-    certificate: CertificateDer<'static>,
-    key: PrivateKeyDer<'static>,
+pub struct Identity {
+    pub certificate: CertificateDer<'static>,
+    pub key: PrivateKeyDer<'static>,
 }
 
 impl Authority {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name = DistinguishedName::new();
@@ -45,7 +45,7 @@ impl Authority {
     }
 
     /// A certificate for a host name, with a common name, that ends in a year.
-    fn signs(&self, host: &str, common_name: &str, until: i32) -> Identity {
+    pub fn signs(&self, host: &str, common_name: &str, until: i32) -> Identity {
         self.signs_for(
             host,
             common_name,

@@ -1,5 +1,6 @@
 //! Replicas that share the sessions of one Redis: any replica answers any request, and the death of one loses nothing.
 
+mod forwarding;
 mod suite;
 mod surfaces;
 

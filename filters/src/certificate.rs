@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use tooldock_workers::namespace_scope::NamespaceScope;
 
 use crate::bearer::Principal;
@@ -14,7 +15,8 @@ use crate::config::CertificateConfig;
 use crate::makers;
 
 /// A name that a certificate gives its owner.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum CertificateName {
     /// A host name, in lower case.
     Host(String),
@@ -29,7 +31,7 @@ pub enum CertificateName {
 }
 
 /// The names of a client certificate that the handshake has verified.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientCertificate {
     /// All of them.
     pub names: Vec<CertificateName>,

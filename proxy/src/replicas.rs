@@ -7,8 +7,8 @@
 //! ```
 //!
 //! B judges the request by the same rules as A does, as the client of A's listener: its credential is checked again, and
-//! limits count it where its session lives. The passport says which listener and which client; it is sealed by the session
-//! key, so that nothing but a replica can have written it.
+//! limits count it where its session lives. The passport says which listener and which client, with the certificate that the
+//! client has shown at A; it is sealed by the session key, so that nothing but a replica can have written it.
 
 mod forward;
 mod passport;
@@ -34,6 +34,7 @@ use self::forward::{Failure, Forwarder};
 pub(crate) use self::passport::{Arrival, HEADER};
 use self::passport::{HOPS_MAX, Passport};
 use crate::gateway::Listener;
+use crate::tls::ShownCertificate;
 
 /// Forwards of one request: the session may move while it is on its way.
 const TRIES: usize = 3;
@@ -221,5 +222,6 @@ impl ReplicaLink {
 pub(crate) struct Met<'a> {
     pub(crate) listener: &'a Listener,
     pub(crate) peer: Peer,
+    pub(crate) certificate: Option<ShownCertificate>,
     pub(crate) request_id: &'a str,
 }

@@ -27,6 +27,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::NoServerSessionStorage;
 use rustls::sign::CertifiedKey;
+use serde::{Deserialize, Serialize};
 use tooldock_filters::host::HostPattern;
 use tooldock_filters::{self as filters, ClientCertificate};
 
@@ -398,11 +399,17 @@ pub(crate) struct TlsConnection {
     client: Option<Shows>,
 }
 
-/// The certificate that a client has shown, and for how long it counts.
-struct Shows {
+/// A client certificate that a handshake has verified, and its end.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ShownCertificate {
     certificate: ClientCertificate,
     /// In seconds since 1970.
     not_after: i64,
+}
+
+/// The certificate that a client has shown, and for how long it counts.
+struct Shows {
+    shown: ShownCertificate,
     /// What the handshake has verified the certificate by.
     trust: Arc<Trust>,
 }
@@ -425,16 +432,23 @@ impl TlsConnection {
             return filters::Shown::Nothing;
         };
         let replaced = shows.trust.replaced.load(Ordering::Acquire);
-        if replaced || shows.counts_for().is_none() {
-            return filters::Shown::Outdated;
+        match replaced {
+            true => filters::Shown::Outdated,
+            false => shows.shown.certificate(),
         }
-        filters::Shown::Certificate(&shows.certificate)
+    }
+
+    /// The certificate that the client has shown, for another replica; None where none counts.
+    pub(crate) fn shown(&self) -> Option<ShownCertificate> {
+        let counts = matches!(self.certificate(), filters::Shown::Certificate(_));
+        let shows = self.client.as_ref().filter(|_| counts)?;
+        Some(shows.shown.clone())
     }
 
     /// For how long the certificate counts that the client has shown; None where it has shown none.
     pub(crate) fn counts_for(&self) -> Option<Duration> {
         let shows = self.client.as_ref()?;
-        Some(shows.counts_for().unwrap_or_default())
+        Some(shows.shown.counts_for())
     }
 
     /// Whether the client has shown a certificate that no longer counts: the connection is to end, so that the next
@@ -444,9 +458,22 @@ impl TlsConnection {
     }
 }
 
-impl Shows {
-    /// None for a certificate that has ended.
-    fn counts_for(&self) -> Option<Duration> {
+impl ShownCertificate {
+    /// The certificate as admission is told of it.
+    pub(crate) fn certificate(&self) -> filters::Shown<'_> {
+        match self.left() {
+            Some(_) => filters::Shown::Certificate(&self.certificate),
+            None => filters::Shown::Outdated,
+        }
+    }
+
+    /// For how long it counts: zero once it has ended.
+    pub(crate) fn counts_for(&self) -> Duration {
+        self.left().unwrap_or_default()
+    }
+
+    /// None once it has ended.
+    fn left(&self) -> Option<Duration> {
         // The whole of its last second belongs to it.
         let ends = u64::try_from(self.not_after).ok()?.checked_add(1)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
@@ -468,13 +495,15 @@ impl TlsAccept for MarkConnections {
         let open = edge::open_connection()?;
         let shown = tls.peer_certificate_der().map(client::certificate);
         let client = shown.map(|(certificate, not_after)| Shows {
-            certificate,
-            not_after,
+            shown: ShownCertificate {
+                certificate,
+                not_after,
+            },
             trust: Arc::clone(&self.trust),
         });
         if let Some(shows) = &client {
             // What an entry of admission.certificates may say.
-            tracing::debug!(names = ?shows.certificate.names, "a client has shown its certificate");
+            tracing::debug!(names = ?shows.shown.certificate.names, "a client has shown its certificate");
         }
         Some(Arc::new(TlsConnection { open, client }))
     }

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
@@ -19,7 +20,7 @@ use super::{Gateway, Listener, Passage, Rules};
 use crate::config::ListenAddress;
 use crate::edge;
 use crate::replicas::Arrival;
-use crate::tls::TlsConnection;
+use crate::tls::{ShownCertificate, TlsConnection};
 
 /// What the granted namespace leads to, as far as it counts here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -125,10 +126,14 @@ impl Gateway {
         let verdict = rules.admission.admit(&tooldock_filters::Request {
             parts: header,
             fields,
-            header_bytes: session.as_http1().map_or_else(
-                || tooldock_filters::head::header_bytes(header),
-                |h1| h1.get_headers_raw_bytes().len(),
-            ),
+            // A passport, which the client has not sent, is in the bytes of a forwarded request.
+            header_bytes: session
+                .as_http1()
+                .filter(|_| passage.arrival.is_none())
+                .map_or_else(
+                    || tooldock_filters::head::header_bytes(header),
+                    |h1| h1.get_headers_raw_bytes().len(),
+                ),
             peer,
             certificate: passage.certificate(session),
             listener: &listener.rules,
@@ -296,11 +301,30 @@ impl Passage {
         arrival.map_or_else(|| peer_of(session), |arrival| arrival.peer)
     }
 
-    /// The client certificate of the connection. A replica's own is none.
-    fn certificate<'a>(&self, session: &'a Session) -> Shown<'a> {
+    /// The client certificate of the connection: here, or at the replica that forwarded the request.
+    fn certificate<'a>(&'a self, session: &'a Session) -> Shown<'a> {
         match &self.arrival {
-            Some(_) => Shown::Nothing,
+            Some(arrival) => {
+                let shown = arrival.certificate.as_ref();
+                shown.map_or(Shown::Nothing, ShownCertificate::certificate)
+            }
             None => tls_of(session).map_or(Shown::Nothing, TlsConnection::certificate),
+        }
+    }
+
+    /// The client certificate for a replica that the request is forwarded to.
+    pub(super) fn shown_certificate(&self, session: &Session) -> Option<ShownCertificate> {
+        match &self.arrival {
+            Some(arrival) => arrival.certificate.clone(),
+            None => tls_of(session)?.shown(),
+        }
+    }
+
+    /// For how long the client certificate counts; None where there is none.
+    pub(super) fn certificate_counts_for(&self, session: &Session) -> Option<Duration> {
+        match &self.arrival {
+            Some(arrival) => Some(arrival.certificate.as_ref()?.counts_for()),
+            None => tls_of(session)?.counts_for(),
         }
     }
 }

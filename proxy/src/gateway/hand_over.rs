@@ -30,7 +30,6 @@ use crate::replicas::Met;
 use crate::respond::{self, BodyRest, ClientGone, Envelope};
 use crate::stream::LongStream;
 use crate::timeout::fast_timeout;
-use crate::tls::TlsConnection;
 
 /// How long a call may take before its client is watched. Most calls have answered by then, and watching costs more
 /// than a tenth of a call.
@@ -161,6 +160,7 @@ impl Gateway {
                 let met = Met {
                     listener: passage.listener(session).map_err(|_| gone())?,
                     peer: passage.peer(session),
+                    certificate: passage.shown_certificate(session),
                     request_id: passage.request_id(),
                 };
                 let arrival = passage.arrival.as_deref();
@@ -240,7 +240,7 @@ impl Gateway {
                     guards,
                     revoked: lasting.and_then(|it| it.taken_back(self, &fields)),
                     lasts: shorter(
-                        tls_of(session).and_then(TlsConnection::counts_for),
+                        passage.certificate_counts_for(session),
                         lasting.and_then(Lasting::left),
                     ),
                 };

@@ -131,7 +131,14 @@ impl Forwarder {
                 stream.write_all(&body).await?;
                 stream.flush().await
             };
-            match written.await {
+            let written = tokio::select! {
+                biased;
+                written = written => written,
+                () = replicas.gone(other.id) => {
+                    return Err(Failure::Unsent("it ended, or was stopped, before it had read the request".into()));
+                }
+            };
+            match written {
                 Ok(()) => break Response::new(stream),
                 // A kept connection that the replica has closed: no whole request can have been read.
                 Err(_) if reused => {}

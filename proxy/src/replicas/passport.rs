@@ -10,6 +10,7 @@ use tooldock_upstream::replicas::{ReplicaId, Replicas};
 use tooldock_upstream::seal::{NoRandomness, SessionKey};
 
 use super::Met;
+use crate::tls::ShownCertificate;
 
 /// The header that carries it.
 pub(crate) const HEADER: HeaderName = HeaderName::from_static("tooldock-passport");
@@ -37,6 +38,9 @@ pub(crate) struct Passport {
     pub(super) listener: Box<str>,
     peer: IpAddr,
     names_no_client: bool,
+    /// The client certificate of the connection there, which that handshake has verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    certificate: Option<ShownCertificate>,
     request_id: Box<str>,
 }
 
@@ -46,6 +50,8 @@ pub(crate) struct Arrival {
     pub(crate) listener: Box<str>,
     /// The peer that asked there.
     pub(crate) peer: Peer,
+    /// The client certificate that counts there.
+    pub(crate) certificate: Option<ShownCertificate>,
     /// The id that it got there.
     pub(crate) request_id: Box<str>,
     hops: u8,
@@ -64,6 +70,7 @@ impl Passport {
             listener: (*met.listener.name).into(),
             peer: met.peer.address,
             names_no_client: met.peer.names_no_client,
+            certificate: met.certificate,
             request_id: met.request_id.into(),
         }
     }
@@ -137,6 +144,7 @@ impl From<Passport> for Arrival {
                 names_no_client: passport.names_no_client,
             },
             listener: passport.listener,
+            certificate: passport.certificate,
             request_id: passport.request_id,
             hops: passport.hops,
         }
