@@ -97,6 +97,7 @@ fn in_redis(
         None => kept_name(&effective.data_dir)?,
     };
     let own = announcement(effective, &name, key)?;
+    let store = store.of_replica(own.id);
     let replicas = Replicas::of(own, Arc::new(store.clone()));
     Ok((Some(Stores::of(store)), replicas))
 }

@@ -149,10 +149,11 @@ impl<T: Waiting> SuspendedCalls<T> {
     /// Takes the call of a state out, if the state was made for this request.
     pub(crate) async fn take(&self, state: &str, bound: BoundRequest<'_>) -> Result<T, Refused> {
         let (replica, id) = self.open(state, bound)?;
-        match self.replicas.standing(replica) {
+        match self.replicas.settled_standing(replica).await {
             Standing::Own => {}
-            Standing::Up(_) => return Err(Refused::Elsewhere(replica.0)),
-            Standing::Leaving | Standing::Gone | Standing::Unclear => return Err(Refused::Gone),
+            // A client that is told of a call that is gone makes it again.
+            Standing::Up(_) | Standing::Unclear => return Err(Refused::Elsewhere(replica.0)),
+            Standing::Leaving | Standing::Gone => return Err(Refused::Gone),
         }
         let entry = self
             .table

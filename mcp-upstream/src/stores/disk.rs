@@ -22,7 +22,7 @@ use rusqlite::Connection;
 use crate::session::config::SessionsConfig;
 use crate::session::store::SessionStore;
 use crate::session::{Home, SessionId, SessionPatch, SessionRecord};
-use crate::stream::store::{Replay, StoredEvent, StreamRef};
+use crate::stream::store::{Appended, Replay, StoredEvent, StreamRef};
 use crate::stream::{EventStore, StoreError, in_memory};
 
 mod events;
@@ -173,11 +173,16 @@ impl SessionStore for DiskStore {
 
 #[async_trait]
 impl EventStore for DiskStore {
-    async fn append(&self, stream: StreamRef<'_>, event: &StoredEvent) -> Result<(), StoreError> {
+    async fn append(
+        &self,
+        stream: StreamRef<'_>,
+        event: &StoredEvent,
+    ) -> Result<Appended, StoreError> {
         let (stream, event) = (events::StreamKey::of(stream), event.clone());
         self.writer
             .run(move |connection, growth| events::append(connection, growth, stream, event))
-            .await
+            .await?;
+        Ok(Appended::Kept)
     }
 
     async fn read(&self, stream: StreamRef<'_>, max: usize) -> Result<Replay, StoreError> {

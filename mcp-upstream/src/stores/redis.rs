@@ -17,6 +17,7 @@ use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use redis::{Pipeline, Script};
 
+use crate::replicas::ReplicaId;
 use crate::seal::SessionId;
 use crate::session::config::EventLogConfig;
 use crate::session::store::SessionStore;
@@ -55,6 +56,8 @@ pub struct RedisStore {
     record_ttl: Duration,
     /// The bounds of one stream.
     bounds: EventLogConfig,
+    /// The replica whose sessions' events are taken; `None` takes all.
+    replica: Option<ReplicaId>,
 }
 
 impl RedisStore {
@@ -113,7 +116,17 @@ impl RedisStore {
             keys,
             record_ttl: ttl.saturating_mul(LIFETIMES),
             bounds: log.clone(),
+            replica: None,
         })
+    }
+
+    /// The store as a replica uses it. It takes no events of sessions that another replica has claimed: a process that was
+    /// frozen during a call does not write between the events of the session's new home.
+    pub fn of_replica(self, replica: ReplicaId) -> Self {
+        Self {
+            replica: Some(replica),
+            ..self
+        }
     }
 
     /// Asks whether Redis answers.

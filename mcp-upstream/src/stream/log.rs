@@ -13,7 +13,7 @@ use super::config::EventLogConfig;
 use super::frame::{self, EventId};
 use super::ledger::{Ledger, in_memory};
 use super::staged::Staged;
-use super::store::{EventKind, EventStore, StoreError, StoredEvent, StreamRef};
+use super::store::{Appended, EventKind, EventStore, StoreError, StoredEvent, StreamRef};
 use super::{Found, Pulse, Stream, StreamMetrics, StreamOwner, Subscription};
 use crate::seal::SessionId;
 
@@ -119,15 +119,17 @@ impl EventLog {
             kind: EventKind::Message(String::from_utf8_lossy(message).into_owned()),
         };
         let stored = store.append(staged.stream(session), &event).await;
-        not_stored(stored);
+        if not_stored(stored) == Some(Appended::Foreign) {
+            staged.disown(message);
+        }
     }
 }
 
 /// A store that fails takes nothing from the clients that are here.
-fn not_stored(stored: Result<(), StoreError>) {
-    if let Err(error) = stored {
-        tracing::error!(%error, "an event is kept in this process alone");
-    }
+fn not_stored(stored: Result<Appended, StoreError>) -> Option<Appended> {
+    let told =
+        |error: &StoreError| tracing::error!(%error, "an event is kept in this process alone");
+    stored.inspect_err(told).ok()
 }
 
 /// One message under one sequence, framed once per stream number.

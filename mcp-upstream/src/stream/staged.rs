@@ -61,6 +61,22 @@ impl Queue {
         shown
     }
 
+    /// Gives an event another frame, or none.
+    fn reframe(&mut self, sequence: u64, frame: Option<Bytes>) {
+        let Some(waiters) = &mut self.0 else {
+            return;
+        };
+        match frame {
+            None => waiters.events.retain(|it| it.sequence != sequence),
+            Some(frame) => {
+                let mut events = waiters.events.iter_mut();
+                if let Some(own) = events.find(|it| it.sequence == sequence) {
+                    own.frame = frame;
+                }
+            }
+        }
+    }
+
     /// Shows none of them any more.
     pub(super) fn clear(&mut self) {
         self.0 = None;
@@ -99,6 +115,14 @@ impl Stream {
 impl Staged {
     pub(super) fn sequence(&self) -> u64 {
         self.sequence
+    }
+
+    /// Shows an event of a session that another replica has claimed: what belongs to a request reaches its client if that
+    /// is still here, without an id to resume from. What the server says on its own is said by the other replica.
+    pub(super) fn disown(&self, message: &[u8]) {
+        let mut state = self.stream.lock();
+        let frame = (!state.role.is_long()).then(|| frame::message(None, message));
+        state.staged.reframe(self.sequence, frame);
     }
 
     /// The stream, as the store knows it.

@@ -50,6 +50,15 @@ pub struct Replay {
     pub dropped: u64,
 }
 
+/// Whether a store has taken an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Appended {
+    /// It has.
+    Kept,
+    /// Another replica has claimed the session, and numbers its events now.
+    Foreign,
+}
+
 /// Keeps the events of streams, each stream within the same bounds as a window of this process: beyond those it may forget
 /// a stream's oldest messages.
 #[async_trait]
@@ -59,7 +68,11 @@ pub trait EventStore: Send + Sync {
     /// # Errors
     ///
     /// [`StoreError`] when the store cannot be written.
-    async fn append(&self, stream: StreamRef<'_>, event: &StoredEvent) -> Result<(), StoreError>;
+    async fn append(
+        &self,
+        stream: StreamRef<'_>,
+        event: &StoredEvent,
+    ) -> Result<Appended, StoreError>;
 
     /// The opening and the newest messages of a stream, at most so many. Nothing, if the stream is not known any more.
     ///

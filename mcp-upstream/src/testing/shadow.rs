@@ -15,7 +15,7 @@ use super::Harness;
 use crate::session::store::SessionStore;
 use crate::session::{Home, SessionId, SessionPatch, SessionRecord};
 use crate::stores::Stores;
-use crate::stream::store::{EventKind, Replay, StoredEvent, StreamRef};
+use crate::stream::store::{Appended, EventKind, Replay, StoredEvent, StreamRef};
 use crate::stream::{EventStore, StoreError};
 
 #[derive(Default)]
@@ -189,12 +189,16 @@ impl SessionStore for Shadow {
 
 #[async_trait]
 impl EventStore for Shadow {
-    async fn append(&self, stream: StreamRef<'_>, event: &StoredEvent) -> Result<(), StoreError> {
+    async fn append(
+        &self,
+        stream: StreamRef<'_>,
+        event: &StoredEvent,
+    ) -> Result<Appended, StoreError> {
         self.works().await?;
         let mut events = self.events.lock().expect("not poisoned");
         let key = (stream.session.as_str().to_owned(), stream.number);
         events.entry(key).or_default().push(written(event));
-        Ok(())
+        Ok(Appended::Kept)
     }
 
     async fn read(&self, stream: StreamRef<'_>, max: usize) -> Result<Replay, StoreError> {

@@ -19,7 +19,7 @@ use redis::Script;
 
 use super::{RedisStore, millis};
 use crate::seal::SessionId;
-use crate::stream::store::{EventKind, Replay, StoredEvent, StreamRef};
+use crate::stream::store::{Appended, EventKind, Replay, StoredEvent, StreamRef};
 use crate::stream::{EventStore, StoreError};
 
 /// Streams of one kind that a session may have stored: those of the newest requests, and the newest general ones. An
@@ -30,6 +30,9 @@ const STREAMS_MAX: u32 = 1024;
 /// The fields of a stream.
 const FIELDS: [&str; 4] = ["opened", "newest", "dropped", "bytes"];
 
+/// The answer of `append.lua` for a session of another replica.
+const FOREIGN: i64 = -1;
+
 static APPEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("append.lua")));
 
 fn field(number: u32, name: &str) -> String {
@@ -38,9 +41,16 @@ fn field(number: u32, name: &str) -> String {
 
 #[async_trait]
 impl EventStore for RedisStore {
-    async fn append(&self, stream: StreamRef<'_>, event: &StoredEvent) -> Result<(), StoreError> {
+    async fn append(
+        &self,
+        stream: StreamRef<'_>,
+        event: &StoredEvent,
+    ) -> Result<Appended, StoreError> {
         match &event.kind {
-            EventKind::Opened { .. } => self.keep_opening(stream, event).await,
+            EventKind::Opened { .. } => {
+                self.keep_opening(stream, event).await?;
+                Ok(Appended::Kept)
+            }
             EventKind::Message(message) => self.keep(stream, event.sequence, message).await,
         }
     }
@@ -115,23 +125,29 @@ impl RedisStore {
         stream: StreamRef<'_>,
         sequence: u64,
         message: &str,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Appended, StoreError> {
         let keys = self.keys.of(stream.session.as_str());
         let mut append = APPEND.key(keys.streams());
         append
             .key(keys.events(stream.number))
+            .key(keys.record())
             .arg(stream.number)
             .arg(sequence)
             .arg(format!("{sequence} {message}"))
             .arg(self.bounds.events.max(1))
             .arg(self.bounds.bytes.as_u64())
             .arg(millis(self.bounds.age))
-            .arg(millis(self.record_ttl));
+            .arg(millis(self.record_ttl))
+            .arg(self.replica.map_or_else(String::new, |it| it.0.to_string()));
         let append = &append;
         // Done twice it is read once: a sequence is read once.
-        self.link
-            .run(|mut connection| async move { append.invoke_async(&mut connection).await })
-            .await
+        let appended = self
+            .link
+            .run(|mut connection| async move { append.invoke_async::<i64>(&mut connection).await });
+        match appended.await? {
+            FOREIGN => Ok(Appended::Foreign),
+            _ => Ok(Appended::Kept),
+        }
     }
 }
 

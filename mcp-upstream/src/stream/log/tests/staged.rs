@@ -8,27 +8,34 @@ use futures_util::poll;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::stream::store::Replay;
+use crate::stream::store::{Appended, Replay};
 
 /// A store that answers when the test says so. Openings it takes at once.
 #[derive(Default)]
 struct Slow {
-    writes: Mutex<VecDeque<oneshot::Sender<()>>>,
+    writes: Mutex<VecDeque<oneshot::Sender<Appended>>>,
 }
 
 impl Slow {
     /// Answers a write that is open, counted from the oldest.
     fn answer(&self, which: usize) {
+        self.answer_as(which, Appended::Kept);
+    }
+
+    fn answer_as(&self, which: usize, appended: Appended) {
         let write = self.writes.lock().expect("not poisoned").remove(which);
-        write.expect("an open write").send(()).expect("awaited");
+        write
+            .expect("an open write")
+            .send(appended)
+            .expect("awaited");
     }
 }
 
 #[async_trait]
 impl EventStore for Slow {
-    async fn append(&self, _: StreamRef<'_>, event: &StoredEvent) -> Result<(), StoreError> {
+    async fn append(&self, _: StreamRef<'_>, event: &StoredEvent) -> Result<Appended, StoreError> {
         if let EventKind::Opened { .. } = event.kind {
-            return Ok(());
+            return Ok(Appended::Kept);
         }
         let (answer, answered) = oneshot::channel();
         self.writes.lock().expect("not poisoned").push_back(answer);
@@ -85,6 +92,25 @@ async fn a_writer_that_gives_up_and_a_store_that_fails_hold_up_nobody() {
     store.writes.lock().expect("not poisoned").clear();
     failed.await;
     assert_eq!(data(&ready(&mut reader).0), ["1", "2"]);
+}
+
+#[tokio::test]
+async fn an_event_of_a_session_that_another_replica_has_is_shown_without_an_id_or_not_at_all() {
+    for (kind, shown) in [
+        (StreamKind::General, &[][..]),
+        (StreamKind::Request, &["1"]),
+    ] {
+        let (store, log, session, _) = scene().await;
+        let stream = open(&log, &session, kind).await;
+        let mut reader = stream.read();
+        let mut foreign = Box::pin(put(&log, &session, &stream, "1"));
+        assert!(poll!(&mut foreign).is_pending());
+        store.answer_as(0, Appended::Foreign);
+        foreign.await;
+        let events = ready(&mut reader).0;
+        assert_eq!(data(&events), shown);
+        assert!(events.iter().all(|event| event.id.is_empty()), "{kind:?}");
+    }
 }
 
 #[tokio::test]
