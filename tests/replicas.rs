@@ -1,5 +1,6 @@
 //! Replicas that share the sessions of one Redis: any replica answers any request, and the death of one loses nothing.
 
+mod faults;
 mod forwarding;
 mod suite;
 mod surfaces;
@@ -199,7 +200,7 @@ async fn sessions_go_on_where_they_live_while_redis_is_away_and_are_recorded_whe
     let during = Session::start(&one, "talk", LATEST).await;
     assert_eq!(ping(&during).await, 200);
     redis.signal(Signal::CONT);
-    redis.lost_and_started_again().await;
+    redis.killed_and_started_again().await;
     // Known by its id alone: the record is not there yet, or is again.
     assert_eq!(ping(&during.at(&two)).await, 200);
     eventually("both sessions are recorded", || async {

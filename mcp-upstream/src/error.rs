@@ -59,7 +59,7 @@ impl RequestError {
             | Self::ResourceNotFound(_)
             | Self::Forwarded { .. }
             | Self::Upstream(_) => StatusCode::OK,
-            Self::Elsewhere(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Elsewhere(_) | Self::StoreAway => StatusCode::SERVICE_UNAVAILABLE,
             Self::ReplicaLost => StatusCode::BAD_GATEWAY,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }

@@ -33,7 +33,7 @@ use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::table::Located;
 use crate::session::{Session, SessionState, SessionTransport};
-use crate::upstream::{CallContext, Client, IncomingRequest, Prepared, store_failure};
+use crate::upstream::{CallContext, Client, IncomingRequest, Prepared, store_away};
 
 pub(crate) mod batch;
 pub(crate) mod call;
@@ -430,7 +430,7 @@ pub(crate) async fn find_session(
 ) -> Result<Arc<Session>, RequestError> {
     let now = Instant::now();
     let located = core.sessions.locate(id, now).await;
-    let session = match located.map_err(|error| store_failure(&error))? {
+    let session = match located.map_err(|error| store_away(&error))? {
         Located::Absent => return Err(RequestError::SessionNotFound),
         Located::Live(session) => session,
         Located::Adopted(adopted) => sessions::take_up(core, adopted),

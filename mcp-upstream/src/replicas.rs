@@ -350,6 +350,11 @@ impl Replicas {
         self.lapses.load(Ordering::Acquire)
     }
 
+    /// Whether this replica has told the others that it ends: they may claim its sessions at any moment.
+    pub fn is_leaving(&self) -> bool {
+        self.directory.is_some() && self.leaving.load(Ordering::Acquire)
+    }
+
     /// How often the store lost what it knew, as a Redis without persistence does when it is started again.
     pub fn losses(&self) -> u64 {
         self.losses.load(Ordering::Acquire)
@@ -416,11 +421,13 @@ impl Replicas {
         let mut own = self.own.clone();
         own.leaving = self.leaving.load(Ordering::Acquire);
         let seen = self.known.borrow().seen;
+        let began = Instant::now();
         let heard = directory.beat(&own, seen).await;
         let now = Instant::now();
         let mut beat = Beat::default();
         self.known.send_modify(|known| {
-            known.tried = now;
+            // A process may be frozen in the middle of a beat, which then fails at once when it goes on.
+            known.tried = began;
             match heard {
                 Ok(heard) => beat = self.heard(known, heard, now),
                 Err(error) => {

@@ -54,7 +54,7 @@ pub(crate) mod worker;
 mod tests;
 
 pub(crate) use context::{CallContext, Client, RequestMeta};
-pub(crate) use sessions::{SessionChanges, gauge, store_failure};
+pub(crate) use sessions::{SessionChanges, gauge, store_away, store_failure};
 
 /// A future of this value that owns its place in memory.
 pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -1,4 +1,4 @@
-//! A running `redis-server` on a Unix socket in a folder of the test. It keeps nothing on disk.
+//! A running `redis-server` on a Unix socket in a folder of the test.
 
 use std::process::{Child, Command, Stdio};
 
@@ -12,18 +12,32 @@ use super::eventually;
 pub struct Redis {
     process: Child,
     folder: TempDir,
+    keeps: bool,
 }
 
 impl Redis {
-    /// Starts a server and waits until it listens.
+    /// Starts a server that keeps nothing on disk, and waits until it listens.
     ///
     /// # Panics
     ///
     /// When `redis-server` is not installed.
     pub async fn start() -> Self {
+        Self::starting(false).await
+    }
+
+    /// Starts a server that writes each change to disk before it answers, and waits until it listens.
+    pub async fn start_keeping() -> Self {
+        Self::starting(true).await
+    }
+
+    async fn starting(keeps: bool) -> Self {
         let folder = TempDir::new().expect("a temporary directory");
-        let process = server(&folder);
-        let redis = Self { process, folder };
+        let process = server(&folder, keeps);
+        let redis = Self {
+            process,
+            folder,
+            keeps,
+        };
         redis.listens().await;
         redis
     }
@@ -39,11 +53,11 @@ impl Redis {
         kill_process(pid, signal).expect("signalled");
     }
 
-    /// Ends the process and what it kept, and starts another one.
-    pub async fn lost_and_started_again(&mut self) {
+    /// Kills the process and starts another one, which knows what this one has kept on disk.
+    pub async fn killed_and_started_again(&mut self) {
         self.process.kill().expect("own child");
         self.process.wait().expect("own child");
-        self.process = server(&self.folder);
+        self.process = server(&self.folder, self.keeps);
         self.listens().await;
     }
 
@@ -78,17 +92,11 @@ impl Redis {
     }
 }
 
-fn server(folder: &TempDir) -> Child {
+fn server(folder: &TempDir, keeps: bool) -> Child {
     Command::new("redis-server")
-        .args([
-            "--port",
-            "0",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-            "--unixsocket",
-        ])
+        .args(["--port", "0", "--save", "", "--appendfsync", "always"])
+        .args(["--appendonly", if keeps { "yes" } else { "no" }])
+        .arg("--unixsocket")
         .arg(folder.path().join("socket"))
         .arg("--dir")
         .arg(folder.path())

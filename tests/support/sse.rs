@@ -19,7 +19,7 @@ pub struct Event {
 }
 
 impl Event {
-    fn parse(block: &str) -> Self {
+    pub fn parse(block: &str) -> Self {
         let mut event = Self::default();
         let mut data = Vec::new();
         for line in block.lines() {

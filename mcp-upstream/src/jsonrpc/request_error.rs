@@ -82,6 +82,8 @@ pub(crate) enum RequestError {
     Elsewhere(u32),
     /// The replica that had the request ended before it answered.
     ReplicaLost,
+    /// The session is not live here, and the session store, which would tell of it, cannot be reached.
+    StoreAway,
     /// A fault of the gateway; the cause is in the log.
     Internal,
 }
@@ -160,7 +162,7 @@ impl RequestError {
                 | CallErrorCode::Overloaded => code::UNAVAILABLE,
                 _ => code::INTERNAL,
             },
-            Self::Elsewhere(_) | Self::ReplicaLost => code::UNAVAILABLE,
+            Self::Elsewhere(_) | Self::ReplicaLost | Self::StoreAway => code::UNAVAILABLE,
             Self::Forwarded { .. } | Self::Internal => code::INTERNAL,
         }
     }
@@ -203,6 +205,7 @@ impl RequestError {
             Self::Forwarded { .. } => "upstream_error",
             Self::Elsewhere(_) => "replica_unavailable",
             Self::ReplicaLost => "replica_lost",
+            Self::StoreAway => "session_store_unavailable",
             Self::Internal => "internal_error",
         }
     }
@@ -250,6 +253,9 @@ impl RequestError {
             Self::Forwarded { .. } => "The server answered with an error".into(),
             Self::Elsewhere(_) => {
                 "The session lives on another replica that cannot be reached now: try again in a few seconds".into()
+            }
+            Self::StoreAway => {
+                "The session store cannot be reached, and nothing was done: try again in a few seconds".into()
             }
             Self::ReplicaLost => {
                 "The replica of this session ended before it answered: the request may have been carried out".into()

@@ -19,7 +19,7 @@ use crate::session::table::Created;
 use crate::session::{Binding, ClientFacts, EndSession, Session, SessionPatch};
 use crate::stream::open::OpenKind;
 use crate::stream::{ResumeError, Stream, StreamGuard, StreamKind, Subscription};
-use crate::upstream::{gauge, store_failure};
+use crate::upstream::{gauge, store_away, store_failure};
 
 /// Opens or resumes a stream.
 pub(crate) async fn get(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Reply {
@@ -193,7 +193,7 @@ async fn resume_stream(
     let resumed = core.events.resume(session, last_event_id).await;
     let events = resumed.map_err(|error| match error {
         ResumeError::Malformed | ResumeError::Unknown => RequestError::UnknownEventId,
-        ResumeError::Store(error) => store_failure(&error),
+        ResumeError::Store(error) => store_away(&error),
     })?;
     // One that was forgotten goes on under another number.
     note_stream(core, session, events.number()).await;
@@ -223,7 +223,7 @@ pub(crate) async fn forget_session(
     session: &Arc<Session>,
 ) -> Result<bool, RequestError> {
     let ended = core.sessions.remove(session.id().as_str()).await;
-    let ended = ended.map_err(|error| store_failure(&error))?;
+    let ended = ended.map_err(|error| store_away(&error))?;
     if ended {
         core.metrics.sessions_deleted.inc();
         core.metrics.sessions.set(gauge(core.sessions.count()));

@@ -65,6 +65,12 @@ pub(crate) fn store_failure(error: &StoreError) -> RequestError {
     RequestError::Internal
 }
 
+/// A store that cannot be asked about a session, as its client hears of it; the log says more.
+pub(crate) fn store_away(error: &StoreError) -> RequestError {
+    tracing::error!(%error, "a session cannot be looked up");
+    RequestError::StoreAway
+}
+
 /// A count as a gauge's value.
 pub(crate) fn gauge(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)

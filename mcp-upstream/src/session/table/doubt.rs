@@ -27,9 +27,15 @@ impl Doubts {
 }
 
 impl SessionTable {
-    /// Compares a session with its record, if this process was silent since it was last sure of the session.
+    /// Compares a session with its record, if this process was silent since it was last sure of the session, or is leaving.
     pub(super) async fn resolve_doubt(&self, id: &str) {
         self.notice_lapse().await;
+        if self.replicas.is_leaving()
+            && let Some(session) = self.live(id)
+        {
+            self.compare(session.id()).await;
+            return;
+        }
         let doubted = self.doubts.doubted().sessions.get(id).cloned();
         if let Some(id) = doubted {
             self.compare(&id).await;
