@@ -590,3 +590,23 @@ fn check_of_a_configuration_names_the_variables_that_namespaces_lack() {
         "{told}"
     );
 }
+
+#[test]
+fn a_session_key_that_replicas_would_not_share_is_warned_of_by_check_and_ends_serve() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "sessions: { store: 'redis://127.0.0.1:1' }").unwrap();
+    for (command, passes) in [("check", true), ("serve", false)] {
+        let output = tooldock(&[command, "-c", file.path().to_str().unwrap()], &TOKENS);
+        assert_eq!(
+            output.status.success(),
+            passes,
+            "{command}: {}",
+            stderr(&output)
+        );
+        let said = stderr(&output) + &String::from_utf8_lossy(&output.stdout);
+        assert!(
+            said.contains("set SESSION_KEY to one secret"),
+            "{command}: {said}"
+        );
+    }
+}

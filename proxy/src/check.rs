@@ -19,6 +19,7 @@ use tooldock_workers::yaml::{self, Value};
 
 use crate::config::{Config, Effective, ListenerConfig, NamespaceRule, SECRETS_KEY};
 use crate::descriptors::Connections;
+use crate::session_store;
 
 mod addresses;
 mod issuers;
@@ -146,6 +147,13 @@ pub(crate) fn whole(effective: &Effective) -> Checked {
     checked.findings.extend(unknown);
     let members = namespaces::members(&effective.config, &known);
     checked.findings.extend(members);
+    // A configuration is checked on other machines, too, where the key is not.
+    let key = session_store::missing_key(effective).map(|message| Finding {
+        place: "SESSION_KEY".to_owned(),
+        message,
+        is_error: false,
+    });
+    checked.findings.extend(key);
     checked
 }
 

@@ -97,6 +97,9 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
     if let Some(problem) = effective.data_file_problem() {
         tracing::error!("{problem}");
     }
+    if let Some(missing) = session_store::missing_key(&effective) {
+        return Err(anyhow!(missing));
+    }
     let connections = Connections::raised(effective.config.admission.limits.connections)?;
     tracing::info!("connections: {connections}");
     let certificates = open_certificates(&effective)?;
@@ -272,7 +275,6 @@ impl Parts {
             upstream_metrics.audit_dropped(),
         )
         .context("starting the audit log")?;
-        session_store::check_key(effective)?;
         let session_key = session_key::load(effective.session_key.as_ref(), &effective.data_dir)?;
         let (stores, replicas) = session_store::open(effective, &session_key)?;
         let link = replicas

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{anyhow, bail};
+use anyhow::anyhow;
 use tooldock_upstream::replicas::{Announcement, ReplicaId, Replicas};
 use tooldock_upstream::seal::SessionKey;
 use tooldock_upstream::session::config::{StoreConfig, StoreUrl};
@@ -42,22 +42,18 @@ pub(crate) fn open(
     }
 }
 
-/// Checks that replicas of a Redis share a session key, before the key of this one is made.
-///
-/// # Errors
-///
-/// There is none to share.
-pub(crate) fn check_key(effective: &Effective) -> anyhow::Result<()> {
+/// Words about replicas of a Redis that would not share a session key; `None` where there is a key, or no Redis.
+pub(crate) fn missing_key(effective: &Effective) -> Option<String> {
     let shares_sessions = matches!(effective.config.sessions.store, StoreConfig::Redis(_));
     let file = effective.data_dir.join(session_key::FILE);
-    if shares_sessions && effective.session_key.is_none() && !file.exists() {
-        bail!(
+    let is_missing = shares_sessions && effective.session_key.is_none() && !file.exists();
+    is_missing.then(|| {
+        format!(
             "sessions.store is a Redis, which replicas share: set SESSION_KEY to one secret of 32 characters or more for all of \
              them, or put one key file at {}",
             file.display()
-        );
-    }
-    Ok(())
+        )
+    })
 }
 
 /// A manager beside a core has a file of its own: neither takes up the sessions of the other.

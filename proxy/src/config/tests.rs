@@ -323,8 +323,8 @@ fn errors_name_file_and_key() {
             "FILE: sessions.ttl: invalid value \"soon\", expected a duration",
         ),
         (
-            "sessions: { store: 'redis://h/0' }",
-            "sessions.store: not supported by this version",
+            "sessions: { store: 'redis://h/x' }",
+            "sessions.store: the database of the Redis URL is no number",
         ),
         ("a: [", "FILE: "),
         ("threads: 1\nthreads: 2", "FILE: "),
