@@ -221,7 +221,7 @@ async fn sessions_go_on_where_they_live_while_redis_is_away_and_are_recorded_whe
 #[tokio::test]
 async fn a_reload_of_one_replica_reaches_the_other() {
     let redis = Redis::start().await;
-    // Neither looks at its folders by itself.
+    // Both wait to be told to reload.
     let watcher = json!({"watcher": {"enabled": false}});
     let (one, two) = tokio::join!(
         configured(&redis, "one", watcher.clone()),

@@ -67,7 +67,7 @@ pub struct Announcement {
     pub address: Option<Arc<str>>,
     /// A digest of the session key. Replicas with different keys do not understand each other's session ids.
     pub key: Arc<str>,
-    /// Whether it is about to end: its sessions may be claimed.
+    /// True if it is about to end: its sessions may be claimed.
     pub leaving: bool,
 }
 
@@ -76,12 +76,12 @@ pub struct Announcement {
 pub struct Heard {
     /// The other replicas that beat within [`BEAT_LIFE`].
     pub others: Vec<Announcement>,
-    /// Whether the directory has been beaten at without a pause for [`BEAT_LIFE`]: before that a replica that is not
+    /// True if the directory has been beaten at without a pause for [`BEAT_LIFE`]: before that a replica that is not
     /// among `others` may be up all the same.
     pub settled: bool,
-    /// Whether another process beats under this replica's number. The beat was not taken then.
+    /// True if another process beats under this replica's number. The beat was not taken then.
     pub rival: bool,
-    /// Whether the directory knew this process from an earlier beat. One that forgot it has lost the records of sessions,
+    /// True if the directory knew this process from an earlier beat. One that forgot it has lost the records of sessions,
     /// too.
     pub known: bool,
     /// How many reloads were asked for on all replicas ([`ReplicaDirectory::ask_reload`]).
@@ -127,7 +127,7 @@ pub trait ReplicaDirectory: Send + Sync {
     async fn ask_reload(&self) -> Result<u64, StoreError>;
 }
 
-/// Whether another replica is up.
+/// The state of a replica, as the last beats tell it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
     /// It is this process.
@@ -167,7 +167,7 @@ struct Known {
     seen: Option<u64>,
     /// The directory's clock minus this machine's, in milliseconds.
     clock_ahead: i64,
-    /// Whether the last beat failed.
+    /// True if the last beat failed.
     fails: bool,
     /// The last beat that was tried, and the last that was taken.
     tried: Instant,
@@ -177,7 +177,7 @@ struct Known {
 /// The outcome of one beat.
 #[derive(Default)]
 struct Beat {
-    /// Whether another replica has asked for a reload.
+    /// True if another replica has asked for a reload.
     reload: bool,
     /// News of other replicas.
     news: Vec<String>,
@@ -188,9 +188,9 @@ struct Beat {
 pub struct Replication {
     /// The name of this replica.
     pub name: Arc<str>,
-    /// Whether the store that replicas find each other by answers.
+    /// `up` or `away`: the store by which replicas find each other.
     pub store: &'static str,
-    /// Whether another process has this replica's name.
+    /// True if another process has this replica's name.
     pub rival: bool,
     /// The other replicas that are up, by name.
     pub others: Vec<OtherReplica>,
@@ -265,7 +265,7 @@ impl Replicas {
         &self.own.name
     }
 
-    /// Whether there may be other replicas.
+    /// True if there may be other replicas.
     pub fn are_many(&self) -> bool {
         self.directory.is_some()
     }
@@ -276,7 +276,7 @@ impl Replicas {
         local_millis().saturating_add_signed(ahead)
     }
 
-    /// Whether a replica is up, by the last beats.
+    /// The state of a replica, by the last beats.
     pub fn standing(&self, id: ReplicaId) -> Standing {
         if id == self.own.id {
             return Standing::Own;
@@ -290,7 +290,7 @@ impl Replicas {
         }
     }
 
-    /// Whether a replica is up; waits for the next beats while that is not clear, for 3 s at most.
+    /// The state of a replica; waits for the next beats while it is not clear, for 3 s at most.
     pub async fn settled_standing(&self, id: ReplicaId) -> Standing {
         self.wait(|| self.standing(id), |it| *it == Standing::Unclear)
             .await
@@ -350,7 +350,7 @@ impl Replicas {
         self.lapses.load(Ordering::Acquire)
     }
 
-    /// Whether this replica has told the others that it ends: they may claim its sessions at any moment.
+    /// True if this replica has told the others that it ends: they may claim its sessions at any moment.
     pub fn is_leaving(&self) -> bool {
         self.directory.is_some() && self.leaving.load(Ordering::Acquire)
     }

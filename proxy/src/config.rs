@@ -270,7 +270,7 @@ impl Effective {
         Ok(next)
     }
 
-    /// Where other replicas reach this process, and where it listens for them; `None` where it has no replicas.
+    /// The address at which other replicas reach this process, and the one it binds for them; `None` without replicas.
     pub(crate) fn replica_address(&self) -> Option<(&str, SocketAddr)> {
         let shares_sessions = matches!(self.config.sessions.store, StoreConfig::Redis(_));
         let address = self.config.replicas.address();

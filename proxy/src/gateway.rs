@@ -153,7 +153,7 @@ pub(crate) struct Passage {
     /// What the access log is told of it, where there is one.
     logged: Option<Pending>,
     in_flight: InFlight,
-    /// Who asked, where another replica has forwarded the request.
+    /// Listener and client of a request that another replica has forwarded.
     arrival: Option<Box<Arrival>>,
 }
 

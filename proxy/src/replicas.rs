@@ -43,7 +43,7 @@ const TRIES: usize = 3;
 pub(crate) struct ReplicaLink {
     replicas: Arc<Replicas>,
     key: SessionKey,
-    /// Where other replicas reach this one (`replicas.address`).
+    /// The address at which other replicas reach this one (`replicas.address`).
     address: Option<SocketAddr>,
     forwarder: Forwarder,
     /// Ends the long streams that are forwarded, at the drain.
@@ -80,7 +80,7 @@ impl ReplicaLink {
         self.ended.send_replace(true);
     }
 
-    /// Whether a connection came in at the address for replicas.
+    /// True if a connection came in at the address for replicas.
     pub(crate) fn is_at_door(&self, local: Option<&LocalAddress>) -> bool {
         let local = local.and_then(LocalAddress::as_inet);
         local.is_some_and(|local| self.address == Some(*local))
@@ -159,7 +159,7 @@ impl ReplicaLink {
             unreachable = Some(refusal);
             let other = match self.replicas.settled_standing(replica).await {
                 Standing::Up(other) => other,
-                // Nobody can say: neither forwarded nor claimed.
+                // The directory is silent: neither forwarded nor claimed.
                 Standing::Unclear => break,
                 // It is this process's to claim now.
                 Standing::Own | Standing::Leaving | Standing::Gone => continue,

@@ -114,7 +114,7 @@ struct Client {
     http: reqwest::Client,
     id: String,
     dice: Dice,
-    /// Where calls leave their marks.
+    /// The file in which calls leave their marks.
     marks: PathBuf,
 }
 
@@ -176,7 +176,7 @@ impl Client {
         }
     }
 
-    /// One call to its end, by whatever replicas are there.
+    /// Makes a call and follows it to its end, by whatever replicas are there.
     async fn call(&mut self, number: u64) -> Outcome {
         let mark = self.mark(number);
         let arguments = json!({"file": self.marks, "mark": mark, "uri": self.uri()});
@@ -301,7 +301,7 @@ async fn refusal(response: Response) -> Refusal {
     }
 }
 
-/// What a client was told of one call.
+/// The outcome of a call, as its client was told.
 struct Told {
     number: u64,
     mark: String,

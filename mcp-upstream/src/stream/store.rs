@@ -50,7 +50,7 @@ pub struct Replay {
     pub dropped: u64,
 }
 
-/// Whether a store has taken an event.
+/// The answer of a store to an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Appended {
     /// It has.

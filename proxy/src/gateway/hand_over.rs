@@ -258,7 +258,7 @@ impl Gateway {
     }
 }
 
-/// Whether a request may belong to a session, or a suspended call, of another replica.
+/// True if a request may belong to a session, or a suspended call, of another replica.
 fn may_be_elsewhere(request: &AdmittedRequest) -> bool {
     matches!(request.route, RouteId::Mcp | RouteId::Messages)
 }
