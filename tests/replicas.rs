@@ -278,7 +278,7 @@ async fn the_address_for_replicas_takes_nothing_without_a_passport_of_theirs() {
 }
 
 #[tokio::test]
-async fn replicas_with_different_keys_or_one_name_say_so() {
+async fn replicas_with_different_keys_or_listeners_or_one_name_say_so() {
     let redis = Redis::start().await;
     let one = replica(&redis, "one").await;
     let start = |name: &str, key: &str| {
@@ -300,5 +300,21 @@ async fn replicas_with_different_keys_or_one_name_say_so() {
         (keys && names).then_some(())
     })
     .await;
-    drop(one);
+
+    let other_listener = Gateway::with_tools([("talk", "talking.py", tools::TALKING)])
+        .config(json!({
+            "sessions": {"store": redis.url()},
+            "replicas": {"id": "three", "address": free_address().to_string()},
+        }))
+        .core(json!({"name": "front"}))
+        .env("SESSION_KEY", KEY)
+        .start()
+        .await;
+    let lacks = "it lacks a listener of this replica";
+    eventually("the listener is told of", || async {
+        one.log().contains(lacks).then_some(())
+    })
+    .await;
+    let here = Session::start(&other_listener, "talk", LATEST).await;
+    assert_eq!(ping(&here.at(&one)).await, 503);
 }

@@ -13,7 +13,7 @@
 //! asked for them. A process that was stopped for longer (SIGSTOP, a suspended machine) learns it from its own clock and
 //! checks each session against its record before the next use ([`Replicas::lapses`]).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -67,6 +67,9 @@ pub struct Announcement {
     pub address: Option<Arc<str>>,
     /// A digest of the session key. Replicas with different keys do not understand each other's session ids.
     pub key: Arc<str>,
+    /// The names of its listeners for clients: a forwarded request is judged as one of the listener that its client asked.
+    #[serde(default)]
+    pub listeners: BTreeSet<Arc<str>>,
     /// True if it is about to end: its sessions may be claimed.
     pub leaving: bool,
 }
@@ -167,6 +170,8 @@ struct Known {
     seen: Option<u64>,
     /// The directory's clock minus this machine's, in milliseconds.
     clock_ahead: i64,
+    /// The beat at which the directory had lost what it knew.
+    lost: Option<Instant>,
     /// True if the last beat failed.
     fails: bool,
     /// The last beat that was tried, and the last that was taken.
@@ -216,6 +221,7 @@ impl Replicas {
                 incarnation: 0,
                 address: None,
                 key: "".into(),
+                listeners: BTreeSet::new(),
                 leaving: false,
             },
             None,
@@ -240,6 +246,7 @@ impl Replicas {
             reloads: None,
             seen: None,
             clock_ahead: 0,
+            lost: None,
             fails: false,
             tried: Instant::now(),
             taken: None,
@@ -360,6 +367,21 @@ impl Replicas {
         self.losses.load(Ordering::Acquire)
     }
 
+    /// Waits for the next beat, and answers if the directory has lost what it knew within the time in which replicas write
+    /// their records again. Waits for 700 ms at most.
+    pub async fn are_records_missing(&self) -> bool {
+        const WRITTEN_AGAIN: Duration = Duration::from_secs(4);
+        const NEXT_BEAT: Duration = Duration::from_millis(700);
+        if self.directory.is_some() {
+            let mut beats = self.known.subscribe();
+            let _ = timeout_at(Instant::now() + NEXT_BEAT, beats.changed()).await;
+        }
+        let known = self.known.borrow();
+        known
+            .lost
+            .is_some_and(|lost| lost.elapsed() < WRITTEN_AGAIN)
+    }
+
     /// Tells the other replicas that this one ends: its sessions may be claimed from now on.
     pub async fn leave(&self) {
         self.leaving.store(true, Ordering::Release);
@@ -456,6 +478,7 @@ impl Replicas {
         }
         if known.taken.is_some() && !heard.known && !heard.rival {
             self.losses.fetch_add(1, Ordering::Release);
+            known.lost = Some(now);
         }
         known.settled = heard.settled;
         known.rival = heard.rival;
@@ -495,13 +518,18 @@ impl Replicas {
                 Some(why) => tracing::error!(replica = name, address, "replica {name}: {why}"),
             }
         }
-        for (id, other) in &*known.others {
-            if !heard.others.iter().any(|it| it.id == *id) {
-                let name = &*other.name;
-                tracing::warn!(
+        // A directory that lost what it knew has not heard of all others again yet.
+        for (id, other) in known.others.iter().filter(|_| heard.settled) {
+            if heard.others.iter().any(|it| it.id == *id) {
+                continue;
+            }
+            let name = &*other.name;
+            match other.leaving {
+                true => tracing::info!(replica = name, "a replica has ended"),
+                false => tracing::warn!(
                     replica = name,
                     "a replica is gone: its sessions may be claimed"
-                );
+                ),
             }
         }
     }
@@ -511,6 +539,11 @@ impl Replicas {
         if other.key != self.own.key {
             return Some(
                 "its session key is another one: give all replicas the same SESSION_KEY, or share session.key",
+            );
+        }
+        if !self.own.listeners.is_subset(&other.listeners) {
+            return Some(
+                "it lacks a listener of this replica: give all replicas listeners of the same names",
             );
         }
         if other.address.is_none() {

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, MissedTickBehavior};
 use tooldock_upstream::audit::AuditGuard;
 use tooldock_upstream::health::Health;
+use tooldock_upstream::replicas::BEAT_EVERY;
 use tooldock_upstream::service::Service;
 use tooldock_workers::keys::KeyStore;
 use tooldock_workers::reload::Reloader;
@@ -145,7 +146,12 @@ impl Hub {
         }
         let relayed = || self.relay.as_ref().map_or(0, RelayServer::open);
         let deadline = Instant::now() + self.grace;
-        tokio::time::sleep(SETTLE).await;
+        // The others forward requests here until their next beat.
+        let heard = self
+            .replicas
+            .as_ref()
+            .map_or(SETTLE, |_| SETTLE + BEAT_EVERY);
+        tokio::time::sleep(heard.min(self.grace)).await;
         while (self.metrics.in_flight.get() > 0 || relayed() > 0) && Instant::now() < deadline {
             tokio::time::sleep(DRAIN_CHECK).await;
         }

@@ -14,7 +14,8 @@ mod forward;
 mod passport;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::HOST;
@@ -32,7 +33,7 @@ use tooldock_upstream::service::{AdmittedRequest, Service};
 pub(crate) use self::forward::ForwardMetrics;
 use self::forward::{Failure, Forwarder};
 pub(crate) use self::passport::{Arrival, HEADER};
-use self::passport::{HOPS_MAX, Passport};
+use self::passport::{HOPS_MAX, Passport, UsedPassports};
 use crate::gateway::Listener;
 use crate::tls::ShownCertificate;
 
@@ -48,6 +49,9 @@ pub(crate) struct ReplicaLink {
     forwarder: Forwarder,
     /// Ends the long streams that are forwarded, at the drain.
     ended: watch::Sender<bool>,
+    used: UsedPassports,
+    /// The last warning of a refused request.
+    told: Mutex<Option<Instant>>,
 }
 
 /// A request as it may be forwarded.
@@ -72,6 +76,8 @@ impl ReplicaLink {
             key,
             address,
             ended: watch::Sender::new(false),
+            used: UsedPassports::default(),
+            told: Mutex::default(),
         }
     }
 
@@ -96,7 +102,7 @@ impl ReplicaLink {
         header: &RequestHeader,
         listeners: &[Listener],
     ) -> Result<Arrival, Rejection> {
-        let opened = Passport::open(header, &self.key, &self.replicas);
+        let opened = Passport::open(header, &self.key, &self.replicas, &self.used);
         let checked = opened.and_then(|passport| {
             let known = listeners.iter().any(|it| *it.name == *passport.listener);
             known.then_some(passport).ok_or(
@@ -104,12 +110,24 @@ impl ReplicaLink {
             )
         });
         checked.map(Arrival::from).map_err(|why| {
-            tracing::warn!("a request at replicas.address was refused: {why}");
+            self.tell_refusal(why);
             Rejection::new(
                 Reason::Forbidden,
                 "This address is for the replicas of this gateway alone.",
             )
         })
+    }
+
+    /// Warns of a refused request, at most every few seconds: anybody who reaches the address can send them.
+    fn tell_refusal(&self, why: &str) {
+        const EVERY: Duration = Duration::from_secs(10);
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|told| told.elapsed() >= EVERY) {
+            *told = Some(Instant::now());
+            tracing::warn!("a request at replicas.address was refused: {why}");
+        } else {
+            tracing::debug!("a request at replicas.address was refused: {why}");
+        }
     }
 
     /// Notes how a request would be forwarded, before it is known whether it must be.
@@ -201,20 +219,25 @@ impl ReplicaLink {
         forwarded: &mut Forwarded,
         body: Bytes,
     ) -> Result<Reply, Failure> {
-        let line = (forwarded.method.as_str(), &*forwarded.target);
-        let sealed = forwarded
-            .passport
-            .seal(&self.key, &self.replicas, other.id, line);
-        let sealed = sealed.map_err(|error| Failure::Unsent(error.to_string()))?;
-        forwarded.headers.insert(HEADER, sealed);
-        let sending = self.forwarder.send(
-            other,
-            forwarded,
-            body,
-            self.replicas.clone(),
-            self.ended.subscribe(),
-        );
-        sending.await
+        loop {
+            let line = (forwarded.method.as_str(), &*forwarded.target);
+            let passport = &forwarded.passport;
+            let sealed = passport.seal(&self.key, &self.replicas, other.id, line);
+            let sealed = sealed.map_err(Failure::Unsent)?;
+            forwarded.headers.insert(HEADER, sealed);
+            let sending = self.forwarder.send(
+                other,
+                forwarded,
+                body.clone(),
+                self.replicas.clone(),
+                self.ended.subscribe(),
+            );
+            match sending.await {
+                // Each passport counts once.
+                Err(Failure::Stale) => {}
+                sent => return sent,
+            }
+        }
     }
 }
 

@@ -509,10 +509,13 @@ impl Assembly<'_> {
         );
         server.bootstrap();
         let cap = self.connections.clients;
-        let traffic = self.services("edge", layout, cap, &server.configuration, |profile| {
-            profile != ProfileName::Metrics
-        })?;
-        let announced = Announced::new(traffic.len(), Arc::clone(&self.parts.runtimes));
+        let conf = Arc::clone(&server.configuration);
+        let traffic = self.endpoints(layout, |profile| profile != ProfileName::Metrics)?;
+        let traffic = self.services("edge", layout, cap, &conf, traffic)?;
+        let door = self.door(layout)?;
+        let door = self.services("replicas", layout, cap, &conf, door)?;
+        let announced = traffic.len() + door.len();
+        let announced = Announced::new(announced, Arc::clone(&self.parts.runtimes));
         let announced = Arc::new(announced);
         for service in traffic {
             server.add_service(service.announced_to(Arc::clone(&announced)));
@@ -520,26 +523,29 @@ impl Assembly<'_> {
         let (keep_open, lifetime) = watch::channel(false);
         // The metrics listener answers `/ready` during the drain, so nothing ever tells it to stop.
         std::mem::forget(keep_open);
+        // Other replicas forward requests until they have heard of the drain.
+        for service in door {
+            let service = service.announced_to(Arc::clone(&announced));
+            server.add_service(service.until_exit(lifetime.clone()));
+        }
         // A cap of its own, so that no number of clients silences it.
         let cap = self.connections.management;
         let one = Layout::ONE;
-        let metrics = self.services("metrics", one, cap, &server.configuration, |profile| {
-            profile == ProfileName::Metrics
-        })?;
-        for service in metrics {
+        let metrics = self.endpoints(one, |profile| profile == ProfileName::Metrics)?;
+        for service in self.services("metrics", one, cap, &conf, metrics)? {
             server.add_service(service.until_exit(lifetime.clone()));
         }
         Ok(server)
     }
 
-    /// One edge on the listeners that belong to it, under as many services as the layout says.
+    /// An edge on these endpoints, under as many services as there are lists of them.
     fn services(
         &self,
         name: &'static str,
         layout: Layout,
         max_connections: usize,
         conf: &Arc<ServerConf>,
-        belongs: impl Fn(ProfileName) -> bool,
+        endpoints: Vec<Vec<Endpoint>>,
     ) -> anyhow::Result<Vec<EdgeService>> {
         let request_ids = Arc::new(RequestIds::new()?);
         let edge = Edge {
@@ -551,6 +557,16 @@ impl Assembly<'_> {
             access_log: self.access_log.cloned(),
         };
         let listening = Listening::new(edge, max_connections);
+        let service = |own| EdgeService::new(name, Arc::clone(&listening), own, layout.threads);
+        Ok(endpoints.into_iter().map(service).collect())
+    }
+
+    /// The sockets of the listeners of these profiles, for each service of the layout.
+    fn endpoints(
+        &self,
+        layout: Layout,
+        belongs: impl Fn(ProfileName) -> bool,
+    ) -> anyhow::Result<Vec<Vec<Endpoint>>> {
         let mut endpoints: Vec<_> = (0..layout.services).map(|_| Vec::new()).collect();
         for ((_, listener), certificate) in self.effective.served_listeners().zip(self.certificates)
         {
@@ -570,22 +586,25 @@ impl Assembly<'_> {
                 tracing::info!(listener = listener.name, "MCP at {url}");
             }
         }
-        if let Some((_, address)) = self.effective.replica_address()
-            && belongs(ProfileName::Core)
-        {
-            let address = ListenAddress::Tcp(address);
-            for own in &mut endpoints {
-                own.push(Endpoint {
-                    socket: self.sockets.handle(&address)?,
-                    address: Arc::new(address.clone().into()),
-                    proxy_protocol: false,
-                    tls: None,
-                });
-            }
-            tracing::info!("listening on {address} for the replicas of this gateway");
-        }
-        let service = |own| EdgeService::new(name, Arc::clone(&listening), own, layout.threads);
-        Ok(endpoints.into_iter().map(service).collect())
+        Ok(endpoints)
+    }
+
+    /// The socket for other replicas, for each service of the layout; no service where there is none.
+    fn door(&self, layout: Layout) -> anyhow::Result<Vec<Vec<Endpoint>>> {
+        let Some((_, address)) = self.effective.replica_address() else {
+            return Ok(Vec::new());
+        };
+        let address = ListenAddress::Tcp(address);
+        tracing::info!("listening on {address} for the replicas of this gateway");
+        let endpoint = |_| {
+            Ok(vec![Endpoint {
+                socket: self.sockets.handle(&address)?,
+                address: Arc::new(address.clone().into()),
+                proxy_protocol: false,
+                tls: None,
+            }])
+        };
+        (0..layout.services).map(endpoint).collect()
     }
 
     fn proxy(

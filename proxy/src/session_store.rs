@@ -12,7 +12,7 @@ use tooldock_upstream::stores::Stores;
 use tooldock_upstream::stores::disk::{Bounds, DiskStore};
 use tooldock_upstream::stores::redis::{RedisStore, RedisUrl};
 
-use crate::config::{Effective, Role};
+use crate::config::{Effective, ProfileName, Role};
 use crate::{kept_file, session_key};
 
 /// The file with the name of a replica that was given none.
@@ -112,6 +112,11 @@ fn announcement(
         incarnation: getrandom::u64()?,
         address,
         key: Arc::clone(key.digest()),
+        listeners: effective
+            .served_listeners()
+            .filter(|(_, listener)| listener.profile != ProfileName::Metrics)
+            .map(|(_, listener)| listener.name.as_str().into())
+            .collect(),
         leaving: false,
     })
 }

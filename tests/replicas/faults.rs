@@ -211,7 +211,7 @@ impl Client {
             let Some(last) = told.last.clone() else {
                 return Outcome::Failed;
             };
-            let Some(resumed) = self.resumed(&last).await else {
+            let Some(resumed) = self.resumed(Some(&last)).await else {
                 // A replica that was frozen opened the stream when the session was no longer its own.
                 return Outcome::Failed;
             };
@@ -219,10 +219,13 @@ impl Client {
         }
     }
 
-    /// The stream behind an event; `None` if its session has no such stream.
-    async fn resumed(&mut self, last: &str) -> Option<Events> {
+    /// The stream behind an event, or a new one before there was an event; `None` if its session has no such stream.
+    async fn resumed(&mut self, last: Option<&str>) -> Option<Events> {
         loop {
-            let request = self.request("GET").header("Last-Event-ID", last);
+            let request = match last {
+                Some(last) => self.request("GET").header("Last-Event-ID", last),
+                None => self.request("GET"),
+            };
             match self.ask(request).await {
                 Asked::Answered(response) if response.status() == 200 => {
                     return Some(Events::of(response));
@@ -388,8 +391,7 @@ async fn announcements(mut client: Client, mut events: Events, count: Arc<Atomic
                 count.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let last = last.clone().expect("the priming event has an id");
-        let resumed = client.resumed(&last).await;
+        let resumed = client.resumed(last.as_deref()).await;
         events = resumed.expect("the stream of a session stays while the session does");
     }
 }
@@ -422,6 +424,7 @@ async fn fault(dice: &mut Dice, replicas: &mut [Gateway]) {
 }
 
 #[tokio::test]
+#[ignore = "its faults come by chance, run it by name: cargo nextest run --run-ignored all -E 'test(faults_of_replicas)'"]
 async fn faults_of_replicas_lose_no_event_and_run_no_call_twice() {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

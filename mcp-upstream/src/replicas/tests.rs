@@ -107,6 +107,7 @@ pub(crate) fn announcement(name: &str) -> Announcement {
         incarnation: INCARNATIONS.fetch_add(1, Ordering::Relaxed),
         address: Some("127.0.0.1:1".into()),
         key: "a key".into(),
+        listeners: ["core".into()].into(),
         leaving: false,
     }
 }
@@ -242,6 +243,7 @@ async fn a_replica_with_another_key_or_without_an_address_is_not_forwarded_to() 
             "SESSION_KEY",
         ),
         (|it| it.address = None, "replicas.address"),
+        (|it| it.listeners.clear(), "listeners of the same names"),
     ] {
         let mut other = announcement("two");
         change(&mut other);

@@ -27,6 +27,8 @@ use crate::respond::X_REQUEST_ID;
 
 /// How long a connection to a replica may take. Replicas are near.
 const CONNECT: Duration = Duration::from_secs(1);
+/// How long a stream may take to open, and a session to end. Calls take as long as their tools do.
+const HEAD: Duration = Duration::from_secs(10);
 /// Idle connections that are kept to each replica.
 const IDLE: usize = 64;
 /// Replicas whose connections are kept.
@@ -38,6 +40,9 @@ pub(super) enum Failure {
     /// Nothing of it can have reached the replica.
     #[error("{0}")]
     Unsent(String),
+    /// A kept connection that the replica had closed: no whole request can have been read.
+    #[error("the replica has closed the connection")]
+    Stale,
     /// It may have been carried out.
     #[error("{0}")]
     Broken(String),
@@ -92,7 +97,7 @@ impl Forwarder {
         let sent = self.exchange(other, forwarded, body, &replicas).await;
         let outcome = match &sent {
             Ok(_) => "answered",
-            Err(Failure::Unsent(_)) => "unsent",
+            Err(Failure::Unsent(_) | Failure::Stale) => "unsent",
             Err(Failure::Broken(_)) => "broken",
         };
         self.metrics.forwarded.with_label_values(&[outcome]).inc();
@@ -120,7 +125,7 @@ impl Forwarder {
     ) -> Result<(Response, ResponseHead, Arc<PeerAddress>), Failure> {
         let peer = self.peer(other).map_err(Failure::Unsent)?;
         let head = head(forwarded, body.len());
-        let mut response = loop {
+        let mut response = {
             let (mut stream, reused) =
                 match peer.idle.take(|address| peer.addresses.still_has(address)) {
                     Some((stream, _)) => (stream, true),
@@ -139,9 +144,8 @@ impl Forwarder {
                 }
             };
             match written {
-                Ok(()) => break Response::new(stream),
-                // A kept connection that the replica has closed: no whole request can have been read.
-                Err(_) if reused => {}
+                Ok(()) => Response::new(stream),
+                Err(_) if reused => return Err(Failure::Stale),
                 Err(_) => {
                     return Err(Failure::Unsent(
                         "the connection ended while the request was written".into(),
@@ -153,6 +157,9 @@ impl Forwarder {
             head = response.read_head() => head,
             () = replicas.gone(other.id) => {
                 return Err(Failure::Broken("it ended, or was stopped, before it answered".into()));
+            }
+            () = tokio::time::sleep(HEAD), if forwarded.method != Method::POST => {
+                return Err(Failure::Broken(format!("it did not answer within {} s", HEAD.as_secs())));
             }
         };
         match read {

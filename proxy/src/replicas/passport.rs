@@ -1,13 +1,15 @@
 //! The passport of a forwarded request: which client asked at which listener, sealed by the session key.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
 
 use http::{HeaderName, HeaderValue};
 use pingora_http::RequestHeader;
 use serde::{Deserialize, Serialize};
 use tooldock_filters::Peer;
 use tooldock_upstream::replicas::{ReplicaId, Replicas};
-use tooldock_upstream::seal::{NoRandomness, SessionKey};
+use tooldock_upstream::seal::SessionKey;
 
 use super::Met;
 use crate::tls::ShownCertificate;
@@ -21,7 +23,7 @@ pub(super) const HOPS_MAX: u8 = 2;
 /// How long a passport counts, in milliseconds, by the clock that the replicas share.
 const LIFE: u64 = 30_000;
 
-/// A passport. It is good for one request line, at one replica, for [`LIFE`].
+/// A passport. It is good for one request, at one replica, for [`LIFE`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Passport {
     /// The replica that forwards.
@@ -32,6 +34,8 @@ pub(crate) struct Passport {
     pub(super) hops: u8,
     /// When it was sealed, in milliseconds of Unix time.
     at: u64,
+    /// A random number that no two passports share.
+    nonce: u64,
     method: String,
     target: String,
     /// The name of the listener that the client asked.
@@ -65,6 +69,7 @@ impl Passport {
             to: replicas.own(),
             hops: arrival.map_or(0, |arrival| arrival.hops),
             at: 0,
+            nonce: 0,
             method: String::new(),
             target: String::new(),
             listener: (*met.listener.name).into(),
@@ -75,20 +80,27 @@ impl Passport {
         }
     }
 
-    /// Seals it for one request line at one replica. It has one hop more from then on.
+    /// Seals it for one request at one replica, with one hop more.
     pub(super) fn seal(
-        &mut self,
+        &self,
         key: &SessionKey,
         replicas: &Replicas,
         to: ReplicaId,
         line: (&str, &str),
-    ) -> Result<HeaderValue, NoRandomness> {
-        self.to = to;
-        self.hops = self.hops.saturating_add(1);
-        self.at = replicas.now();
-        (self.method, self.target) = (line.0.to_owned(), line.1.to_owned());
-        let text = serde_json::to_vec(self).expect("plain data");
-        let sealed = key.seal_passport(&text)?;
+    ) -> Result<HeaderValue, String> {
+        let passport = Self {
+            to,
+            hops: self.hops.saturating_add(1),
+            at: replicas.now(),
+            nonce: getrandom::u64().map_err(|error| error.to_string())?,
+            method: line.0.to_owned(),
+            target: line.1.to_owned(),
+            ..self.clone()
+        };
+        let text = serde_json::to_vec(&passport).expect("plain data");
+        let sealed = key
+            .seal_passport(&text)
+            .map_err(|error| error.to_string())?;
         let mut value = HeaderValue::from_str(&sealed).expect("base64");
         value.set_sensitive(true);
         Ok(value)
@@ -103,6 +115,7 @@ impl Passport {
         header: &RequestHeader,
         key: &SessionKey,
         replicas: &Replicas,
+        used: &UsedPassports,
     ) -> Result<Self, &'static str> {
         let mut all = header.headers.get_all(HEADER).iter();
         let (Some(sealed), None) = (all.next(), all.next()) else {
@@ -120,9 +133,7 @@ impl Passport {
             );
         }
         if replicas.now().abs_diff(passport.at) > LIFE {
-            return Err(
-                "its passport has expired: it was sent before, or the clocks of the replicas differ",
-            );
+            return Err("its passport has expired");
         }
         let target = header.uri.path_and_query();
         let target = target.map_or("/", |it| it.as_str());
@@ -131,6 +142,9 @@ impl Passport {
         }
         if passport.hops > HOPS_MAX {
             return Err("it was forwarded too often");
+        }
+        if !used.note(passport.nonce, replicas.now()) {
+            return Err("its passport was used before");
         }
         Ok(passport)
     }
@@ -148,5 +162,51 @@ impl From<Passport> for Arrival {
             request_id: passport.request_id,
             hops: passport.hops,
         }
+    }
+}
+
+/// The passports that were used within their time: each counts once.
+#[derive(Default)]
+pub(super) struct UsedPassports(Mutex<Generations>);
+
+/// The numbers of two spans of time, each as long as passports count.
+#[derive(Default)]
+struct Generations {
+    begun: u64,
+    present: HashSet<u64>,
+    past: HashSet<u64>,
+}
+
+impl UsedPassports {
+    /// Notes a passport at that time. Answers `false` if it was noted before.
+    fn note(&self, nonce: u64, now: u64) -> bool {
+        let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // The clocks of two replicas may differ by a life: numbers are kept for two.
+        if now.abs_diff(used.begun) > 2 * LIFE {
+            used.past = std::mem::take(&mut used.present);
+            used.begun = now;
+        }
+        !used.past.contains(&nonce) && used.present.insert(nonce)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_passport_counts_once_for_as_long_as_it_counts() {
+        let used = UsedPassports::default();
+        let start = 1_000_000;
+        assert!(used.note(7, start));
+        assert!(used.note(8, start));
+        for later in [0, LIFE, 2 * LIFE, 2 * LIFE + 1] {
+            assert!(!used.note(7, start + later), "{later}");
+        }
+        for step in 1..10 {
+            used.note(100 + step, start + step * 3 * LIFE);
+        }
+        let used = used.0.lock().expect("no panic");
+        assert!(used.present.len() + used.past.len() < 4, "old numbers go");
     }
 }

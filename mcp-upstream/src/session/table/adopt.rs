@@ -94,7 +94,7 @@ impl SessionTable {
         let found = match store.load(id).await {
             Ok(Some(found)) => found,
             // A session that was opened while the store was away has no record, and lives where it was opened.
-            Ok(None) => return Ok(self.with_opener(opener)),
+            Ok(None) => return self.without_record(opener).await,
             Err(error) => {
                 return match self.with_opener(opener) {
                     Located::Absent => Err(error),
@@ -133,7 +133,26 @@ impl SessionTable {
         Ok(Located::Adopted(Created { session, evicted }))
     }
 
-    /// The place of a session that has no record: with the replica that opened it, while that is up.
+    /// The place of a session that the store does not know.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] while replicas write records again that the store has lost: the session may be among them.
+    async fn without_record(&self, opener: ReplicaId) -> Result<Located, StoreError> {
+        match self.replicas.standing(opener) {
+            Standing::Up(_) | Standing::Unclear => Ok(Located::Elsewhere(opener)),
+            Standing::Own | Standing::Leaving | Standing::Gone => {
+                match self.replicas.are_records_missing().await {
+                    true => Err(StoreError(
+                        "it has lost records, which are written again".into(),
+                    )),
+                    false => Ok(Located::Absent),
+                }
+            }
+        }
+    }
+
+    /// The place of a session while the store is away: with the replica that opened it, while that is up.
     fn with_opener(&self, opener: ReplicaId) -> Located {
         match self.replicas.standing(opener) {
             Standing::Up(_) => Located::Elsewhere(opener),
