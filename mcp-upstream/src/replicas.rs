@@ -451,7 +451,7 @@ impl Replicas {
             // A process may be frozen in the middle of a beat, which then fails at once when it goes on.
             known.tried = began;
             match heard {
-                Ok(heard) => beat = self.heard(known, heard, now),
+                Ok(heard) => beat = self.heard(known, heard, (began, now)),
                 Err(error) => {
                     if !std::mem::replace(&mut known.fails, true) {
                         tracing::error!(
@@ -465,7 +465,7 @@ impl Replicas {
         beat
     }
 
-    fn heard(&self, known: &mut Known, heard: Heard, now: Instant) -> Beat {
+    fn heard(&self, known: &mut Known, heard: Heard, (began, now): (Instant, Instant)) -> Beat {
         if std::mem::replace(&mut known.fails, false) {
             tracing::info!("the replicas can be heard again");
         }
@@ -473,6 +473,8 @@ impl Replicas {
             self.tell_rival(heard.rival);
         }
         self.tell_changes(known, &heard);
+        // From the begin of the last beat to the end of this one: no shorter than the pause that the directory saw, wherever
+        // in between the process was frozen.
         if known.taken.is_some_and(|taken| now - taken >= BEAT_LIFE) {
             self.lapses.fetch_add(1, Ordering::Release);
         }
@@ -484,7 +486,7 @@ impl Replicas {
         known.rival = heard.rival;
         known.clock_ahead = i64::try_from(heard.now).unwrap_or(i64::MAX)
             - i64::try_from(local_millis()).unwrap_or(i64::MAX);
-        known.taken = Some(now);
+        known.taken = Some(began);
         let others = heard.others.into_iter();
         known.others = Arc::new(others.map(|other| (other.id, other)).collect());
         known.seen = Some(heard.newest);

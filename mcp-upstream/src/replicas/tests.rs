@@ -259,3 +259,40 @@ fn names_make_numbers_that_are_never_the_one_of_a_gateway_alone() {
     assert_ne!(ReplicaId::named("one"), ReplicaId::named("two"));
     assert_ne!(ReplicaId::named("one"), ReplicaId::ALONE);
 }
+
+/// A directory whose answer is late by as long as the process is frozen behind it.
+struct Late(Arc<Board>);
+
+#[async_trait]
+impl ReplicaDirectory for Late {
+    async fn beat(&self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError> {
+        let heard = self.0.beat(own, seen).await;
+        tokio::time::advance(BEAT_LIFE - BEAT_EVERY).await;
+        heard
+    }
+
+    async fn tell(&self, own: ReplicaId, news: &[String]) -> Result<(), StoreError> {
+        self.0.tell(own, news).await
+    }
+
+    async fn leave(&self, own: &Announcement) -> Result<(), StoreError> {
+        self.0.leave(own).await
+    }
+
+    async fn ask_reload(&self) -> Result<u64, StoreError> {
+        self.0.ask_reload().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_was_frozen_before_it_heard_the_answer_to_a_beat_knows_of_the_pause() {
+    let board = Arc::new(Board::default());
+    let one = board.replica("one");
+    beats(&[&one], BEAT_LIFE).await;
+    one.beat(&Late(Arc::clone(&board))).await;
+    assert_eq!(one.lapses().await, 0);
+    tokio::time::advance(BEAT_EVERY).await;
+    // The directory saw a pause of a whole life.
+    one.beat(&*board).await;
+    assert_eq!(one.lapses().await, 1);
+}
