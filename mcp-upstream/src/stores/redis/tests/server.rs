@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
@@ -139,10 +140,20 @@ impl Drop for RedisServer {
     }
 }
 
-/// A port that is free at the moment.
+/// A port that is free, and below those that the system gives to connections: no other process takes it before the server
+/// does. Each process of tests begins at ports of its own.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback");
-    listener.local_addr().expect("bound").port()
+    const FIRST: u32 = 10_000;
+    const PROCESSES: u32 = 1_200;
+    const EACH: u32 = 8;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let begin = std::process::id() % PROCESSES * EACH;
+    let free = |_| {
+        let at = begin + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = u16::try_from(FIRST + at % (PROCESSES * EACH)).ok()?;
+        TcpListener::bind(("127.0.0.1", port)).ok().map(|_| port)
+    };
+    (0..PROCESSES).find_map(free).expect("a free port")
 }
 
 fn run(folder: &TempDir, port: u16, options: &[&str]) -> Child {
