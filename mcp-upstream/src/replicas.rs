@@ -74,7 +74,7 @@ pub struct Announcement {
     pub leaving: bool,
 }
 
-/// The answer to a beat.
+/// The answer of a directory to a beat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heard {
     /// The other replicas that beat within [`BEAT_LIFE`].
@@ -84,8 +84,8 @@ pub struct Heard {
     pub settled: bool,
     /// True if another process beats under this replica's number. The beat was not taken then.
     pub rival: bool,
-    /// True if the directory knew this process from an earlier beat. One that forgot it has lost the records of sessions,
-    /// too.
+    /// True if the directory holds an earlier beat of this process. Otherwise the store has lost its data, the records of
+    /// sessions included.
     pub known: bool,
     /// How many reloads were asked for on all replicas ([`ReplicaDirectory::ask_reload`]).
     pub reloads: u64,
@@ -154,7 +154,7 @@ pub struct Replicas {
     known: watch::Sender<Known>,
     /// Pauses of this process's beats that were longer than [`BEAT_LIFE`].
     lapses: AtomicU64,
-    /// Beats at which the store turned out to have lost what it knew.
+    /// Losses of the store's data that this replica's beats have found.
     losses: AtomicU64,
     outbox: Outbox,
 }
@@ -170,7 +170,7 @@ struct Known {
     seen: Option<u64>,
     /// The directory's clock minus this machine's, in milliseconds.
     clock_ahead: i64,
-    /// The beat at which the directory had lost what it knew.
+    /// The time of the last such loss.
     lost: Option<Instant>,
     /// True if the last beat failed.
     fails: bool,
@@ -285,10 +285,14 @@ impl Replicas {
 
     /// The state of a replica, by the last beats.
     pub fn standing(&self, id: ReplicaId) -> Standing {
-        if id == self.own.id {
-            return Standing::Own;
-        }
         let known = self.known.borrow();
+        if id == self.own.id {
+            // Sessions of that number may live in the rival: a claim would take them from it.
+            return match known.rival {
+                true => Standing::Unclear,
+                false => Standing::Own,
+            };
+        }
         match known.others.get(&id) {
             Some(other) if other.leaving => Standing::Leaving,
             Some(other) => Standing::Up(other.clone()),
@@ -345,9 +349,9 @@ impl Replicas {
         self.directory.is_some() && known.taken.is_none_or(|taken| taken.elapsed() >= BEAT_LIFE)
     }
 
-    /// How often this process was silent for so long that others may have claimed its sessions. A process that was stopped
-    /// and has not beaten since waits for its next beat here, for 100 ms at most. A directory that does not answer
-    /// is no lapse: nobody can claim anything then.
+    /// The number of pauses between beats that were long enough for other replicas to claim sessions of this process. After a
+    /// pause (SIGSTOP, a suspended machine) the next beat is awaited, for 100 ms at most. A directory that is away
+    /// counts as no pause: it takes no claims either.
     pub async fn lapses(&self) -> u64 {
         const NEXT_BEAT: Duration = Duration::from_millis(100);
         if self.directory.is_some() && self.known.borrow().tried.elapsed() >= BEAT_LIFE {
@@ -362,7 +366,7 @@ impl Replicas {
         self.directory.is_some() && self.leaving.load(Ordering::Acquire)
     }
 
-    /// How often the store lost what it knew, as a Redis without persistence does when it is started again.
+    /// The number of times the store lost its data, as a Redis without persistence does at each start.
     pub fn losses(&self) -> u64 {
         self.losses.load(Ordering::Acquire)
     }
@@ -520,7 +524,7 @@ impl Replicas {
                 Some(why) => tracing::error!(replica = name, address, "replica {name}: {why}"),
             }
         }
-        // A directory that lost what it knew has not heard of all others again yet.
+        // After a loss of its data, the directory lacks replicas that are up and have not beaten again.
         for (id, other) in known.others.iter().filter(|_| heard.settled) {
             if heard.others.iter().any(|it| it.id == *id) {
                 continue;

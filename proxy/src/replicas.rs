@@ -118,7 +118,7 @@ impl ReplicaLink {
         })
     }
 
-    /// Warns of a refused request, at most every few seconds: anybody who reaches the address can send them.
+    /// Warns of a refused request, at most every 10 s: every client that reaches the address can cause refusals.
     fn tell_refusal(&self, why: &str) {
         const EVERY: Duration = Duration::from_secs(10);
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);

@@ -459,7 +459,7 @@ impl TlsConnection {
 }
 
 impl ShownCertificate {
-    /// The certificate as admission is told of it.
+    /// The client certificate in the form that admission checks.
     pub(crate) fn certificate(&self) -> filters::Shown<'_> {
         match self.left() {
             Some(_) => filters::Shown::Certificate(&self.certificate),

@@ -130,7 +130,7 @@ async fn a_stdio_server_of_a_session_is_the_same_process_at_every_replica() {
     assert_eq!(first.delete().await, 204);
     is_gone(of_first).await;
 
-    // A process goes with its replica; the session goes on with another.
+    // A server's process ends with its replica; the session goes on with another process.
     one.kill();
     let new = process(&second).await;
     assert_ne!(new, of_second);

@@ -25,7 +25,7 @@ use crate::seal::{BoundRequest, SessionKey, unix_millis};
 
 /// Bytes of a suspended call's number: unguessable, though the seal alone would do.
 const ID_BYTES: usize = 16;
-/// The layout of a state: replica, number, expiry in milliseconds of Unix time, digest of what it is bound to.
+/// The layout of a state: replica, number, expiry in milliseconds of Unix time, digest of the bound request.
 const STATE_BYTES: usize = 4 + ID_BYTES + 8 + 32;
 
 /// The longest arguments that are compared by value, in bytes: 64 KiB. Read as values they take up to forty times that.

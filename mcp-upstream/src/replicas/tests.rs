@@ -180,8 +180,11 @@ async fn two_processes_of_one_name_are_rivals_until_one_is_gone() {
     beats(&[&first, &second], BEAT_LIFE).await;
     let rival = |replica: &Replicas| replica.state().expect("many").rival;
     assert_eq!((rival(&first), rival(&second)), (false, true));
+    assert_eq!(first.standing(first.own()), Standing::Own);
+    assert_eq!(second.standing(second.own()), Standing::Unclear);
     beats(&[&second], BEAT_LIFE).await;
     assert!(!rival(&second));
+    assert_eq!(second.standing(second.own()), Standing::Own);
 }
 
 #[tokio::test(start_paused = true)]

@@ -56,7 +56,7 @@ pub enum StoreConfig {
     Redis(StoreUrl),
 }
 
-/// The URL of a store. It may hold a password, so `Debug` and what is written of the configuration show its scheme alone.
+/// The URL of a store. It may hold a password, so `Debug` shows the scheme alone, and a printed configuration no more.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl(Zeroizing<String>);
 

@@ -5,7 +5,7 @@ use tooldock_upstream::audit::AuditConfig;
 use tooldock_upstream::metrics::breakdown::BreakdownConfig;
 
 use super::access_log::AccessLogConfig;
-use super::later::OFF;
+use super::off::OFF;
 
 /// `observability:` — what can be seen of the gateway.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

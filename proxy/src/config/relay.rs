@@ -9,7 +9,7 @@ use tooldock_workers::scope::ScopeTable;
 
 use super::ConfigError;
 use super::address::SocketMode;
-use super::later::OFF;
+use super::off::OFF;
 
 /// The longest path of the relay's socket, in bytes. The kernel has room for 108; a few are kept for the folder below which
 /// a container may see the socket.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tooldock_workers::remote::{Backend, Host};
 
 use super::ConfigError;
-use super::later::OFF;
+use super::off::OFF;
 
 /// A value that is found by itself.
 const AUTO: &str = "auto";
@@ -15,13 +15,13 @@ const AUTO: &str = "auto";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ReplicasConfig {
-    /// This replica's name; `auto` makes one and keeps it in the data directory.
+    /// The name of this replica; `auto` makes a random name and keeps it in the data directory.
     pub(crate) id: String,
     /// `host:port` where the others reach this one, or `off`.
     pub(crate) address: String,
     /// How the others are found: `auto`, by the store.
     pub(crate) peers: String,
-    /// How long a shutdown waits for what is in flight.
+    /// The longest wait of a shutdown for requests in flight.
     #[serde(with = "humantime_serde")]
     pub(crate) grace: std::time::Duration,
 }

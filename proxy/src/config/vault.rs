@@ -8,7 +8,7 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::reload::VaultFolder;
 
 use super::ConfigError;
-use super::later::OFF;
+use super::off::OFF;
 
 const AUTO: &str = "auto";
 /// Where Tool Vault had its tools, from its working directory on.

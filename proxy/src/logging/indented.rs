@@ -46,7 +46,7 @@ mod tests {
 
     use super::*;
 
-    /// A writer whose text is looked at afterwards.
+    /// A log writer that keeps its text in memory, for tests.
     #[derive(Clone, Default)]
     struct Written(Arc<Mutex<Vec<u8>>>);
 

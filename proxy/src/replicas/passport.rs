@@ -165,7 +165,8 @@ impl From<Passport> for Arrival {
     }
 }
 
-/// The passports that were used within their time: each counts once.
+/// The numbers of passports that were used, so that each counts once. Only sealed passports get in, so other replicas bound
+/// how many there are.
 #[derive(Default)]
 pub(super) struct UsedPassports(Mutex<Generations>);
 

@@ -104,7 +104,7 @@ impl SessionTable {
         };
         match self.replicas.settled_standing(found.home.replica).await {
             Standing::Own | Standing::Gone | Standing::Leaving => {}
-            // Without beats nobody knows better; the replica itself is asked.
+            // While the directory is silent the recorded home is asked.
             Standing::Up(_) | Standing::Unclear => {
                 return Ok(Located::Elsewhere(found.home.replica));
             }

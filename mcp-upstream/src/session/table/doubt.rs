@@ -42,7 +42,7 @@ impl SessionTable {
         }
     }
 
-    /// Compares sessions nobody has asked for, so that their streams end.
+    /// Compares doubted sessions with their records, also without a request for them, so that streams of claimed sessions end.
     pub(super) async fn resolve_doubts(&self) {
         if !self.replicas.are_many() {
             return;

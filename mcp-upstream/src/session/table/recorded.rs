@@ -19,7 +19,7 @@ impl SessionTable {
             return;
         }
         match store.touch(&ids).await {
-            // Replicas end sessions at their home alone: the store has lost these records.
+            // A session ends at its home alone, so a missing record was lost by the store.
             Ok(gone) if self.replicas.are_many() => {
                 for session in gone.iter().filter_map(|id| self.live(id.as_str())) {
                     self.note_unrecorded(&session, &StoreError("records were lost".into()));

@@ -1,4 +1,4 @@
-//! Hints for callers: the way to an entry that is not active, and a call of `toolman_call` that can be made as it stands.
+//! Hints for callers of aggregates: how to activate an inactive entry, and a complete call of `toolman_call` to paste.
 //!
 //! An activation counts for the caller's session, or for requests that bring the handle of its answer. Callers without a
 //! session are told where a handle goes; callers that can bring none are told of no activation.

@@ -75,7 +75,7 @@ pub(super) fn names(options: &AggregateOptions) -> Vec<&'static str> {
     names
 }
 
-/// The definition of one of them. `about_handle` is the sentence of callers whose activations are kept in a handle.
+/// The definition of an own tool of an aggregate. `about_handle` is the sentence of callers whose activations are kept in a handle.
 pub(super) fn definition(
     name: &str,
     catalogue: &Shown<'_>,
