@@ -46,8 +46,12 @@ async fn a_session_and_its_unread_events_survive_a_killed_gateway() {
     let read = stream.event().await.expect("the announcement");
     assert_eq!(read.json()["method"], "notifications/tools/list_changed");
     drop(stream);
-    // This event has no reader before the gateway ends.
+    // This event has no reader before the gateway ends. An announcement is not waited for by the call that makes it: it is
+    // on disk when another client has read it.
+    let witness = Session::start(&gateway, "talk", LATEST).await;
+    let mut witnessed = witness.listen().await;
     announce().await;
+    witnessed.event().await.expect("the announcement");
 
     gateway.killed_and_started_again().await;
     let mut stream = session.get(read.id.as_deref()).await;

@@ -159,13 +159,22 @@ impl<S: AsyncRead + tokio::io::AsyncWrite + Unpin> Answering<S> {
     }
 
     /// The next event that carries something: no comment, no priming.
+    ///
+    /// # Panics
+    ///
+    /// When none comes in time, whatever comments keep the stream alive.
     pub async fn event(&mut self) -> Option<Event> {
-        while let Some(event) = self.next().await {
-            if !event.data.is_empty() {
-                return Some(event);
+        let carrying = async {
+            while let Some(event) = self.next().await {
+                if !event.data.is_empty() {
+                    return Some(event);
+                }
             }
-        }
-        None
+            None
+        };
+        tokio::time::timeout(DEADLINE, carrying)
+            .await
+            .expect("an event or the end in time")
     }
 
     /// The next message.
