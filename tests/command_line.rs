@@ -77,11 +77,6 @@ fn wrong_usage_and_wrong_values_exit_2_with_one_line_that_names_them() {
             "BEARER_TOKEN",
         ),
         (
-            &["serve", "--upgrade"],
-            TOKENS.to_vec(),
-            "not supported by this version",
-        ),
-        (
             &["serve", "-c", "no/such/file.yaml"],
             TOKENS.to_vec(),
             "no/such/file.yaml",

@@ -84,6 +84,7 @@ mod toolman_stdio;
 mod torture;
 mod unix_sockets;
 mod unread_answers;
+mod upgrade;
 mod web_api;
 mod web_page;
 mod web_ui;

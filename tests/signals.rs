@@ -29,7 +29,6 @@ async fn a_signal_without_a_meaning_ends_nobody_and_leaves_a_line() {
     let worker = pid().await;
     for (signal, name) in [
         (Signal::USR2, "SIGUSR2"),
-        (Signal::QUIT, "SIGQUIT"),
         (Signal::ALARM, "SIGALRM"),
         (Signal::VTALARM, "SIGVTALRM"),
         (Signal::PROF, "SIGPROF"),
@@ -52,6 +51,14 @@ async fn a_signal_without_a_meaning_ends_nobody_and_leaves_a_line() {
     assert!(realtime.success());
     eventually("the realtime signal", || async {
         gateway.log().contains("signal 40 ignored").then_some(())
+    })
+    .await;
+    gateway.signal(Signal::QUIT);
+    eventually("SIGQUIT", || async {
+        gateway
+            .log()
+            .contains("SIGQUIT: a gateway that is started with")
+            .then_some(())
     })
     .await;
     gateway.signal(Signal::XFSZ);

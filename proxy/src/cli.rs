@@ -50,8 +50,9 @@ pub(crate) struct ServeArgs {
     /// Try ToolDock out: listen on loopback only, make a token, place example tools, print lines to paste
     #[arg(long)]
     pub(crate) dev: bool,
-    /// Take over the listening sockets of a running gateway. Hidden, since this version refuses it
-    #[arg(long, hide = true)]
+    /// Take over from the gateway that runs on the data directory: it serves until this process is ready, hands over its
+    /// listening sockets, answers what it has, and ends
+    #[arg(long)]
     pub(crate) upgrade: bool,
 }
 
@@ -312,9 +313,7 @@ pub(crate) enum Role {
 impl ServeArgs {
     /// The first option given that this version does not support.
     pub(crate) fn unsupported(&self) -> Option<&'static str> {
-        if self.upgrade {
-            Some("--upgrade")
-        } else if self.role == Role::Manager && self.dev {
+        if self.role == Role::Manager && self.dev {
             Some("--dev with --role manager")
         } else {
             None
@@ -352,19 +351,19 @@ mod tests {
     }
 
     #[test]
-    fn help_shows_nothing_that_is_refused() {
+    fn help_shows_what_is_supported() {
         let help = Cli::try_parse_from(["tooldock", "serve", "--help"]).expect_err("help");
         let help = help.to_string();
         assert!(help.contains("--dev") && help.contains("core"), "{help}");
         assert!(
-            !help.contains("--upgrade") && help.contains("- manager"),
+            help.contains("--upgrade") && help.contains("- manager"),
             "{help}"
         );
     }
 
     #[test]
-    fn upgrade_and_trying_out_a_manager_alone_are_not_supported() {
-        assert_eq!(serve(&["--upgrade"]).unsupported(), Some("--upgrade"));
+    fn trying_out_a_manager_alone_is_not_supported() {
+        assert!(serve(&["--upgrade"]).upgrade);
         assert_eq!(
             serve(&["--role", "manager", "--dev"]).unsupported(),
             Some("--dev with --role manager")

@@ -277,6 +277,12 @@ impl Effective {
         address.filter(|_| shares_sessions && self.role != Role::Manager)
     }
 
+    /// The name of this replica, where several may share the data directory and the sessions in it.
+    pub(crate) fn shared_as(&self) -> Option<&str> {
+        let shares = self.config.sessions.store == StoreConfig::Disk && self.role != Role::Manager;
+        self.config.replicas.name().filter(|_| shares)
+    }
+
     /// Why `$DATA/config.yaml` is not in force as it is now.
     pub(crate) fn data_file_problem(&self) -> Option<&str> {
         self.data_file.problem.as_deref()

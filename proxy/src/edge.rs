@@ -35,7 +35,8 @@ use pingora_core::protocols::l4::socket::SocketAddr as LocalAddress;
 use pingora_core::protocols::{ALPN, Ssl, Stream};
 use pingora_core::server::ShutdownWatch;
 use pingora_proxy::HttpProxy;
-use tokio::time::Instant;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 use tooldock_filters::{ErrorShape, Rejection};
 
 use self::chunks::Chunks;
@@ -97,6 +98,9 @@ pub(crate) fn names_no_client(peer: &LocalAddress) -> bool {
     let peer = peer.as_inet();
     peer.is_some_and(|peer| peer.port() == NO_CLIENT_PORT)
 }
+
+/// The time in which a kept connection of a gateway that was handed over may still bring a request; the answer closes it.
+pub(crate) const LINGER: Duration = Duration::from_secs(5);
 
 /// Limits of a connection; swapped on reload.
 #[derive(Debug, Clone, Copy)]
@@ -173,14 +177,21 @@ impl HttpServerApp for Edge {
 pub(crate) struct Listening {
     edge: Arc<Edge>,
     connections: Arc<Connections>,
+    handed_over: watch::Receiver<bool>,
 }
 
 impl Listening {
-    pub(crate) fn new(edge: Edge, max_connections: usize) -> Arc<Self> {
+    /// An edge that lets idle connections linger when it is handed over.
+    pub(crate) fn new(
+        edge: Edge,
+        max_connections: usize,
+        handed_over: watch::Receiver<bool>,
+    ) -> Arc<Self> {
         let gauge = edge.metrics.connections.clone();
         Arc::new(Self {
             edge: Arc::new(edge),
             connections: Connections::new(max_connections, gauge),
+            handed_over,
         })
     }
 
@@ -220,8 +231,12 @@ impl Listening {
         self.connections.make_room();
     }
 
-    /// No more connections are accepted: those without a request end.
+    /// No more connections are accepted: those without a request end. Where a successor accepts connections, they are answered
+    /// for a while first: their clients did not look for an end, and a request may be on its way.
     async fn stopped(&self) {
+        if *self.handed_over.borrow() {
+            let _ = timeout(LINGER, self.connections.emptied()).await;
+        }
         self.edge.proxy.http_cleanup().await;
         self.connections.dismiss_waiting();
     }

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use tooldock_upstream::audit::AuditGuard;
 use tooldock_upstream::health::Health;
@@ -18,11 +19,13 @@ use tooldock_workers::keys::KeyStore;
 use tooldock_workers::reload::Reloader;
 
 use crate::access_log::AccessLogGuard;
+use crate::edge::LINGER;
 use crate::metrics::EdgeMetrics;
 use crate::reconfigure::Reconfigure;
 use crate::relay::RelayServer;
 use crate::replicas::ReplicaLink;
 use crate::signals::Signals;
+use crate::upgrade::{Offer, Predecessor, Successor};
 
 /// How often expired sessions are swept.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -58,17 +61,29 @@ pub(crate) struct Hub {
     pub(crate) relay: Option<RelayServer>,
     /// The other replicas, where there may be some.
     pub(crate) replicas: Option<Arc<ReplicaLink>>,
+    pub(crate) succession: Succession,
     /// Whether this process runs namespaces. A manager alone leaves them to the core.
     pub(crate) serves_namespaces: bool,
     /// Printed when the first scan is done and what it says works.
     pub(crate) announcement: Option<String>,
 }
 
+/// The gateway before this one, and the one after it (`serve --upgrade`).
+pub(crate) struct Succession {
+    /// The gateway that this one takes over from.
+    pub(crate) predecessor: Option<Predecessor>,
+    /// Opened when connections are to be accepted.
+    pub(crate) gate: watch::Sender<bool>,
+    pub(crate) offer: Offer,
+    /// Successors that are ready.
+    pub(crate) successors: mpsc::Receiver<Successor>,
+}
+
 impl Hub {
     /// Runs until the gateway has been drained. The caller then ends the process.
     ///
-    /// Seven things wake it: the first scan is done; a SIGHUP; a SIGUSR1; the sweep of expired sessions; lost keys; the look
-    /// for expired keys; a signal to stop.
+    /// Eight things wake it: the first scan is done; a SIGHUP; a SIGUSR1; the sweep of expired sessions; lost keys; the look
+    /// for expired keys; a successor that is ready; a signal to stop.
     /// The timers of streams run beside it until the end.
     pub(crate) async fn run(mut self) {
         let mut stop = self.signals.stop_requested();
@@ -86,10 +101,16 @@ impl Hub {
         let first_scan = first_scan(
             self.serves_namespaces.then(|| Arc::clone(&self.reloader)),
             Arc::clone(&self.health),
+            Arrival {
+                predecessor: self.succession.predecessor.take(),
+                gate: self.succession.gate.clone(),
+                offer: self.succession.offer.clone(),
+            },
             self.announcement.take(),
         );
         let mut first_scan = std::pin::pin!(first_scan);
         let mut scanned = false;
+        let mut successor = None;
         let streams = self.service.clone();
         tokio::spawn(async move { streams.run_streams().await });
         loop {
@@ -122,21 +143,32 @@ impl Hub {
                 _ = expired_keys.tick() => {
                     end_lost_principals(&self.service, &self.reconfigure.keys).await;
                 }
+                Some(ready) = self.succession.successors.recv() => {
+                    self.signals.hand_over();
+                    successor = Some(ready);
+                    break;
+                }
                 () = stopped.as_mut() => break,
             }
         }
-        self.drain().await;
+        self.drain(successor).await;
     }
 
     /// Ends what runs: streams with a clean end, requests when they are answered or the grace period is over, workers
-    /// last, since requests need them.
-    async fn drain(self) {
+    /// last, since requests need them. A successor is told as soon as it may accept connections.
+    async fn drain(self, successor: Option<Successor>) {
         tracing::info!(grace = ?self.grace, "stopping: no new connections, waiting for requests in flight");
         self.health.set_draining();
         // A reload that installs packages must not hold the stop of whoever asked for it.
         self.reloader.close();
         // Those that are opened from now on end at once, too.
         self.service.replicas().leave().await;
+        // Idle connections linger where a successor accepts new ones.
+        let linger = successor.as_ref().map(|_| Instant::now() + LINGER);
+        if let Some(successor) = successor {
+            successor.go();
+        }
+        self.succession.offer.close();
         self.service.end_streams();
         if let Some(replicas) = &self.replicas {
             replicas.end_streams();
@@ -152,7 +184,13 @@ impl Hub {
             .as_ref()
             .map_or(SETTLE, |_| SETTLE + BEAT_EVERY);
         tokio::time::sleep(heard.min(self.grace)).await;
-        while (self.metrics.in_flight.get() > 0 || relayed() > 0) && Instant::now() < deadline {
+        let lingers = || {
+            let is_time = linger.is_some_and(|until| Instant::now() < until);
+            is_time && self.metrics.connections.get() > 0
+        };
+        while (self.metrics.in_flight.get() > 0 || relayed() > 0 || lingers())
+            && Instant::now() < deadline
+        {
             tokio::time::sleep(DRAIN_CHECK).await;
         }
         // Streams have been told to end; who does not take the last bytes by now does not read.
@@ -190,15 +228,35 @@ async fn end_lost_principals(service: &Service, keys: &KeyStore) {
     service.end_principals(is_lost).await;
 }
 
+/// The last steps of a start: a successor relieves its predecessor, and connections are accepted.
+struct Arrival {
+    predecessor: Option<Predecessor>,
+    gate: watch::Sender<bool>,
+    offer: Offer,
+}
+
+impl Arrival {
+    async fn complete(self) {
+        if let Some(predecessor) = self.predecessor {
+            // An error is a panic, which is logged.
+            let _ = tokio::task::spawn_blocking(|| predecessor.relieve()).await;
+        }
+        self.gate.send_replace(true);
+        self.offer.start();
+    }
+}
+
 async fn first_scan(
     reloader: Option<Arc<Reloader>>,
     health: Arc<Health>,
+    arrival: Arrival,
     announcement: Option<String>,
 ) {
     if let Some(reloader) = reloader {
         report(reloader.reload().await);
     }
     health.set_ready();
+    arrival.complete().await;
     if let Some(text) = announcement {
         println!("{text}");
     }

@@ -40,6 +40,7 @@ mod timeout;
 mod tls;
 mod toolman;
 mod unread;
+mod upgrade;
 mod watcher;
 mod web;
 
@@ -110,7 +111,7 @@ fn serve(arguments: ServeArgs) -> ExitCode {
         Ok(effective) => effective,
         Err(error) => return refuse(error),
     };
-    match run(effective) {
+    match run(effective, arguments.upgrade) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tooldock: {error:#}");
@@ -119,9 +120,9 @@ fn serve(arguments: ServeArgs) -> ExitCode {
     }
 }
 
-fn run(effective: Effective) -> anyhow::Result<()> {
+fn run(effective: Effective, upgrade: bool) -> anyhow::Result<()> {
     logging::start(effective.config.observability.log)?;
-    serve::run(effective)
+    serve::run(effective, upgrade)
 }
 
 fn check(arguments: CheckArgs) -> ExitCode {

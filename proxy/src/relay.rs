@@ -26,8 +26,8 @@ use tooldock_upstream::caller::RelayPeer;
 use tooldock_upstream::{Guest, Relay, Service};
 use tooldock_workers::runtimes::Runtimes;
 
-use crate::config::RelayConfig;
-use crate::sockets;
+use crate::config::{ListenAddress, RelayConfig};
+use crate::sockets::{self, BoundSocket, PassedSockets};
 
 /// How long to wait after a connection could not be accepted: the cause, too many open files, goes by itself.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -46,16 +46,22 @@ pub(crate) struct RelaySocket {
 }
 
 impl RelaySocket {
-    /// Binds the socket, if the relay is on.
+    /// Binds the socket, if the relay is on, or takes it over.
     ///
     /// # Errors
     ///
     /// One line that names the key, the path and what to do.
-    pub(crate) fn bind(config: &RelayConfig) -> anyhow::Result<Option<Self>> {
+    pub(crate) fn bind(
+        config: &RelayConfig,
+        passed: &mut PassedSockets,
+    ) -> anyhow::Result<Option<Self>> {
         let Some(path) = config.socket() else {
             return Ok(None);
         };
-        let bound = sockets::bind_unix(path, config.mode);
+        let bound = match passed.take(&ListenAddress::Unix(path.to_owned())) {
+            Some(BoundSocket::Unix(listener)) => Ok(listener),
+            _ => sockets::bind_unix(path, config.mode),
+        };
         let listener = bound.map_err(|error| {
             let hint = hint(&error);
             anyhow!(
@@ -86,6 +92,21 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
+impl RelaySocket {
+    /// Another handle of the socket, and its address.
+    ///
+    /// # Errors
+    ///
+    /// When there are too many open files.
+    pub(crate) fn handle(&self) -> io::Result<(ListenAddress, BoundSocket)> {
+        let listener = self.listener.try_clone()?;
+        Ok((
+            ListenAddress::Unix(self.path.clone()),
+            BoundSocket::Unix(listener),
+        ))
+    }
+}
+
 /// The relay while it serves. Dropping it ends what is left of it.
 pub(crate) struct RelayServer {
     stop: watch::Sender<bool>,
@@ -93,7 +114,8 @@ pub(crate) struct RelayServer {
 }
 
 impl RelayServer {
-    /// Serves the socket: accepts on the current runtime, and serves each connection on one of the message path.
+    /// Serves the socket once the gate is open: accepts on the current runtime, and serves each connection on one of the message
+    /// path.
     ///
     /// # Errors
     ///
@@ -104,6 +126,7 @@ impl RelayServer {
         service: Service,
         runtimes: Arc<Runtimes>,
         connections: IntGauge,
+        mut gate: watch::Receiver<bool>,
     ) -> io::Result<Self> {
         let listener = UnixListener::from_std(socket.listener)?;
         let (stop, stopped) = watch::channel(false);
@@ -116,7 +139,11 @@ impl RelayServer {
             stopped,
         };
         // Ends with the sender of `stop`, which this value owns.
-        tokio::spawn(accepting.run(listener));
+        tokio::spawn(async move {
+            // Without a sender nothing is to be waited for.
+            let _ = gate.wait_for(|open| *open).await;
+            accepting.run(listener).await;
+        });
         Ok(Self { stop, relay })
     }
 
@@ -323,7 +350,8 @@ mod tests {
     }
 
     fn refused(socket: PathBuf) -> String {
-        let refused = RelaySocket::bind(&config(socket)).expect_err("refused");
+        let refused =
+            RelaySocket::bind(&config(socket), &mut PassedSockets::default()).expect_err("refused");
         refused.to_string()
     }
 
@@ -331,18 +359,19 @@ mod tests {
     fn the_socket_has_its_mode_and_a_stale_one_is_replaced() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("relay.sock");
-        let bound = RelaySocket::bind(&config(path.clone())).expect("bound");
+        let bound =
+            RelaySocket::bind(&config(path.clone()), &mut PassedSockets::default()).expect("bound");
         let mode = fs::metadata(&path).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o660);
         assert!(refused(path.clone()).contains("another process listens there"));
         drop(bound);
         assert!(
-            RelaySocket::bind(&config(path))
+            RelaySocket::bind(&config(path), &mut PassedSockets::default())
                 .expect("replaced")
                 .is_some()
         );
         assert!(
-            RelaySocket::bind(&RelayConfig::default())
+            RelaySocket::bind(&RelayConfig::default(), &mut PassedSockets::default())
                 .expect("off")
                 .is_none()
         );

@@ -26,7 +26,7 @@ use tooldock_upstream::metrics::breakdown::Breakdown;
 use tooldock_upstream::{OwnCore, Pages, Service, ServiceParts};
 use tooldock_workers::answers::{AnswerBudget, AnswerMetrics};
 use tooldock_workers::builder::{Builder, BuilderHost};
-use tooldock_workers::data_dir::DataDir;
+use tooldock_workers::data_dir::{DataDir, Occupancy};
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::keys::KeyStore;
 use tooldock_workers::listening;
@@ -47,10 +47,11 @@ use crate::descriptors::Connections;
 use crate::dev;
 use crate::edge::{self, Announced, Edge, EdgeService, Endpoint, Listening};
 use crate::gateway::{Gateway, Rules};
-use crate::hub::Hub;
+use crate::hub::{Hub, Succession};
 use crate::issuers::{IssuerMetrics, Issuers};
 use crate::metrics::{EdgeMetrics, StateMetrics};
 use crate::reconfigure::Reconfigure;
+use crate::relay::RelaySocket;
 use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
 use crate::replicas::{ForwardMetrics, ReplicaLink};
 use crate::request_id::RequestIds;
@@ -58,8 +59,9 @@ use crate::rules;
 use crate::session_key;
 use crate::session_store;
 use crate::signals::Signals;
-use crate::sockets::Sockets;
+use crate::sockets::{PassedSockets, Sockets};
 use crate::tls::TlsListener;
+use crate::upgrade::{Offer, Predecessor};
 use crate::watcher::{self, Watched};
 
 mod core_over_http;
@@ -83,12 +85,12 @@ const CONTROL_THREADS: usize = 2;
 /// Beyond the drain's own deadline, should the control loop be gone: Pingora then ends the process.
 const GRACE_BACKSTOP: Duration = Duration::from_secs(30);
 
-/// Runs the gateway until it is told to stop.
+/// Runs the gateway until it is told to stop. With `upgrade` it takes over from the gateway that runs on the data directory.
 ///
 /// # Errors
 ///
 /// When a part cannot be built or an address cannot be bound.
-pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
+pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()> {
     let signals = Signals::install().context("signal handlers")?;
     log_panics();
     for warning in &effective.warnings {
@@ -103,12 +105,26 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
     let connections = Connections::raised(effective.config.admission.limits.connections)?;
     tracing::info!("connections: {connections}");
     let certificates = open_certificates(&effective)?;
-    let sockets = Sockets::bind(&effective)?;
-    let relay_socket = relay::bind(&effective)?;
+    let predecessor = match upgrade {
+        true => Some(Predecessor::connect(&effective)?),
+        false => None,
+    };
+    let (predecessor, handed) = predecessor.unzip();
+    let succeeded = predecessor.as_ref().map(|it| it.replica.as_str());
+    let mut passed = PassedSockets::of_process(handed.unwrap_or_default());
+    let sockets = Sockets::bind(&effective, &mut passed)?;
+    let relay_socket = relay::bind(&effective, &mut passed)?;
+    passed.close_rest();
     let data = match effective.role {
         Role::All | Role::Core => {
+            let shared_as = effective.shared_as();
+            let replica = shared_as.map(|name| session_store::beside(name, succeeded));
+            let occupancy = Occupancy {
+                replica: replica.as_deref(),
+                successor: upgrade,
+            };
             let starter = effective.config.namespaces.starter;
-            DataDir::open_with(&effective.data_dir, false, starter)?
+            DataDir::open_with(&effective.data_dir, occupancy, starter)?
         }
         Role::Manager => DataDir::beside(&effective.data_dir)?,
     };
@@ -125,7 +141,7 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
     keys.set_makers(effective.config.admission.key_makers());
     let admission = rules::admission(&effective, keys.tables()).map_err(|error| anyhow!(error))?;
     let rules = Arc::new(ArcSwap::from_pointee(rules::rules(&effective, admission)));
-    let parts = Parts::build(&effective, data, &control, &rules, &keys)?;
+    let parts = Parts::build(&effective, data, &control, &rules, &keys, succeeded)?;
     note_addresses(&effective);
     check::log_unknown_namespaces(&effective);
     keys::start(&keys, key_changes, &parts.registry, &control);
@@ -147,6 +163,8 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
 
     let limits = rules::connection_limits(&effective);
     let connection_limits = Arc::new(ArcSwap::from_pointee(limits));
+    // A successor accepts connections when its predecessor has stopped to.
+    let (gate, opened) = watch::channel(predecessor.is_none());
     let server = Assembly {
         effective: &effective,
         parts: &parts,
@@ -156,13 +174,21 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
         sockets: &sockets,
         access_log: access_log.as_ref(),
         connections,
+        gate: &opened,
+        handed_over: &signals.handed_over(),
     }
     .server()?;
+    let mut offered = sockets.handles()?;
+    offered.extend(relay_socket.as_ref().map(RelaySocket::handle).transpose()?);
+    let (offer, successors) = Offer::new(&effective, parts.service.replicas().name(), offered);
     // The services have their own handles: nothing is to be left open when they stop accepting.
     drop(sockets);
 
     let relay = relay_socket
-        .map(|socket| relay::start(socket, &effective, &parts, Arc::clone(&keys), &control))
+        .map(|socket| {
+            let (keys, opened) = (Arc::clone(&keys), opened.clone());
+            relay::start(socket, &effective, &parts, keys, &control, opened)
+        })
         .transpose()?;
     let hub = Hub {
         reloader: Arc::clone(&parts.reloader),
@@ -175,6 +201,12 @@ pub(crate) fn run(mut effective: Effective) -> anyhow::Result<()> {
         access_log: access_log_guard,
         relay,
         replicas: parts.replicas.clone(),
+        succession: Succession {
+            predecessor,
+            gate,
+            offer,
+            successors,
+        },
         serves_namespaces: effective.role != Role::Manager,
         announcement: effective.dev.then(|| dev::announce(&effective)),
         reconfigure: Reconfigure {
@@ -256,6 +288,7 @@ impl Parts {
         control: &Runtime,
         rules: &Arc<ArcSwap<Rules>>,
         keys: &Arc<KeyStore>,
+        succeeded: Option<&str>,
     ) -> anyhow::Result<Self> {
         let config = &effective.config;
         let exported = prometheus::Registry::new();
@@ -276,7 +309,7 @@ impl Parts {
         )
         .context("starting the audit log")?;
         let session_key = session_key::load(effective.session_key.as_ref(), &effective.data_dir)?;
-        let (stores, replicas) = session_store::open(effective, &session_key)?;
+        let (stores, replicas) = session_store::open(effective, &session_key, succeeded)?;
         let link = replicas
             .are_many()
             .then(|| {
@@ -488,6 +521,10 @@ struct Assembly<'a> {
     sockets: &'a Sockets,
     access_log: Option<&'a AccessLog>,
     connections: Connections,
+    /// Open when connections are accepted.
+    gate: &'a watch::Receiver<bool>,
+    /// True when a successor accepts connections in place of this process.
+    handed_over: &'a watch::Receiver<bool>,
 }
 
 impl Assembly<'_> {
@@ -520,20 +557,19 @@ impl Assembly<'_> {
         for service in traffic {
             server.add_service(service.announced_to(Arc::clone(&announced)));
         }
-        let (keep_open, lifetime) = watch::channel(false);
-        // The metrics listener answers `/ready` during the drain, so nothing ever tells it to stop.
-        std::mem::forget(keep_open);
+        // The metrics listener answers `/ready` during the drain, but for a gateway whose successor does that.
+        let lifetime = self.handed_over;
         // Other replicas forward requests until they have heard of the drain.
         for service in door {
             let service = service.announced_to(Arc::clone(&announced));
-            server.add_service(service.until_exit(lifetime.clone()));
+            server.add_service(service.until(lifetime.clone()));
         }
         // A cap of its own, so that no number of clients silences it.
         let cap = self.connections.management;
         let one = Layout::ONE;
         let metrics = self.endpoints(one, |profile| profile == ProfileName::Metrics)?;
         for service in self.services("metrics", one, cap, &conf, metrics)? {
-            server.add_service(service.until_exit(lifetime.clone()));
+            server.add_service(service.until(lifetime.clone()));
         }
         Ok(server)
     }
@@ -556,8 +592,11 @@ impl Assembly<'_> {
             request_ids,
             access_log: self.access_log.cloned(),
         };
-        let listening = Listening::new(edge, max_connections);
-        let service = |own| EdgeService::new(name, Arc::clone(&listening), own, layout.threads);
+        let listening = Listening::new(edge, max_connections, self.handed_over.clone());
+        let service = |own| {
+            let (listening, gate) = (Arc::clone(&listening), self.gate.clone());
+            EdgeService::new(name, listening, own, layout.threads, gate)
+        };
         Ok(endpoints.into_iter().map(service).collect())
     }
 

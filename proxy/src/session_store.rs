@@ -18,10 +18,14 @@ use crate::{kept_file, session_key};
 /// The file with the name of a replica that was given none.
 const NAME_FILE: &str = "replica.id";
 
+/// The suffix of the name of every other successor.
+const SUCCESSOR: &str = "~2";
+
 /// Random bytes of such a name.
 const NAME_BYTES: usize = 8;
 
 /// Opens the store that the configuration names: none for `memory`. A Redis is connected to by the first operation.
+/// `succeeded` is the replica that this process succeeds.
 ///
 /// # Errors
 ///
@@ -29,6 +33,7 @@ const NAME_BYTES: usize = 8;
 pub(crate) fn open(
     effective: &Effective,
     key: &SessionKey,
+    succeeded: Option<&str>,
 ) -> anyhow::Result<(Option<Stores>, Arc<Replicas>)> {
     let sessions = &effective.config.sessions;
     match &sessions.store {
@@ -38,7 +43,7 @@ pub(crate) fn open(
             let store = DiskStore::open(&file, Bounds::of(sessions))?;
             Ok((Some(Stores::of(store)), alone(effective, key)?))
         }
-        StoreConfig::Redis(url) => in_redis(effective, url, key),
+        StoreConfig::Redis(url) => in_redis(effective, url, key, succeeded),
     }
 }
 
@@ -76,6 +81,7 @@ fn in_redis(
     effective: &Effective,
     url: &StoreUrl,
     key: &SessionKey,
+    succeeded: Option<&str>,
 ) -> anyhow::Result<(Option<Stores>, Arc<Replicas>)> {
     let sessions = &effective.config.sessions;
     let url: RedisUrl = url
@@ -92,6 +98,7 @@ fn in_redis(
         Some(name) => name.to_owned(),
         None => kept_name(&effective.data_dir)?,
     };
+    let name = beside(&name, succeeded);
     let own = announcement(effective, &name, key)?;
     let store = store.of_replica(own.id);
     let replicas = Replicas::of(own, Arc::new(store.clone()));
@@ -119,6 +126,15 @@ fn announcement(
             .collect(),
         leaving: false,
     })
+}
+
+/// The name of a replica beside the one that it succeeds: both are up for a while, and each needs a name of its own. The
+/// next successor has the plain name again.
+pub(crate) fn beside(name: &str, succeeded: Option<&str>) -> String {
+    match succeeded == Some(name) {
+        true => format!("{name}{SUCCESSOR}"),
+        false => name.to_owned(),
+    }
 }
 
 /// The name that this data directory keeps, so that a restarted replica goes on with its sessions at once.

@@ -1,5 +1,5 @@
-//! What the operator says to a running gateway: SIGTERM and SIGINT drain it, a second one ends it at once, SIGHUP
-//! reloads, SIGUSR1 opens log files anew (DESIGN §3, *Signals*). Every other signal that would end the process and is no
+//! Signals of the operator to a running gateway: SIGTERM and SIGINT drain it, a second one ends it at once, SIGHUP
+//! reloads, SIGUSR1 opens log files anew (DESIGN §3, *Signals*), SIGQUIT notes how an upgrade is made. Every other signal that would end the process and is no
 //! fault of its own is ignored, and says so.
 //!
 //! Signals are handled, not blocked or set to be ignored: children would inherit that. Their guards ignore on their own
@@ -25,7 +25,7 @@ use tokio::sync::watch;
 /// The exit status of a gateway that was told twice to stop.
 const STATUS_TOLD_TWICE: i32 = 1;
 
-/// Signals that mean nothing here. SIGQUIT would start an upgrade in other programs built with Pingora.
+/// Signals that change nothing here. SIGQUIT starts an upgrade in other programs built with Pingora; here the successor does.
 const MEANINGLESS: [i32; 7] = [
     SIGUSR2, SIGQUIT, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXCPU,
 ];
@@ -38,6 +38,8 @@ const REALTIME: std::ops::RangeInclusive<i32> = 34..=64;
 #[derive(Debug, Clone)]
 pub(crate) struct Signals {
     stop: watch::Receiver<bool>,
+    stop_sender: Arc<watch::Sender<bool>>,
+    handed_over: Arc<watch::Sender<bool>>,
     reload: watch::Receiver<u64>,
     reopen: watch::Receiver<u64>,
 }
@@ -58,24 +60,28 @@ impl Signals {
         // the log may be that file.
         signal_hook::flag::register(SIGXFSZ, Arc::default())?;
         let (stop_sender, stop) = watch::channel(false);
+        let stop_sender = Arc::new(stop_sender);
+        let stopping = Arc::clone(&stop_sender);
         let (reload_sender, reload) = watch::channel(0);
         let (reopen_sender, reopen) = watch::channel(0);
         thread::Builder::new()
             .name("signals".into())
             .spawn(move || {
+                let mut told = false;
                 for signal in signals.forever() {
                     match signal {
                         SIGHUP => reload_sender.send_modify(|count| *count += 1),
                         SIGUSR1 => reopen_sender.send_modify(|count| *count += 1),
-                        SIGTERM | SIGINT if *stop_sender.borrow() => {
+                        SIGTERM | SIGINT if std::mem::replace(&mut told, true) => {
                             tracing::warn!("told to stop a second time: ending at once");
                             std::process::exit(STATUS_TOLD_TWICE);
                         }
                         SIGTERM | SIGINT => {
-                            stop_sender.send_replace(true);
+                            stopping.send_replace(true);
                         }
-                        SIGQUIT => tracing::warn!(
-                            "SIGQUIT ignored: upgrades are not supported by this version"
+                        SIGQUIT => tracing::info!(
+                            "SIGQUIT: a gateway that is started with `tooldock serve --upgrade` takes over as soon as it is \
+                             ready, and this one serves until then"
                         ),
                         other => tracing::warn!(
                             "{} ignored: the gateway has no use for this signal",
@@ -86,9 +92,22 @@ impl Signals {
             })?;
         Ok(Self {
             stop,
+            stop_sender,
+            handed_over: Arc::new(watch::Sender::new(false)),
             reload,
             reopen,
         })
+    }
+
+    /// Stops the process as SIGTERM does, since a successor accepts connections in its place.
+    pub(crate) fn hand_over(&self) {
+        self.handed_over.send_replace(true);
+        self.stop_sender.send_replace(true);
+    }
+
+    /// Turns true when a successor accepts connections in place of this process.
+    pub(crate) fn handed_over(&self) -> watch::Receiver<bool> {
+        self.handed_over.subscribe()
     }
 
     /// Turns true when the process has been told to stop.

@@ -1,6 +1,8 @@
 //! The listening sockets. Each address is bound once, before anything else is built, and never given up in between: a
 //! taken one ends the start with a line that names it.
 //!
+//! Sockets that are there already are taken over: from a service manager, or from the gateway that this one succeeds.
+//!
 //! The services that accept on an address share its socket. One each, side by side by `SO_REUSEPORT`, would let any other
 //! process of the same user listen there as well, a tool of ours among them, and have a part of the clients and their tokens.
 //!
@@ -10,6 +12,7 @@
 use std::fs::{self, Permissions};
 use std::io;
 use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -18,7 +21,7 @@ use anyhow::{Context, anyhow};
 use rustix::fs::Mode;
 use rustix::process::umask;
 
-use self::passed::PassedSockets;
+pub(crate) use self::passed::PassedSockets;
 use crate::config::{Effective, ListenAddress, ListenerConfig, SocketMode};
 
 mod passed;
@@ -43,13 +46,12 @@ pub(crate) enum BoundSocket {
 }
 
 impl Sockets {
-    /// Binds them, but for those that a service manager has passed to this process.
+    /// Binds them, but for those that were passed to this process.
     ///
     /// # Errors
     ///
     /// The first address that cannot be bound, with its listener's name and what moves the listener.
-    pub(crate) fn bind(effective: &Effective) -> anyhow::Result<Self> {
-        let mut passed = PassedSockets::of_process();
+    pub(crate) fn bind(effective: &Effective, passed: &mut PassedSockets) -> anyhow::Result<Self> {
         let listeners = effective.served_listeners();
         let bound = listeners.map(|(index, listener)| {
             if let Some(socket) = passed.take(&listener.address) {
@@ -75,8 +77,19 @@ impl Sockets {
                 .map_err(|error| anyhow!("replicas.address: cannot bind {address}: {error}"))?;
             sockets.push((listed, socket));
         }
-        passed.close_rest();
         Ok(Self(sockets))
+    }
+
+    /// Another handle of each socket.
+    ///
+    /// # Errors
+    ///
+    /// When there are too many open files.
+    pub(crate) fn handles(&self) -> anyhow::Result<Vec<(ListenAddress, BoundSocket)>> {
+        let addresses = self.0.iter().map(|(address, _)| address);
+        addresses
+            .map(|address| Ok((address.clone(), self.handle(address)?)))
+            .collect()
     }
 
     /// Another handle of the socket at this address, for one service.
@@ -87,11 +100,30 @@ impl Sockets {
     pub(crate) fn handle(&self, address: &ListenAddress) -> anyhow::Result<BoundSocket> {
         let found = self.0.iter().find(|(bound, _)| bound == address);
         let (_, socket) = found.context("a listener without a socket")?;
-        let handle = match socket {
-            BoundSocket::Tcp(socket) => socket.try_clone().map(BoundSocket::Tcp),
-            BoundSocket::Unix(socket) => socket.try_clone().map(BoundSocket::Unix),
-        };
-        handle.context("another handle of a socket")
+        socket.try_clone().context("another handle of a socket")
+    }
+}
+
+impl BoundSocket {
+    /// Another handle.
+    ///
+    /// # Errors
+    ///
+    /// When there are too many open files.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        match self {
+            Self::Tcp(socket) => socket.try_clone().map(Self::Tcp),
+            Self::Unix(socket) => socket.try_clone().map(Self::Unix),
+        }
+    }
+}
+
+impl AsFd for BoundSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(socket) => socket.as_fd(),
+            Self::Unix(socket) => socket.as_fd(),
+        }
     }
 }
 

@@ -39,6 +39,9 @@ pub struct Builder {
     web: Option<SocketAddr>,
 }
 
+/// Makes a command, with further arguments.
+type Start = Box<dyn Fn(&[&str]) -> Command + Send + Sync>;
+
 /// A running gateway. Dropping it ends the process.
 pub struct Gateway {
     pub address: SocketAddr,
@@ -47,8 +50,8 @@ pub struct Gateway {
     data_dir: PathBuf,
     pub client: reqwest::Client,
     process: Mutex<Child>,
-    /// Starts the process once more.
-    command: Command,
+    /// Makes the command that starts the process once more, with further arguments.
+    command: Start,
     config_file: PathBuf,
     config: Value,
     web: Option<SocketAddr>,
@@ -249,9 +252,29 @@ impl Gateway {
 
     /// Starts another process over the same data directory.
     pub async fn started_again(&mut self) {
-        let process = self.command.spawn().expect("the gateway starts");
+        let process = (self.command)(&[]).spawn().expect("the gateway starts");
         *self.process.get_mut().expect("not poisoned") = process;
         self.ready().await;
+    }
+
+    /// Starts a successor (`serve --upgrade`) and waits for nothing. The process of this gateway stays the one before.
+    pub fn successor(&self) -> Child {
+        let started = (self.command)(&["--upgrade"]).spawn();
+        started.expect("the successor starts")
+    }
+
+    /// Replaces the process by a successor, and waits until the process before has ended. Answers with the exit status of that.
+    pub async fn upgraded(&mut self) -> ExitStatus {
+        let successor = self.successor();
+        self.replaced_by(successor).await
+    }
+
+    /// As [`Gateway::upgraded`], by a successor that was started before.
+    pub async fn replaced_by(&mut self, successor: Child) -> ExitStatus {
+        let status = self.ended().await;
+        *self.process.get_mut().expect("not poisoned") = successor;
+        self.ready().await;
+        status
     }
 
     /// Waits for the process to end.
@@ -440,44 +463,53 @@ impl Builder {
         let config_file = self.data.path().join("tooldock.test.yaml");
         write_config(&config_file, &config);
         let log = fs::File::create(self.data.path().join("gateway.log")).expect("a log file");
-        let mut command = match self.open_files {
-            None => Command::new(&self.binary),
-            Some((soft, hard)) => {
-                let mut shell = Command::new("sh");
-                let limited = format!("ulimit -Sn {soft}; ulimit -Hn {hard}; exec \"$0\" \"$@\"");
-                shell.arg("-c").arg(limited).arg(&self.binary);
-                shell
-            }
+        let data = self.data;
+        let web = self.web;
+        let home = data.path().to_owned();
+        let (file, data_dir_of) = (config_file.clone(), data_dir.clone());
+        let command = move |further: &[&str]| {
+            let mut command = match self.open_files {
+                None => Command::new(&self.binary),
+                Some((soft, hard)) => {
+                    let mut shell = Command::new("sh");
+                    let limited =
+                        format!("ulimit -Sn {soft}; ulimit -Hn {hard}; exec \"$0\" \"$@\"");
+                    shell.arg("-c").arg(limited).arg(&self.binary);
+                    shell
+                }
+            };
+            command
+                .arg("serve")
+                .arg("-c")
+                .arg(&file)
+                .args(&self.arguments)
+                .args(further)
+                .env_clear()
+                .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+                .env("HOME", &home)
+                .envs(package_index_variables())
+                .env("DATA_DIR", &data_dir_of)
+                .envs(self.tokens.then_some(("BEARER_TOKEN", TOKEN)))
+                .envs(
+                    self.tokens
+                        .then_some(("MANAGER_INTERNAL_TOKEN", MANAGER_TOKEN)),
+                )
+                .envs(&self.environment)
+                .stdin(Stdio::null())
+                .stdout(log.try_clone().expect("a second handle"))
+                .stderr(log.try_clone().expect("a second handle"));
+            command
         };
-        command
-            .arg("serve")
-            .arg("-c")
-            .arg(&config_file)
-            .args(&self.arguments)
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("HOME", self.data.path())
-            .envs(package_index_variables())
-            .env("DATA_DIR", &data_dir)
-            .envs(self.tokens.then_some(("BEARER_TOKEN", TOKEN)))
-            .envs(
-                self.tokens
-                    .then_some(("MANAGER_INTERNAL_TOKEN", MANAGER_TOKEN)),
-            )
-            .envs(&self.environment)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a second handle"))
-            .stderr(log);
-        let process = command.spawn().expect("the gateway starts");
+        let process = command(&[]).spawn().expect("the gateway starts");
         Gateway {
             address,
             metrics,
-            web: self.web,
-            data: self.data,
+            web,
+            data,
             data_dir,
             client: reqwest::Client::new(),
             process: Mutex::new(process),
-            command,
+            command: Box::new(command),
             config_file,
             config,
         }

@@ -12,6 +12,7 @@
 //!       logs/  runtime/      audit files; the unpacked Python runtime
 //!       version              format number; a newer one is refused
 //!       gateway.lock         held while a gateway runs, and says which
+//!       replicas/<name>/     sockets of a gateway that shares the directory with others
 //!       *.addresses          where the core and the manager listen
 //! ```
 //!
@@ -55,12 +56,24 @@ pub const STARTER: &str = "shared";
 /// Its file.
 const HELLO_FILE: &str = "hello.py";
 
+/// The gateways that may use a data directory at the same time.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Occupancy<'a> {
+    /// The name of this replica, where several share the directory.
+    pub replica: Option<&'a str>,
+    /// True if this gateway succeeds one that still runs (`--upgrade`).
+    pub successor: bool,
+}
+
 /// An open data directory. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct DataDir {
     root: PathBuf,
+    /// The folder of workers' sockets.
+    sockets: PathBuf,
     first_start: bool,
-    /// Whether this process holds `gateway.lock`. False while an older gateway is still leaving (`--upgrade`).
+    /// True if this process alone holds `gateway.lock`. False while an older gateway is still leaving (`--upgrade`), and
+    /// where replicas share the directory.
     sole: Arc<AtomicBool>,
     /// Absent where another process serves from the directory, see [`DataDir::beside`].
     _lock: Option<File>,
@@ -72,7 +85,7 @@ pub struct DataDir {
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
     /// Another gateway runs on it.
-    #[error("{}: another gateway uses this data directory (gateway.lock is held); stop it, or give this one a DATA_DIR of its own", .0.display())]
+    #[error("{}: another gateway uses this data directory (gateway.lock is held); stop it, or give this one a DATA_DIR of its own, or replace the running one with `tooldock serve --upgrade`", .0.display())]
     InUse(PathBuf),
     /// A newer version wrote it.
     #[error("{}: written by a newer version (format {found}, this one reads up to {FORMAT}); upgrade, or restore a backup", path.display())]
@@ -103,25 +116,29 @@ pub enum DataDirError {
 impl DataDir {
     /// Creates what is missing of the layout, takes the lock and removes stale sockets.
     ///
-    /// With `upgrade` a lock that another gateway still holds does not refuse the start; it is taken when that one
-    /// leaves.
-    ///
     /// # Errors
     ///
     /// [`DataDirError`] names the path and what to do about it.
-    pub fn open(path: &Path, upgrade: bool) -> Result<Self, DataDirError> {
-        Self::open_with(path, upgrade, true)
+    pub fn open(path: &Path) -> Result<Self, DataDirError> {
+        Self::open_with(path, Occupancy::default(), true)
     }
 
-    /// As [`DataDir::open`]; `starter` says whether a fresh directory gets its first namespace.
+    /// As [`DataDir::open`], beside other gateways; `starter` says whether a fresh directory gets its first namespace.
+    ///
+    /// A successor is not refused by the lock of the gateway that it succeeds, and takes the lock when that ends. Replicas hold
+    /// the lock together.
     ///
     /// # Errors
     ///
     /// As for [`DataDir::open`].
-    pub fn open_with(path: &Path, upgrade: bool, starter: bool) -> Result<Self, DataDirError> {
+    pub fn open_with(
+        path: &Path,
+        occupancy: Occupancy<'_>,
+        starter: bool,
+    ) -> Result<Self, DataDirError> {
         let root = std::path::absolute(path).map_err(io_error("resolve", path))?;
         make_dir(&root, 0o755)?;
-        let (lock, sole) = take_lock(&root, upgrade)?;
+        let (lock, sole) = take_lock(&root, occupancy)?;
         let predecessor = sole
             .load(Ordering::Acquire)
             .then(|| replace_holder(&lock))
@@ -130,17 +147,22 @@ impl DataDir {
         let version = root.join("version");
         let first_start = !check_version(&version)?;
         make_layout(&root)?;
-        let workers = root.join("workers");
+        let sockets = match occupancy.replica {
+            Some(name) => replica_dir(&root, name).join("workers"),
+            None => root.join("workers"),
+        };
+        make_dir(&sockets, 0o700)?;
         // A restored backup or a volume may bring its own mode; this one is a boundary.
-        set_mode(&workers, 0o700)?;
+        set_mode(&sockets, 0o700)?;
         let data = Self {
             root,
+            sockets,
             first_start,
             sole,
             _lock: Some(lock),
             predecessor,
         };
-        remove_stale_sockets(&workers)?;
+        remove_stale_sockets(&data.sockets)?;
         let short = data.short_socket_dir();
         if short.symlink_metadata().is_ok() {
             verify_private(&short)?;
@@ -168,6 +190,7 @@ impl DataDir {
         check_version(&root.join("version"))?;
         make_layout(&root)?;
         Ok(Self {
+            sockets: root.join("workers"),
             root,
             first_start: false,
             sole: Arc::new(AtomicBool::new(false)),
@@ -226,14 +249,14 @@ impl DataDir {
         self.root.join("runtime")
     }
 
-    /// The socket of a namespace: `workers/<ns>.sock`, or a name in a short private directory where a generation's
+    /// The socket of a namespace: `workers/<ns>.sock` (a replica's below `replicas/<name>/`), or a name in a short private directory where a generation's
     /// own socket beside it would not fit a socket address (Q-22).
     ///
     /// # Errors
     ///
     /// When the short directory cannot be made, or exists and is not this user's alone.
     pub fn socket_for(&self, namespace: &NamespaceName) -> Result<PathBuf, DataDirError> {
-        let plain = self.root.join(format!("workers/{namespace}.sock"));
+        let plain = self.sockets.join(format!("{namespace}.sock"));
         if plain.as_os_str().len() + GENERATION_MAX <= SOCKET_PATH_MAX {
             return Ok(plain);
         }
@@ -255,7 +278,7 @@ impl DataDir {
         PathBuf::from(format!(
             "/tmp/tooldock-{}-{}",
             rustix::process::getuid().as_raw(),
-            short_hash(self.root.as_os_str().as_encoded_bytes())
+            short_hash(self.sockets.as_os_str().as_encoded_bytes())
         ))
     }
 
@@ -380,13 +403,39 @@ fn replace_holder(lock: &File) -> Option<GatewayProcess> {
     before.trim().parse().ok()
 }
 
-fn take_lock(root: &Path, upgrade: bool) -> Result<(File, Arc<AtomicBool>), DataDirError> {
+/// The folder of a replica that shares a data directory with others. A name that is none for a file stands there as its
+/// digest.
+pub fn replica_dir(root: &Path, name: &str) -> PathBuf {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    let fits = name.len() <= 64 && !name.starts_with('.') && name.bytes().all(is_plain);
+    let folder = match fits {
+        true => name.to_owned(),
+        false => short_hash(name.as_bytes()),
+    };
+    root.join("replicas").join(folder)
+}
+
+fn take_lock(
+    root: &Path,
+    occupancy: Occupancy<'_>,
+) -> Result<(File, Arc<AtomicBool>), DataDirError> {
+    let is_sole = occupancy.replica.is_none();
+    let (at_once, in_time) = match is_sole {
+        true => (
+            FlockOperation::NonBlockingLockExclusive,
+            FlockOperation::LockExclusive,
+        ),
+        false => (
+            FlockOperation::NonBlockingLockShared,
+            FlockOperation::LockShared,
+        ),
+    };
     let path = root.join("gateway.lock");
     let lock = regular_file::open_or_make(&path, 0o600).map_err(io_error("open", &path))?;
     let sole = Arc::new(AtomicBool::new(false));
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => sole.store(true, Ordering::Release),
-        Err(Errno::WOULDBLOCK) if upgrade => {
+    match flock(&lock, at_once) {
+        Ok(()) => sole.store(is_sole, Ordering::Release),
+        Err(Errno::WOULDBLOCK) if occupancy.successor => {
             // A lock belongs to the open file, so taking it through a duplicate takes it for `lock`. The thread
             // waits for another process and ends with this one.
             let waiting = lock.try_clone().map_err(io_error("open", &path))?;
@@ -394,7 +443,7 @@ fn take_lock(root: &Path, upgrade: bool) -> Result<(File, Arc<AtomicBool>), Data
             std::thread::Builder::new()
                 .name("gateway-lock".into())
                 .spawn(move || {
-                    if flock(&waiting, FlockOperation::LockExclusive).is_ok() {
+                    if flock(&waiting, in_time).is_ok() && is_sole {
                         replace_holder(&waiting);
                         sole.store(true, Ordering::Release);
                     }
@@ -510,7 +559,7 @@ mod tests {
     fn first_start_makes_the_layout_and_the_hello_tool() {
         let temp = tempfile::tempdir().unwrap();
         let root = temp.path().join("deep/data");
-        let data = DataDir::open(&root, false).unwrap();
+        let data = DataDir::open(&root).unwrap();
         assert!(data.is_first_start());
         assert!(data.is_sole_user());
         assert_eq!(mode(&root.join("workers")), 0o700);
@@ -525,7 +574,7 @@ mod tests {
         assert_eq!(data.predecessor(), None);
         drop(data);
         fs::remove_dir_all(root.join("tools/shared")).unwrap();
-        let again = DataDir::open(&root, false).unwrap();
+        let again = DataDir::open(&root).unwrap();
         assert_eq!(again.predecessor(), Some(GatewayProcess::this()));
         assert!(!again.is_first_start());
         assert!(
@@ -539,13 +588,13 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let tools = |root: &Path| root.join("tools");
         let without = temp.path().join("without");
-        DataDir::open_with(&without, false, false).unwrap();
+        DataDir::open_with(&without, Occupancy::default(), false).unwrap();
         assert_eq!(fs::read_dir(tools(&without)).unwrap().count(), 0);
-        drop(DataDir::open(&without, false).unwrap());
+        drop(DataDir::open(&without).unwrap());
         assert_eq!(fs::read_dir(tools(&without)).unwrap().count(), 0);
 
         let with = temp.path().join("with");
-        DataDir::open(&with, false).unwrap();
+        DataDir::open(&with).unwrap();
         let folder = tools(&with).join(STARTER);
         assert!(is_starter(&folder) && !is_starter(&tools(&with)));
         make_dir(&folder.join("__pycache__"), 0o755).unwrap();
@@ -561,17 +610,21 @@ mod tests {
     fn a_tools_folder_with_content_is_not_seeded() {
         let temp = tempfile::tempdir().unwrap();
         fs::create_dir_all(temp.path().join("tools/mine")).unwrap();
-        DataDir::open(temp.path(), false).unwrap();
+        DataDir::open(temp.path()).unwrap();
         assert!(!temp.path().join("tools/shared").exists());
     }
 
     #[test]
     fn a_second_gateway_is_refused_unless_it_upgrades() {
         let temp = tempfile::tempdir().unwrap();
-        let first = DataDir::open(temp.path(), false).unwrap();
-        let error = DataDir::open(temp.path(), false).unwrap_err().to_string();
+        let first = DataDir::open(temp.path()).unwrap();
+        let error = DataDir::open(temp.path()).unwrap_err().to_string();
         assert!(error.contains("another gateway") && error.contains(temp.path().to_str().unwrap()));
-        let second = DataDir::open(temp.path(), true).unwrap();
+        let successor = Occupancy {
+            successor: true,
+            ..Occupancy::default()
+        };
+        let second = DataDir::open_with(temp.path(), successor, true).unwrap();
         assert!(!second.is_sole_user());
         drop(first);
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
@@ -585,27 +638,53 @@ mod tests {
     }
 
     #[test]
+    fn replicas_share_the_directory_with_sockets_of_their_own_and_no_other_gateway() {
+        let temp = tempfile::tempdir().unwrap();
+        let namespace: NamespaceName = "github".parse().unwrap();
+        let open = |name| {
+            let occupancy = Occupancy {
+                replica: Some(name),
+                ..Occupancy::default()
+            };
+            DataDir::open_with(temp.path(), occupancy, true)
+        };
+        let (first, second) = (open("a").unwrap(), open("b c").unwrap());
+        assert!(!first.is_sole_user() && !second.is_sole_user());
+        let sockets = [&first, &second].map(|it| it.socket_for(&namespace).unwrap());
+        assert_ne!(sockets[0], sockets[1]);
+        assert_eq!(
+            sockets[0],
+            temp.path().join("replicas/a/workers/github.sock")
+        );
+        assert!(DataDir::open(temp.path()).is_err());
+        drop((first, second));
+        let sole = DataDir::open(temp.path()).unwrap();
+        assert!(open("a").is_err());
+        drop(sole);
+    }
+
+    #[test]
     fn a_newer_format_and_a_damaged_one_are_refused() {
         let temp = tempfile::tempdir().unwrap();
         fs::write(temp.path().join("version"), "2\n").unwrap();
-        let error = DataDir::open(temp.path(), false).unwrap_err().to_string();
+        let error = DataDir::open(temp.path()).unwrap_err().to_string();
         assert!(error.contains("newer version (format 2"), "{error}");
         fs::write(temp.path().join("version"), b"\xff\xfe").unwrap();
-        let error = DataDir::open(temp.path(), false).unwrap_err().to_string();
+        let error = DataDir::open(temp.path()).unwrap_err().to_string();
         assert!(error.contains("not a format number"), "{error}");
     }
 
     #[test]
     fn stale_sockets_go_and_live_ones_stay() {
         let temp = tempfile::tempdir().unwrap();
-        drop(DataDir::open(temp.path(), false).unwrap());
+        drop(DataDir::open(temp.path()).unwrap());
         let (stale, live) = (
             temp.path().join("workers/a.sock"),
             temp.path().join("workers/b.sock"),
         );
         drop(UnixListener::bind(&stale).unwrap());
         let _listening = UnixListener::bind(&live).unwrap();
-        DataDir::open(temp.path(), false).unwrap();
+        DataDir::open(temp.path()).unwrap();
         assert!(!stale.exists());
         assert!(live.exists());
     }
@@ -614,7 +693,7 @@ mod tests {
     fn long_paths_get_a_short_private_socket_directory() {
         let temp = tempfile::tempdir().unwrap();
         let root = temp.path().join("x".repeat(80));
-        let data = DataDir::open(&root, false).unwrap();
+        let data = DataDir::open(&root).unwrap();
         let name: NamespaceName = "n".repeat(63).parse().unwrap();
         let socket = data.socket_for(&name).unwrap();
         assert!(socket.as_os_str().len() + GENERATION_MAX <= SOCKET_PATH_MAX);
@@ -637,7 +716,7 @@ mod tests {
     #[test]
     fn short_paths_stay_beside_the_data() {
         let temp = tempfile::tempdir().unwrap();
-        let data = DataDir::open(temp.path(), false).unwrap();
+        let data = DataDir::open(temp.path()).unwrap();
         let socket = data.socket_for(&"github".parse().unwrap()).unwrap();
         assert_eq!(socket, temp.path().join("workers/github.sock"));
     }

@@ -596,7 +596,7 @@ impl SecretSource for Values {
 impl Dock {
     fn new() -> Self {
         let temp = tempfile::tempdir().unwrap();
-        let data = Arc::new(DataDir::open(&temp.path().join("data"), false).unwrap());
+        let data = Arc::new(DataDir::open(&temp.path().join("data")).unwrap());
         let exported = prometheus::Registry::new();
         let config = WorkersConfig::default();
         let host = Arc::new(WorkerHost {

@@ -68,7 +68,7 @@ impl House {
 
     fn with(change: impl FnOnce(&mut WorkersConfig)) -> Self {
         let temp = tempfile::tempdir().unwrap();
-        let data = Arc::new(DataDir::open(&temp.path().join("data"), false).unwrap());
+        let data = Arc::new(DataDir::open(&temp.path().join("data")).unwrap());
         let mut config = WorkersConfig {
             base_env: target_dir()
                 .join("python-envs/base")

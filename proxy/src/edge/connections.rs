@@ -127,6 +127,18 @@ impl Connections {
         let _ = timeout(LEAVING_TIME, leaving).await;
     }
 
+    /// Waits until no connection is open.
+    pub(super) async fn emptied(&self) {
+        loop {
+            let mut left = std::pin::pin!(self.left.notified());
+            left.as_mut().enable();
+            if self.table().open.is_empty() {
+                return;
+            }
+            left.await;
+        }
+    }
+
     /// Whether the next connection is admitted only if another gives way.
     pub(super) fn is_full(&self) -> bool {
         self.table().open.len() >= self.max

@@ -12,6 +12,7 @@ use pingora_core::protocols::l4::socket::SocketAddr as LocalAddress;
 use pingora_core::server::{ListenFds, ShutdownWatch};
 use pingora_core::services::Service as PingoraService;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tooldock_workers::runtimes::Runtimes;
 
@@ -47,6 +48,8 @@ pub(crate) struct EdgeService {
     runtimes: Option<Arc<Announced>>,
     /// Used in place of Pingora's shutdown watch, so that `/ready` can be asked during the drain.
     lifetime: Option<ShutdownWatch>,
+    /// Connections are accepted when it is true: a successor waits until its predecessor accepts no more.
+    gate: watch::Receiver<bool>,
 }
 
 impl EdgeService {
@@ -56,6 +59,7 @@ impl EdgeService {
         listening: Arc<Listening>,
         endpoints: Vec<Endpoint>,
         threads: usize,
+        gate: watch::Receiver<bool>,
     ) -> Self {
         Self {
             name,
@@ -64,6 +68,7 @@ impl EdgeService {
             threads,
             runtimes: None,
             lifetime: None,
+            gate,
         }
     }
 
@@ -73,8 +78,8 @@ impl EdgeService {
         self
     }
 
-    /// Answers until the process ends.
-    pub(crate) fn until_exit(mut self, lifetime: ShutdownWatch) -> Self {
+    /// Answers until this turns true, also while the gateway stops.
+    pub(crate) fn until(mut self, lifetime: ShutdownWatch) -> Self {
         self.lifetime = Some(lifetime);
         self
     }
@@ -91,7 +96,11 @@ impl PingoraService for EdgeService {
         if let Some(runtimes) = &self.runtimes {
             runtimes.add(Handle::current());
         }
-        let shutdown = self.lifetime.clone().unwrap_or(shutdown);
+        let mut shutdown = self.lifetime.clone().unwrap_or(shutdown);
+        tokio::select! {
+            _ = self.gate.wait_for(|open| *open) => {}
+            () = stop(&mut shutdown) => return,
+        }
         let mut accepting = JoinSet::new();
         for endpoint in self.endpoints.drain(..) {
             let socket = Arc::new(listen(endpoint.socket));

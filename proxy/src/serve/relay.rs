@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use bytesize::ByteSize;
 use tokio::runtime::Runtime;
+use tokio::sync::watch;
 use tooldock_upstream::{FrameLimits, Relay};
 use tooldock_workers::keys::KeyStore;
 
@@ -12,20 +13,24 @@ use super::Parts;
 use crate::config::{Effective, Role};
 use crate::relay::{RelayServer, RelaySocket};
 use crate::request_id::RequestIds;
+use crate::sockets::PassedSockets;
 
 /// Binds the relay's socket, where this process runs namespaces and the relay is on.
 ///
 /// # Errors
 ///
 /// One line that names the path.
-pub(super) fn bind(effective: &Effective) -> anyhow::Result<Option<RelaySocket>> {
+pub(super) fn bind(
+    effective: &Effective,
+    passed: &mut PassedSockets,
+) -> anyhow::Result<Option<RelaySocket>> {
     match effective.role {
         Role::Manager => Ok(None),
-        Role::All | Role::Core => RelaySocket::bind(&effective.config.relay),
+        Role::All | Role::Core => RelaySocket::bind(&effective.config.relay, passed),
     }
 }
 
-/// Serves the relay to the holders of these keys. A frame may be as large as the body of a request, and all of them may
+/// Serves the relay to the holders of these keys, once the gate is open. A frame may be as large as the body of a request, and all of them may
 /// hold as much memory as all bodies do, apart from those.
 ///
 /// # Errors
@@ -37,6 +42,7 @@ pub(super) fn start(
     parts: &Parts,
     keys: Arc<KeyStore>,
     control: &Runtime,
+    gate: watch::Receiver<bool>,
 ) -> anyhow::Result<RelayServer> {
     let config = &effective.config;
     let limits = &config.admission.limits;
@@ -60,6 +66,7 @@ pub(super) fn start(
         parts.service.clone(),
         Arc::clone(&parts.runtimes),
         parts.metrics.relay_connections.clone(),
+        gate,
     )
     .context("the relay's socket")
 }

@@ -1,7 +1,7 @@
-//! Sockets that a service manager has bound and passes to this process (`LISTEN_FDS`, as systemd's socket activation does).
+//! Sockets that were bound before this process started: by a service manager (`LISTEN_FDS`, as systemd's socket activation does),
+//! or by the gateway that this one succeeds (`serve --upgrade`).
 //!
-//! The manager keeps them open while the gateway is stopped and started: clients that connect meanwhile wait, and none is
-//! refused.
+//! Their binder keeps them open meanwhile: clients that connect wait, and none is refused.
 
 use std::io;
 
@@ -11,12 +11,16 @@ use super::BoundSocket;
 use crate::config::ListenAddress;
 
 /// The passed sockets that no listener has taken yet.
-pub(super) struct PassedSockets(Vec<(ListenAddress, BoundSocket)>);
+#[derive(Default)]
+pub(crate) struct PassedSockets {
+    of_predecessor: Vec<(ListenAddress, BoundSocket)>,
+    of_manager: Vec<(ListenAddress, BoundSocket)>,
+}
 
 impl PassedSockets {
-    /// Takes over the sockets of `LISTEN_FDS`, where `LISTEN_PID` is this process. To be called once, before there are
-    /// threads: the variables are removed.
-    pub(super) fn of_process() -> Self {
+    /// Takes over the sockets of the predecessor, if there is one, and of `LISTEN_FDS`, where `LISTEN_PID` is this process. To
+    /// be called once, before there are threads: the variables are removed.
+    pub(crate) fn of_process(of_predecessor: Vec<(ListenAddress, BoundSocket)>) -> Self {
         let mut passed = ListenFd::from_env();
         let taken = (0..passed.len()).filter_map(|index| {
             let socket = take(&mut passed, index);
@@ -26,18 +30,28 @@ impl PassedSockets {
                 })
                 .ok()
         });
-        Self(taken.collect())
+        Self {
+            of_predecessor,
+            of_manager: taken.collect(),
+        }
     }
 
     /// The socket that is bound to this address, if one was passed.
-    pub(super) fn take(&mut self, address: &ListenAddress) -> Option<BoundSocket> {
-        let at = self.0.iter().position(|(bound, _)| bound == address)?;
-        Some(self.0.swap_remove(at).1)
+    pub(crate) fn take(&mut self, address: &ListenAddress) -> Option<BoundSocket> {
+        [&mut self.of_predecessor, &mut self.of_manager]
+            .into_iter()
+            .find_map(|sockets| {
+                let at = sockets.iter().position(|(bound, _)| bound == address)?;
+                Some(sockets.swap_remove(at).1)
+            })
     }
 
-    /// Warns of the sockets that no listener has, and closes them.
-    pub(super) fn close_rest(self) {
-        for (address, _) in self.0 {
+    /// Tells of the sockets that no listener has, and closes them.
+    pub(crate) fn close_rest(self) {
+        for (address, _) in self.of_predecessor {
+            tracing::info!("the gateway before listens at {address}, and this one does not");
+        }
+        for (address, _) in self.of_manager {
             tracing::warn!(
                 "LISTEN_FDS has a socket at {address}, and no listener has that address: it is closed"
             );

@@ -597,7 +597,7 @@ mod tests {
     #[test]
     fn garbage_is_what_no_worker_and_no_namespace_uses() {
         let temp = tempfile::tempdir().unwrap();
-        let data = DataDir::open(temp.path(), false).unwrap();
+        let data = DataDir::open(temp.path()).unwrap();
         let builds = data.builds_dir();
         for name in ["a-1", "a-2", "a-3", "gone-1", "busy-1"] {
             fs::create_dir(builds.join(name)).unwrap();
@@ -639,7 +639,7 @@ mod tests {
     #[test]
     fn a_real_folder_of_an_older_version_gives_way_to_the_symlink() {
         let temp = tempfile::tempdir().unwrap();
-        let data = DataDir::open(temp.path(), false).unwrap();
+        let data = DataDir::open(temp.path()).unwrap();
         let link = data.venvs_dir().join("ns");
         fs::create_dir(&link).unwrap();
         set_aside(&link, &data.builds_dir()).unwrap();

@@ -46,6 +46,15 @@ impl GatewayProcess {
         tree::start_of(self.pid) == Some(self.started)
     }
 
+    /// True if this gateway, or a process below it, has started that process.
+    pub fn has_started(self, pid: Pid) -> bool {
+        let tags = format!("{self}-");
+        let is_tagged =
+            tree::tag_of(pid.as_raw_nonzero().get()).is_some_and(|tag| tag.starts_with(&tags));
+        is_tagged
+            || Pid::from_raw(self.pid).is_some_and(|own| tree::descendants(own).contains(&pid))
+    }
+
     /// Ends what this gateway left behind, unless it runs. Its guards get `patience` to do it themselves. Answers with the
     /// number of processes that had to be killed.
     ///
@@ -131,6 +140,13 @@ mod tests {
             sleeper(&format!("{}-1", GatewayProcess::this())),
             sleeper(&format!("{dead}0-1")),
         ];
+        let started = |of: GatewayProcess, child: &Child| {
+            let pid = i32::try_from(child.id()).expect("a pid");
+            of.has_started(Pid::from_raw(pid).expect("a pid"))
+        };
+        assert!(started(dead, &left), "by its tag");
+        assert!(started(GatewayProcess::this(), &left), "by its parent");
+        assert!(!started(dead, &others[0]));
         assert_eq!(GatewayProcess::this().end_left_behind(Duration::ZERO), 0);
         assert_eq!(dead.end_left_behind(Duration::ZERO), 1);
         assert!(!left.wait().expect("is our child").success());

@@ -1,0 +1,290 @@
+//! An upgrade without a lost request: a gateway that runs hands its listening sockets to its successor, which was started
+//! with `serve --upgrade` on the same data directory (REP-04).
+//!
+//! ```text
+//!   successor                                        running gateway
+//!      │── connects to upgrade.sock ───────────────────▶│
+//!      │◀─ its replica's name, its listening sockets ───│ serves on
+//!      │  starts all parts and accepts nothing           │
+//!      │── ready ──────────────────────────────────────▶│ tells the replicas that it leaves
+//!      │◀─ go ──────────────────────────────────────────│ accepts no more, ends streams with a `retry`
+//!      │  accepts                                        │ answers what it has, and ends
+//! ```
+//!
+//! A successor that fails before it is ready changes nothing. The operator needs no signal; SIGQUIT, which starts an upgrade in
+//! other programs, is noted in the log.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use tokio::sync::mpsc;
+use tooldock_workers::data_dir::replica_dir;
+use tooldock_workers::process::GatewayProcess;
+
+use self::channel::{Channel, Listener};
+use crate::config::{Effective, ListenAddress, Role};
+use crate::sockets::BoundSocket;
+
+mod channel;
+
+/// The packet of a successor that can serve.
+const READY: &[u8] = b"ready";
+
+/// The packet of a gateway that accepts no more.
+const GO: &[u8] = b"go";
+
+/// The first packet to a successor while another one starts.
+const BUSY: &[u8] = b"busy";
+
+/// The beginning of the first packet to a successor; the name of the gateway's replica follows.
+const NAME: &str = "replica ";
+
+/// The longest wait for `go`: the predecessor tells its replicas in a fraction of it.
+const GO_TIME: Duration = Duration::from_secs(10);
+
+/// The socket of the gateway that this configuration runs, for successors.
+fn socket_path(effective: &Effective) -> PathBuf {
+    let name = match effective.role {
+        Role::All | Role::Core => "upgrade.sock",
+        Role::Manager => "upgrade-manager.sock",
+    };
+    match effective.shared_as() {
+        Some(replica) => replica_dir(&effective.data_dir, replica).join(name),
+        None => effective.data_dir.join(name),
+    }
+}
+
+/// The running gateway that this process succeeds.
+pub(crate) struct Predecessor {
+    channel: Channel,
+    /// The name of its replica.
+    pub(crate) replica: String,
+}
+
+/// A listening socket of the predecessor.
+pub(crate) type Handed = (ListenAddress, BoundSocket);
+
+impl Predecessor {
+    /// Connects to the gateway that runs on the data directory, and takes its listening sockets.
+    ///
+    /// # Errors
+    ///
+    /// That no gateway runs there, or that another successor is being started.
+    pub(crate) fn connect(effective: &Effective) -> anyhow::Result<(Self, Vec<Handed>)> {
+        let path = socket_path(effective);
+        let channel = Channel::connect(&path).map_err(|error| {
+            anyhow!(
+                "--upgrade: no running gateway can be reached at {}: {error}; start without --upgrade where none runs on this data directory",
+                path.display()
+            )
+        })?;
+        let failed = |error| {
+            anyhow!("--upgrade: the running gateway did not hand over its sockets: {error}")
+        };
+        let (first, _) = channel.receive().map_err(failed)?;
+        if first == BUSY {
+            return Err(anyhow!(
+                "--upgrade: another process has been started with --upgrade and is not ready yet: wait for it, or stop it"
+            ));
+        }
+        let first = String::from_utf8_lossy(&first).into_owned();
+        let replica = first
+            .strip_prefix(NAME)
+            .ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?
+            .to_owned();
+        let mut handed = Vec::new();
+        loop {
+            match channel.receive().map_err(failed)? {
+                (address, Some(socket)) => handed.extend(named(&address, socket)),
+                (end, None) if end == GO => break,
+                (_, None) => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
+            }
+        }
+        tracing::info!(
+            sockets = handed.len(),
+            "upgrade: the listening sockets of the running gateway are here; it serves until this one is ready"
+        );
+        Ok((Self { channel, replica }, handed))
+    }
+
+    /// Says that this process can serve, and waits until the predecessor accepts no more. A predecessor that ended meanwhile
+    /// is no error.
+    pub(crate) fn relieve(self) {
+        let told = self.channel.send(READY, None);
+        let answered = told.and_then(|()| self.channel.receive_within(GO_TIME));
+        match answered {
+            Ok(_) => tracing::info!(
+                "upgrade: this gateway accepts connections in place of the one before"
+            ),
+            Err(error) => tracing::warn!(
+                %error,
+                "upgrade: the gateway before did not say that it accepts no more connections; this one accepts them now"
+            ),
+        }
+    }
+}
+
+/// A socket and its address. A later version may have kinds of addresses that this one does not know.
+fn named(address: &[u8], socket: OwnedFd) -> Option<Handed> {
+    let address: ListenAddress = std::str::from_utf8(address).ok()?.parse().ok()?;
+    let socket = match &address {
+        ListenAddress::Tcp(_) => BoundSocket::Tcp(socket.into()),
+        ListenAddress::Unix(_) => BoundSocket::Unix(socket.into()),
+    };
+    Some((address, socket))
+}
+
+/// The listening sockets of this gateway, offered to a successor.
+#[derive(Clone)]
+pub(crate) struct Offer(Arc<Offered>);
+
+struct Offered {
+    path: PathBuf,
+    replica: String,
+    /// Emptied when this gateway accepts no more: nothing is to be left open then.
+    sockets: Mutex<Vec<Handed>>,
+    /// True while a successor starts.
+    busy: AtomicBool,
+    ready: mpsc::Sender<Successor>,
+}
+
+/// A successor that can serve.
+pub(crate) struct Successor(Channel);
+
+impl Successor {
+    /// Tells it that this gateway accepts no more connections.
+    pub(crate) fn go(self) {
+        if let Err(error) = self.0.send(GO, None) {
+            tracing::warn!(%error, "upgrade: the successor could not be told to accept connections");
+        }
+    }
+}
+
+impl Offer {
+    /// Prepares the offer of these sockets. Successors that are ready come out of the receiver.
+    pub(crate) fn new(
+        effective: &Effective,
+        replica: &str,
+        sockets: Vec<Handed>,
+    ) -> (Self, mpsc::Receiver<Successor>) {
+        // One at a time: a second is busy until the first is told.
+        let (ready, successors) = mpsc::channel(1);
+        let offered = Offered {
+            path: socket_path(effective),
+            replica: replica.to_owned(),
+            sockets: Mutex::new(sockets),
+            busy: AtomicBool::new(false),
+            ready,
+        };
+        (Self(Arc::new(offered)), successors)
+    }
+
+    /// Listens for successors, on threads of its own. A gateway that cannot do so serves all the same.
+    pub(crate) fn start(&self) {
+        let offered = Arc::clone(&self.0);
+        let bound = Listener::bind(&self.0.path).and_then(|listener| {
+            let thread = thread::Builder::new().name("upgrade".into());
+            thread.spawn(move || offered.accept(&listener)).map(drop)
+        });
+        if let Err(error) = bound {
+            let path = self.0.path.display();
+            tracing::warn!(%error, "{path}: cannot be bound, so `serve --upgrade` cannot take over from this gateway");
+        }
+    }
+
+    /// Closes the sockets that are held for a successor.
+    pub(crate) fn close(&self) {
+        self.0.sockets().clear();
+    }
+}
+
+impl Offered {
+    fn accept(self: Arc<Self>, listener: &Listener) {
+        loop {
+            let channel = match listener.accept() {
+                Ok(channel) => channel,
+                Err(error) => {
+                    tracing::warn!(%error, "upgrade: a successor could not connect");
+                    thread::sleep(Duration::from_secs(1));
+                    continue;
+                }
+            };
+            if let Err(reason) = is_successor(&channel) {
+                tracing::warn!("upgrade: a process is refused the listening sockets: {reason}");
+                continue;
+            }
+            if self.busy.swap(true, Ordering::AcqRel) {
+                let _ = channel.send(BUSY, None);
+                continue;
+            }
+            let offered = Arc::clone(&self);
+            let serving = thread::Builder::new()
+                .name("successor".into())
+                .spawn(move || {
+                    let handed = offered.hand_to(channel);
+                    offered.busy.store(false, Ordering::Release);
+                    if let Err(error) = handed {
+                        tracing::warn!(%error, "upgrade: the successor ended before it was ready; this gateway goes on");
+                    }
+                });
+            if serving.is_err() {
+                self.busy.store(false, Ordering::Release);
+            }
+        }
+    }
+
+    fn hand_to(&self, channel: Channel) -> io::Result<()> {
+        tracing::info!("upgrade: a successor starts; this gateway serves until it is ready");
+        channel.send(format!("{NAME}{}", self.replica).as_bytes(), None)?;
+        // Sent outside of the lock: the drain must not wait for a successor that does not read.
+        let sockets: Vec<_> = {
+            let sockets = self.sockets();
+            let cloned = sockets.iter();
+            cloned
+                .map(|(address, socket)| Ok((address.to_string(), socket.try_clone()?)))
+                .collect::<io::Result<_>>()?
+        };
+        for (address, socket) in &sockets {
+            channel.send(address.as_bytes(), Some(socket.as_fd()))?;
+        }
+        drop(sockets);
+        channel.send(GO, None)?;
+        if channel.receive()?.0 != READY {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        // Full or closed, the gateway stops already: the successor goes on when the channel is closed.
+        let _ = self.ready.try_send(Successor(channel));
+        Ok(())
+    }
+
+    fn sockets(&self) -> MutexGuard<'_, Vec<Handed>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Refuses processes of other users, and processes that this gateway has started: tools run as the same user.
+fn is_successor(channel: &Channel) -> Result<(), String> {
+    let peer = channel
+        .peer()
+        .map_err(|error| format!("its credentials are unknown: {error}"))?;
+    let (uid, own) = (peer.uid.as_raw(), rustix::process::getuid().as_raw());
+    if uid != own && uid != 0 {
+        return Err(format!("it runs as user {uid}"));
+    }
+    match GatewayProcess::this().has_started(peer.pid) {
+        true => Err("this gateway has started it".into()),
+        false => Ok(()),
+    }
+}
+
+/// The folder of a socket, which must be there.
+fn folder_of(path: &Path) -> io::Result<&Path> {
+    path.parent()
+        .ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}

@@ -1,0 +1,209 @@
+//! Packets with file descriptors between two gateways: a Unix socket that keeps the bounds of packets (`SOCK_SEQPACKET`).
+//!
+//! Sockets are addressed through their folder's descriptor, since the path of a data directory may be longer than the address
+//! of a socket.
+
+use std::fs;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred, accept_with,
+    bind, connect, listen, recvmsg, sendmsg, socket_with,
+};
+
+use super::folder_of;
+
+/// More than an address or a name has, in bytes.
+const PACKET_MAX: usize = 1024;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 4;
+
+/// The listening end.
+pub(super) struct Listener(OwnedFd);
+
+impl Listener {
+    /// Binds a socket that only this user can connect to. A file of an earlier gateway is replaced: the lock of the data
+    /// directory lets one gateway bind it.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's.
+    pub(super) fn bind(path: &Path) -> io::Result<Self> {
+        let (folder, address) = addressed(path)?;
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let socket = new_socket()?;
+        bind(&socket, &address)?;
+        drop(folder);
+        // Before anybody can connect: a socket that does not listen refuses.
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+        listen(&socket, BACKLOG)?;
+        Ok(Self(socket))
+    }
+
+    /// Waits for a connection.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's.
+    pub(super) fn accept(&self) -> io::Result<Channel> {
+        Ok(Channel(accept_with(&self.0, SocketFlags::CLOEXEC)?))
+    }
+}
+
+/// A connection. Reads and writes block.
+pub(super) struct Channel(OwnedFd);
+
+impl Channel {
+    /// Connects to a gateway.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's: no file, or nobody listens there.
+    pub(super) fn connect(path: &Path) -> io::Result<Self> {
+        let (_folder, address) = addressed(path)?;
+        let socket = new_socket()?;
+        connect(&socket, &address)?;
+        Ok(Self(socket))
+    }
+
+    /// The process at the other end, as it was when it connected.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's.
+    pub(super) fn peer(&self) -> io::Result<UCred> {
+        Ok(socket_peercred(&self.0)?)
+    }
+
+    /// Sends a packet, with a descriptor if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's; that the other end is closed.
+    pub(super) fn send(&self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let descriptors: Vec<_> = descriptor.into_iter().collect();
+        if !descriptors.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+        }
+        sendmsg(
+            &self.0,
+            &[IoSlice::new(bytes)],
+            &mut ancillary,
+            SendFlags::NOSIGNAL,
+        )?;
+        Ok(())
+    }
+
+    /// Waits for a packet, and takes the descriptor that came with it.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's; that the other end is closed.
+    pub(super) fn receive(&self) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+        let mut bytes = vec![0; PACKET_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received = recvmsg(
+            &self.0,
+            &mut [IoSliceMut::new(&mut bytes)],
+            &mut ancillary,
+            RecvFlags::CMSG_CLOEXEC,
+        )?;
+        let mut descriptor = None;
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                descriptor = descriptors.last();
+            }
+        }
+        if received.bytes == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        bytes.truncate(received.bytes);
+        Ok((bytes, descriptor))
+    }
+
+    /// As [`Channel::receive`], for no longer than this.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Channel::receive`], and that nothing came in time.
+    pub(super) fn receive_within(&self, limit: Duration) -> io::Result<Vec<u8>> {
+        set_socket_timeout(&self.0, Timeout::Recv, Some(limit))?;
+        Ok(self.receive()?.0)
+    }
+}
+
+fn new_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    Ok(socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        flags,
+        None,
+    )?)
+}
+
+/// The address of a socket, which holds as long as its folder's descriptor.
+fn addressed(path: &Path) -> io::Result<(OwnedFd, SocketAddrUnix)> {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::PATH;
+    let folder = rustix::fs::open(folder_of(path)?, flags, Mode::empty())?;
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let short = Path::new("/proc/self/fd")
+        .join(folder.as_raw_fd().to_string())
+        .join(name);
+    let address = SocketAddrUnix::new(short)?;
+    Ok((folder, address))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::fd::AsFd as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn packets_keep_their_bounds_and_carry_descriptors_over_a_path_of_any_length() {
+        let temp = tempfile::tempdir().expect("a folder");
+        let folder = temp.path().join("d".repeat(120));
+        fs::create_dir(&folder).expect("made");
+        let path = folder.join("upgrade.sock");
+        assert!(Channel::connect(&path).is_err());
+        drop(Listener::bind(&path).expect("bound"));
+        let listener = Listener::bind(&path).expect("a file that is left is replaced");
+        let client = Channel::connect(&path).expect("connects");
+        let server = listener.accept().expect("accepted");
+        let peer = server.peer().expect("known");
+        assert_eq!(peer.pid, rustix::process::getpid());
+
+        let (mut one, other) = UnixStream::pair().expect("a pair");
+        server.send(b"first", None).expect("sent");
+        server.send(b"second", Some(other.as_fd())).expect("sent");
+        drop(other);
+        assert_eq!(client.receive().expect("came").0, b"first");
+        let (bytes, descriptor) = client.receive().expect("came");
+        assert_eq!(bytes, b"second");
+        let mut passed = UnixStream::from(descriptor.expect("a descriptor"));
+        passed.write_all(b"x").expect("written");
+        let mut read = [0];
+        std::io::Read::read_exact(&mut one, &mut read).expect("read");
+        assert_eq!(&read, b"x");
+        drop(server);
+        let ended = client.receive().expect_err("closed").kind();
+        assert_eq!(ended, io::ErrorKind::UnexpectedEof);
+    }
+}
