@@ -39,7 +39,7 @@ const READY: &[u8] = b"ready";
 /// The packet of a gateway that accepts no more.
 const GO: &[u8] = b"go";
 
-/// The first packet to a successor while another one starts.
+/// The first packet to a successor while another one starts, or while this gateway stops.
 const BUSY: &[u8] = b"busy";
 
 /// The beginning of the first packet to a successor; the name of the gateway's replica follows.
@@ -90,7 +90,7 @@ impl Predecessor {
         let (first, _) = channel.receive().map_err(failed)?;
         if first == BUSY {
             return Err(anyhow!(
-                "--upgrade: another process has been started with --upgrade and is not ready yet: wait for it, or stop it"
+                "--upgrade: the running gateway stops, or another process that was started with --upgrade is not ready yet: try again when it is"
             ));
         }
         let first = String::from_utf8_lossy(&first).into_owned();
@@ -241,7 +241,6 @@ impl Offered {
 
     fn hand_to(&self, channel: Channel) -> io::Result<()> {
         tracing::info!("upgrade: a successor starts; this gateway serves until it is ready");
-        channel.send(format!("{NAME}{}", self.replica).as_bytes(), None)?;
         // Sent outside of the lock: the drain must not wait for a successor that does not read.
         let sockets: Vec<_> = {
             let sockets = self.sockets();
@@ -250,6 +249,10 @@ impl Offered {
                 .map(|(address, socket)| Ok((address.to_string(), socket.try_clone()?)))
                 .collect::<io::Result<_>>()?
         };
+        if sockets.is_empty() {
+            return channel.send(BUSY, None);
+        }
+        channel.send(format!("{NAME}{}", self.replica).as_bytes(), None)?;
         for (address, socket) in &sockets {
             channel.send(address.as_bytes(), Some(socket.as_fd()))?;
         }
@@ -273,13 +276,16 @@ fn is_successor(channel: &Channel) -> Result<(), String> {
     let peer = channel
         .peer()
         .map_err(|error| format!("its credentials are unknown: {error}"))?;
-    let (uid, own) = (peer.uid.as_raw(), rustix::process::getuid().as_raw());
+    let (uid, own) = (peer.uid, rustix::process::getuid().as_raw());
     if uid != own && uid != 0 {
         return Err(format!("it runs as user {uid}"));
     }
-    match GatewayProcess::this().has_started(peer.pid) {
-        true => Err("this gateway has started it".into()),
-        false => Ok(()),
+    match peer.pid {
+        None => Err("it runs in another PID namespace (another container)".into()),
+        Some(pid) if GatewayProcess::this().has_started(pid) => {
+            Err("this gateway has started it".into())
+        }
+        Some(_) => Ok(()),
     }
 }
 

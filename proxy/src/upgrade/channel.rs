@@ -10,13 +10,15 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::fs::{Mode, OFlags};
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred, accept_with,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
     bind, connect, listen, recvmsg, sendmsg, socket_with,
 };
+use rustix::process::Pid;
 
 use super::folder_of;
 
@@ -61,6 +63,13 @@ impl Listener {
     }
 }
 
+/// The process at the other end of a connection.
+pub(super) struct Peer {
+    /// `None` for a process of another PID namespace.
+    pub(super) pid: Option<Pid>,
+    pub(super) uid: u32,
+}
+
 /// A connection. Reads and writes block.
 pub(super) struct Channel(OwnedFd);
 
@@ -82,8 +91,12 @@ impl Channel {
     /// # Errors
     ///
     /// The operating system's.
-    pub(super) fn peer(&self) -> io::Result<UCred> {
-        Ok(socket_peercred(&self.0)?)
+    pub(super) fn peer(&self) -> io::Result<Peer> {
+        let credentials = getsockopt(&self.0, PeerCredentials)?;
+        Ok(Peer {
+            pid: Pid::from_raw(credentials.pid()),
+            uid: credentials.uid(),
+        })
     }
 
     /// Sends a packet, with a descriptor if there is one.
@@ -188,7 +201,8 @@ mod tests {
         let client = Channel::connect(&path).expect("connects");
         let server = listener.accept().expect("accepted");
         let peer = server.peer().expect("known");
-        assert_eq!(peer.pid, rustix::process::getpid());
+        assert_eq!(peer.pid, Some(rustix::process::getpid()));
+        assert_eq!(peer.uid, rustix::process::getuid().as_raw());
 
         let (mut one, other) = UnixStream::pair().expect("a pair");
         server.send(b"first", None).expect("sent");
