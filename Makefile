@@ -37,7 +37,7 @@ oubliette-client: ## the static client of the relay, target/oubliette-client
 .PHONY: test
 test: ## everything: lint, docs, unit, integration and Python tests, instruction counts, licences
 	@PYTHON=$(PYTHON) .ci/prerequisites tests
-	@MAKE="$(MAKE)" .ci/test lint test-rust test-python cost deny
+	@MAKE="$(MAKE)" .ci/test test-build lint+ cost-build+ test-rust test-python cost deny
 
 # $(call skip,WHAT: WHY) says what a part of `make test` leaves out; `.ci/test` tells it at the end.
 skip = echo "skipped: $(1)"; echo "$(1)" >>"$${TEST_SKIPPED:-/dev/null}"
@@ -104,6 +104,18 @@ target/node/installed: tests/node/package.json tests/node/package-lock.json test
 	ln -sfn ../../tests/clients target/node/clients
 	touch $@
 
+.PHONY: test-build test-binaries
+# Packages come over the network while the compiler needs the cores.
+test-build: ## what the unit and integration tests need: their binaries and environments
+	@$(MAKE) --no-print-directory -j2 test-binaries test-environments
+
+test-binaries:
+	@if cargo nextest --version >/dev/null 2>&1; then \
+		cargo nextest run --workspace --locked --no-run; \
+	else \
+		cargo test --workspace --locked --no-run; \
+	fi
+
 .PHONY: test-rust
 test-rust: $(TEST_ENVIRONMENTS) ## unit and integration tests (a filter: make test-rust TESTS='mcp::')
 	@if cargo nextest --version >/dev/null 2>&1; then \
@@ -122,13 +134,16 @@ test-python: target/node/installed target/python-envs/clients-fastmcp ## the wor
 	PYTHON=$(PYTHON) workers/python/run-tests
 
 # A change that makes the path dearer for a reason keeps the new counts: make cost-write.
-.PHONY: cost cost-write
+.PHONY: cost cost-build cost-write
 cost: ## instructions of the hot paths, compared with what is kept
 	@if command -v valgrind >/dev/null; then \
 		.ci/cost; \
 	else \
 		$(call skip,instruction counts: valgrind is not installed (apt-get install valgrind)); \
 	fi
+
+cost-build: ## build what `cost` counts
+	@! command -v valgrind >/dev/null || .ci/cost --build
 
 cost-write: ## keep the instruction counts of this code
 	.ci/cost --write

@@ -25,7 +25,8 @@ fn run(targets: &[&str], ci: Option<&str>) -> (bool, Vec<String>) {
     let text = "good:\n\t@echo the good one ran\n\
                 skips:\n\t@echo 'licences: no such tool' >>$$TEST_SKIPPED\n\
                 counts:\n\t@echo 'counts: none' >>$$TEST_SKIPPED\n\
-                bad:\n\t@exit 7\n";
+                bad:\n\t@exit 7\n\
+                slow:\n\t@sleep 1000\n";
     fs::write(&makefile, text).unwrap();
     let mut test = command(".ci/test");
     test.args(targets)
@@ -84,6 +85,29 @@ fn the_first_part_that_fails_ends_the_run_and_is_named() {
     let last = lines.last().unwrap();
     assert_eq!(last, "FAILED: make bad; SKIPPED: licences: no such tool");
     assert!(!lines.contains(&"the good one ran".to_owned()), "{lines:?}");
+}
+
+#[test]
+fn parts_beside_others_are_shown_and_counted_and_end_with_the_run() {
+    let (succeeded, lines) = run(&["good+", "counts+", "skips"], None);
+    assert!(succeeded, "{lines:?}");
+    assert!(lines.contains(&"the good one ran".to_owned()), "{lines:?}");
+    let last = lines.last().unwrap();
+    assert_eq!(
+        last,
+        "all tests passed; SKIPPED: counts: none; licences: no such tool"
+    );
+    let mut times: Vec<_> = lines.iter().filter_map(|line| timed(line)).collect();
+    times.sort_unstable();
+    assert_eq!(times, ["counts", "good", "skips", "together"]);
+
+    let (succeeded, lines) = run(&["bad+", "good"], None);
+    assert!(!succeeded, "{lines:?}");
+    assert_eq!(lines.last().unwrap(), "FAILED: make bad");
+    // The pipe of the output is closed when nothing of the run is left.
+    let (succeeded, lines) = run(&["slow+", "bad"], None);
+    assert!(!succeeded, "{lines:?}");
+    assert_eq!(lines.last().unwrap(), "FAILED: make bad");
 }
 
 #[test]
