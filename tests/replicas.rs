@@ -2,6 +2,7 @@
 
 mod faults;
 mod forwarding;
+mod limits;
 mod suite;
 mod surfaces;
 

@@ -35,6 +35,7 @@ use crate::oauth::{Asked, Needs, Oauth, Pending};
 use crate::origin::{Answer, CorsHeaders, Openness};
 use crate::rejection::{ErrorShape, Rejection};
 use crate::route::{EndpointAliases, Found, RouteAccess, RouteGroups, RouteNamespace, RouteSpec};
+use crate::shared::LimitUse;
 use crate::token::SecretToken;
 use crate::{basic, csrf, head, host, media, namespace, network, oauth, origin, route};
 
@@ -135,6 +136,8 @@ pub struct Request<'a> {
     pub directory: &'a dyn Directory,
     /// Whether the request was judged before, and waited for its token's issuer since.
     pub asked: Asked,
+    /// True if another replica has forwarded the request: limits have counted it there.
+    pub forwarded: bool,
 }
 
 /// What becomes of a request.
@@ -284,6 +287,13 @@ impl<C: Clock + Clone> Admission<C> {
         self
     }
 
+    /// Shares the limits on requests and tool calls with other replicas: what [`Admission::take_use`] says is to be told.
+    #[must_use]
+    pub fn shared_by_replicas(mut self) -> Self {
+        self.limits = self.limits.shared(&self.config.rate_limits);
+        self
+    }
+
     /// Lets access tokens of issuers in, too, with the scopes of this table.
     ///
     /// # Errors
@@ -369,7 +379,7 @@ impl<C: Clock + Clone> Admission<C> {
             }
             None => self.check_host(request)?,
         }
-        if request.asked == Asked::First {
+        if request.asked == Asked::First && !request.forwarded {
             self.flood.check(client)?;
         }
 
@@ -466,7 +476,10 @@ impl<C: Clock + Clone> Admission<C> {
             own: principal.limits(),
             key: principal.grant().and_then(|it| Some(&**it.key_id()?)),
         };
-        let budget = self.limits.check_request(subject)?;
+        let budget = match request.forwarded {
+            true => None,
+            false => self.limits.check_request(subject)?,
+        };
         let permit = match place(route, &parts.method) {
             Place::AtOnce => self.concurrency.enter(&principal.name, client)?,
             Place::ByMessage | Place::None => None,
@@ -478,7 +491,10 @@ impl<C: Clock + Clone> Admission<C> {
             Some(RequestNamespace::Starting(name)) => return Err(Rejection::starting(&name)),
         };
         subject.namespace = namespace.as_ref();
-        let of_namespace = self.limits.check_namespace_request(subject)?;
+        let of_namespace = match request.forwarded {
+            true => None,
+            false => self.limits.check_namespace_request(subject)?,
+        };
         let budget = match of_namespace {
             Some(of_namespace) => Some(Budget::tighter(budget, of_namespace)),
             None => budget,
@@ -682,6 +698,12 @@ impl<C: Clock + Clone> Admission<C> {
     /// Whether tool calls are counted by limits of the configuration.
     pub fn limits_tool_calls(&self) -> bool {
         self.limits.count_tool_calls()
+    }
+
+    /// What was taken from the limits on requests and tool calls since the last time, for other replicas. Nothing where they
+    /// are not shared.
+    pub fn take_use(&self) -> LimitUse<C> {
+        self.limits.take_use()
     }
 
     /// Takes one call from the limits that count tool calls; the tightest budget is what stays. For the engine, which knows

@@ -19,7 +19,10 @@ impl<C: Clock> FloodGuard<C> {
     pub(crate) fn new(config: &Flood, clock: C) -> Self {
         Self(match config {
             Flood::Off => None,
-            Flood::On(RateConfig { rate, burst }) => Some(KeyedLimiter::new(*rate, *burst, clock)),
+            // Each replica is flooded on its own.
+            Flood::On(RateConfig { rate, burst }) => {
+                Some(KeyedLimiter::new(*rate, *burst, clock, None))
+            }
         })
     }
 

@@ -27,6 +27,9 @@
 //! | Accept | [`media`] | 406, 400 |
 //! | announced size | [`media`] | 413, 400 |
 //!
+//! The flood guard and limits leave out what another replica has forwarded, which has counted it. Limits may be shared by
+//! replicas: `shared`.
+//!
 //! [`rejection`] is where a refusal gets its status, stable code, JSON-RPC code, headers and body.
 
 pub mod admission;
@@ -55,6 +58,7 @@ mod path;
 pub mod rate;
 pub mod rejection;
 pub mod route;
+mod shared;
 pub mod token;
 
 pub use admission::{Admission, Admitted, Auth, ListenerRules, Request, Verdict};
@@ -73,6 +77,7 @@ pub use origin::{Answer, CorsHeaders};
 pub use rate::RetryAfter;
 pub use rejection::{ErrorShape, Reason, Rejection};
 pub use route::{EndpointAliases, RouteGroup, RouteGroups, RouteSpec};
+pub use shared::LimitUse;
 pub use token::{InvalidToken, SecretToken};
 pub use tooldock_workers::route::RouteId;
 

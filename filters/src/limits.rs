@@ -6,6 +6,8 @@
 //!
 //! Several rules apply one after the other. What an earlier rule took is not given back when a later one refuses, so a
 //! client that hammers one limit also uses up its others.
+//!
+//! Replicas may share these limits and those of API keys, see [`shared`](crate::shared).
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -24,6 +26,7 @@ use crate::config::{LimitKey, LimitUnit, RateLimitConfig};
 use crate::network::network_of;
 use crate::rate::{KeyedLimiter, RetryAfter};
 use crate::rejection::Rejection;
+use crate::shared::{LimitUse, SharedName};
 
 /// Different limits of API keys that are kept.
 const OF_KEYS_MAX: usize = 4096;
@@ -31,16 +34,19 @@ const OF_KEYS_MAX: usize = 4096;
 /// The configured rules, sorted by where they are checked.
 #[derive(Debug)]
 pub(crate) struct Limits<C: Clock = MonotonicClock> {
-    before_namespace: Vec<Rule<C>>,
-    after_namespace: Vec<Rule<C>>,
-    tool_calls: Vec<Rule<C>>,
+    before_namespace: Vec<Arc<Rule<C>>>,
+    after_namespace: Vec<Arc<Rule<C>>>,
+    tool_calls: Vec<Arc<Rule<C>>>,
     /// Limits that API keys bring along: one table for all keys with the same limit.
     of_keys: Mutex<HashMap<KeyLimit, Arc<Rule<C>>>>,
     clock: C,
+    /// True if replicas share these limits.
+    shared: bool,
 }
 
+/// One limit, with the budgets of all that it counts.
 #[derive(Debug)]
-struct Rule<C: Clock> {
+pub(crate) struct Rule<C: Clock> {
     keys: Box<[LimitKey]>,
     /// What the limit is called: its keys.
     name: Arc<str>,
@@ -90,14 +96,25 @@ pub struct Exhausted {
 
 impl<C: Clock + Clone> Limits<C> {
     pub(crate) fn new(rules: &[RateLimitConfig], clock: &C) -> Self {
+        Self::of(rules, clock, false)
+    }
+
+    /// The same limits, shared by replicas.
+    #[must_use]
+    pub(crate) fn shared(&self, rules: &[RateLimitConfig]) -> Self {
+        Self::of(rules, &self.clock, true)
+    }
+
+    fn of(rules: &[RateLimitConfig], clock: &C, shared: bool) -> Self {
         let mut limits = Self {
             before_namespace: Vec::new(),
             after_namespace: Vec::new(),
             tool_calls: Vec::new(),
             of_keys: Mutex::default(),
             clock: clock.clone(),
+            shared,
         };
-        for rule in rules {
+        for (at, rule) in rules.iter().enumerate() {
             let needs_no_namespace = |key: &LimitKey| !key.is_of_namespace();
             let place = match (rule.unit, &rule.namespace) {
                 (LimitUnit::ToolCall, _) => &mut limits.tool_calls,
@@ -106,10 +123,32 @@ impl<C: Clock + Clone> Limits<C> {
                 }
                 (LimitUnit::Request, _) => &mut limits.after_namespace,
             };
-            place.push(Rule::new(rule, clock.clone()));
+            let equal_before = rules[..at].iter().filter(|it| *it == rule).count();
+            let name = shared.then(|| shared_name(rule, equal_before));
+            place.push(Arc::new(Rule::new(rule, clock.clone(), name)));
         }
         limits
     }
+
+    /// What was taken from these limits since the last time, for other replicas.
+    pub(crate) fn take_use(&self) -> LimitUse<C> {
+        let of_keys: Vec<_> = {
+            let known = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
+            known.values().cloned().collect()
+        };
+        let lists = [
+            &self.before_namespace,
+            &self.after_namespace,
+            &self.tool_calls,
+        ];
+        LimitUse::of(lists.into_iter().flatten().cloned().chain(of_keys))
+    }
+}
+
+/// The name of a rule among replicas, which have the same list.
+fn shared_name(rule: &RateLimitConfig, equal_before: usize) -> SharedName {
+    let rule = serde_json::to_string(rule).expect("plain data");
+    SharedName::new(&format!("{equal_before} {rule}"))
 }
 
 impl<C: Clock + Clone> Limits<C> {
@@ -176,7 +215,7 @@ impl<C: Clock + Clone> Limits<C> {
         if known.len() >= OF_KEYS_MAX && !known.contains_key(limit) {
             known.clear();
         }
-        let new = || Arc::new(Rule::of_key(limit, self.clock.clone()));
+        let new = || Arc::new(Rule::of_key(limit, self.clock.clone(), self.shared));
         Arc::clone(known.entry(*limit).or_insert_with(new))
     }
 
@@ -188,7 +227,7 @@ impl<C: Clock + Clone> Limits<C> {
 
 /// Takes from the budgets of all rules up to the first that has none.
 fn check<'r, C: Clock + 'r>(
-    rules: impl Iterator<Item = &'r Rule<C>>,
+    rules: impl Iterator<Item = &'r Arc<Rule<C>>>,
     subject: Subject<'_>,
 ) -> Result<Option<Budget>, Exhausted> {
     let mut tightest: Option<(&Rule<C>, u32)> = None;
@@ -235,7 +274,8 @@ impl<C: Clock> Rule<C> {
     }
 
     /// The rule of keys with this limit.
-    fn of_key(limit: &KeyLimit, clock: C) -> Self {
+    fn of_key(limit: &KeyLimit, clock: C, shared: bool) -> Self {
+        let name = shared.then(|| SharedName::new(&format!("key {limit}")));
         Self {
             keys: [].into(),
             name: "key".into(),
@@ -244,11 +284,11 @@ impl<C: Clock> Rule<C> {
             weights: Box::default(),
             rate: limit.rate,
             burst: limit.burst,
-            limiter: KeyedLimiter::new(limit.rate, limit.burst, clock),
+            limiter: KeyedLimiter::new(limit.rate, limit.burst, clock, name),
         }
     }
 
-    fn new(rule: &RateLimitConfig, clock: C) -> Self {
+    fn new(rule: &RateLimitConfig, clock: C, shared: Option<SharedName>) -> Self {
         let keys = &rule.key.0;
         let names: Vec<_> = keys.iter().map(|key| key.name()).collect();
         // Validation has refused patterns that are none.
@@ -264,8 +304,12 @@ impl<C: Clock> Rule<C> {
             weights: weights.collect(),
             rate: rule.rate,
             burst: rule.burst,
-            limiter: KeyedLimiter::new(rule.rate, rule.burst, clock),
+            limiter: KeyedLimiter::new(rule.rate, rule.burst, clock, shared),
         }
+    }
+
+    pub(crate) fn limiter(&self) -> &KeyedLimiter<C> {
+        &self.limiter
     }
 
     /// Takes what the subject weighs: what is left. None: the rule is not about the subject.

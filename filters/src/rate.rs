@@ -1,4 +1,7 @@
-//! A keyed GCRA limiter whose memory is bounded, on top of `governor`.
+//! A keyed GCRA limiter whose memory is bounded.
+//!
+//! A budget is one number: the moment at which it is whole again. An event moves it by the time in which one event comes
+//! back, and is refused if it would then be further away than a whole budget.
 //!
 //! Keys are stored as 64-bit hashes under a random seed: no text of a client is kept, checking allocates nothing, and
 //! a collision (one in 10⁹ with a full table) makes two keys share a budget for a moment.
@@ -6,23 +9,23 @@
 //! The table holds at most [`KEYS_MAX`] keys. When a part of it is full, the keys that are as good as new are dropped, at
 //! most once a second; until that made room, keys that found no place share one budget per part. So a flood of made-up
 //! keys costs neither memory nor lets its keys pass unlimited, and keys already in the table do not notice.
+//!
+//! Replicas share a limit that has a [`SharedName`]: what was taken is noted beside the budgets, and
+//! [`KeyedLimiter::move_on`] takes in what others took ([`shared`](crate::shared)).
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ahash::RandomState;
 use governor::clock::{Clock, MonotonicClock, Reference};
-use governor::middleware::{NoOpMiddleware, StateInformationMiddleware, StateSnapshot};
-use governor::nanos::Nanos;
-use governor::state::StateStore;
-use governor::state::keyed::ShrinkableKeyedStateStore;
-use governor::{NotUntil, Quota, RateLimiter};
+use tooldock_workers::budget::BudgetUse;
 
 use crate::fingerprint::Fingerprints;
+use crate::shared::SharedName;
 
 /// How many keys one limiter remembers.
 pub const KEYS_MAX: usize = 100_000;
@@ -56,78 +59,173 @@ impl RetryAfter {
     }
 }
 
-/// So many events per second and key, with bursts.
+/// So many events per second and key, with bursts. Moments are nanoseconds since its start.
 #[derive(Debug)]
 pub(crate) struct KeyedLimiter<C: Clock = MonotonicClock> {
-    limiter: RateLimiter<u64, Cells, C, StateInformationMiddleware>,
+    shards: Box<[Mutex<Shard>]>,
+    shard_keys_max: usize,
+    /// The nanoseconds in which one event comes back.
+    each: u64,
+    /// The nanoseconds in which an empty budget becomes whole.
+    whole: u64,
+    burst: NonZeroU32,
     seed: RandomState,
-    /// Set by the table when a key found no place; `governor` keeps the table itself to itself.
-    full: Arc<AtomicBool>,
-    /// How long an empty budget takes to be whole again.
-    whole: Duration,
+    clock: C,
     start: C::Instant,
-    /// Nanoseconds since `start` before which no sweep happens.
+    /// True if a key found no place.
+    full: AtomicBool,
+    /// The moment before which no sweep happens.
     next_sweep: AtomicU64,
+    /// The limit's name among replicas; `None` for a limit of this process alone.
+    shared: Option<SharedName>,
+    /// True if something was taken that the other replicas have not been told.
+    used: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    /// The moment at which each budget is whole again.
+    cells: HashMap<u64, u64, Fingerprints>,
+    /// The budget of the keys that found no place.
+    overflow: u64,
+    /// Events that the other replicas have not been told, of a shared limit.
+    untold: HashMap<u64, Untold, Fingerprints>,
+}
+
+/// Events of one key.
+#[derive(Debug)]
+struct Untold {
+    name: [u8; 16],
+    events: u64,
+}
+
+/// The budget of one key at a moment, of which other replicas are told.
+#[derive(Debug)]
+pub(crate) struct UsedBudget {
+    fingerprint: u64,
+    at: u64,
 }
 
 impl<C: Clock> KeyedLimiter<C> {
-    pub(crate) fn new(rate: NonZeroU32, burst: NonZeroU32, clock: C) -> Self {
-        Self::with_capacity(rate, burst, clock, KEYS_MAX)
+    /// The limit, shared with the replicas that have one of that name.
+    pub(crate) fn new(
+        rate: NonZeroU32,
+        burst: NonZeroU32,
+        clock: C,
+        shared: Option<SharedName>,
+    ) -> Self {
+        Self {
+            shared,
+            ..Self::with_capacity(rate, burst, clock, KEYS_MAX)
+        }
     }
 
     fn with_capacity(rate: NonZeroU32, burst: NonZeroU32, clock: C, keys_max: usize) -> Self {
-        let full = Arc::new(AtomicBool::new(false));
-        let start = clock.now();
-        let quota = Quota::per_second(rate).allow_burst(burst);
+        let each = (1_000_000_000 / u64::from(rate.get())).max(1);
         Self {
-            whole: quota.burst_size_replenished_in(),
-            limiter: RateLimiter::<_, _, _, NoOpMiddleware<C::Instant>>::new(
-                quota,
-                Cells::new(keys_max, Arc::clone(&full)),
-                clock,
-            )
-            .with_middleware(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shard_keys_max: keys_max.div_ceil(SHARDS),
+            each,
+            whole: each * u64::from(burst.get()),
+            burst,
             seed: RandomState::new(),
-            full,
-            start,
+            start: clock.now(),
+            clock,
+            full: AtomicBool::new(false),
             next_sweep: AtomicU64::new(0),
+            shared: None,
+            used: AtomicBool::new(false),
         }
     }
 
     /// Takes one event from the key's budget: how many are left at once, or how long to wait.
     pub(crate) fn check(&self, key: impl Hash) -> Result<u32, RetryAfter> {
-        let outcome = self.limiter.check_key(&self.seed.hash_one(key));
-        self.taken(outcome)
+        self.check_n(key, NonZeroU32::MIN)
     }
 
     /// Takes so many events at once, or none. More than the burst never fit; such a weight waits as long as a whole budget
     /// takes to fill.
     pub(crate) fn check_n(&self, key: impl Hash, events: NonZeroU32) -> Result<u32, RetryAfter> {
-        let fingerprint = self.seed.hash_one(key);
-        match self.limiter.check_key_n(&fingerprint, events) {
-            Ok(outcome) => self.taken(outcome),
-            Err(_) => Err(RetryAfter(self.whole)),
+        if events > self.burst {
+            return Err(RetryAfter(Duration::from_nanos(self.whole)));
         }
-    }
-
-    /// What came of taking: what is left, or how long to wait.
-    fn taken(
-        &self,
-        outcome: Result<StateSnapshot, NotUntil<C::Instant>>,
-    ) -> Result<u32, RetryAfter> {
+        let fingerprint = self.seed.hash_one(&key);
+        let taken = self.take(fingerprint, events.get(), &key);
         if self.full.load(Ordering::Relaxed) {
             self.sweep();
         }
-        match outcome {
-            Ok(state) => Ok(state.remaining_burst_capacity()),
-            Err(until) => Err(RetryAfter(until.wait_time_from(self.limiter.clock().now()))),
+        taken
+    }
+
+    fn take(&self, fingerprint: u64, events: u32, key: &impl Hash) -> Result<u32, RetryAfter> {
+        let mut shard = self.shard(fingerprint);
+        let now = self.now();
+        let cell = match shard.cell(fingerprint, self.shard_keys_max) {
+            Some(cell) => cell,
+            None => {
+                self.full.store(true, Ordering::Relaxed);
+                &mut shard.overflow
+            }
+        };
+        let next = (*cell).max(now) + self.each * u64::from(events);
+        let latest = now + self.whole;
+        if next > latest {
+            return Err(RetryAfter(Duration::from_nanos(next - latest)));
         }
+        *cell = next;
+        if let Some(name) = &self.shared {
+            shard.note(fingerprint, events, self.shard_keys_max, || name.of(key));
+            self.used.store(true, Ordering::Release);
+        }
+        // No more than the burst.
+        Ok(((latest - next) / self.each) as u32)
+    }
+
+    /// Adds what was taken since the last time, for the other replicas.
+    pub(crate) fn take_use(&self, mut each: impl FnMut(UsedBudget, BudgetUse)) {
+        if !self.used.swap(false, Ordering::Acquire) {
+            return;
+        }
+        let at = self.now();
+        for shard in &self.shards {
+            let shard = &mut *lock(shard);
+            for (fingerprint, untold) in shard.untold.drain() {
+                let known = shard.cells.get(&fingerprint).map_or(0, |cell| *cell);
+                let budget = UsedBudget { fingerprint, at };
+                let used = BudgetUse {
+                    name: untold.name,
+                    taken: Duration::from_nanos(self.each.saturating_mul(untold.events)),
+                    whole_in: Duration::from_nanos(known.saturating_sub(at)),
+                    window: Duration::from_nanos(self.whole),
+                };
+                each(budget, used);
+            }
+        }
+    }
+
+    /// Takes in what other replicas took from a budget: the time in which all of it comes back, from the moment at which
+    /// the budget's use was told.
+    pub(crate) fn move_on(&self, budget: &UsedBudget, whole_in: Duration) {
+        let whole_in = u64::try_from(whole_in.as_nanos()).unwrap_or(u64::MAX);
+        let whole_at = budget.at.saturating_add(whole_in);
+        let mut shard = self.shard(budget.fingerprint);
+        if let Some(cell) = shard.cell(budget.fingerprint, self.shard_keys_max) {
+            *cell = whole_at.max(*cell);
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.now().duration_since(self.start).as_u64()
+    }
+
+    /// The part of a key. The map in it uses the low and high bits of the fingerprint; the part is chosen by bits between.
+    fn shard(&self, fingerprint: u64) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[(fingerprint >> 32) as usize % SHARDS])
     }
 
     /// Drops the keys whose budget is whole again. One caller a second does it, the others go on.
     fn sweep(&self) {
-        let now = self.limiter.clock().now().duration_since(self.start);
-        let now = now.as_u64();
+        let now = self.now();
         let due = self.next_sweep.load(Ordering::Relaxed);
         let next = now.saturating_add(SWEEP_EVERY_NANOS);
         let mine = now >= due
@@ -137,84 +235,44 @@ impl<C: Clock> KeyedLimiter<C> {
                 .is_ok();
         if mine {
             self.full.store(false, Ordering::Relaxed);
-            self.limiter.retain_recent();
+            for shard in &self.shards {
+                lock(shard).cells.retain(|_, cell| *cell > now);
+            }
         }
+    }
+
+    #[cfg(test)]
+    fn keys(&self) -> usize {
+        let shards = self.shards.iter();
+        shards.map(|shard| lock(shard).cells.len()).sum()
     }
 }
 
-/// The table: per key the moment its budget is whole again, as `governor` counts it.
-#[derive(Debug)]
-struct Cells {
-    shards: Box<[Mutex<Shard>]>,
-    shard_keys_max: usize,
-    full: Arc<AtomicBool>,
-}
-
-#[derive(Debug, Default)]
-struct Shard {
-    cells: HashMap<u64, Nanos, Fingerprints>,
-    /// The budget of the keys that found no place.
-    overflow: Option<Nanos>,
-}
-
-impl Cells {
-    fn new(keys_max: usize, full: Arc<AtomicBool>) -> Self {
-        Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            shard_keys_max: keys_max.div_ceil(SHARDS),
-            full,
+impl Shard {
+    /// The budget of a key; `None` where there is no place for it.
+    fn cell(&mut self, key: u64, keys_max: usize) -> Option<&mut u64> {
+        if self.cells.len() >= keys_max && !self.cells.contains_key(&key) {
+            return None;
         }
+        Some(self.cells.entry(key).or_insert(0))
+    }
+
+    /// Notes events that the other replicas are to be told. Keys that find no place are not told of.
+    fn note(&mut self, key: u64, events: u32, keys_max: usize, name: impl FnOnce() -> [u8; 16]) {
+        if self.untold.len() >= keys_max && !self.untold.contains_key(&key) {
+            return;
+        }
+        let untold = self.untold.entry(key).or_insert_with(|| Untold {
+            name: name(),
+            events: 0,
+        });
+        untold.events += u64::from(events);
     }
 }
 
 /// A shard is consistent between any two statements, so a panic elsewhere does not spoil it.
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl StateStore for Cells {
-    type Key = u64;
-
-    fn measure_and_replace<T, F, E>(&self, key: &u64, f: F) -> Result<T, E>
-    where
-        F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
-    {
-        // The map below uses the low and high bits of the fingerprint; the shard takes bits between them.
-        let shard = &mut *lock(&self.shards[(key >> 32) as usize % SHARDS]);
-        if let Some(cell) = shard.cells.get_mut(key) {
-            let (outcome, next) = f(Some(*cell))?;
-            *cell = next;
-            Ok(outcome)
-        } else if shard.cells.len() < self.shard_keys_max {
-            let (outcome, next) = f(None)?;
-            shard.cells.insert(*key, next);
-            Ok(outcome)
-        } else {
-            self.full.store(true, Ordering::Relaxed);
-            let (outcome, next) = f(shard.overflow)?;
-            shard.overflow = Some(next);
-            Ok(outcome)
-        }
-    }
-}
-
-impl ShrinkableKeyedStateStore<u64> for Cells {
-    fn retain_recent(&self, drop_below: Nanos) {
-        for shard in &self.shards {
-            lock(shard).cells.retain(|_, cell| *cell > drop_below);
-        }
-    }
-
-    fn len(&self) -> usize {
-        self.shards
-            .iter()
-            .map(|shard| lock(shard).cells.len())
-            .sum()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }
 
 #[cfg(test)]
@@ -287,7 +345,7 @@ mod tests {
         let admitted = (0..10_000)
             .filter(|key| limiter.check(*key).is_ok())
             .count();
-        assert!(limiter.limiter.len() <= SHARDS);
+        assert!(limiter.keys() <= SHARDS);
         // One key and one shared budget per part.
         assert!(admitted <= 2 * SHARDS, "{admitted}");
     }
@@ -301,7 +359,7 @@ mod tests {
         clock.advance(Duration::from_secs(10));
         // Finds its part full, takes from the shared budget, and has the table swept.
         assert!(limiter.check("first").is_ok());
-        assert!(limiter.limiter.len() < SHARDS / 2);
+        assert!(limiter.keys() < SHARDS / 2);
         assert!(limiter.check("second").is_ok());
         assert!(limiter.check("second").is_ok());
         assert!(limiter.check("second").is_err());

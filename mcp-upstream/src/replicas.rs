@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, timeout_at};
+use tooldock_workers::budget::BudgetUse;
 
 use self::news::Outbox;
 use crate::stream::StoreError;
@@ -128,6 +129,18 @@ pub trait ReplicaDirectory: Send + Sync {
     ///
     /// [`StoreError`] when the store does not answer.
     async fn ask_reload(&self) -> Result<u64, StoreError>;
+
+    /// Tells what one of so many replicas took from budgets of limits. Answers for each the time until it is whole again,
+    /// by what all of them took.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store does not answer. It may have counted what was told.
+    async fn take_budgets(
+        &self,
+        used: &[BudgetUse],
+        replicas: usize,
+    ) -> Result<Vec<Duration>, StoreError>;
 }
 
 /// The state of a replica, as the last beats tell it.
@@ -411,6 +424,20 @@ impl Replicas {
             }
         });
         Ok(())
+    }
+
+    /// Tells what this replica took from budgets of limits. Answers for each the time until it is whole again, by what all
+    /// replicas took.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the directory does not answer.
+    pub async fn take_budgets(&self, used: &[BudgetUse]) -> Result<Vec<Duration>, StoreError> {
+        let Some(directory) = &self.directory else {
+            return Ok(Vec::new());
+        };
+        let replicas = self.known.borrow().others.len() + 1;
+        directory.take_budgets(used, replicas).await
     }
 
     /// Tells the other replicas news, soon. Does not wait.

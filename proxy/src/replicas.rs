@@ -6,9 +6,10 @@
 //!             replica B: `replicas.address` ─▶ passport opened ─▶ admitted as at A ─▶ service: the live session
 //! ```
 //!
-//! B judges the request by the same rules as A does, as the client of A's listener: its credential is checked again, and
-//! limits count it where its session lives. The passport says which listener and which client, with the certificate that the
-//! client has shown at A; it is sealed by the session key, so that nothing but a replica can have written it.
+//! B judges the request by the same rules as A does, as the client of A's listener: its credential is checked again. Limits
+//! on requests have counted it at A, those on tool calls count it at B. The passport says which listener and which client,
+//! with the certificate that the client has shown at A; it is sealed by the session key, so that nothing but a replica can
+//! have written it.
 
 mod forward;
 mod passport;

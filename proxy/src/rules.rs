@@ -7,6 +7,7 @@ use tooldock_filters::{
     AcceptRule, Admission, EndpointAliases, ListenerRules, NamespaceRule, RouteGroup, SecretToken,
 };
 use tooldock_upstream::profile;
+use tooldock_upstream::session::config::StoreConfig;
 use tooldock_workers::keys::KeyTables;
 use tooldock_workers::secrets::Secret;
 
@@ -34,7 +35,11 @@ pub(crate) fn admission(effective: &Effective, keys: KeyTables) -> Result<Admiss
     let admission = Admission::new(&effective.config.admission, bearer, Some(manager))
         .and_then(|admission| admission.with_issuers(&effective.scopes()))
         .map_err(|error| error.to_string())?;
-    Ok(admission.with_keys(keys))
+    let admission = admission.with_keys(keys);
+    Ok(match effective.config.sessions.store {
+        StoreConfig::Redis(_) => admission.shared_by_replicas(),
+        StoreConfig::Memory | StoreConfig::Disk => admission,
+    })
 }
 
 /// What the gateway reads per request, from a configuration.

@@ -72,12 +72,14 @@ mod layout;
 pub(crate) mod management;
 mod ports;
 mod relay;
+mod shared_limits;
 
 pub(crate) use core_over_http::{CoreAddress, CoreOverHttp};
 pub(crate) use core_trust::CoreTrust;
 use credentials::Known;
 use layout::Layout;
 use ports::{Limits, Reload};
+use shared_limits::ExchangeMetrics;
 
 /// Threads of the control runtime: one for the loop, one so that a blocking step there does not stop it.
 const CONTROL_THREADS: usize = 2;
@@ -460,6 +462,11 @@ impl Parts {
         };
         let service = Service::with_servers(service_parts, servers);
         own_core.bind(&service);
+        if replicas.are_many() {
+            let metrics = ExchangeMetrics::new(&exported)?;
+            let (rules, replicas) = (Arc::clone(rules), Arc::clone(&replicas));
+            control.spawn(shared_limits::share(rules, replicas, metrics));
+        }
         control.spawn(ports::follow_replicas(
             replicas,
             Arc::clone(&reloader),

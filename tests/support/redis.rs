@@ -63,12 +63,17 @@ impl Redis {
 
     /// The number of keys whose names fit a pattern.
     pub fn keys(&self, pattern: &str) -> usize {
-        self.ask(&["--scan", "--pattern", pattern]).lines().count()
+        self.names(pattern).lines().count()
+    }
+
+    /// The names of keys that fit a pattern, each on a line.
+    pub fn names(&self, pattern: &str) -> String {
+        self.ask(&["--scan", "--pattern", pattern])
     }
 
     /// The length of the list whose name is the only one that fits a pattern; 0 if there is none.
     pub fn length(&self, pattern: &str) -> usize {
-        let names = self.ask(&["--scan", "--pattern", pattern]);
+        let names = self.names(pattern);
         let length = self.ask(&["llen", names.trim()]);
         length.trim().parse().unwrap_or_default()
     }

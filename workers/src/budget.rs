@@ -1,7 +1,9 @@
-//! What is left of a rate limit: found where limits are counted, told to the client in the answer's head.
+//! What is left of a rate limit: found where limits are counted, told to the client in the answer's
+//! head, and to other replicas.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// What a rate limit has left for whoever was counted by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +16,19 @@ pub struct Budget {
     pub rate: NonZeroU32,
     /// What may be used now.
     pub left: u32,
+}
+
+/// The use of one budget in this replica, as the other replicas are told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BudgetUse {
+    /// A digest of the limit and of the key that the budget is for; the same in all replicas.
+    pub name: [u8; 16],
+    /// The time in which comes back what was taken since the last time.
+    pub taken: Duration,
+    /// The time until the budget is whole again, as this replica knows it.
+    pub whole_in: Duration,
+    /// The time in which an empty budget becomes whole.
+    pub window: Duration,
 }
 
 /// The tightest budget that a request was counted by. Limits on requests and on tool calls are counted in different places.

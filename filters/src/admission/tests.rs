@@ -168,6 +168,7 @@ impl Case {
             listener: &self.listener,
             directory: &Live,
             asked: Asked::First,
+            forwarded: false,
         })
     }
 
@@ -1216,6 +1217,7 @@ fn no_request_makes_admission_panic() {
             listener: &CORE,
             directory: &Live,
             asked: Asked::First,
+            forwarded: false,
         });
         admitted += usize::from(matches!(verdict, Verdict::Admitted(_)));
     }

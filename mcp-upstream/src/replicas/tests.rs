@@ -97,6 +97,14 @@ impl ReplicaDirectory for Board {
         board.reloads += 1;
         Ok(board.reloads)
     }
+
+    async fn take_budgets(
+        &self,
+        used: &[BudgetUse],
+        _: usize,
+    ) -> Result<Vec<Duration>, StoreError> {
+        Ok(used.iter().map(|it| it.whole_in).collect())
+    }
 }
 
 pub(crate) fn announcement(name: &str) -> Announcement {
@@ -284,6 +292,14 @@ impl ReplicaDirectory for Late {
 
     async fn ask_reload(&self) -> Result<u64, StoreError> {
         self.0.ask_reload().await
+    }
+
+    async fn take_budgets(
+        &self,
+        used: &[BudgetUse],
+        replicas: usize,
+    ) -> Result<Vec<Duration>, StoreError> {
+        self.0.take_budgets(used, replicas).await
     }
 }
 

@@ -24,6 +24,7 @@ use crate::session::store::SessionStore;
 use crate::session::{Home, SessionPatch, SessionRecord};
 use crate::stream::StoreError;
 
+mod budgets;
 mod connect;
 mod directory;
 mod events;

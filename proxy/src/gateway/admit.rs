@@ -139,6 +139,7 @@ impl Gateway {
             listener: &listener.rules,
             directory: &live,
             asked,
+            forwarded: passage.arrival.is_some(),
         });
         // A public path admits every client.
         let is_let_in = matches!(&verdict, Verdict::Admitted(admitted)

@@ -2,9 +2,11 @@
 //! replicas may differ.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::Script;
+use tooldock_workers::budget::BudgetUse;
 
 use super::{RedisStore, millis};
 use crate::replicas::{Announcement, BEAT_LIFE, Heard, ReplicaDirectory, ReplicaId};
@@ -67,6 +69,14 @@ impl ReplicaDirectory for RedisStore {
         self.link
             .run(|mut connection| async move { ask.query_async(&mut connection).await })
             .await
+    }
+
+    async fn take_budgets(
+        &self,
+        used: &[BudgetUse],
+        replicas: usize,
+    ) -> Result<Vec<Duration>, StoreError> {
+        self.take_from_budgets(used, replicas).await
     }
 }
 

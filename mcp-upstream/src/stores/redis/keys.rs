@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `PREFIX version` | string | the format of all the others |
 //! | `PREFIX replicas` | hash | the directory of replicas, see `beat.lua` |
+//! | `PREFIX budget:{budgets}:DIGEST` | string | a budget of a limit, see `budgets.lua` |
 //! | `PREFIX session:{DIGEST}` | hash | the record of a session, see [`record`](super::record) |
 //! | `PREFIX streams:{DIGEST}` | hash | the session's streams, see [`events`](super::events) |
 //! | `PREFIX events:{DIGEST}:NUMBER` | list | messages of one stream |
@@ -54,6 +55,11 @@ impl Keys {
         format!("{}replicas", self.prefix)
     }
 
+    /// A budget of a limit, by the digest that names it. All budgets have one hash tag: one script changes many.
+    pub(super) fn budget(&self, name: &[u8]) -> String {
+        format!("{}budget:{{budgets}}:{}", self.prefix, hex::encode(name))
+    }
+
     /// The keys of a session. They have a digest in place of the id, which is a credential: names of keys are seen by
     /// everyone who watches Redis at work.
     pub(super) fn of(&self, session: &str) -> SessionKeys<'_> {
@@ -94,6 +100,7 @@ mod tests {
         assert_eq!(of.streams(), format!("tooldock:streams:{{{digest}}}"));
         assert_eq!(of.events(7), format!("tooldock:events:{{{digest}}}:7"));
         assert_eq!(keys.version(), "tooldock:version");
+        assert_eq!(keys.budget(&[10; 2]), "tooldock:budget:{budgets}:0a0a");
         assert!(Keys::new("{tooldock}:").is_err());
     }
 }

@@ -9,6 +9,7 @@ use crate::stores::contract::{Made, holds_for};
 use crate::stream::EventStore;
 use crate::stream::store::{Appended, EventKind, StoredEvent, StreamRef};
 
+mod budgets;
 mod deployments;
 pub(crate) mod server;
 

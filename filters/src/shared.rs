@@ -1,0 +1,219 @@
+//! Limits that hold for all replicas together.
+//!
+//! Each replica decides by its own budgets, as one alone does. What was taken from them is told to a place that all
+//! replicas share, many times a second and beside the requests: [`LimitUse`] is what to tell, and its answer says when each
+//! budget is whole again, of all replicas. So no request waits for another replica, and what passes beyond a limit is what
+//! passes before the next answer.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use governor::clock::{Clock, MonotonicClock};
+use sha2::{Digest, Sha256};
+use tooldock_workers::budget::BudgetUse;
+
+use crate::limits::Rule;
+use crate::rate::UsedBudget;
+
+/// The name of a limit among replicas, from which those of its budgets are made: digests, which say nothing of principals,
+/// keys and addresses. They are the same in processes of one build; another build may have others, and shares no budgets then.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedName(Sha256);
+
+impl SharedName {
+    /// The name of the limit with these words.
+    pub(crate) fn new(words: &str) -> Self {
+        Self(Sha256::new_with_prefix(words).chain_update([0]))
+    }
+
+    /// The name of a key's budget.
+    pub(crate) fn of(&self, key: &impl Hash) -> [u8; 16] {
+        let mut digest = Feeding(self.0.clone());
+        key.hash(&mut digest);
+        let digest: [u8; 32] = digest.0.finalize().into();
+        *digest.first_chunk().expect("16 of 32 bytes")
+    }
+}
+
+/// Feeds what is hashed into a digest.
+struct Feeding(Sha256);
+
+impl Hasher for Feeding {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The digest is read in its place.
+    fn finish(&self) -> u64 {
+        0
+    }
+}
+
+/// The budgets from which something was taken since the last time.
+pub struct LimitUse<C: Clock = MonotonicClock> {
+    used: Vec<BudgetUse>,
+    /// The budgets of `used`.
+    budgets: Vec<(Arc<Rule<C>>, UsedBudget)>,
+}
+
+impl<C: Clock> LimitUse<C> {
+    pub(crate) fn of(rules: impl Iterator<Item = Arc<Rule<C>>>) -> Self {
+        let (mut used, mut budgets) = (Vec::new(), Vec::new());
+        for rule in rules {
+            rule.limiter().take_use(|budget, taken| {
+                used.push(taken);
+                budgets.push((Arc::clone(&rule), budget));
+            });
+        }
+        Self { used, budgets }
+    }
+
+    /// Each budget as the other replicas are told of it.
+    pub fn used(&self) -> &[BudgetUse] {
+        &self.used
+    }
+
+    /// Takes in the answer for the budgets behind the first `from`: the time until each is whole again, of all replicas.
+    pub fn move_on(&self, from: usize, whole_in: &[Duration]) {
+        for ((rule, budget), whole_in) in self.budgets.iter().skip(from).zip(whole_in) {
+            rule.limiter().move_on(budget, *whole_in);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use governor::clock::FakeRelativeClock;
+
+    use crate::config::RateLimitConfig;
+    use crate::limits::{CountedBy, Limits, Subject};
+
+    use super::*;
+
+    /// Four calls at once, one each second.
+    fn rule() -> RateLimitConfig {
+        let rule = r#"{"key": "principal", "rate": 1, "burst": 4, "unit": "tool_call"}"#;
+        serde_json::from_str(rule).unwrap()
+    }
+
+    fn replica(rules: &[RateLimitConfig]) -> (FakeRelativeClock, Limits<FakeRelativeClock>) {
+        let clock = FakeRelativeClock::default();
+        let limits = Limits::new(rules, &clock).shared(rules);
+        (clock, limits)
+    }
+
+    fn admits(limits: &Limits<FakeRelativeClock>, principal: &str) -> bool {
+        let own = ["1/2:tool_call".parse().unwrap()];
+        let subject = Subject {
+            principal,
+            client: "192.0.2.1".parse().unwrap(),
+            namespace: None,
+            tool: Some("add"),
+            own: if principal.starts_with("key:") {
+                &own
+            } else {
+                &[]
+            },
+            key: principal.strip_prefix("key:"),
+        };
+        limits.check_tool_call(subject, CountedBy::All).is_ok()
+    }
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn what_was_taken_is_told_once_and_under_the_same_name_by_all_replicas() {
+        let ((clock, one), (_, two)) = (replica(&[rule()]), replica(&[rule()]));
+        assert!(one.take_use().used().is_empty());
+        assert!(admits(&one, "ci") && admits(&one, "ci") && admits(&one, "dev"));
+        assert!(admits(&two, "ci"));
+        let (told, other) = (one.take_use(), two.take_use());
+        let mut told = told.used().to_vec();
+        told.sort_by_key(|it| it.taken);
+        let [dev, ci] = <[_; 2]>::try_from(told).unwrap();
+        let [other] = <[_; 1]>::try_from(other.used().to_vec()).unwrap();
+        assert_eq!(
+            (ci.taken, ci.whole_in, ci.window),
+            (seconds(2), seconds(2), seconds(4))
+        );
+        assert_eq!((dev.taken, other.taken), (seconds(1), seconds(1)));
+        assert_eq!(ci.name, other.name);
+        assert_ne!(ci.name, dev.name);
+        assert!(one.take_use().used().is_empty());
+        // What was told before is no part of what is told now, and of what is known.
+        clock.advance(seconds(1));
+        assert!(admits(&one, "ci"));
+        let again = one.take_use();
+        assert_eq!(again.used()[0].taken, seconds(1));
+        assert_eq!(again.used()[0].whole_in, seconds(2));
+    }
+
+    #[test]
+    fn what_others_took_is_missing_here_until_it_comes_back() {
+        let (clock, limits) = replica(&[rule()]);
+        assert!(admits(&limits, "ci"));
+        limits.take_use().move_on(0, &[seconds(4)]);
+        assert!(!admits(&limits, "ci"));
+        clock.advance(seconds(1));
+        assert!(admits(&limits, "ci"));
+        // An answer that knows less than this replica takes nothing back.
+        limits.take_use().move_on(0, &[Duration::ZERO]);
+        assert!(!admits(&limits, "ci"));
+        // The answer is as old as what was told.
+        clock.advance(seconds(4));
+        assert!(admits(&limits, "ci"));
+        let told = limits.take_use();
+        clock.advance(seconds(2));
+        told.move_on(0, &[seconds(5)]);
+        assert!(admits(&limits, "ci") && !admits(&limits, "ci"));
+    }
+
+    #[test]
+    fn answers_that_come_in_parts_meet_their_budgets() {
+        let (_, limits) = replica(&[rule()]);
+        for principal in 0..10 {
+            assert!(admits(&limits, &principal.to_string()));
+        }
+        let told = limits.take_use();
+        for at in [0, 4, 8] {
+            let part = &told.used()[at..10.min(at + 4)];
+            told.move_on(at, &vec![seconds(4); part.len()]);
+        }
+        assert!((0..10).all(|principal| !admits(&limits, &principal.to_string())));
+    }
+
+    #[test]
+    fn limits_of_keys_are_shared_and_equal_rules_have_names_of_their_own() {
+        let (_, limits) = replica(&[rule(), rule()]);
+        assert!(admits(&limits, "key:a"));
+        let told = limits.take_use();
+        let names: std::collections::HashSet<_> = told.used().iter().map(|it| it.name).collect();
+        assert_eq!(names.len(), 3);
+        let other = RateLimitConfig {
+            burst: NonZeroU32::new(5).unwrap(),
+            ..rule()
+        };
+        let (_, limits) = replica(&[other]);
+        assert!(admits(&limits, "key:a"));
+        let others = limits.take_use();
+        let shared = others
+            .used()
+            .iter()
+            .filter(|it| names.contains(&it.name))
+            .count();
+        assert_eq!(shared, 1, "the limit of the key");
+    }
+
+    #[test]
+    fn a_limit_of_one_process_notes_nothing() {
+        let clock = FakeRelativeClock::default();
+        let limits = Limits::new(&[rule()], &clock);
+        assert!(admits(&limits, "key:a"));
+        assert!(limits.take_use().used().is_empty());
+    }
+}

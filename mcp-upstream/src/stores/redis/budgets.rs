@@ -1,0 +1,49 @@
+//! Budgets of limits that replicas share: strings of Redis, changed by one script for many of them. Moments are by the clock
+//! of Redis.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use redis::Script;
+use tooldock_workers::budget::BudgetUse;
+
+use super::RedisStore;
+use super::link::OPERATION_MAX;
+use crate::stream::StoreError;
+
+static BUDGETS: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("budgets.lua")));
+
+impl RedisStore {
+    pub(super) async fn take_from_budgets(
+        &self,
+        used: &[BudgetUse],
+        replicas: usize,
+    ) -> Result<Vec<Duration>, StoreError> {
+        let mut script = BUDGETS.arg(replicas);
+        for budget in used {
+            // What the replica knows is older by the way to Redis. Counted as of now it would move the budget on with each
+            // exchange.
+            let known = budget.whole_in.saturating_sub(OPERATION_MAX);
+            script.key(self.keys.budget(&budget.name));
+            for time in [budget.taken, known, budget.window] {
+                script.arg(micros(time));
+            }
+        }
+        let script = &script;
+        // Repeated, it would count twice.
+        let whole_in = self.link.run_once(|mut connection| async move {
+            script.invoke_async::<Vec<u64>>(&mut connection).await
+        });
+        Ok(whole_in
+            .await?
+            .into_iter()
+            .map(Duration::from_micros)
+            .collect())
+    }
+}
+
+/// Microseconds as Lua counts them without loss.
+fn micros(time: Duration) -> u64 {
+    const EXACT: u64 = 1 << 52;
+    u64::try_from(time.as_micros()).unwrap_or(EXACT).min(EXACT)
+}

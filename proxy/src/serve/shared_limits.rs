@@ -1,0 +1,53 @@
+//! Limits of all replicas together: tells the store what this replica took from budgets, and takes in what the others took.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::time::MissedTickBehavior;
+use tooldock_upstream::replicas::Replicas;
+use tooldock_workers::metric_table;
+
+use crate::gateway::Rules;
+
+/// The time between two exchanges: what passes meanwhile is all that can pass beyond a limit.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// Budgets of one exchange: few enough for the time in which Redis has to answer, and not to hold it up.
+const BUDGETS: usize = 512;
+
+metric_table! {
+    /// Counters of exchanges.
+    pub(super) struct ExchangeMetrics(registry) {
+        exchanges: IntCounterVec["outcome"] = "tooldock_shared_limit_exchanges_total",
+            "Exchanges with the session store about limits that replicas share, by outcome (done, failed)";
+    }
+}
+
+/// Shares the limits of the newest rules until it is dropped. Where the store does not answer, this replica counts for itself,
+/// and what it took meanwhile is not told later: the others are not to pay for it.
+pub(super) async fn share(
+    rules: Arc<ArcSwap<Rules>>,
+    replicas: Arc<Replicas>,
+    metrics: ExchangeMetrics,
+) {
+    let mut tick = tokio::time::interval(EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let limits = rules.load().admission.take_use();
+        for (at, used) in limits.used().chunks(BUDGETS).enumerate() {
+            let answer = replicas.take_budgets(used).await;
+            let outcome = if answer.is_ok() { "done" } else { "failed" };
+            metrics.exchanges.with_label_values(&[outcome]).inc();
+            match answer {
+                Ok(whole_in) => limits.move_on(at * BUDGETS, &whole_in),
+                Err(error) => {
+                    // The beats say that the store is away.
+                    tracing::debug!(%error, "limits are not shared");
+                    break;
+                }
+            }
+        }
+    }
+}
