@@ -3,6 +3,7 @@
 mod faults;
 mod forwarding;
 mod limits;
+mod pool;
 mod suite;
 mod surfaces;
 
