@@ -448,7 +448,7 @@ async fn faults_of_replicas_lose_no_event_and_run_no_call_twice() {
     let folder = tempfile::TempDir::new().expect("a temporary directory");
     let marks = folder.path().join("marks");
     let stop = Arc::new(AtomicBool::new(false));
-    let (mut running, mut counts) = (Vec::new(), Vec::new());
+    let (mut running, mut counts, mut sessions) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..CLIENTS {
         let home = &replicas[dice.roll(replicas.len())];
         let session = Session::start(home, "count", LATEST).await;
@@ -464,6 +464,7 @@ async fn faults_of_replicas_lose_no_event_and_run_no_call_twice() {
             marks: marks.clone(),
         };
         let (caller, mut listener) = (client(), client());
+        sessions.push(session);
         let events = listener.listen().await;
         let count = Arc::new(AtomicUsize::new(0));
         let listening = tokio::spawn(announcements(listener, events, Arc::clone(&count)));
@@ -475,8 +476,29 @@ async fn faults_of_replicas_lose_no_event_and_run_no_call_twice() {
     while Instant::now() < end {
         fault(&mut dice, &mut replicas).await;
     }
+    for gateway in &replicas {
+        see(gateway, replicas.len()).await;
+    }
+    // A replica that was frozen gives up what others claimed, which needs Redis.
+    for client in &sessions {
+        for gateway in &replicas {
+            eventually("each session is where it belongs", || async {
+                (ping(&client.at(gateway)).await == 200).then_some(())
+            })
+            .await;
+        }
+    }
     redis.killed_and_started_again().await;
     stop.store(true, Ordering::Relaxed);
+    for gateway in &replicas {
+        eventually("the store is heard again", || async {
+            let ready = format!("http://{}/ready", gateway.metrics);
+            let ready = gateway.client.get(ready).send().await.ok()?;
+            let told: Value = ready.json().await.ok()?;
+            (told["replicas"]["store"] == "up").then_some(())
+        })
+        .await;
+    }
 
     let mut outcomes = BTreeMap::new();
     for (client, (listening, count)) in running.into_iter().zip(counts) {

@@ -203,7 +203,7 @@ impl SessionTable {
         self.forget_idle(id);
         if self.replicas.are_many() {
             // Boxed: it is a rare wait, and each request would have room for it.
-            Box::pin(self.resolve_doubt(id)).await;
+            Box::pin(self.resolve_doubt(id)).await?;
         }
         if let Some(session) = self.live(id) {
             // Expired but not swept yet: gone for the client.

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::SessionTable;
 use crate::session::SessionId;
+use crate::stream::StoreError;
 
 /// Sessions that are compared with their records in one sweep.
 const SWEEP: usize = 1000;
@@ -28,17 +29,23 @@ impl Doubts {
 
 impl SessionTable {
     /// Compares a session with its record, if this process was silent since it was last sure of the session, or is leaving.
-    pub(super) async fn resolve_doubt(&self, id: &str) {
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store does not answer, and this process was silent: another replica may have the session by now.
+    pub(super) async fn resolve_doubt(&self, id: &str) -> Result<(), StoreError> {
         self.notice_lapse().await;
         if self.replicas.is_leaving()
             && let Some(session) = self.live(id)
         {
-            self.compare(session.id()).await;
-            return;
+            // Asked or not, it serves what is not claimed to its end.
+            let _ = self.compare(session.id()).await;
+            return Ok(());
         }
         let doubted = self.doubts.doubted().sessions.get(id).cloned();
-        if let Some(id) = doubted {
-            self.compare(&id).await;
+        match doubted {
+            Some(id) => self.compare(&id).await,
+            None => Ok(()),
         }
     }
 
@@ -53,7 +60,7 @@ impl SessionTable {
             doubted.sessions.iter().take(SWEEP).cloned().collect()
         };
         for id in some {
-            if !self.compare(&id).await {
+            if self.compare(&id).await.is_err() {
                 return;
             }
         }
@@ -75,21 +82,18 @@ impl SessionTable {
         }
     }
 
-    /// Compares one session with its record. Answers `false` where the store does not answer: the session goes on here
-    /// until it does.
-    async fn compare(&self, id: &SessionId) -> bool {
+    /// Compares one session with its record. Where the store does not answer, the session stays in doubt.
+    async fn compare(&self, id: &SessionId) -> Result<(), StoreError> {
         let Some(store) = &self.store else {
-            return true;
+            return Ok(());
         };
-        let Ok(record) = store.load(id.as_str()).await else {
-            return false;
-        };
+        let record = store.load(id.as_str()).await?;
         self.doubts.doubted().sessions.remove(id);
         // Without a record nobody has claimed it: the sweep records it again.
         let claimed = record.is_some_and(|record| record.home.replica != self.replicas.own());
         if claimed && self.close(&mut self.index(), id) {
             tracing::info!("a session goes on in the replica that claimed it");
         }
-        true
+        Ok(())
     }
 }
