@@ -4,6 +4,7 @@ mod faults;
 mod forwarding;
 mod limits;
 mod pool;
+mod reloads;
 mod suite;
 mod surfaces;
 
@@ -218,31 +219,6 @@ async fn sessions_go_on_where_they_live_while_redis_is_away_and_are_recorded_whe
         200,
         "taken up from its record"
     );
-}
-
-#[tokio::test]
-async fn a_reload_of_one_replica_reaches_the_other() {
-    let redis = Redis::start().await;
-    // Both wait to be told to reload.
-    let watcher = json!({"watcher": {"enabled": false}});
-    let (one, two) = tokio::join!(
-        configured(&redis, "one", watcher.clone()),
-        configured(&redis, "two", watcher)
-    );
-    for gateway in [&one, &two] {
-        see(gateway, 2).await;
-        gateway.drop_tool(
-            "talk",
-            "more.py",
-            "from fastmcp.tools import tool\n\n@tool\ndef more() -> int:\n    return 1\n",
-        );
-    }
-    one.reload().await;
-    eventually("the other replica serves the new tool", || async {
-        let (status, _) = two.call("talk", "more", json!({})).await;
-        (status == 200).then_some(())
-    })
-    .await;
 }
 
 #[tokio::test]

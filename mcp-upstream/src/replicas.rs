@@ -15,21 +15,23 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, timeout_at};
 use tooldock_workers::budget::BudgetUse;
 
 use self::news::Outbox;
+pub use self::reloads::{AnnouncedReload, OtherReload, OtherReloadOutcome};
 use crate::stream::StoreError;
 
 mod news;
+mod reloads;
 
 /// The time between two beats.
 pub const BEAT_EVERY: Duration = Duration::from_millis(500);
@@ -73,6 +75,12 @@ pub struct Announcement {
     pub listeners: BTreeSet<Arc<str>>,
     /// True if it is about to end: its sessions may be claimed.
     pub leaving: bool,
+    /// A digest of the namespaces that it serves.
+    #[serde(default)]
+    pub sources: Option<Arc<str>>,
+    /// The last reload that it made because another replica asked for it.
+    #[serde(default)]
+    pub reloaded: Option<AnnouncedReload>,
 }
 
 /// The answer of a directory to a beat.
@@ -170,6 +178,12 @@ pub struct Replicas {
     /// Losses of the store's data that this replica's beats have found.
     losses: AtomicU64,
     outbox: Outbox,
+    /// The last reload that another replica asked for.
+    reloaded: Mutex<Option<AnnouncedReload>>,
+    /// The number of the last reload that this replica has asked of all; `None` if they were not told.
+    asked: Mutex<Option<u64>>,
+    /// Wakes the beats before their time.
+    due: Notify,
 }
 
 /// The outcome of the last beats.
@@ -181,6 +195,8 @@ struct Known {
     reloads: Option<u64>,
     /// The number of the newest news that were heard.
     seen: Option<u64>,
+    /// The digest of this replica's namespaces, as the last beat announced it.
+    sources: Option<Arc<str>>,
     /// The directory's clock minus this machine's, in milliseconds.
     clock_ahead: i64,
     /// The time of the last such loss.
@@ -195,8 +211,8 @@ struct Known {
 /// The outcome of one beat.
 #[derive(Default)]
 struct Beat {
-    /// True if another replica has asked for a reload.
-    reload: bool,
+    /// The number of a reload that another replica has asked for.
+    reload: Option<u64>,
     /// News of other replicas.
     news: Vec<String>,
 }
@@ -222,6 +238,9 @@ pub struct OtherReplica {
     /// Why requests cannot be forwarded to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<&'static str>,
+    /// `differ` if it serves other namespaces than this replica.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sources: Option<&'static str>,
 }
 
 impl Replicas {
@@ -236,6 +255,8 @@ impl Replicas {
                 key: "".into(),
                 listeners: BTreeSet::new(),
                 leaving: false,
+                sources: None,
+                reloaded: None,
             },
             None,
         )
@@ -258,6 +279,7 @@ impl Replicas {
             rival: false,
             reloads: None,
             seen: None,
+            sources: None,
             clock_ahead: 0,
             lost: None,
             fails: false,
@@ -272,6 +294,9 @@ impl Replicas {
             lapses: AtomicU64::new(0),
             losses: AtomicU64::new(0),
             outbox: Outbox::default(),
+            reloaded: Mutex::default(),
+            asked: Mutex::default(),
+            due: Notify::new(),
         })
     }
 
@@ -416,7 +441,9 @@ impl Replicas {
         let Some(directory) = &self.directory else {
             return Ok(());
         };
-        let reloads = directory.ask_reload().await?;
+        let asked = directory.ask_reload().await;
+        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = asked.as_ref().ok().copied();
+        let reloads = asked?;
         self.known.send_modify(|known| {
             // A reload that others asked for meanwhile is still to be made.
             if known.reloads.is_none_or(|before| before + 1 == reloads) {
@@ -447,23 +474,36 @@ impl Replicas {
         }
     }
 
-    /// Beats until it is dropped; `reload` is called when another replica has asked for one, `hear` for each of its news.
-    pub async fn run(&self, reload: impl Fn(), hear: impl Fn(&str)) {
+    /// Beats until it is dropped; `reload` is called with its number when another replica has asked for one, `hear` for each of
+    /// its news. `sources` is the digest of the namespaces that this replica serves.
+    pub async fn run(
+        &self,
+        reload: impl Fn(u64),
+        hear: impl Fn(&str),
+        sources: impl Fn() -> Arc<str>,
+    ) {
         let Some(directory) = &self.directory else {
             return std::future::pending().await;
         };
         let mut tick = tokio::time::interval(BEAT_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            tokio::select! {
-                _ = tick.tick() => {
-                    let beat = self.beat(&**directory).await;
-                    beat.news.iter().for_each(|news| hear(news));
-                    if beat.reload {
-                        reload();
-                    }
+            let is_due = tokio::select! {
+                _ = tick.tick() => true,
+                () = self.due.notified() => true,
+                () = self.outbox.filled() => false,
+            };
+            if is_due {
+                let sources = sources();
+                self.known.send_if_modified(|known| {
+                    known.sources = Some(sources);
+                    false
+                });
+                let beat = self.beat(&**directory).await;
+                beat.news.iter().for_each(|news| hear(news));
+                if let Some(number) = beat.reload {
+                    reload(number);
                 }
-                () = self.outbox.filled() => {}
             }
             self.outbox.empty_into(&**directory, self.own.id).await;
         }
@@ -473,7 +513,12 @@ impl Replicas {
     async fn beat(&self, directory: &dyn ReplicaDirectory) -> Beat {
         let mut own = self.own.clone();
         own.leaving = self.leaving.load(Ordering::Acquire);
-        let seen = self.known.borrow().seen;
+        own.reloaded = self.last_reload();
+        let seen = {
+            let known = self.known.borrow();
+            own.sources.clone_from(&known.sources);
+            known.seen
+        };
         let began = Instant::now();
         let heard = directory.beat(&own, seen).await;
         let now = Instant::now();
@@ -513,6 +558,7 @@ impl Replicas {
             self.losses.fetch_add(1, Ordering::Release);
             known.lost = Some(now);
         }
+        self.count_reloads_from(heard.reloads);
         known.settled = heard.settled;
         known.rival = heard.rival;
         known.clock_ahead = i64::try_from(heard.now).unwrap_or(i64::MAX)
@@ -523,7 +569,9 @@ impl Replicas {
         known.seen = Some(heard.newest);
         let before = known.reloads.replace(heard.reloads);
         Beat {
-            reload: before.is_some_and(|before| before < heard.reloads),
+            reload: before
+                .is_some_and(|before| before < heard.reloads)
+                .then_some(heard.reloads),
             news: heard.news,
         }
     }
@@ -594,6 +642,10 @@ impl Replicas {
             .map(|other| OtherReplica {
                 name: Arc::clone(&other.name),
                 problem: self.obstacle(other),
+                sources: (known.sources.is_some()
+                    && other.sources.is_some()
+                    && known.sources != other.sources)
+                    .then_some("differ"),
             })
             .collect();
         others.sort();

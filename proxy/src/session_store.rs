@@ -125,6 +125,8 @@ fn announcement(
             .map(|(_, listener)| listener.name.as_str().into())
             .collect(),
         leaving: false,
+        sources: None,
+        reloaded: None,
     })
 }
 

@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -45,7 +46,7 @@ use crate::environment::Environments;
 use crate::external::{ServersConfig, ServersFile};
 use crate::names::NamespaceName;
 use crate::precedence::{DATA_FILE, Names, configured};
-use crate::registry::{Issue, Registry};
+use crate::registry::{Issue, Registry, UpstreamKind};
 use crate::secrets::{RecordedOwners, SecretSource, Secrets};
 use crate::startup::Expected;
 use crate::worker::{Worker, WorkerHost, WorkerSpec};
@@ -441,6 +442,22 @@ impl Reloader {
             .iter()
             .find(|member| Arc::ptr_eq(&member.worker, worker))
             .map(|member| member.identity.clone())
+    }
+
+    /// A digest of the namespaces that are served: their names, and the sources of those whose tools a worker runs. Gateways
+    /// that serve the same have the same.
+    pub fn sources(&self) -> [u8; 32] {
+        let mut digest = Sha256::new();
+        for (name, namespace) in &self.registry.snapshot().namespaces {
+            digest.update(name.as_str());
+            digest.update([0]);
+            if let UpstreamKind::Worker(worker) = &namespace.upstream
+                && let Some(identity) = self.identity_of(worker)
+            {
+                digest.update(identity.files_hash);
+            }
+        }
+        digest.finalize().into()
     }
 
     /// The environments that some worker still runs in.

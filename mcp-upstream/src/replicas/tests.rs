@@ -94,6 +94,9 @@ impl ReplicaDirectory for Board {
 
     async fn ask_reload(&self) -> Result<u64, StoreError> {
         let mut board = self.0.lock().expect("no panic");
+        if board.away {
+            return Err(StoreError("away".into()));
+        }
         board.reloads += 1;
         Ok(board.reloads)
     }
@@ -117,6 +120,8 @@ pub(crate) fn announcement(name: &str) -> Announcement {
         key: "a key".into(),
         listeners: ["core".into()].into(),
         leaving: false,
+        sources: None,
+        reloaded: None,
     }
 }
 
@@ -205,7 +210,7 @@ async fn a_reload_reaches_the_other_replicas_once_and_not_the_one_that_asked() {
     for _ in 0..3 {
         for replica in [&one, &two] {
             let directory = replica.directory.as_ref().expect("a directory");
-            if replica.beat(&**directory).await.reload {
+            if replica.beat(&**directory).await.reload.is_some() {
                 assert_eq!(replica.name(), "two");
                 asked.fetch_add(1, Ordering::Relaxed);
             }
@@ -314,4 +319,55 @@ async fn a_process_that_was_frozen_before_it_heard_the_answer_to_a_beat_knows_of
     // The directory saw a pause of a whole life.
     one.beat(&*board).await;
     assert_eq!(one.lapses().await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_outcome_of_a_reload_is_known_of_each_replica_or_pending() {
+    let board = Arc::new(Board::default());
+    let (one, two, three) = (
+        board.replica("one"),
+        board.replica("two"),
+        board.replica("three"),
+    );
+    let all = [&one, &two, &three];
+    beats(&all, BEAT_LIFE).await;
+    one.ask_reload().await.expect("told");
+    assert_eq!(one.beat(&*board).await.reload, None, "it has made its own");
+    assert_eq!(two.beat(&*board).await.reload, Some(1));
+    assert_eq!(two.beat(&*board).await.reload, None, "told once");
+    let made = |number, counts| AnnouncedReload { number, counts };
+    two.note_reload(made(1, Some((3, 1))));
+    beats(&[&two, &one], Duration::ZERO).await;
+    let reload = |name: &str, outcome, counts: Option<(usize, usize)>| OtherReload {
+        name: name.into(),
+        outcome,
+        namespaces: counts.map(|it| it.0),
+        failed: counts.map(|it| it.1),
+    };
+    let of_two = reload("two", OtherReloadOutcome::Ok, Some((3, 1)));
+    let pending = reload("three", OtherReloadOutcome::Pending, None);
+    assert_eq!(
+        one.other_reloads().await.expect("replicas"),
+        [pending, of_two.clone()]
+    );
+
+    let (answer, ()) = tokio::join!(one.other_reloads(), async {
+        three.note_reload(made(1, None));
+        beats(&[&three, &one], Duration::ZERO).await;
+    });
+    let failed = reload("three", OtherReloadOutcome::Failed, None);
+    assert_eq!(answer.expect("replicas"), [failed, of_two]);
+
+    // A store that counts anew: reloads of before are none of this one.
+    board.forget();
+    beats(&all, BEAT_EVERY).await;
+    one.ask_reload().await.expect("told");
+    beats(&all, Duration::ZERO).await;
+    let pending = ["three", "two"].map(|name| reload(name, OtherReloadOutcome::Pending, None));
+    assert_eq!(one.other_reloads().await.expect("replicas"), pending);
+    board.away(true);
+    one.ask_reload().await.expect_err("away");
+    let untold = ["three", "two"].map(|name| reload(name, OtherReloadOutcome::NotTold, None));
+    assert_eq!(one.other_reloads().await.expect("replicas"), untold);
+    assert_eq!(Replicas::alone().other_reloads().await, None);
 }

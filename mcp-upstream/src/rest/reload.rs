@@ -37,8 +37,14 @@ pub(crate) async fn reload(core: &Core) -> Reply {
                 started.map(|namespace| core.upstreams.of(namespace).settled(namespace).get()),
             );
             // One that takes longer says why in `/ready`.
-            let _ = timeout(SETTLE, settled).await;
-            super::json(&body(core, &report, &snapshot))
+            let settled = timeout(SETTLE, settled);
+            let replicas = core.sessions.replicas();
+            let (_, others) = tokio::join!(settled, replicas.other_reloads());
+            let mut body = body(core, &report, &snapshot);
+            if let Some(others) = others {
+                body["replicas"] = json!(others);
+            }
+            super::json(&body)
         }
         Err(reason) => {
             tracing::error!(%reason, "the reload failed; the old namespaces are still served");

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tooldock_filters::{self as filters, Subject};
 use tooldock_upstream::caller::Caller;
 use tooldock_upstream::engine::{CountedBy, Exhausted, Limiter};
-use tooldock_upstream::replicas::Replicas;
+use tooldock_upstream::replicas::{AnnouncedReload, Replicas};
 use tooldock_upstream::{Pages, ReloadControl, Service};
 use tooldock_workers::budget::Budget;
 use tooldock_workers::names::NamespaceName;
@@ -46,16 +46,24 @@ pub(super) async fn follow_replicas(
     reloader: Arc<Reloader>,
     service: Service,
 ) {
-    let reload = || {
-        let reloader = Arc::clone(&reloader);
+    let reload = |number| {
+        let (reloader, replicas) = (Arc::clone(&reloader), Arc::clone(&replicas));
         tracing::info!("another replica was reloaded: this one reloads, too");
         tokio::spawn(async move {
-            if let Err(error) = reloader.reload().await {
-                tracing::error!(%error, "the reload that another replica asked for failed");
-            }
+            let counts = match reloader.reload().await {
+                Ok(report) => Some((report.namespaces.len(), report.failed.len())),
+                Err(error) => {
+                    tracing::error!(%error, "the reload that another replica asked for failed");
+                    None
+                }
+            };
+            replicas.note_reload(AnnouncedReload { number, counts });
         });
     };
-    replicas.run(reload, |news| service.hear(news)).await;
+    let sources = || hex::encode(reloader.sources()).into();
+    replicas
+        .run(reload, |news| service.hear(news), sources)
+        .await;
 }
 
 /// The limits, which live in the admission rules.

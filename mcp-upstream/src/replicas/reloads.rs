@@ -1,0 +1,111 @@
+//! Reloads that one replica has asked of all: how each of them went.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, timeout_at};
+
+use super::{Announcement, Replicas};
+
+/// The longest wait for the others. One that installs packages takes longer.
+const OTHERS_MAX: Duration = Duration::from_secs(5);
+
+/// The last reload that a replica made because another one asked for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnnouncedReload {
+    /// How many reloads of all replicas had been asked for, this one included.
+    pub number: u64,
+    /// How many namespaces there are now, and how many of them could not be brought up to date; `None` if the reload failed as
+    /// a whole.
+    pub counts: Option<(usize, usize)>,
+}
+
+/// A reload of another replica, for the answer to the request that asked for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OtherReload {
+    /// The name of the replica.
+    pub name: Arc<str>,
+    /// The outcome.
+    pub outcome: OtherReloadOutcome,
+    /// How many namespaces it has now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespaces: Option<usize>,
+    /// How many of them could not be brought up to date.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<usize>,
+}
+
+/// The outcome of a reload in another replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OtherReloadOutcome {
+    /// It has reloaded.
+    Ok,
+    /// It has changed nothing, and its log says why.
+    Failed,
+    /// It has not said that it is done.
+    Pending,
+    /// The store was away: it was not told to reload.
+    NotTold,
+}
+
+impl Replicas {
+    /// Announces a reload that another replica asked for.
+    pub fn note_reload(&self, made: AnnouncedReload) {
+        let mut last = self.reloaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_none_or(|last| last.number < made.number) {
+            *last = Some(made);
+        }
+        self.due.notify_one();
+    }
+
+    pub(super) fn last_reload(&self) -> Option<AnnouncedReload> {
+        *self.reloaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets the last reload where the store counts anew: it has lost its data.
+    pub(super) fn count_reloads_from(&self, reloads: u64) {
+        let mut last = self.reloaded.lock().unwrap_or_else(PoisonError::into_inner);
+        last.take_if(|last| last.number > reloads);
+    }
+
+    /// The outcomes of the last reload that this replica has asked for, by name of the replica; waits for them, for 5 s at
+    /// most. `None` for a gateway without replicas.
+    pub async fn other_reloads(&self) -> Option<Vec<OtherReload>> {
+        self.directory.as_ref()?;
+        let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let deadline = Instant::now() + OTHERS_MAX;
+        let mut beats = self.known.subscribe();
+        let mut others = BTreeMap::new();
+        loop {
+            let mut waits = false;
+            // A replica that is gone meanwhile stays in the answer.
+            for other in self.known.borrow().others.values() {
+                let reload = reload_of(other, asked);
+                waits |= reload.outcome == OtherReloadOutcome::Pending;
+                others.insert(Arc::clone(&other.name), reload);
+            }
+            if !waits || !matches!(timeout_at(deadline, beats.changed()).await, Ok(Ok(()))) {
+                return Some(others.into_values().collect());
+            }
+        }
+    }
+}
+
+fn reload_of(other: &Announcement, asked: Option<u64>) -> OtherReload {
+    let made = other.reloaded.filter(|made| Some(made.number) >= asked);
+    let counts = made.and_then(|made| made.counts);
+    OtherReload {
+        name: Arc::clone(&other.name),
+        outcome: match (asked, made) {
+            (None, _) => OtherReloadOutcome::NotTold,
+            (Some(_), None) => OtherReloadOutcome::Pending,
+            (Some(_), Some(_)) if counts.is_none() => OtherReloadOutcome::Failed,
+            (Some(_), Some(_)) => OtherReloadOutcome::Ok,
+        },
+        namespaces: counts.map(|it| it.0),
+        failed: counts.map(|it| it.1),
+    }
+}
