@@ -14,6 +14,7 @@
 //!       gateway.lock         held while a gateway runs, and says which
 //!       replicas/<name>/     sockets of a gateway that shares the directory with others
 //!       *.addresses          where the core and the manager listen
+//!       replicas/<name>/     gateways that share the sessions of this directory, one folder each
 //! ```
 //!
 //! It does not read namespaces (see [`crate::scan`]) and knows no file of the secrets store.
@@ -260,6 +261,23 @@ impl DataDir {
         if plain.as_os_str().len() + GENERATION_MAX <= SOCKET_PATH_MAX {
             return Ok(plain);
         }
+        self.short_socket(namespace.as_str().as_bytes())
+    }
+
+    /// `path`, or a name in a short private directory where that path would not fit a socket address.
+    ///
+    /// # Errors
+    ///
+    /// As for [`DataDir::socket_for`].
+    pub fn socket_at(&self, path: PathBuf) -> Result<PathBuf, DataDirError> {
+        match path.as_os_str().len() <= SOCKET_PATH_MAX {
+            true => Ok(path),
+            false => self.short_socket(path.as_os_str().as_encoded_bytes()),
+        }
+    }
+
+    /// A socket of that name in the short private directory, which is made.
+    fn short_socket(&self, name: &[u8]) -> Result<PathBuf, DataDirError> {
         let short = self.short_socket_dir();
         match fs::DirBuilder::new().mode(0o700).create(&short) {
             Ok(()) => set_mode(&short, 0o700)?,
@@ -267,10 +285,7 @@ impl DataDir {
             Err(source) => return Err(io_error("create", &short)(source)),
         }
         verify_private(&short)?;
-        Ok(short.join(format!(
-            "{}.sock",
-            short_hash(namespace.as_str().as_bytes())
-        )))
+        Ok(short.join(format!("{}.sock", short_hash(name))))
     }
 
     /// In `/tmp` on purpose, not `TMPDIR`: that one may be long, too.

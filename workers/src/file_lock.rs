@@ -52,11 +52,15 @@ pub enum LockError {
 
 /// The lock, held until this is dropped.
 #[derive(Debug)]
-pub(crate) struct FileLock(File);
+pub struct FileLock(File);
 
 impl FileLock {
     /// Takes the lock, waiting for up to `patience`. `purpose` is what others are told.
-    pub(crate) fn take(path: &Path, purpose: &str, patience: Duration) -> Result<Self, LockError> {
+    ///
+    /// # Errors
+    ///
+    /// [`LockError`]: another process holds it for longer, or the file cannot be opened or made.
+    pub fn take(path: &Path, purpose: &str, patience: Duration) -> Result<Self, LockError> {
         let told = |doing| {
             move |source: io::Error| LockError::Io {
                 doing,
@@ -87,6 +91,21 @@ impl FileLock {
                 Err(error) => return Err(told("lock")(error.into())),
             }
         }
+    }
+
+    /// Sets the time of the file's last change to now, for others to see that the holder goes on.
+    ///
+    /// # Errors
+    ///
+    /// When the file system refuses, or the file is no longer at `path`: other processes do not see this lock then.
+    pub fn refresh(&self, path: &Path) -> io::Result<()> {
+        if !is_at(&self.0, path) {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "the lock file was removed or replaced",
+            ));
+        }
+        self.0.set_modified(SystemTime::now())
     }
 
     fn say(&self, purpose: &str) {

@@ -11,7 +11,8 @@ use serde_json::value::RawValue;
 use tooldock_workers::worker::LogLevel;
 
 use crate::protocol::ProtocolVersion;
-use crate::replicas::ReplicaId;
+use crate::replicas::tests::announcement;
+use crate::replicas::{Announcement, Heard, ReplicaDirectory, ReplicaId};
 use crate::session::config::EventLogConfig;
 use crate::session::toolset::EntryId;
 use crate::session::{
@@ -20,14 +21,26 @@ use crate::session::{
 };
 use crate::stores::Stores;
 use crate::stream::StreamCounts;
-use crate::stream::store::{EventKind, StoredEvent, StreamRef};
+use crate::stream::store::{Appended, EventKind, StoredEvent, StreamRef};
 
 /// A store to be tested.
 pub(crate) struct Made {
     /// Both ports of the store.
     pub(crate) stores: Stores,
+    /// Opens the store for the replica of that name.
+    pub(crate) replica: Option<OpenReplica>,
     /// Kept until the test ends: a server process, a folder.
     pub(crate) guard: Box<dyn Any>,
+}
+
+/// Opens a store for the replica of a name.
+pub(crate) type OpenReplica = Box<dyn Fn(&str) -> ReplicaStore>;
+
+/// A store as one of its replicas uses it.
+pub(crate) struct ReplicaStore {
+    pub(crate) own: Announcement,
+    pub(crate) stores: Stores,
+    pub(crate) directory: Arc<dyn ReplicaDirectory>,
 }
 
 /// A test per fact, in a module of the maker's name beside the maker. The clock is the real one.
@@ -60,6 +73,20 @@ macro_rules! holds_for {
     };
 }
 pub(crate) use holds_for;
+
+/// Facts of stores that replicas share.
+macro_rules! holds_for_replicas {
+    ($make:ident) => {
+        crate::stores::contract::holds_for!($make:
+            events_are_taken_from_the_home_of_a_session_alone,
+            changes_are_taken_from_the_home_of_a_session_alone,
+            news_are_heard_by_the_other_replicas_once,
+            reloads_are_counted_for_all_replicas,
+            a_replica_that_leaves_says_so_and_is_gone_then,
+        );
+    };
+}
+pub(crate) use holds_for_replicas;
 
 /// The home of a session that was never taken up.
 const FIRST: Home = Home {
@@ -152,6 +179,10 @@ impl Made {
         record
     }
 
+    fn replica(&self, name: &str) -> ReplicaStore {
+        self.replica.as_ref().expect("a store of replicas")(name)
+    }
+
     async fn load(&self, id: &SessionId) -> Option<SessionRecord> {
         self.stores.sessions.load(id.as_str()).await.expect("works")
     }
@@ -178,6 +209,41 @@ impl Made {
             EventKind::Message(message) => format!("{} {message}", event.sequence),
         });
         (seen.collect(), replay.dropped)
+    }
+}
+
+impl ReplicaStore {
+    /// A replica of that name.
+    pub(crate) fn new(
+        name: &str,
+        stores: impl FnOnce(ReplicaId) -> Stores,
+        directory: Arc<dyn ReplicaDirectory>,
+    ) -> Self {
+        let own = announcement(name);
+        Self {
+            stores: stores(own.id),
+            own,
+            directory,
+        }
+    }
+
+    /// The home of a session that this replica has taken up so often.
+    fn home(&self, epoch: u32) -> Home {
+        Home {
+            replica: self.own.id,
+            epoch,
+        }
+    }
+
+    async fn append(&self, stream: StreamRef<'_>, sequence: u64) -> Appended {
+        let event = message(sequence, "{}");
+        let appended = self.stores.events.append(stream, &event).await;
+        appended.expect("works")
+    }
+
+    async fn beat(&self, seen: Option<u64>) -> Heard {
+        let heard = self.directory.beat(&self.own, seen).await;
+        heard.expect("works")
     }
 }
 
@@ -456,11 +522,111 @@ fact!(forget_ends_all_streams_of_one_session, |store| {
     store.stores.events.forget(&session).await.expect("again");
 });
 
+fact!(events_are_taken_from_the_home_of_a_session_alone, |store| {
+    let (one, two) = (store.replica("one"), store.replica("two"));
+    let mut record = new_record();
+    record.home = one.home(0);
+    let sessions = &one.stores.sessions;
+    sessions.insert(&record).await.expect("works");
+    let stream = StreamRef {
+        session: &record.id,
+        number: 2,
+    };
+    assert_eq!(one.append(stream, 1).await, Appended::Kept);
+    assert_eq!(two.append(stream, 2).await, Appended::Foreign);
+    let sessions = &two.stores.sessions;
+    let claimed = sessions.claim(&record.id, two.home(1), record.home).await;
+    assert!(claimed.expect("works").is_some());
+    assert_eq!(one.append(stream, 2).await, Appended::Foreign);
+    assert_eq!(two.append(stream, 3).await, Appended::Kept);
+    let (read, _) = store.read(&record.id, 2, 256).await;
+    assert_eq!(read, ["1 {}", "3 {}"]);
+});
+
+fact!(
+    changes_are_taken_from_the_home_of_a_session_alone,
+    |store| {
+        let (one, two) = (store.replica("one"), store.replica("two"));
+        let mut record = new_record();
+        record.home = one.home(0);
+        let sessions = [&one.stores.sessions, &two.stores.sessions];
+        sessions[0].insert(&record).await.expect("works");
+        let level = |level| SessionPatch::LogLevel(level);
+        for (by, change, counts) in [
+            (0, level(LogLevel::Alert), true),
+            (1, level(LogLevel::Debug), false),
+        ] {
+            let patched = sessions[by].patch(&record.id, &change).await;
+            patched.expect("works");
+            if counts {
+                record.apply(&change);
+            }
+        }
+        let loaded = store.load(&record.id).await.expect("a record");
+        assert_eq!(text(&loaded), text(&record));
+
+        let claimed = sessions[1]
+            .claim(&record.id, two.home(1), record.home)
+            .await;
+        let mut record = claimed.expect("works").expect("its home");
+        for patch in patches() {
+            sessions[0].patch(&record.id, &patch).await.expect("works");
+        }
+        let loaded = store.load(&record.id).await.expect("a record");
+        assert_eq!(text(&loaded), text(&record));
+        let change = level(LogLevel::Debug);
+        sessions[1].patch(&record.id, &change).await.expect("works");
+        record.apply(&change);
+        let loaded = store.load(&record.id).await.expect("a record");
+        assert_eq!(text(&loaded), text(&record));
+    }
+);
+
+fact!(news_are_heard_by_the_other_replicas_once, |store| {
+    let (one, two) = (store.replica("one"), store.replica("two"));
+    let before = two.beat(None).await;
+    assert_eq!((before.newest, before.news.len()), (0, 0));
+    let news = ["first".to_owned(), "second".to_owned()];
+    let told = one.directory.tell(one.own.id, &news).await;
+    told.expect("works");
+    assert!(two.beat(None).await.news.is_empty(), "none were asked for");
+    let heard = two.beat(Some(0)).await;
+    assert_eq!((heard.newest, &*heard.news), (2, &news[..]));
+    assert_eq!(two.beat(Some(1)).await.news, news[1..]);
+    assert!(two.beat(Some(2)).await.news.is_empty());
+    let own = one.beat(Some(0)).await;
+    assert!(own.news.is_empty(), "told by itself");
+    assert_eq!(own.others, [two.own]);
+});
+
+fact!(reloads_are_counted_for_all_replicas, |store| {
+    let (one, two) = (store.replica("one"), store.replica("two"));
+    assert_eq!(two.beat(None).await.reloads, 0);
+    for count in 1..=3 {
+        let asked = one.directory.ask_reload().await;
+        assert_eq!(asked.expect("works"), count);
+        assert_eq!(one.beat(None).await.reloads, count);
+        assert_eq!(two.beat(None).await.reloads, count);
+    }
+});
+
+fact!(a_replica_that_leaves_says_so_and_is_gone_then, |store| {
+    let (one, mut two) = (store.replica("one"), store.replica("two"));
+    two.beat(None).await;
+    assert_eq!(one.beat(None).await.others, [two.own.clone()]);
+    two.own.leaving = true;
+    assert!(two.beat(None).await.known, "by its first beat");
+    assert_eq!(one.beat(None).await.others, [two.own.clone()]);
+    two.directory.leave(&two.own).await.expect("works");
+    assert_eq!(one.beat(None).await.others, []);
+});
+
 /// The in-memory store of the tests.
 async fn shadow(_: EventLogConfig) -> Made {
     let shadow = Arc::new(crate::testing::shadow::Shadow::default());
     Made {
         stores: shadow.stores(),
+        replica: None,
         guard: Box::new(()),
     }
 }

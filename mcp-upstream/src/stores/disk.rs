@@ -9,8 +9,8 @@
 //! (`synchronous=NORMAL`): a killed process loses nothing, a power failure may lose the last seconds but never damages the
 //! file. The housekeeper copies the log into the file, which does wait for the disk, on a connection of its own.
 //!
-//! Several processes of one machine may have the file open; SQLite's locks keep their transactions apart. The file must lie
-//! on a local file system: write-ahead logs do not work over NFS.
+//! Several processes of one machine may have the file open; SQLite's locks keep their transactions apart. They find each
+//! other by [`DiskDirectory`]. The file must lie on a local file system: write-ahead logs do not work over NFS.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,20 +19,26 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use rusqlite::Connection;
 
+use crate::replicas::ReplicaId;
 use crate::session::config::SessionsConfig;
 use crate::session::store::SessionStore;
 use crate::session::{Home, SessionId, SessionPatch, SessionRecord};
 use crate::stream::store::{Appended, Replay, StoredEvent, StreamRef};
 use crate::stream::{EventStore, StoreError, in_memory};
 
+mod directory;
 mod events;
 mod file;
+mod folder;
 mod housekeeper;
+mod news;
 mod records;
 #[cfg(test)]
 mod tests;
 mod writer;
 
+pub use directory::DiskDirectory;
+pub use folder::ReplicaFolder;
 use housekeeper::Housekeeper;
 use writer::Writer;
 
@@ -82,6 +88,8 @@ impl Bounds {
 pub struct DiskStore {
     file: PathBuf,
     writer: Writer,
+    /// The replica whose sessions' events and changes are taken; `None` takes all.
+    replica: Option<ReplicaId>,
     _housekeeper: Housekeeper,
 }
 
@@ -99,8 +107,18 @@ impl DiskStore {
         Ok(Self {
             file: file.to_owned(),
             writer: Writer::start(connection, bounds)?,
+            replica: None,
             _housekeeper: housekeeper,
         })
+    }
+
+    /// The store as a replica uses it. It takes no events and no changes of sessions that another replica has claimed: a
+    /// process that was frozen during a call does not write between the events of the session's new home.
+    pub fn of_replica(self, replica: ReplicaId) -> Self {
+        Self {
+            replica: Some(replica),
+            ..self
+        }
     }
 }
 
@@ -130,9 +148,10 @@ impl SessionStore for DiskStore {
 
     async fn patch(&self, id: &SessionId, patch: &SessionPatch) -> Result<(), StoreError> {
         let (key, patch) = (records::Key::of(id.as_str()), patch.clone());
+        let replica = self.replica;
         let change = move |record: &mut SessionRecord| {
             record.apply(&patch);
-            true
+            replica.is_none_or(|own| own == record.home.replica)
         };
         self.writer
             .run(move |connection, _| records::change(connection, key, change).map(drop))
@@ -179,10 +198,20 @@ impl EventStore for DiskStore {
         event: &StoredEvent,
     ) -> Result<Appended, StoreError> {
         let (stream, event) = (events::StreamKey::of(stream), event.clone());
+        let replica = self.replica;
         self.writer
-            .run(move |connection, growth| events::append(connection, growth, stream, event))
-            .await?;
-        Ok(Appended::Kept)
+            .run(move |connection, growth| {
+                let home = match replica {
+                    Some(_) => records::home(connection, stream.session)?,
+                    None => None,
+                };
+                if home.is_some() && home != replica {
+                    return Ok(Appended::Foreign);
+                }
+                events::append(connection, growth, stream, event)?;
+                Ok(Appended::Kept)
+            })
+            .await
     }
 
     async fn read(&self, stream: StreamRef<'_>, max: usize) -> Result<Replay, StoreError> {

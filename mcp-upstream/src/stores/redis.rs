@@ -57,7 +57,7 @@ pub struct RedisStore {
     record_ttl: Duration,
     /// The bounds of one stream.
     bounds: EventLogConfig,
-    /// The replica whose sessions' events are taken; `None` takes all.
+    /// The replica whose sessions' events and changes are taken; `None` takes all.
     replica: Option<ReplicaId>,
 }
 
@@ -121,13 +121,18 @@ impl RedisStore {
         })
     }
 
-    /// The store as a replica uses it. It takes no events of sessions that another replica has claimed: a process that was
-    /// frozen during a call does not write between the events of the session's new home.
+    /// The store as a replica uses it. It takes no events and no changes of sessions that another replica has claimed: a
+    /// process that was frozen during a call does not write between the events of the session's new home.
     pub fn of_replica(self, replica: ReplicaId) -> Self {
         Self {
             replica: Some(replica),
             ..self
         }
+    }
+
+    /// The number of the replica for scripts; empty for the only process.
+    fn replica_argument(&self) -> String {
+        self.replica.map_or_else(String::new, |it| it.0.to_string())
     }
 
     /// Asks whether Redis answers.
@@ -214,7 +219,8 @@ impl SessionStore for RedisStore {
             .arg(change.kind.name())
             .arg(change.field)
             .arg(change.value)
-            .arg(millis(self.record_ttl));
+            .arg(millis(self.record_ttl))
+            .arg(self.replica_argument());
         let script = &script;
         self.link
             .run(|mut connection| async move { script.invoke_async(&mut connection).await })

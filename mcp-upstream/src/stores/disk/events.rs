@@ -34,7 +34,7 @@ pub(super) const SCHEMA: &str = "
 /// A stream of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct StreamKey {
-    session: Key,
+    pub(super) session: Key,
     number: u32,
 }
 

@@ -5,6 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Result, params};
 use sha2::{Digest, Sha256};
 
 use super::now;
+use crate::replicas::ReplicaId;
 use crate::session::{SessionId, SessionRecord};
 
 /// The schema of the table.
@@ -50,6 +51,14 @@ pub(super) fn load(connection: &Connection, key: Key) -> Result<Option<SessionRe
     let mut statement = connection.prepare_cached("SELECT record FROM sessions WHERE key = ?1")?;
     let text: Option<String> = statement.query_row([key], |row| row.get(0)).optional()?;
     text.as_deref().map(read).transpose()
+}
+
+/// The replica that has a session.
+pub(super) fn home(connection: &Connection, key: Key) -> Result<Option<ReplicaId>> {
+    let sql = "SELECT json_extract(record, '$.home.replica') FROM sessions WHERE key = ?1";
+    let mut statement = connection.prepare_cached(sql)?;
+    let home = statement.query_row([key], |row| row.get(0).map(ReplicaId));
+    home.optional()
 }
 
 /// Changes the record of a session, if there is one and the change wants to. Answers the record as it is then.

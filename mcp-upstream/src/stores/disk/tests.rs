@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 
 use bytesize::ByteSize;
 
@@ -9,17 +10,33 @@ use super::*;
 use crate::replicas::ReplicaId;
 use crate::session::config::EventLogConfig;
 use crate::stores::Stores;
-use crate::stores::contract::{self, Made, message, new_record, opened, text};
+use crate::stores::contract::{self, Made, ReplicaStore, message, new_record, opened, text};
 
 contract::holds_for!(disk);
 
 async fn disk(event_log: EventLogConfig) -> Made {
     let folder = tempfile::tempdir().expect("a folder");
-    let store = opened_with(&folder.path().join("sessions.db"), event_log);
+    let file = folder.path().join("sessions.db");
+    let all = folder.path().join("replicas");
+    let store = opened_with(&file, event_log.clone());
+    let replica = move |name: &str| {
+        let store = opened_with(&file, event_log.clone());
+        let own = ReplicaFolder::join(&all, name).expect("a name of its own");
+        let directory = DiskDirectory::of(&store, own).expect("works");
+        let stores = |id| Stores::of(store.of_replica(id));
+        ReplicaStore::new(name, stores, Arc::new(directory))
+    };
     Made {
         stores: Stores::of(store),
+        replica: Some(Box::new(replica)),
         guard: Box::new(folder),
     }
+}
+
+contract::holds_for_replicas!(replicas);
+
+async fn replicas(event_log: EventLogConfig) -> Made {
+    disk(event_log).await
 }
 
 fn bounds(event_log: EventLogConfig) -> Bounds {
@@ -180,6 +197,71 @@ async fn a_full_disk_fails_the_writes_alone_and_room_ends_that() {
     assert!(loaded.is_some());
     pages(1_000_000).await.expect("set");
     fill(&store, 100).await;
+}
+
+#[tokio::test]
+async fn a_gateway_that_is_alone_writes_no_news_and_old_news_are_forgotten() {
+    let made = replicas(EventLogConfig::default()).await;
+    let folder: &tempfile::TempDir = made.guard.downcast_ref().expect("the folder");
+    let file = folder.path().join("sessions.db");
+    let open = made.replica.as_ref().expect("a store of replicas");
+    let one = open("one");
+    let tell = async |news: Vec<String>| {
+        let told = one.directory.tell(one.own.id, &news).await;
+        told.expect("works");
+        count(&file, "news")
+    };
+    assert_eq!(tell(vec!["nobody hears".into()]).await, 0);
+    let two = open("two");
+    let beaten = two.directory.beat(&two.own, None).await;
+    assert_eq!(beaten.expect("works").newest, 0);
+    let many = (0..2000).map(|number| number.to_string()).collect();
+    assert_eq!(tell(many).await, 1024);
+    age(&file, "UPDATE news SET at = at - 100");
+    assert_eq!(tell(vec!["new".into()]).await, 1);
+    let heard = two.directory.beat(&two.own, Some(2000)).await;
+    let heard = heard.expect("works");
+    assert_eq!((heard.newest, heard.news), (2001, vec!["new".to_owned()]));
+}
+
+#[tokio::test]
+async fn an_idle_replica_writes_nothing_into_the_file() {
+    let made = replicas(EventLogConfig::default()).await;
+    let folder: &tempfile::TempDir = made.guard.downcast_ref().expect("the folder");
+    let open = made.replica.as_ref().expect("a store of replicas");
+    let (one, two) = (open("one"), open("two"));
+    let log = folder.path().join("sessions.db-wal");
+    let length = || fs::metadata(&log).expect("a file").len();
+    let before = length();
+    for _ in 0..10 {
+        for replica in [&one, &two] {
+            let beaten = replica.directory.beat(&replica.own, Some(0)).await;
+            beaten.expect("works");
+        }
+    }
+    assert_eq!(length(), before);
+}
+
+#[tokio::test]
+async fn a_file_from_before_there_were_replicas_is_used_by_them() {
+    let (folder, file) = folder();
+    let records = fill(&open(&file), 1).await;
+    let store = open(&file).of_replica(ReplicaId::named("one"));
+    let own = ReplicaFolder::join(&folder.path().join("replicas"), "one").expect("free");
+    DiskDirectory::of(&store, own).expect("tables are added");
+    let by = Home {
+        replica: ReplicaId::named("one"),
+        epoch: 1,
+    };
+    let claimed = store.claim(&records[0].id, by, records[0].home).await;
+    assert!(claimed.expect("works").is_some());
+    drop(store);
+    // An earlier version checks the number of the format.
+    let connection = Connection::open(&file).expect("a file");
+    let format: i64 = connection
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .expect("a number");
+    assert_eq!(format, 1);
 }
 
 fn count(file: &Path, table: &str) -> usize {

@@ -138,7 +138,7 @@ impl RedisStore {
             .arg(self.bounds.bytes.as_u64())
             .arg(millis(self.bounds.age))
             .arg(millis(self.record_ttl))
-            .arg(self.replica.map_or_else(String::new, |it| it.0.to_string()));
+            .arg(self.replica_argument());
         let append = &append;
         // Done twice it is read once: a sequence is read once.
         let appended = self

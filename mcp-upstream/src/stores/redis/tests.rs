@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use super::*;
-use crate::replicas::ReplicaDirectory;
 use crate::stores::Stores;
-use crate::stores::contract::{Made, holds_for};
+use crate::stores::contract::{Made, ReplicaStore, holds_for, holds_for_replicas};
 use crate::stream::EventStore;
-use crate::stream::store::{Appended, EventKind, StoredEvent, StreamRef};
+use crate::stream::store::{EventKind, StoredEvent, StreamRef};
 
 mod budgets;
 mod deployments;
@@ -25,8 +24,14 @@ pub(crate) fn store_at(url: &str, log: &EventLogConfig) -> RedisStore {
 }
 
 fn made(store: RedisStore, server: RedisServer) -> Made {
+    let shared = store.clone();
+    let replica = move |name: &str| {
+        let stores = |id| Stores::of(shared.clone().of_replica(id));
+        ReplicaStore::new(name, stores, Arc::new(shared.clone()))
+    };
     Made {
         stores: Stores::of(store),
+        replica: Some(Box::new(replica)),
         guard: Box::new(server),
     }
 }
@@ -37,6 +42,12 @@ async fn redis(log: EventLogConfig) -> Made {
 }
 
 holds_for!(redis);
+
+async fn replicas(log: EventLogConfig) -> Made {
+    redis(log).await
+}
+
+holds_for_replicas!(replicas);
 
 /// A store for one process of a test.
 fn store_of(server: &RedisServer) -> RedisStore {
@@ -190,57 +201,6 @@ async fn scripts_that_the_server_forgot_are_loaded_again() {
     }
     let read = store.read(stream, 256).await.expect("works");
     assert_eq!(read.events.len(), 3);
-}
-
-#[tokio::test]
-async fn events_are_taken_from_the_home_of_a_session_alone() {
-    let server = RedisServer::start();
-    let replica = |name| store_of(&server).of_replica(ReplicaId::named(name));
-    let (one, two) = (replica("one"), replica("two"));
-    let home = |name, epoch| Home {
-        replica: ReplicaId::named(name),
-        epoch,
-    };
-    let mut record = crate::stores::contract::new_record();
-    record.home = home("one", 0);
-    one.insert(&record).await.expect("works");
-    let stream = StreamRef {
-        session: &record.id,
-        number: 2,
-    };
-    let append = async |store: &RedisStore, sequence| {
-        let appended = store.append(stream, &message(sequence, "{}")).await;
-        appended.expect("works")
-    };
-    assert_eq!(append(&one, 1).await, Appended::Kept);
-    assert_eq!(append(&two, 2).await, Appended::Foreign);
-    let claimed = two.claim(&record.id, home("two", 1), record.home).await;
-    assert!(claimed.expect("works").is_some());
-    assert_eq!(append(&one, 2).await, Appended::Foreign);
-    assert_eq!(append(&two, 3).await, Appended::Kept);
-    let read = two.read(stream, 256).await.expect("works");
-    let sequences: Vec<_> = read.events.iter().map(|event| event.sequence).collect();
-    assert_eq!(sequences, [1, 3]);
-}
-
-#[tokio::test]
-async fn news_are_heard_by_the_other_replicas_once() {
-    let server = RedisServer::start();
-    let store = store_of(&server);
-    let (one, two) = ["one", "two"]
-        .map(crate::replicas::tests::announcement)
-        .into();
-    let before = store.beat(&two, None).await.expect("works");
-    assert_eq!((before.newest, before.news.len()), (0, 0));
-    let news = ["first".to_owned(), "second".to_owned()];
-    store.tell(one.id, &news).await.expect("works");
-    let heard = store.beat(&two, Some(0)).await.expect("works");
-    assert_eq!((heard.newest, &*heard.news), (2, &news[..]));
-    let again = store.beat(&two, Some(2)).await.expect("works");
-    assert!(again.news.is_empty());
-    let own = store.beat(&one, Some(0)).await.expect("works");
-    assert!(own.news.is_empty(), "told by itself");
-    assert_eq!(own.others, [two]);
 }
 
 #[tokio::test]

@@ -1,0 +1,415 @@
+//! The folders of replicas that share a data directory. Each process has one, and holds its lock as long as it lives:
+//!
+//! ```text
+//!   replicas/NAME/lock               a free lock: the process has ended. Its time of change: the last beat
+//!                 announcement.json  the address, listeners and key of the replica, for the others
+//!                 socket             requests that the others forward (bound by the proxy)
+//! ```
+//!
+//! A beat sets the time of one file and looks at the folders of the others; it writes no data. A process that holds its lock
+//! and does not beat for [`BEAT_LIFE`] is frozen: each process measures that by its own clock, so that clocks may jump.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
+use tooldock_workers::data_dir::write_atomically;
+use tooldock_workers::file_lock::{FileLock, LockError};
+use tooldock_workers::regular_file;
+
+use crate::replicas::{Announcement, BEAT_LIFE};
+use crate::stream::StoreError;
+
+const LOCK: &str = "lock";
+const ANNOUNCEMENT: &str = "announcement.json";
+const SOCKET: &str = "socket";
+
+/// The largest announcement. Names of listeners make its size.
+const ANNOUNCEMENT_BYTES_MAX: u64 = 256 * 1024;
+
+/// The wait for a lock that another process takes for a moment, to look whether it is free.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The longest name of a replica that names its folder as it is.
+const PLAIN_NAME_MAX: usize = 64;
+
+/// The folder of this process among those of the replicas. Dropping it releases the lock.
+#[derive(Debug)]
+pub struct ReplicaFolder {
+    /// The folder that holds the folders of all replicas.
+    all: PathBuf,
+    path: PathBuf,
+    lock: FileLock,
+    /// The announcement in the folder.
+    announced: Option<Announcement>,
+    /// True once this replica has left: it is announced no more.
+    left: bool,
+    /// The last beats of the others, by the names of their folders.
+    beats: HashMap<OsString, LastBeat>,
+    /// The last look at the others.
+    looked: Option<Instant>,
+}
+
+/// The last beat of another replica.
+#[derive(Debug, Clone, Copy)]
+struct LastBeat {
+    /// The time that the replica has set.
+    set: SystemTime,
+    /// When this process found it.
+    found: Instant,
+}
+
+impl ReplicaFolder {
+    /// Takes the folder of the replica of that name, below `all`. It is announced by the first beat.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]: another process has the name, or the folder cannot be made.
+    pub fn join(all: &Path, name: &str) -> Result<Self, StoreError> {
+        let path = all.join(folder_name(name));
+        let lock = take_lock(&path, name)?;
+        // It tells of the process that had the folder before.
+        match fs::remove_file(path.join(ANNOUNCEMENT)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(failed("remove", &path.join(ANNOUNCEMENT))(error));
+            }
+            _ => {}
+        }
+        Ok(Self {
+            all: all.to_owned(),
+            path,
+            lock,
+            announced: None,
+            left: false,
+            beats: HashMap::new(),
+            looked: None,
+        })
+    }
+
+    /// The path at which this replica listens for the others.
+    pub fn socket(&self) -> PathBuf {
+        self.path.join(SOCKET)
+    }
+
+    /// Says that this replica is up, and answers the others that are. Folders of replicas that have ended are removed.
+    pub(super) fn beat(&mut self, own: &Announcement) -> Result<Vec<Announcement>, StoreError> {
+        if !self.left {
+            let lock = self.path.join(LOCK);
+            self.lock
+                .refresh(&lock)
+                .map_err(failed("set the time of", &lock))?;
+            self.announce(own)?;
+        }
+        self.others()
+    }
+
+    /// The announcements of the other replicas that are up.
+    pub(super) fn others(&mut self) -> Result<Vec<Announcement>, StoreError> {
+        self.look().map_err(failed("read", &self.all))
+    }
+
+    fn announce(&mut self, own: &Announcement) -> Result<(), StoreError> {
+        if self.announced.as_ref() == Some(own) {
+            return Ok(());
+        }
+        let text = serde_json::to_vec(own).map_err(|error| StoreError(error.to_string()))?;
+        let file = self.path.join(ANNOUNCEMENT);
+        write_atomically(&file, &text, 0o600).map_err(failed("write", &file))?;
+        self.announced = Some(own.clone());
+        Ok(())
+    }
+
+    fn look(&mut self) -> io::Result<Vec<Announcement>> {
+        let now = Instant::now();
+        let before = self.looked.replace(now);
+        let mut known = std::mem::take(&mut self.beats);
+        if before.is_none_or(|before| now - before >= BEAT_LIFE) {
+            // This process was frozen itself: the others may have been, too, and beat again.
+            known.clear();
+        }
+        let mut up = Vec::new();
+        for entry in fs::read_dir(&self.all)? {
+            let entry = entry?;
+            let (path, name) = (entry.path(), entry.file_name());
+            if path == self.path || !is_running(&path)? {
+                continue;
+            }
+            let Some(set) = last_change(&path.join(LOCK))? else {
+                continue;
+            };
+            let last = match known.get(&name) {
+                Some(last) if last.set == set => *last,
+                _ => LastBeat { set, found: now },
+            };
+            self.beats.insert(name, last);
+            if now - last.found < BEAT_LIFE {
+                up.extend(announcement(&path));
+            }
+        }
+        Ok(up)
+    }
+
+    /// Removes the folder, at the end of the process.
+    pub(super) fn leave(&mut self) {
+        self.left = true;
+        remove(&self.path, &self.lock);
+    }
+}
+
+/// Takes the lock of a folder, which is made.
+fn take_lock(path: &Path, name: &str) -> Result<FileLock, StoreError> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut make = DirBuilder::new();
+    make.recursive(true).mode(0o700);
+    loop {
+        make.create(path).map_err(failed("make", path))?;
+        match FileLock::take(&path.join(LOCK), &format!("replica {name}"), PATIENCE) {
+            Ok(lock) => return Ok(lock),
+            // Another replica has just removed the folder, which an earlier process had left.
+            Err(LockError::Io { source, .. })
+                if source.kind() == io::ErrorKind::NotFound && Instant::now() < deadline => {}
+            Err(LockError::Held { holder, .. }) => {
+                return Err(StoreError(format!(
+                    "replica {name} runs on this data directory already ({holder}): set REPLICA_ID (replicas.id) to a name \
+                     that no other gateway of this directory has, or stop that one"
+                )));
+            }
+            Err(error) => return Err(StoreError(error.to_string())),
+        }
+    }
+}
+
+/// True if a process holds the lock of a folder. A folder whose process has ended is removed.
+fn is_running(path: &Path) -> io::Result<bool> {
+    let lock = path.join(LOCK);
+    if last_change(&lock)?.is_none() {
+        return Ok(false);
+    }
+    match FileLock::take(&lock, "removal of a replica that has ended", Duration::ZERO) {
+        Ok(lock) => {
+            remove(path, &lock);
+            Ok(false)
+        }
+        Err(LockError::Held { .. }) => Ok(true),
+        Err(LockError::Io { source, .. }) if is_absent(&source) => Ok(false),
+        // Without an answer the replica may be up: nothing is known, rather than that it is gone.
+        Err(LockError::Io { source, .. }) => Err(source),
+    }
+}
+
+/// Removes a folder whose lock is held. The lock goes last, so that a process which starts meanwhile under that name either
+/// waits for the lock, and makes the folder anew, or keeps it.
+fn remove(path: &Path, _held: &FileLock) {
+    let files = fs::read_dir(path).into_iter().flatten().flatten();
+    for file in files.filter(|file| file.file_name() != LOCK) {
+        let _ = fs::remove_file(file.path());
+    }
+    let _ = fs::remove_file(path.join(LOCK));
+    let _ = fs::remove_dir(path);
+}
+
+/// The time of a file's last change; `None` without that file.
+fn last_change(file: &Path) -> io::Result<Option<SystemTime>> {
+    match fs::symlink_metadata(file) {
+        Ok(metadata) => metadata.modified().map(Some),
+        Err(error) if is_absent(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory)
+}
+
+/// The announcement in a folder. A process that has just started has none; another version may say something else.
+fn announcement(path: &Path) -> Option<Announcement> {
+    let text = regular_file::read(&path.join(ANNOUNCEMENT), ANNOUNCEMENT_BYTES_MAX).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// The name of a replica's folder: the replica's name where that is short and a plain file name, else a digest.
+fn folder_name(name: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    match name.len() <= PLAIN_NAME_MAX && !name.starts_with('.') && name.bytes().all(is_plain) {
+        true => name.to_owned(),
+        false => format!("~{}", hex::encode(&Sha256::digest(name)[..16])),
+    }
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    move |error| StoreError(format!("{}: cannot {doing} it: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replicas::BEAT_EVERY;
+    use crate::replicas::tests::announcement;
+
+    struct Replica {
+        folder: ReplicaFolder,
+        own: Announcement,
+    }
+
+    fn join(all: &Path, name: &str) -> Replica {
+        Replica {
+            folder: ReplicaFolder::join(all, name).expect("a name of its own"),
+            own: announcement(name),
+        }
+    }
+
+    impl Replica {
+        /// The names of the others that are up.
+        fn beat(&mut self) -> Vec<String> {
+            let up = self.folder.beat(&self.own).expect("works");
+            let mut names: Vec<_> = up.iter().map(|other| other.name.to_string()).collect();
+            names.sort();
+            names
+        }
+    }
+
+    fn names(all: &Path) -> Vec<OsString> {
+        let entries = fs::read_dir(all).expect("a folder");
+        entries
+            .map(|it| it.expect("an entry").file_name())
+            .collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_is_up_from_its_first_beat_and_gone_once_its_process_has_ended() {
+        let all = tempfile::tempdir().expect("a folder");
+        let mut one = join(all.path(), "one");
+        let mut two = join(all.path(), "two");
+        assert!(one.beat().is_empty(), "not announced yet");
+        assert_eq!(two.beat(), ["one"]);
+        assert_eq!(one.beat(), ["two"]);
+        // A killed process leaves its files, and no lock.
+        drop(two);
+        assert!(all.path().join("two").join(ANNOUNCEMENT).exists());
+        assert!(one.beat().is_empty());
+        assert_eq!(names(all.path()), ["one"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_frozen_replica_is_gone_a_life_after_its_last_beat_and_up_with_its_next_one() {
+        let all = tempfile::tempdir().expect("a folder");
+        let (mut one, mut two) = (join(all.path(), "one"), join(all.path(), "two"));
+        two.beat();
+        assert_eq!(one.beat(), ["two"]);
+        let mut steps = 0;
+        while one.beat() == ["two"] {
+            tokio::time::advance(BEAT_EVERY).await;
+            steps += 1;
+        }
+        assert_eq!(BEAT_EVERY * steps, BEAT_LIFE);
+        assert!(
+            all.path().join("two").exists(),
+            "its process holds the lock"
+        );
+        two.beat();
+        assert_eq!(one.beat(), ["two"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_was_frozen_itself_takes_no_other_for_gone() {
+        let all = tempfile::tempdir().expect("a folder");
+        let (mut one, mut two) = (join(all.path(), "one"), join(all.path(), "two"));
+        two.beat();
+        assert_eq!(one.beat(), ["two"]);
+        tokio::time::advance(BEAT_LIFE * 10).await;
+        assert_eq!(one.beat(), ["two"]);
+    }
+
+    #[test]
+    fn a_second_process_of_one_name_is_refused_with_the_first_ones_number_and_the_remedy() {
+        let all = tempfile::tempdir().expect("a folder");
+        let first = join(all.path(), "one");
+        let refused = ReplicaFolder::join(all.path(), "one")
+            .expect_err("refused")
+            .0;
+        let process = format!("process {}", std::process::id());
+        for part in ["replica one", &process, "REPLICA_ID (replicas.id)"] {
+            assert!(refused.contains(part), "{part}: {refused}");
+        }
+        drop(first);
+        join(all.path(), "one");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_starts_again_takes_nothing_from_the_announcement_of_its_predecessor() {
+        let all = tempfile::tempdir().expect("a folder");
+        let mut other = join(all.path(), "other");
+        let mut first = join(all.path(), "one");
+        first.own.leaving = true;
+        first.beat();
+        drop(first);
+        let mut second = join(all.path(), "one");
+        assert!(other.beat().is_empty());
+        second.beat();
+        let [up] = &other.folder.beat(&other.own).expect("works")[..] else {
+            panic!("one other");
+        };
+        assert_eq!(*up, second.own);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_leaves_removes_its_folder_and_does_not_come_back() {
+        let all = tempfile::tempdir().expect("a folder");
+        let (mut one, mut two) = (join(all.path(), "one"), join(all.path(), "two"));
+        two.beat();
+        two.own.leaving = true;
+        two.beat();
+        let told = one.folder.beat(&one.own).expect("works");
+        assert!(told[0].leaving);
+        two.folder.leave();
+        assert_eq!(two.beat(), ["one"]);
+        assert!(one.beat().is_empty());
+        assert_eq!(names(all.path()), ["one"]);
+        // The name is free before the process has ended.
+        join(all.path(), "two");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_removed_folder_fails_the_beats_of_its_replica() {
+        let all = tempfile::tempdir().expect("a folder");
+        let mut one = join(all.path(), "one");
+        one.beat();
+        fs::remove_dir_all(all.path().join("one")).expect("removed");
+        let failure = one.folder.beat(&one.own).expect_err("its lock is gone").0;
+        assert!(failure.contains("one/lock"), "{failure}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn strange_entries_are_no_replicas_and_stay() {
+        let all = tempfile::tempdir().expect("a folder");
+        fs::write(all.path().join("file"), "mine").expect("written");
+        fs::create_dir(all.path().join("folder")).expect("made");
+        let mut one = join(all.path(), "one");
+        assert!(one.beat().is_empty());
+        assert_eq!(names(all.path()).len(), 3);
+    }
+
+    #[test]
+    fn every_name_of_a_replica_is_the_name_of_a_folder_of_its_own() {
+        let plain = ["one", "gateway-1.example_x"];
+        for name in plain {
+            assert_eq!(folder_name(name), name);
+        }
+        let long = "x".repeat(128);
+        let odd = ["..", ".", "a/b", "a%2fb", "~", &long];
+        let mut folders: Vec<_> = odd.iter().map(|name| folder_name(name)).collect();
+        folders.sort();
+        folders.dedup();
+        assert_eq!(folders.len(), odd.len());
+        for folder in folders {
+            assert!(folder.len() == 33 && !folder.contains('/'), "{folder}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The tables `news` and `reloads`: what replicas tell each other. A store without replicas writes neither.
+
+use rusqlite::{Connection, Result, Transaction, TransactionBehavior, params};
+
+use super::now;
+use crate::replicas::ReplicaId;
+
+/// The schema of the tables. Files of earlier versions have neither, and stay readable by those versions.
+const SCHEMA: &str = "
+    CREATE TABLE IF NOT EXISTS news (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        teller INTEGER NOT NULL,
+        news TEXT NOT NULL,
+        at INTEGER NOT NULL
+    );
+    CREATE TABLE IF NOT EXISTS reloads (
+        asked INTEGER PRIMARY KEY
+    );
+";
+
+/// News that are kept for replicas that have not heard them.
+const KEPT: i64 = 1024;
+
+/// Seconds that news are kept, as long as newer ones are told.
+const KEPT_FOR: i64 = 60;
+
+/// What a replica has not heard yet.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unheard {
+    /// The number of the newest news.
+    pub(super) newest: u64,
+    /// News of others.
+    pub(super) news: Vec<String>,
+    /// How many reloads were asked for.
+    pub(super) reloads: u64,
+}
+
+/// Makes the tables where there are none.
+pub(super) fn make_tables(connection: &Connection) -> Result<()> {
+    connection.execute_batch(SCHEMA)
+}
+
+/// Reads the news of other replicas behind the number `seen`: none without a number.
+pub(super) fn read(connection: &Connection, own: ReplicaId, seen: Option<u64>) -> Result<Unheard> {
+    let mut unheard = Unheard {
+        newest: newest(connection)?,
+        news: Vec::new(),
+        reloads: reloads(connection)?,
+    };
+    if let Some(seen) = seen.filter(|seen| *seen < unheard.newest) {
+        let sql = "SELECT news FROM news WHERE number > ?1 AND number <= ?2 AND teller <> ?3 ORDER BY number";
+        let mut statement = connection.prepare_cached(sql)?;
+        let read = statement.query_map(params![seen, unheard.newest, own.0], |row| row.get(0))?;
+        unheard.news = read.collect::<Result<_>>()?;
+    }
+    Ok(unheard)
+}
+
+/// Tells the other replicas news, and forgets old ones. The newest stay, so that numbers go on.
+pub(super) fn tell(connection: &mut Connection, own: ReplicaId, news: &[String]) -> Result<()> {
+    let transaction = begun(connection)?;
+    for said in news {
+        let sql = "INSERT INTO news (teller, news, at) VALUES (?1, ?2, ?3)";
+        transaction
+            .prepare_cached(sql)?
+            .execute(params![own.0, said, now()])?;
+    }
+    let newest: i64 = transaction.last_insert_rowid();
+    let sql = "DELETE FROM news WHERE number <= ?1 OR (at < ?2 AND number < ?3)";
+    transaction.prepare_cached(sql)?.execute(params![
+        newest.saturating_sub(KEPT),
+        now().saturating_sub(KEPT_FOR),
+        newest
+    ])?;
+    transaction.commit()
+}
+
+/// Asks for a reload. Answers how many were asked for.
+pub(super) fn ask_reload(connection: &mut Connection) -> Result<u64> {
+    let transaction = begun(connection)?;
+    let asked = reloads(&transaction)?.saturating_add(1);
+    transaction.execute("DELETE FROM reloads", [])?;
+    transaction.execute("INSERT INTO reloads (asked) VALUES (?1)", [asked])?;
+    transaction.commit()?;
+    Ok(asked)
+}
+
+fn begun(connection: &mut Connection) -> Result<Transaction<'_>> {
+    connection.transaction_with_behavior(TransactionBehavior::Immediate)
+}
+
+fn newest(connection: &Connection) -> Result<u64> {
+    let sql = "SELECT coalesce(max(number), 0) FROM news";
+    let mut statement = connection.prepare_cached(sql)?;
+    statement.query_row([], |row| row.get(0))
+}
+
+fn reloads(connection: &Connection) -> Result<u64> {
+    let sql = "SELECT coalesce(max(asked), 0) FROM reloads";
+    let mut statement = connection.prepare_cached(sql)?;
+    statement.query_row([], |row| row.get(0))
+}
