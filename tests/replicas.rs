@@ -1,10 +1,13 @@
-//! Replicas that share the sessions of one Redis: any replica answers any request, and the death of one loses nothing.
+//! Replicas that share the sessions of one Redis, or of one data directory: any replica answers any request, and the death
+//! of one loses nothing.
 
 mod faults;
 mod forwarding;
 mod limits;
+mod one_machine;
 mod pool;
 mod reloads;
+
 mod suite;
 mod surfaces;
 

@@ -68,6 +68,9 @@ pub struct Announcement {
     pub incarnation: u64,
     /// `host:port`, or `unix:PATH` on one machine, where others reach it; `None` where they cannot.
     pub address: Option<Arc<str>>,
+    /// The process that listens at a `unix:` address: another one may listen there once it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<Arc<str>>,
     /// A digest of the session key. Replicas with different keys do not understand each other's session ids.
     pub key: Arc<str>,
     /// The names of its listeners for clients: a forwarded request is judged as one of the listener that its client asked.
@@ -258,6 +261,7 @@ impl Replicas {
                 name: "alone".into(),
                 incarnation: 0,
                 address: None,
+                process: None,
                 key: "".into(),
                 listeners: BTreeSet::new(),
                 leaving: false,
@@ -370,6 +374,17 @@ impl Replicas {
             |it| matches!(it, Standing::Up(_) | Standing::Unclear),
         )
         .await
+    }
+
+    /// True if a replica has ended since the last beat, as far as a directory on this machine tells by a beat at once.
+    pub async fn has_just_ended(&self, id: ReplicaId) -> bool {
+        if !self.is_local() {
+            return false;
+        }
+        let mut beats = self.known.subscribe();
+        self.due.notify_one();
+        let _ = timeout_at(Instant::now() + BEAT_EVERY, beats.changed()).await;
+        matches!(self.standing(id), Standing::Gone | Standing::Leaving)
     }
 
     /// Waits until a replica is gone, however long that takes.
@@ -649,7 +664,9 @@ impl Replicas {
             );
         }
         if other.address.is_none() {
-            return Some("it has no replicas.address: requests cannot be forwarded to it");
+            return Some(
+                "it cannot be reached: set its replicas.address, or REPLICA_ID and SESSION_KEY for all replicas where they share a data directory",
+            );
         }
         None
     }

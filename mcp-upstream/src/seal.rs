@@ -36,6 +36,8 @@ const STATE: &[u8] = b"tooldock request state";
 const TOOLSET: &[u8] = b"tooldock toolset";
 /// Authenticated with every passport of a forwarded request.
 const FORWARD: &[u8] = b"tooldock forwarded request";
+/// Authenticated with every announcement of a replica in a data directory.
+const ANNOUNCE: &[u8] = b"tooldock announcement of a replica";
 /// Layout of the facts in an id.
 const LAYOUT: u8 = 1;
 const RANDOM_BYTES: usize = 16;
@@ -157,6 +159,20 @@ impl SessionKey {
     /// The passport that was sealed by [`SessionKey::seal_passport`]; `None` if anything about it was changed.
     pub fn open_passport(&self, sealed: &str) -> Option<Vec<u8>> {
         self.unseal(FORWARD, sealed)
+    }
+
+    /// Seals what a replica announces in a data directory, where others of its user can write.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRandomness`] when the operating system's source fails.
+    pub(crate) fn seal_announcement(&self, announcement: &[u8]) -> Result<String, NoRandomness> {
+        self.seal(ANNOUNCE, announcement)
+    }
+
+    /// The announcement that was sealed by [`SessionKey::seal_announcement`]; `None` if anything about it was changed.
+    pub(crate) fn open_announcement(&self, sealed: &str) -> Option<Vec<u8>> {
+        self.unseal(ANNOUNCE, sealed)
     }
 
     /// Seals what a client turned on and off of an aggregate. The handle is of use to that principal and for that

@@ -272,7 +272,7 @@ impl Effective {
 
     /// The address at which other replicas reach this process, and the one it binds for them; `None` without replicas.
     pub(crate) fn replica_address(&self) -> Option<(&str, SocketAddr)> {
-        let shares_sessions = matches!(self.config.sessions.store, StoreConfig::Redis(_));
+        let shares_sessions = self.config.sessions.store != StoreConfig::Memory;
         let address = self.config.replicas.address();
         address.filter(|_| shares_sessions && self.role != Role::Manager)
     }

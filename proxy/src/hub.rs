@@ -179,10 +179,10 @@ impl Hub {
         let relayed = || self.relay.as_ref().map_or(0, RelayServer::open);
         let deadline = Instant::now() + self.grace;
         // The others forward requests here until their next beat.
-        let heard = self
-            .replicas
-            .as_ref()
-            .map_or(SETTLE, |_| SETTLE + BEAT_EVERY);
+        let heard = match self.service.replicas().has_others() {
+            true => SETTLE + BEAT_EVERY,
+            false => SETTLE,
+        };
         tokio::time::sleep(heard.min(self.grace)).await;
         let lingers = || {
             let is_time = linger.is_some_and(|until| Instant::now() < until);

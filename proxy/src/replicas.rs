@@ -14,7 +14,6 @@
 mod forward;
 mod passport;
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,6 +34,7 @@ pub(crate) use self::forward::ForwardMetrics;
 use self::forward::{Failure, Forwarder};
 pub(crate) use self::passport::{Arrival, HEADER};
 use self::passport::{HOPS_MAX, Passport, UsedPassports};
+use crate::config::ListenAddress;
 use crate::gateway::Listener;
 use crate::tls::ShownCertificate;
 
@@ -45,8 +45,8 @@ const TRIES: usize = 3;
 pub(crate) struct ReplicaLink {
     replicas: Arc<Replicas>,
     key: SessionKey,
-    /// The address at which other replicas reach this one (`replicas.address`).
-    address: Option<SocketAddr>,
+    /// The address at which other replicas reach this one.
+    address: Option<LocalAddress>,
     forwarder: Forwarder,
     /// Ends the long streams that are forwarded, at the drain.
     ended: watch::Sender<bool>,
@@ -68,14 +68,14 @@ impl ReplicaLink {
     pub(crate) fn new(
         replicas: Arc<Replicas>,
         key: SessionKey,
-        address: Option<SocketAddr>,
+        address: Option<ListenAddress>,
         metrics: Arc<ForwardMetrics>,
     ) -> Self {
         Self {
             forwarder: Forwarder::new(metrics),
             replicas,
             key,
-            address,
+            address: address.map(LocalAddress::from),
             ended: watch::Sender::new(false),
             used: UsedPassports::default(),
             told: Mutex::default(),
@@ -89,8 +89,7 @@ impl ReplicaLink {
 
     /// True if a connection came in at the address for replicas.
     pub(crate) fn is_at_door(&self, local: Option<&LocalAddress>) -> bool {
-        let local = local.and_then(LocalAddress::as_inet);
-        local.is_some_and(|local| self.address == Some(*local))
+        local.is_some() && local == self.address.as_ref()
     }
 
     /// Opens the passport of a request that came in at the address for replicas.
@@ -184,7 +183,10 @@ impl ReplicaLink {
                 Standing::Own | Standing::Leaving | Standing::Gone => continue,
             };
             if forwarded.passport.hops >= HOPS_MAX || self.replicas.obstacle(&other).is_some() {
-                break;
+                match self.replicas.has_just_ended(replica).await {
+                    true => continue,
+                    false => break,
+                }
             }
             let sent = self
                 .send(&other, &mut forwarded, request.body.clone())

@@ -57,9 +57,9 @@ use crate::replicas::{ForwardMetrics, ReplicaLink};
 use crate::request_id::RequestIds;
 use crate::rules;
 use crate::session_key;
-use crate::session_store;
+use crate::session_store::{self, OpenStore, ReplicaSocket};
 use crate::signals::Signals;
-use crate::sockets::{PassedSockets, Sockets};
+use crate::sockets::{BoundSocket, PassedSockets, Sockets};
 use crate::tls::TlsListener;
 use crate::upgrade::{Offer, Predecessor};
 use crate::watcher::{self, Watched};
@@ -281,6 +281,8 @@ struct Parts {
     breakdown: Arc<Breakdown>,
     /// The other replicas, where there may be some.
     replicas: Option<Arc<ReplicaLink>>,
+    /// The socket at which other replicas of this machine reach this one.
+    replica_socket: Option<ReplicaSocket>,
 }
 
 impl Parts {
@@ -311,12 +313,16 @@ impl Parts {
         )
         .context("starting the audit log")?;
         let session_key = session_key::load(effective.session_key.as_ref(), &effective.data_dir)?;
-        let (stores, replicas) = session_store::open(effective, &session_key, succeeded)?;
+        let OpenStore {
+            stores,
+            replicas,
+            socket: replica_socket,
+        } = session_store::open(effective, &data, &session_key, succeeded)?;
         let link = replicas
             .are_many()
             .then(|| {
                 let metrics = Arc::new(ForwardMetrics::new(&exported)?);
-                let address = effective.replica_address().map(|(_, address)| address);
+                let address = replica_door(effective, replica_socket.as_ref());
                 let (replicas, key) = (Arc::clone(&replicas), session_key.clone());
                 anyhow::Ok(Arc::new(ReplicaLink::new(replicas, key, address, metrics)))
             })
@@ -496,7 +502,16 @@ impl Parts {
             keys: Arc::clone(keys),
             breakdown,
             replicas: link,
+            replica_socket,
         })
+    }
+}
+
+/// The address at which other replicas reach this process.
+fn replica_door(effective: &Effective, socket: Option<&ReplicaSocket>) -> Option<ListenAddress> {
+    match effective.replica_address() {
+        Some((_, address)) => Some(ListenAddress::Tcp(address)),
+        None => socket.map(|it| it.address.clone()),
     }
 }
 
@@ -637,14 +652,18 @@ impl Assembly<'_> {
 
     /// The socket for other replicas, for each service of the layout; no service where there is none.
     fn door(&self, layout: Layout) -> anyhow::Result<Vec<Vec<Endpoint>>> {
-        let Some((_, address)) = self.effective.replica_address() else {
+        let own = self.parts.replica_socket.as_ref();
+        let Some(address) = replica_door(self.effective, own) else {
             return Ok(Vec::new());
         };
-        let address = ListenAddress::Tcp(address);
         tracing::info!("listening on {address} for the replicas of this gateway");
         let endpoint = |_| {
+            let socket = match own {
+                Some(own) => BoundSocket::Unix(own.socket.try_clone()?),
+                None => self.sockets.handle(&address)?,
+            };
             Ok(vec![Endpoint {
-                socket: self.sockets.handle(&address)?,
+                socket,
                 address: Arc::new(address.clone().into()),
                 proxy_protocol: false,
                 tls: None,

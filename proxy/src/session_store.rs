@@ -1,19 +1,22 @@
 //! The store of sessions beside the memory of the process (`sessions.store`), and this process among the replicas that
 //! share it.
 
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use tooldock_upstream::replicas::{Announcement, ReplicaId, Replicas};
 use tooldock_upstream::seal::SessionKey;
 use tooldock_upstream::session::config::{StoreConfig, StoreUrl};
 use tooldock_upstream::stores::Stores;
-use tooldock_upstream::stores::disk::{Bounds, DiskStore};
+use tooldock_upstream::stores::disk::{Bounds, DiskDirectory, DiskStore, ReplicaFolder};
 use tooldock_upstream::stores::redis::{RedisStore, RedisUrl};
+use tooldock_workers::data_dir::DataDir;
+use tooldock_workers::process::GatewayProcess;
 
-use crate::config::{Effective, ProfileName, Role};
-use crate::{kept_file, session_key};
+use crate::config::{Effective, ListenAddress, ProfileName, Role, SocketMode};
+use crate::{kept_file, session_key, sockets};
 
 /// The file with the name of a replica that was given none.
 const NAME_FILE: &str = "replica.id";
@@ -24,25 +27,37 @@ const SUCCESSOR: &str = "~2";
 /// Random bytes of such a name.
 const NAME_BYTES: usize = 8;
 
+/// The store of this process, and this process among the replicas that share it.
+pub(crate) struct OpenStore {
+    /// `None` for sessions in memory alone.
+    pub(crate) stores: Option<Stores>,
+    pub(crate) replicas: Arc<Replicas>,
+    /// The socket at which other replicas of this machine reach this one.
+    pub(crate) socket: Option<ReplicaSocket>,
+}
+
+/// A Unix socket for the other replicas of this machine.
+pub(crate) struct ReplicaSocket {
+    pub(crate) address: ListenAddress,
+    pub(crate) socket: UnixListener,
+}
+
 /// Opens the store that the configuration names: none for `memory`. A Redis is connected to by the first operation.
 /// `succeeded` is the replica that this process succeeds.
 ///
 /// # Errors
 ///
-/// When the store cannot be opened, or was written by a newer version; when replicas would not share a session key.
+/// When the store cannot be opened, or was written by a newer version; when replicas would not share a session key; when
+/// another process of this data directory has the name of this replica.
 pub(crate) fn open(
     effective: &Effective,
+    data: &DataDir,
     key: &SessionKey,
     succeeded: Option<&str>,
-) -> anyhow::Result<(Option<Stores>, Arc<Replicas>)> {
-    let sessions = &effective.config.sessions;
-    match &sessions.store {
-        StoreConfig::Memory => Ok((None, alone(effective, key)?)),
-        StoreConfig::Disk => {
-            let file = effective.data_dir.join(file_name(effective.role));
-            let store = DiskStore::open(&file, Bounds::of(sessions))?;
-            Ok((Some(Stores::of(store)), alone(effective, key)?))
-        }
+) -> anyhow::Result<OpenStore> {
+    match &effective.config.sessions.store {
+        StoreConfig::Memory => alone(effective, key),
+        StoreConfig::Disk => on_disk(effective, data, key, succeeded),
         StoreConfig::Redis(url) => in_redis(effective, url, key, succeeded),
     }
 }
@@ -61,20 +76,88 @@ pub(crate) fn missing_key(effective: &Effective) -> Option<String> {
     })
 }
 
-/// A manager beside a core has a file of its own: neither takes up the sessions of the other.
-fn file_name(role: Role) -> &'static str {
+/// The names of the file of sessions, and of the folder of the replicas that share it. A manager beside a core has its own:
+/// neither takes up the sessions of the other.
+fn names_on_disk(role: Role) -> (&'static str, &'static str) {
     match role {
-        Role::All | Role::Core => "sessions.db",
-        Role::Manager => "sessions-manager.db",
+        Role::All | Role::Core => ("sessions.db", "replicas"),
+        Role::Manager => ("sessions-manager.db", "replicas-manager"),
     }
 }
 
-/// A process whose sessions no other one has at the same time.
-fn alone(effective: &Effective, key: &SessionKey) -> anyhow::Result<Arc<Replicas>> {
-    match effective.config.replicas.name() {
-        None => Ok(Replicas::alone()),
-        Some(name) => Ok(Replicas::single(announcement(effective, name, key)?)),
-    }
+/// A process that no other one shares sessions with.
+fn alone(effective: &Effective, key: &SessionKey) -> anyhow::Result<OpenStore> {
+    let replicas = match effective.config.replicas.name() {
+        None => Replicas::alone(),
+        Some(name) => Replicas::single(announcement(effective, name, key, None)?),
+    };
+    Ok(OpenStore {
+        stores: None,
+        replicas,
+        socket: None,
+    })
+}
+
+/// A process among those that share the sessions of a data directory.
+fn on_disk(
+    effective: &Effective,
+    data: &DataDir,
+    key: &SessionKey,
+    succeeded: Option<&str>,
+) -> anyhow::Result<OpenStore> {
+    let (file, folder) = names_on_disk(effective.role);
+    let name = name(effective, succeeded)?;
+    // First, so that a second process of that name touches nothing.
+    let sealing = may_forward(effective).then(|| key.clone());
+    let folder = ReplicaFolder::join(&data.root().join(folder), &name, sealing)?;
+    let bounds = Bounds::of(&effective.config.sessions);
+    let store = DiskStore::open(&data.root().join(file), bounds)?;
+    let socket = match wants_socket(effective) {
+        true => bind(data, &folder)
+            .inspect_err(|error| {
+                tracing::warn!("other replicas of this machine cannot reach this one: {error:#}");
+            })
+            .ok(),
+        false => None,
+    };
+    let address = socket.as_ref().map(|it| it.address.to_string().into());
+    let mut own = announcement(effective, &name, key, address)?;
+    own.process = Some(GatewayProcess::this().to_string().into());
+    let store = store.of_replica(own.id);
+    let directory = DiskDirectory::of(&store, folder)?;
+    Ok(OpenStore {
+        stores: Some(Stores::of(store)),
+        replicas: Replicas::of(own, Arc::new(directory)),
+        socket,
+    })
+}
+
+/// True where other replicas of this machine reach this one by a Unix socket.
+fn wants_socket(effective: &Effective) -> bool {
+    let serves = effective.role != Role::Manager;
+    serves && may_forward(effective) && effective.replica_address().is_none()
+}
+
+/// True where replicas of this machine forward requests to each other: where the operator has named them, or set
+/// `SESSION_KEY`. Tools of this user can read a key that is kept in the data directory, and could pose as a replica to get
+/// the credentials of clients; a gateway that is alone takes no such risk.
+fn may_forward(effective: &Effective) -> bool {
+    effective.session_key.is_some() || effective.config.replicas.name().is_some()
+}
+
+/// Binds the socket for the other replicas.
+fn bind(data: &DataDir, folder: &ReplicaFolder) -> anyhow::Result<ReplicaSocket> {
+    let path = data.socket_at(folder.socket())?;
+    let printed = path.display();
+    // Others read it as text.
+    path.to_str()
+        .with_context(|| format!("{printed}: the path is not UTF-8"))?;
+    let bound = sockets::bind_unix(&path, SocketMode(0o600));
+    let socket = bound.with_context(|| format!("{printed}: cannot listen there"))?;
+    Ok(ReplicaSocket {
+        address: ListenAddress::Unix(path),
+        socket,
+    })
 }
 
 fn in_redis(
@@ -82,7 +165,7 @@ fn in_redis(
     url: &StoreUrl,
     key: &SessionKey,
     succeeded: Option<&str>,
-) -> anyhow::Result<(Option<Stores>, Arc<Replicas>)> {
+) -> anyhow::Result<OpenStore> {
     let sessions = &effective.config.sessions;
     let url: RedisUrl = url
         .expose()
@@ -94,30 +177,31 @@ fn in_redis(
         Role::Manager => format!("{}manager:", sessions.store_prefix),
     };
     let store = RedisStore::unconnected(&url, &prefix, sessions.ttl, &sessions.event_log)?;
-    let name = match effective.config.replicas.name() {
-        Some(name) => name.to_owned(),
-        None => kept_name(&effective.data_dir)?,
-    };
-    let name = beside(&name, succeeded);
-    let own = announcement(effective, &name, key)?;
+    let own = announcement(effective, &name(effective, succeeded)?, key, None)?;
     let store = store.of_replica(own.id);
     let replicas = Replicas::of(own, Arc::new(store.clone()));
-    Ok((Some(Stores::of(store)), replicas))
+    Ok(OpenStore {
+        stores: Some(Stores::of(store)),
+        replicas,
+        socket: None,
+    })
 }
 
+/// What the other replicas are told: `replicas.address`, where that is set, or else `address`.
 fn announcement(
     effective: &Effective,
     name: &str,
     key: &SessionKey,
+    address: Option<Arc<str>>,
 ) -> anyhow::Result<Announcement> {
-    let address = effective
-        .replica_address()
-        .map(|(address, _)| address.into());
+    let configured = effective.replica_address();
+    let address = configured.map(|(address, _)| address.into()).or(address);
     Ok(Announcement {
         id: ReplicaId::named(name),
         name: name.into(),
         incarnation: getrandom::u64()?,
         address,
+        process: None,
         key: Arc::clone(key.digest()),
         listeners: effective
             .served_listeners()
@@ -137,6 +221,15 @@ pub(crate) fn beside(name: &str, succeeded: Option<&str>) -> String {
         true => format!("{name}{SUCCESSOR}"),
         false => name.to_owned(),
     }
+}
+
+/// The name of this replica.
+fn name(effective: &Effective, succeeded: Option<&str>) -> anyhow::Result<String> {
+    let name = match effective.config.replicas.name() {
+        Some(name) => name.to_owned(),
+        None => kept_name(&effective.data_dir)?,
+    };
+    Ok(beside(&name, succeeded))
 }
 
 /// The name that this data directory keeps, so that a restarted replica goes on with its sessions at once.

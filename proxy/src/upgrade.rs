@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use tokio::sync::mpsc;
-use tooldock_workers::data_dir::replica_dir;
+use tooldock_workers::data_dir::replica_file_name;
 use tooldock_workers::process::GatewayProcess;
 
 use self::channel::{Channel, Listener};
@@ -50,14 +50,14 @@ const GO_TIME: Duration = Duration::from_secs(10);
 
 /// The socket of the gateway that this configuration runs, for successors.
 fn socket_path(effective: &Effective) -> PathBuf {
-    let name = match effective.role {
-        Role::All | Role::Core => "upgrade.sock",
-        Role::Manager => "upgrade-manager.sock",
+    let name = match (effective.role, effective.shared_as()) {
+        (Role::Manager, _) => "upgrade-manager.sock".into(),
+        (Role::All | Role::Core, None) => "upgrade.sock".into(),
+        (Role::All | Role::Core, Some(replica)) => {
+            format!("upgrade.{}.sock", replica_file_name(replica))
+        }
     };
-    match effective.shared_as() {
-        Some(replica) => replica_dir(&effective.data_dir, replica).join(name),
-        None => effective.data_dir.join(name),
-    }
+    effective.data_dir.join(name)
 }
 
 /// The running gateway that this process succeeds.

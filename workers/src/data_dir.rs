@@ -149,12 +149,15 @@ impl DataDir {
         let first_start = !check_version(&version)?;
         make_layout(&root)?;
         let sockets = match occupancy.replica {
-            Some(name) => replica_dir(&root, name).join("workers"),
+            // Made when the replica holds the lock of its folder: others remove a folder without a lock that is held.
+            Some(name) => root
+                .join("replicas")
+                .join(replica_file_name(name))
+                .join("workers"),
             None => root.join("workers"),
         };
-        make_dir(&sockets, 0o700)?;
         // A restored backup or a volume may bring its own mode; this one is a boundary.
-        set_mode(&sockets, 0o700)?;
+        set_mode(&root.join("workers"), 0o700)?;
         let data = Self {
             root,
             sockets,
@@ -163,7 +166,9 @@ impl DataDir {
             _lock: Some(lock),
             predecessor,
         };
-        remove_stale_sockets(&data.sockets)?;
+        if data.sockets.is_dir() {
+            remove_stale_sockets(&data.sockets)?;
+        }
         let short = data.short_socket_dir();
         if short.symlink_metadata().is_ok() {
             verify_private(&short)?;
@@ -257,6 +262,7 @@ impl DataDir {
     ///
     /// When the short directory cannot be made, or exists and is not this user's alone.
     pub fn socket_for(&self, namespace: &NamespaceName) -> Result<PathBuf, DataDirError> {
+        make_dir(&self.sockets, 0o700)?;
         let plain = self.sockets.join(format!("{namespace}.sock"));
         if plain.as_os_str().len() + GENERATION_MAX <= SOCKET_PATH_MAX {
             return Ok(plain);
@@ -418,16 +424,14 @@ fn replace_holder(lock: &File) -> Option<GatewayProcess> {
     before.trim().parse().ok()
 }
 
-/// The folder of a replica that shares a data directory with others. A name that is none for a file stands there as its
-/// digest.
-pub fn replica_dir(root: &Path, name: &str) -> PathBuf {
+/// The name of a replica as it stands in names of files: the name itself where that is short and plain, else a digest.
+pub fn replica_file_name(name: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-    let fits = name.len() <= 64 && !name.starts_with('.') && name.bytes().all(is_plain);
-    let folder = match fits {
+    let fits = name.len() <= 64 && !name.starts_with(['.', '~']) && name.bytes().all(is_plain);
+    match fits {
         true => name.to_owned(),
-        false => short_hash(name.as_bytes()),
-    };
-    root.join("replicas").join(folder)
+        false => format!("~{}", short_hash(name.as_bytes())),
+    }
 }
 
 fn take_lock(

@@ -117,6 +117,7 @@ pub(crate) fn announcement(name: &str) -> Announcement {
         name: name.into(),
         incarnation: INCARNATIONS.fetch_add(1, Ordering::Relaxed),
         address: Some("127.0.0.1:1".into()),
+        process: None,
         key: "a key".into(),
         listeners: ["core".into()].into(),
         leaving: false,
@@ -370,4 +371,62 @@ async fn the_outcome_of_a_reload_is_known_of_each_replica_or_pending() {
     let untold = ["three", "two"].map(|name| reload(name, OtherReloadOutcome::NotTold, None));
     assert_eq!(one.other_reloads().await.expect("replicas"), untold);
     assert_eq!(Replicas::alone().other_reloads().await, None);
+}
+
+/// A directory on this machine.
+struct Local(Arc<Board>);
+
+#[async_trait]
+impl ReplicaDirectory for Local {
+    fn is_local(&self) -> bool {
+        true
+    }
+
+    async fn beat(&self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError> {
+        self.0.beat(own, seen).await
+    }
+
+    async fn tell(&self, own: ReplicaId, news: &[String]) -> Result<(), StoreError> {
+        self.0.tell(own, news).await
+    }
+
+    async fn leave(&self, own: &Announcement) -> Result<(), StoreError> {
+        self.0.leave(own).await
+    }
+
+    async fn ask_reload(&self) -> Result<u64, StoreError> {
+        self.0.ask_reload().await
+    }
+
+    async fn take_budgets(
+        &self,
+        used: &[BudgetUse],
+        replicas: usize,
+    ) -> Result<Vec<Duration>, StoreError> {
+        self.0.take_budgets(used, replicas).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_replica_on_this_machine_is_found_without_a_wait_for_the_next_beat() {
+    let board = Arc::new(Board::default());
+    let local = Arc::new(Local(Arc::clone(&board)));
+    let one = Replicas::of(announcement("one"), local);
+    let (two, three) = (board.replica("two"), board.replica("three"));
+    beats(&[&one, &two, &three], BEAT_LIFE).await;
+    let running = Arc::clone(&one);
+    let running = tokio::spawn(async move { running.run(|| (), |_| ()).await });
+    // The first beat of the run is over, and the next one is due in half a second.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    two.farewell().await;
+    let before = Instant::now();
+    assert!(matches!(one.standing(two.own()), Standing::Up(_)));
+    assert_eq!(one.departure(two.own()).await, Standing::Gone);
+    assert!(matches!(one.standing(three.own()), Standing::Up(_)));
+    assert!(!one.has_just_ended(three.own()).await);
+    three.farewell().await;
+    assert!(one.has_just_ended(three.own()).await);
+    assert!(!one.are_records_missing().await);
+    assert_eq!(before.elapsed(), Duration::ZERO);
+    running.abort();
 }

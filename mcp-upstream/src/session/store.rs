@@ -27,8 +27,8 @@ pub trait SessionStore: Send + Sync {
     /// [`StoreError`] when the store cannot be read.
     async fn load(&self, id: &str) -> Result<Option<SessionRecord>, StoreError>;
 
-    /// Makes a change, as [`SessionRecord::apply`] does it. A record that is gone stays gone, and so does what a replica changes
-    /// of a session that another one has claimed.
+    /// Makes a change, as [`SessionRecord::apply`] does it. A record that is gone stays gone, and a record that another replica has
+    /// claimed stays as it is.
     ///
     /// # Errors
     ///

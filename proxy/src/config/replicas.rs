@@ -11,7 +11,7 @@ use super::off::OFF;
 /// A value that is found by itself.
 const AUTO: &str = "auto";
 
-/// `replicas:` — this gateway among its replicas, which share the sessions of one Redis.
+/// `replicas:` — this gateway among its replicas, which share the sessions of one Redis, or of one data directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ReplicasConfig {

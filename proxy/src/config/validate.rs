@@ -111,16 +111,19 @@ fn remote_servers(config: &Config) -> Result<(), ConfigError> {
 
 /// Replicas that could not find or reach each other, and what goes between them in plain text.
 fn replicas(config: &Config, warnings: &mut Vec<String>) {
-    let shares_sessions = matches!(config.sessions.store, StoreConfig::Redis(_));
+    let is_alone = config.sessions.store == StoreConfig::Memory;
+    let shares_a_redis = matches!(config.sessions.store, StoreConfig::Redis(_));
     match config.replicas.address() {
-        Some(_) if !shares_sessions => warnings.push(
-            "replicas.address has no effect: replicas share sessions by a Redis (sessions.store: redis://…)".into(),
+        Some(_) if is_alone => warnings.push(
+            "replicas.address has no effect: replicas share sessions by a Redis (sessions.store: redis://…) or, on one machine, \
+             by their data directory (disk)"
+                .into(),
         ),
         Some((address, bound)) if !bound.ip().is_loopback() => warnings.push(format!(
             "replicas.address: requests between replicas cross the network to {address} unencrypted, with the credentials of \
              clients: keep that port to a private network"
         )),
-        None if shares_sessions => warnings.push(
+        None if shares_a_redis => warnings.push(
             "replicas.address is off: other replicas of this Redis could not forward requests to the sessions that live here".into(),
         ),
         _ => {}

@@ -1,6 +1,7 @@
 //! Sending a request to another replica, and its response back as it comes.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,12 +9,16 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_util::stream;
 use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, ORIGIN, TE, UPGRADE};
 use http::{HeaderMap, HeaderName, Method};
+use pingora_core::protocols::{Stream, l4};
 use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixStream;
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tooldock_upstream::replicas::{Announcement, ReplicaId, Replicas};
 use tooldock_upstream::reply::{BodyStream, Head, Reply};
 use tooldock_workers::metric_table;
-use tooldock_workers::remote::{Backend, BackendId, TlsSpec, is_hop_by_hop};
+use tooldock_workers::process::GatewayProcess;
+use tooldock_workers::remote::{Backend, BackendId, Host, TlsSpec, is_hop_by_hop};
 
 use super::Forwarded;
 use crate::remote::Material;
@@ -129,7 +134,7 @@ impl Forwarder {
             let (mut stream, reused) =
                 match peer.idle.take(|address| peer.addresses.still_has(address)) {
                     Some((stream, _)) => (stream, true),
-                    None => (self.connect(&peer).await?, false),
+                    None => (self.connect(&peer, other).await?, false),
                 };
             let written = async {
                 stream.write_all(&head).await?;
@@ -173,10 +178,12 @@ impl Forwarder {
         }
     }
 
-    async fn connect(
-        &self,
-        peer: &PeerAddress,
-    ) -> Result<pingora_core::protocols::Stream, Failure> {
+    async fn connect(&self, peer: &PeerAddress, other: &Announcement) -> Result<Stream, Failure> {
+        if let Host::Unix(path) = &peer.backend.host {
+            let opened = timeout(CONNECT, connect_unix(path, other.process.as_deref())).await;
+            let opened = opened.unwrap_or_else(|_| Err("its socket does not answer".into()));
+            return opened.map_err(Failure::Unsent);
+        }
         let target = Target {
             id: &peer.id,
             backend: &peer.backend,
@@ -196,8 +203,7 @@ impl Forwarder {
         if let Some(known) = peers.get(&address) {
             return Ok(Arc::clone(known));
         }
-        let backend = Backend::parse(&format!("http://{address}/"))
-            .map_err(|why| format!("its replicas.address {why}"))?;
+        let backend = backend(&address).map_err(|why| format!("its replicas.address {why}"))?;
         if peers.len() >= REPLICAS {
             // Addresses of replicas that came and went.
             peers.clear();
@@ -210,6 +216,37 @@ impl Forwarder {
         });
         peers.insert(address, Arc::clone(&peer));
         Ok(peer)
+    }
+}
+
+/// A connection to a replica of this machine.
+///
+/// Whoever can write to the data directory can put another socket in the place of the replica's. The kernel says which process
+/// listens: it must be the one that the sealed announcement names.
+async fn connect_unix(path: &Path, process: Option<&str>) -> Result<Stream, String> {
+    let printed = path.display();
+    let failed = |error| format!("{printed}: cannot connect: {error}");
+    let stream = UnixStream::connect(path).await.map_err(failed)?;
+    let listens = stream.peer_cred().map_err(failed)?.pid();
+    let listens = listens
+        .and_then(GatewayProcess::of)
+        .map(|it| it.to_string());
+    if listens.is_none() || listens.as_deref() != process {
+        return Err(format!("{printed}: another process listens there"));
+    }
+    Ok(Box::new(l4::stream::Stream::from(stream)))
+}
+
+/// The backend at a replica's address: `HOST:PORT`, or `unix:PATH`.
+fn backend(address: &str) -> Result<Backend, String> {
+    match address.strip_prefix("unix:") {
+        // A path may have characters that URLs do not have.
+        Some(path) => Ok(Backend {
+            host: Host::Unix(path.into()),
+            tls: false,
+            target: "/".to_owned(),
+        }),
+        None => Backend::parse(&format!("http://{address}/")),
     }
 }
 

@@ -41,6 +41,12 @@ impl GatewayProcess {
         })
     }
 
+    /// The process that has this pid now.
+    pub fn of(pid: i32) -> Option<Self> {
+        let started = tree::start_of(pid)?;
+        Some(Self { pid, started })
+    }
+
     /// True while it runs.
     pub(crate) fn is_running(self) -> bool {
         tree::start_of(self.pid) == Some(self.started)

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rusqlite::Connection;
 use tokio::task::spawn_blocking;
+use tooldock_workers::budget::BudgetUse;
 
 use super::folder::ReplicaFolder;
 use super::{DiskStore, connect, failed, news};
@@ -112,6 +113,15 @@ impl ReplicaDirectory for DiskDirectory {
     async fn ask_reload(&self) -> Result<u64, StoreError> {
         self.run(|state| news::ask_reload(&mut state.connection).map_err(failed))
             .await
+    }
+
+    async fn take_budgets(
+        &self,
+        used: &[BudgetUse],
+        _replicas: usize,
+    ) -> Result<Vec<Duration>, StoreError> {
+        // Limits are not shared on one machine: each process counts for itself.
+        Ok(used.iter().map(|budget| budget.whole_in).collect())
     }
 }
 

@@ -4,7 +4,11 @@
 //!   replicas/NAME/lock               a free lock: the process has ended. Its time of change: the last beat
 //!                 announcement.json  the address, listeners and key of the replica, for the others
 //!                 socket             requests that the others forward (bound by the proxy)
+//!                 workers/           sockets of the workers of a process with a REPLICA_ID
 //! ```
+//!
+//! Tools of the gateway's user can write there. An address counts if the announcement is sealed by the session key, and the
+//! key is not one that is kept in the data directory; without such a key no address counts.
 //!
 //! A beat sets the time of one file and looks at the folders of the others; it writes no data. A process that holds its lock
 //! and does not beat for [`BEAT_LIFE`] is frozen: each process measures that by its own clock, so that clocks may jump.
@@ -17,13 +21,14 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use sha2::{Digest as _, Sha256};
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
-use tooldock_workers::data_dir::write_atomically;
+use tooldock_workers::data_dir::{replica_file_name, write_atomically};
 use tooldock_workers::file_lock::{FileLock, LockError};
 use tooldock_workers::regular_file;
 
 use crate::replicas::{Announcement, BEAT_LIFE};
+use crate::seal::SessionKey;
 use crate::stream::StoreError;
 
 const LOCK: &str = "lock";
@@ -36,9 +41,6 @@ const ANNOUNCEMENT_BYTES_MAX: u64 = 256 * 1024;
 /// The wait for a lock that another process takes for a moment, to look whether it is free.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The longest name of a replica that names its folder as it is.
-const PLAIN_NAME_MAX: usize = 64;
-
 /// The folder of this process among those of the replicas. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct ReplicaFolder {
@@ -46,6 +48,8 @@ pub struct ReplicaFolder {
     all: PathBuf,
     path: PathBuf,
     lock: FileLock,
+    /// Seals announcements; `None` where others could know the key.
+    key: Option<SessionKey>,
     /// The announcement in the folder.
     announced: Option<Announcement>,
     /// True once this replica has left: it is announced no more.
@@ -54,6 +58,15 @@ pub struct ReplicaFolder {
     beats: HashMap<OsString, LastBeat>,
     /// The last look at the others.
     looked: Option<Instant>,
+}
+
+/// The file of an announcement.
+#[derive(Debug, Serialize, Deserialize)]
+struct AnnouncementFile {
+    announcement: Announcement,
+    /// The same announcement, sealed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sealed: Option<String>,
 }
 
 /// The last beat of another replica.
@@ -66,13 +79,14 @@ struct LastBeat {
 }
 
 impl ReplicaFolder {
-    /// Takes the folder of the replica of that name, below `all`. It is announced by the first beat.
+    /// Takes the folder of the replica of that name, below `all`. It is announced by the first beat. `key` is the session key
+    /// if it is hidden from other processes of this user.
     ///
     /// # Errors
     ///
     /// [`StoreError`]: another process has the name, or the folder cannot be made.
-    pub fn join(all: &Path, name: &str) -> Result<Self, StoreError> {
-        let path = all.join(folder_name(name));
+    pub fn join(all: &Path, name: &str, key: Option<SessionKey>) -> Result<Self, StoreError> {
+        let path = all.join(replica_file_name(name));
         let lock = take_lock(&path, name)?;
         // It tells of the process that had the folder before.
         match fs::remove_file(path.join(ANNOUNCEMENT)) {
@@ -85,6 +99,7 @@ impl ReplicaFolder {
             all: all.to_owned(),
             path,
             lock,
+            key,
             announced: None,
             left: false,
             beats: HashMap::new(),
@@ -118,11 +133,44 @@ impl ReplicaFolder {
         if self.announced.as_ref() == Some(own) {
             return Ok(());
         }
-        let text = serde_json::to_vec(own).map_err(|error| StoreError(error.to_string()))?;
+        let written = self.sealed(own).and_then(|sealed| {
+            let announcement = own.clone();
+            let file = AnnouncementFile {
+                announcement,
+                sealed,
+            };
+            serde_json::to_vec(&file).map_err(|error| error.to_string())
+        });
+        let text = written.map_err(StoreError)?;
         let file = self.path.join(ANNOUNCEMENT);
         write_atomically(&file, &text, 0o600).map_err(failed("write", &file))?;
         self.announced = Some(own.clone());
         Ok(())
+    }
+
+    fn sealed(&self, own: &Announcement) -> Result<Option<String>, String> {
+        let Some(key) = &self.key else {
+            return Ok(None);
+        };
+        let text = serde_json::to_vec(own).map_err(|error| error.to_string())?;
+        let sealed = key.seal_announcement(&text);
+        sealed.map(Some).map_err(|error| error.to_string())
+    }
+
+    /// The announcement in a folder. A process that has just started has none; another version may say something else.
+    fn announcement(&self, path: &Path) -> Option<Announcement> {
+        let text = regular_file::read(&path.join(ANNOUNCEMENT), ANNOUNCEMENT_BYTES_MAX).ok()?;
+        let file: AnnouncementFile = serde_json::from_slice(&text).ok()?;
+        let sealed = file.sealed.as_deref();
+        let opened = self
+            .key
+            .as_ref()
+            .and_then(|key| key.open_announcement(sealed?))
+            .and_then(|text| serde_json::from_slice(&text).ok());
+        Some(opened.unwrap_or(Announcement {
+            address: None,
+            ..file.announcement
+        }))
     }
 
     fn look(&mut self) -> io::Result<Vec<Announcement>> {
@@ -149,7 +197,7 @@ impl ReplicaFolder {
             };
             self.beats.insert(name, last);
             if now - last.found < BEAT_LIFE {
-                up.extend(announcement(&path));
+                up.extend(self.announcement(&path));
             }
         }
         Ok(up)
@@ -208,7 +256,12 @@ fn is_running(path: &Path) -> io::Result<bool> {
 fn remove(path: &Path, _held: &FileLock) {
     let files = fs::read_dir(path).into_iter().flatten().flatten();
     for file in files.filter(|file| file.file_name() != LOCK) {
-        let _ = fs::remove_file(file.path());
+        let path = file.path();
+        // Sockets of the workers that the process had.
+        let _ = match file.file_type() {
+            Ok(kind) if kind.is_dir() => fs::remove_dir_all(path),
+            _ => fs::remove_file(path),
+        };
     }
     let _ = fs::remove_file(path.join(LOCK));
     let _ = fs::remove_dir(path);
@@ -228,21 +281,6 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), NotFound | NotADirectory)
 }
 
-/// The announcement in a folder. A process that has just started has none; another version may say something else.
-fn announcement(path: &Path) -> Option<Announcement> {
-    let text = regular_file::read(&path.join(ANNOUNCEMENT), ANNOUNCEMENT_BYTES_MAX).ok()?;
-    serde_json::from_slice(&text).ok()
-}
-
-/// The name of a replica's folder: the replica's name where that is short and a plain file name, else a digest.
-fn folder_name(name: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    match name.len() <= PLAIN_NAME_MAX && !name.starts_with('.') && name.bytes().all(is_plain) {
-        true => name.to_owned(),
-        false => format!("~{}", hex::encode(&Sha256::digest(name)[..16])),
-    }
-}
-
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     move |error| StoreError(format!("{}: cannot {doing} it: {error}", path.display()))
 }
@@ -253,6 +291,10 @@ mod tests {
     use crate::replicas::BEAT_EVERY;
     use crate::replicas::tests::announcement;
 
+    fn key(text: &str) -> SessionKey {
+        SessionKey::from_text(text)
+    }
+
     struct Replica {
         folder: ReplicaFolder,
         own: Announcement,
@@ -260,7 +302,7 @@ mod tests {
 
     fn join(all: &Path, name: &str) -> Replica {
         Replica {
-            folder: ReplicaFolder::join(all, name).expect("a name of its own"),
+            folder: ReplicaFolder::join(all, name, Some(key("shared"))).expect("a name of its own"),
             own: announcement(name),
         }
     }
@@ -331,9 +373,8 @@ mod tests {
     fn a_second_process_of_one_name_is_refused_with_the_first_ones_number_and_the_remedy() {
         let all = tempfile::tempdir().expect("a folder");
         let first = join(all.path(), "one");
-        let refused = ReplicaFolder::join(all.path(), "one")
-            .expect_err("refused")
-            .0;
+        let refused = ReplicaFolder::join(all.path(), "one", None);
+        let refused = refused.expect_err("refused").0;
         let process = format!("process {}", std::process::id());
         for part in ["replica one", &process, "REPLICA_ID (replicas.id)"] {
             assert!(refused.contains(part), "{part}: {refused}");
@@ -384,6 +425,37 @@ mod tests {
         fs::remove_dir_all(all.path().join("one")).expect("removed");
         let failure = one.folder.beat(&one.own).expect_err("its lock is gone").0;
         assert!(failure.contains("one/lock"), "{failure}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_counts_if_it_is_sealed_by_a_key_that_is_hidden() {
+        let all = tempfile::tempdir().expect("a folder");
+        let mut one = join(all.path(), "one");
+        let mut two = join(all.path(), "two");
+        let mut heard = |two: &mut Replica| {
+            two.folder.announced = None;
+            two.beat();
+            let up = one.folder.beat(&one.own).expect("works");
+            let [up] = &up[..] else { panic!("{up:?}") };
+            assert_eq!(up.name, two.own.name);
+            up.address.clone()
+        };
+        assert_eq!(heard(&mut two), two.own.address);
+        let file = all.path().join("two").join(ANNOUNCEMENT);
+        let whole = fs::read_to_string(&file).expect("a file");
+        for unsealed in [None, Some(key("another"))] {
+            two.folder.key = unsealed;
+            assert_eq!(heard(&mut two), None);
+        }
+        // The address of a forger beside the seal of the replica.
+        let forged = whole.replace("127.0.0.1:1", "127.0.0.1:2");
+        assert_ne!(forged, whole);
+        fs::write(&file, forged).expect("written");
+        let up = one.folder.beat(&one.own).expect("works");
+        assert_eq!(up[0].address, two.own.address);
+        one.folder.key = None;
+        let up = one.folder.beat(&one.own).expect("works");
+        assert_eq!(up[0].address, None, "this replica has no hidden key");
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,6 +8,7 @@ use bytesize::ByteSize;
 
 use super::*;
 use crate::replicas::ReplicaId;
+use crate::seal::SessionKey;
 use crate::session::config::EventLogConfig;
 use crate::stores::Stores;
 use crate::stores::contract::{self, Made, ReplicaStore, message, new_record, opened, text};
@@ -21,7 +22,8 @@ async fn disk(event_log: EventLogConfig) -> Made {
     let store = opened_with(&file, event_log.clone());
     let replica = move |name: &str| {
         let store = opened_with(&file, event_log.clone());
-        let own = ReplicaFolder::join(&all, name).expect("a name of its own");
+        let own = ReplicaFolder::join(&all, name, Some(SessionKey::from_text("shared")));
+        let own = own.expect("a name of its own");
         let directory = DiskDirectory::of(&store, own).expect("works");
         let stores = |id| Stores::of(store.of_replica(id));
         ReplicaStore::new(name, stores, Arc::new(directory))
@@ -247,7 +249,8 @@ async fn a_file_from_before_there_were_replicas_is_used_by_them() {
     let (folder, file) = folder();
     let records = fill(&open(&file), 1).await;
     let store = open(&file).of_replica(ReplicaId::named("one"));
-    let own = ReplicaFolder::join(&folder.path().join("replicas"), "one").expect("free");
+    let own = ReplicaFolder::join(&folder.path().join("replicas"), "one", None);
+    let own = own.expect("free");
     DiskDirectory::of(&store, own).expect("tables are added");
     let by = Home {
         replica: ReplicaId::named("one"),
