@@ -13,6 +13,7 @@
 
 mod forward;
 mod passport;
+mod silence;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -215,6 +216,23 @@ impl ReplicaLink {
         }
     }
 
+    /// A request by which a replica shows that it answers: one for its health, at the listener of a forwarded request.
+    fn question(&self, other: &Announcement, passport: Passport) -> Result<Forwarded, String> {
+        let (method, target) = (Method::GET, "/health");
+        let line = (method.as_str(), target);
+        let sealed = passport.seal(&self.key, &self.replicas, other.id, line)?;
+        let headers = [
+            (HOST, HeaderValue::from_static("localhost")),
+            (HEADER, sealed),
+        ];
+        Ok(Forwarded {
+            method,
+            target: target.to_owned(),
+            headers: headers.into_iter().collect(),
+            passport,
+        })
+    }
+
     /// Sends a request to a replica, with a passport for it.
     async fn send(
         &self,
@@ -228,10 +246,12 @@ impl ReplicaLink {
             let sealed = passport.seal(&self.key, &self.replicas, other.id, line);
             let sealed = sealed.map_err(Failure::Unsent)?;
             forwarded.headers.insert(HEADER, sealed);
+            let question = || self.question(other, passport.clone());
             let sending = self.forwarder.send(
                 other,
                 forwarded,
                 body.clone(),
+                question,
                 self.replicas.clone(),
                 self.ended.subscribe(),
             );

@@ -13,7 +13,7 @@ use pingora_core::protocols::{Stream, l4};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tooldock_upstream::replicas::{Announcement, ReplicaId, Replicas};
 use tooldock_upstream::reply::{BodyStream, Head, Reply};
 use tooldock_workers::metric_table;
@@ -21,6 +21,7 @@ use tooldock_workers::process::GatewayProcess;
 use tooldock_workers::remote::{Backend, BackendId, Host, TlsSpec, is_hop_by_hop};
 
 use super::Forwarded;
+use super::silence::{self, silence};
 use crate::remote::Material;
 use crate::remote::SystemNames;
 use crate::remote::connect::{Connector, Target};
@@ -75,6 +76,21 @@ struct PeerAddress {
     backend: Backend,
     addresses: Addresses,
     idle: Idle,
+    /// The last head that came from there.
+    answered: Mutex<Option<Instant>>,
+}
+
+impl PeerAddress {
+    fn note_answer(&self) {
+        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        *answered = Some(Instant::now());
+    }
+
+    /// True if an answer came since the last question.
+    fn has_just_answered(&self) -> bool {
+        let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        answered.is_some_and(|answered| answered.elapsed() < silence::EVERY)
+    }
 }
 
 impl Forwarder {
@@ -86,7 +102,8 @@ impl Forwarder {
         }
     }
 
-    /// Sends a request, and waits for the head of its response as long as the replica is up.
+    /// Sends a request, and waits for the head of its response as long as the replica is up and answers others: `question`
+    /// makes a request that it is asked meanwhile.
     ///
     /// # Errors
     ///
@@ -96,10 +113,13 @@ impl Forwarder {
         other: &Announcement,
         forwarded: &Forwarded,
         body: Bytes,
+        question: impl Fn() -> Result<Forwarded, String> + Sync,
         replicas: Arc<Replicas>,
         ended: watch::Receiver<bool>,
     ) -> Result<Reply, Failure> {
-        let sent = self.exchange(other, forwarded, body, &replicas).await;
+        let sent = self
+            .exchange(other, forwarded, body, &question, &replicas)
+            .await;
         let outcome = match &sent {
             Ok(_) => "answered",
             Err(Failure::Unsent(_) | Failure::Stale) => "unsent",
@@ -126,6 +146,7 @@ impl Forwarder {
         other: &Announcement,
         forwarded: &Forwarded,
         body: Bytes,
+        question: &(impl Fn() -> Result<Forwarded, String> + Sync),
         replicas: &Replicas,
     ) -> Result<(Response, ResponseHead, Arc<PeerAddress>), Failure> {
         let peer = self.peer(other).map_err(Failure::Unsent)?;
@@ -163,12 +184,18 @@ impl Forwarder {
             () = replicas.gone(other.id) => {
                 return Err(Failure::Broken("it ended, or was stopped, before it answered".into()));
             }
+            () = silence(|| Box::pin(self.answers(&peer, other, question))), if forwarded.method == Method::POST => {
+                return Err(Failure::Broken("it beats, and answers no requests".into()));
+            }
             () = tokio::time::sleep(HEAD), if forwarded.method != Method::POST => {
                 return Err(Failure::Broken(format!("it did not answer within {} s", HEAD.as_secs())));
             }
         };
         match read {
-            Ok(head) => Ok((response, head, peer)),
+            Ok(head) => {
+                peer.note_answer();
+                Ok((response, head, peer))
+            }
             Err(ReadError::Closed) => Err(Failure::Broken(
                 "the connection ended before the response".into(),
             )),
@@ -176,6 +203,31 @@ impl Forwarder {
                 "the response is not HTTP/1.1: {what}; is replicas.address another program's?"
             ))),
         }
+    }
+
+    /// Asks a replica something on a connection of its own, unless it has just answered another request. Any head is an
+    /// answer.
+    async fn answers(
+        &self,
+        peer: &PeerAddress,
+        other: &Announcement,
+        question: &(impl Fn() -> Result<Forwarded, String> + Sync),
+    ) -> bool {
+        if peer.has_just_answered() {
+            return true;
+        }
+        let asked = async {
+            let head = head(&question().ok()?, 0);
+            let mut stream = self.connect(peer, other).await.ok()?;
+            stream.write_all(&head).await.ok()?;
+            stream.flush().await.ok()?;
+            Response::new(stream).read_head().await.ok()
+        };
+        let answered = asked.await.is_some();
+        if answered {
+            peer.note_answer();
+        }
+        answered
     }
 
     async fn connect(&self, peer: &PeerAddress, other: &Announcement) -> Result<Stream, Failure> {
@@ -213,6 +265,7 @@ impl Forwarder {
             addresses: Addresses::new(backend.host.clone(), true, Arc::new(SystemNames)),
             backend,
             idle: Idle::new(IDLE),
+            answered: Mutex::default(),
         });
         peers.insert(address, Arc::clone(&peer));
         Ok(peer)
