@@ -5,9 +5,9 @@ mod faults;
 mod forwarding;
 mod limits;
 mod one_machine;
+mod peers;
 mod pool;
 mod reloads;
-
 mod suite;
 mod surfaces;
 

@@ -27,10 +27,12 @@ use tokio::time::{Instant, MissedTickBehavior, timeout_at};
 use tooldock_workers::budget::BudgetUse;
 
 use self::news::Outbox;
+use self::peers::Peers;
 pub use self::reloads::{AnnouncedReload, OtherReload, OtherReloadOutcome};
 use crate::stream::StoreError;
 
 mod news;
+mod peers;
 mod reloads;
 
 /// The time between two beats.
@@ -187,6 +189,7 @@ pub struct Replicas {
     /// Losses of the store's data that this replica's beats have found.
     losses: AtomicU64,
     outbox: Outbox,
+    peers: Peers,
     /// The last reload that another replica asked for.
     reloaded: Mutex<Option<AnnouncedReload>>,
     /// The number of the last reload that this replica has asked of all; `None` if they were not told.
@@ -304,6 +307,7 @@ impl Replicas {
             lapses: AtomicU64::new(0),
             losses: AtomicU64::new(0),
             outbox: Outbox::default(),
+            peers: Peers::default(),
             reloaded: Mutex::default(),
             asked: Mutex::default(),
             due: Notify::new(),
@@ -651,6 +655,11 @@ impl Replicas {
         }
     }
 
+    /// Forwards requests to these addresses alone, as other replicas announce them. Answers if they are others than before.
+    pub fn forward_only_to(&self, addresses: BTreeSet<String>) -> bool {
+        self.peers.trust(addresses)
+    }
+
     /// Why requests cannot be forwarded to a replica that is up.
     pub fn obstacle(&self, other: &Announcement) -> Option<&'static str> {
         if other.key != self.own.key {
@@ -663,9 +672,14 @@ impl Replicas {
                 "it lacks a listener of this replica: give all replicas listeners of the same names",
             );
         }
-        if other.address.is_none() {
+        let Some(address) = &other.address else {
             return Some(
                 "it cannot be reached: set its replicas.address, or REPLICA_ID and SESSION_KEY for all replicas where they share a data directory",
+            );
+        };
+        if !self.peers.are_trusted(address) {
+            return Some(
+                "its replicas.address is none of replicas.peers: no request is forwarded to it",
             );
         }
         None

@@ -67,6 +67,7 @@ pub(crate) use self::observability::{LogConfig, LogFormat, LogLevel, Observabili
 pub(crate) use self::process::Threads;
 pub(crate) use self::profile::ProfileSpec;
 pub(crate) use self::relay::RelayConfig;
+pub(crate) use self::replicas::Peers;
 use self::replicas::ReplicasConfig;
 pub(crate) use self::secrets::{KEY as SECRETS_KEY, SecretsSettings};
 pub(crate) use self::tls::{ClientAuth, KeyPairFiles, TlsConfig, TlsVersion};

@@ -13,6 +13,7 @@
 
 mod forward;
 mod passport;
+pub(crate) mod peers;
 mod silence;
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -53,7 +53,7 @@ use crate::metrics::{EdgeMetrics, StateMetrics};
 use crate::reconfigure::Reconfigure;
 use crate::relay::RelaySocket;
 use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
-use crate::replicas::{ForwardMetrics, ReplicaLink};
+use crate::replicas::{ForwardMetrics, ReplicaLink, peers};
 use crate::request_id::RequestIds;
 use crate::rules;
 use crate::session_key;
@@ -473,11 +473,21 @@ impl Parts {
             let (rules, replicas) = (Arc::clone(rules), Arc::clone(&replicas));
             control.spawn(shared_limits::share(rules, replicas, metrics));
         }
-        control.spawn(ports::follow_replicas(
-            replicas,
+        let follow = ports::follow_replicas(
+            Arc::clone(&replicas),
             Arc::clone(&reloader),
             service.clone(),
-        ));
+        );
+        let name = config.replicas.peers.name();
+        let name = name.map(|(name, port)| (name.to_owned(), port));
+        control.spawn(async move {
+            if let Some((name, port)) = name.filter(|_| replicas.are_many()) {
+                // Before the others are heard of: none of them is then an error that goes away.
+                peers::look_up(&name, port, &replicas).await;
+                tokio::spawn(peers::follow(name, port, replicas));
+            }
+            follow.await;
+        });
         if effective.serves_web() {
             let noted = service.clone();
             control.spawn(async move { noted.note_figures().await });

@@ -1,6 +1,7 @@
 //! The store of sessions beside the memory of the process (`sessions.store`), and this process among the replicas that
 //! share it.
 
+use std::collections::BTreeSet;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use tooldock_upstream::stores::redis::{RedisStore, RedisUrl};
 use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::process::GatewayProcess;
 
-use crate::config::{Effective, ListenAddress, ProfileName, Role, SocketMode};
+use crate::config::{Effective, ListenAddress, Peers, ProfileName, Role, SocketMode};
 use crate::{kept_file, session_key, sockets};
 
 /// The file with the name of a replica that was given none.
@@ -180,6 +181,16 @@ fn in_redis(
     let own = announcement(effective, &name(effective, succeeded)?, key, None)?;
     let store = store.of_replica(own.id);
     let replicas = Replicas::of(own, Arc::new(store.clone()));
+    match &effective.config.replicas.peers {
+        Peers::List(addresses) => {
+            replicas.forward_only_to(addresses.iter().cloned().collect());
+        }
+        // None before they are looked up.
+        peers @ Peers::Word(_) if peers.name().is_some() => {
+            replicas.forward_only_to(BTreeSet::new());
+        }
+        Peers::Word(_) => {}
+    }
     Ok(OpenStore {
         stores: Some(Stores::of(store)),
         replicas,

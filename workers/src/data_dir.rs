@@ -683,6 +683,23 @@ mod tests {
     }
 
     #[test]
+    fn every_name_of_a_replica_is_the_name_of_a_file_of_its_own() {
+        let plain = ["one", "gateway-1.example_x", "one~2"];
+        for name in plain {
+            assert_eq!(replica_file_name(name), name);
+        }
+        let long = "x".repeat(128);
+        let odd = ["..", ".", "a/b", "a%2fb", "~", &long];
+        let mut folders: Vec<_> = odd.iter().map(|name| replica_file_name(name)).collect();
+        folders.sort();
+        folders.dedup();
+        assert_eq!(folders.len(), odd.len());
+        for folder in folders {
+            assert!(folder.len() == 17 && !folder.contains('/'), "{folder}");
+        }
+    }
+
+    #[test]
     fn a_newer_format_and_a_damaged_one_are_refused() {
         let temp = tempfile::tempdir().unwrap();
         fs::write(temp.path().join("version"), "2\n").unwrap();

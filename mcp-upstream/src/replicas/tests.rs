@@ -415,7 +415,7 @@ async fn the_end_of_a_replica_on_this_machine_is_found_without_a_wait_for_the_ne
     let (two, three) = (board.replica("two"), board.replica("three"));
     beats(&[&one, &two, &three], BEAT_LIFE).await;
     let running = Arc::clone(&one);
-    let running = tokio::spawn(async move { running.run(|| (), |_| ()).await });
+    let running = tokio::spawn(async move { running.run(|_| (), |_| (), || "".into()).await });
     // The first beat of the run is over, and the next one is due in half a second.
     tokio::time::sleep(Duration::from_millis(1)).await;
     two.farewell().await;
@@ -429,4 +429,35 @@ async fn the_end_of_a_replica_on_this_machine_is_found_without_a_wait_for_the_ne
     assert!(!one.are_records_missing().await);
     assert_eq!(before.elapsed(), Duration::ZERO);
     running.abort();
+}
+
+#[tokio::test]
+async fn requests_go_to_trusted_addresses_alone() {
+    let board = Arc::new(Board::default());
+    let one = board.replica("one");
+    let at = |address: &str| Announcement {
+        address: Some(address.into()),
+        ..announcement("two")
+    };
+    let is_trusted = |address: &str| one.obstacle(&at(address)).is_none();
+    assert!(is_trusted("10.0.0.7:7100"), "all that the store tells");
+    let trusted = ["Gateway-1:7100", "[::0001]:7100", "10.0.0.8:7100"];
+    assert!(one.forward_only_to(trusted.map(str::to_owned).into()));
+    for address in ["gateway-1:7100", "[::1]:7100", "10.0.0.8:7100"] {
+        assert!(is_trusted(address), "{address}");
+    }
+    for address in [
+        "gateway-1:7101",
+        "gateway-2:7100",
+        "10.0.0.7:7100",
+        "10.0.0.8:71000",
+    ] {
+        assert!(!is_trusted(address), "{address}");
+    }
+    assert!(
+        !one.forward_only_to(trusted.map(str::to_owned).into()),
+        "the same"
+    );
+    assert!(one.forward_only_to(BTreeSet::new()));
+    assert!(!is_trusted("10.0.0.8:7100"));
 }

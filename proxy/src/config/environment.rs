@@ -28,6 +28,7 @@ use self::parse::{
 };
 pub(super) use self::ports::variable_of as port_variable_of;
 use super::listener::AuthScheme;
+use super::replicas::Peers;
 use super::{ConfigError, ListenerConfig, NamespaceRule, ProfileName, Role, Settings};
 
 /// Which variable a key has its value from. A complaint about the key names the variable.
@@ -179,7 +180,7 @@ const VARIABLES: &[Variable] = &[
     variable!("GIT_PRIVATE_HOSTS" => builder.private_hosts = list),
     variable!("MCP_REGISTRY_URL" => builder.registry = |text: &str| Ok::<_, String>(text.into())),
     variable!("REPLICA_ID" => replicas.id = |text: &str| Ok::<_, String>(text.to_owned())),
-    variable!("REPLICA_PEERS" => replicas.peers = |text: &str| Ok::<_, String>(text.to_owned())),
+    variable!("REPLICA_PEERS" => replicas.peers = |text: &str| Ok::<_, String>(Peers::of_variable(text))),
     variable!("ENABLE_LEGACY_MCP", "whether /sse and /messages are served"
         => |s, text| s.legacy_sse = boolean(text)?),
     variable!("ENABLE_FS_WATCHER" => watcher.enabled = boolean),

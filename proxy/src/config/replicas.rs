@@ -11,6 +11,9 @@ use super::off::OFF;
 /// A value that is found by itself.
 const AUTO: &str = "auto";
 
+/// The beginning of a name that is looked up.
+const DNS: &str = "dns:";
+
 /// `replicas:` — this gateway among its replicas, which share the sessions of one Redis, or of one data directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -19,11 +22,77 @@ pub(crate) struct ReplicasConfig {
     pub(crate) id: String,
     /// `host:port` where the others reach this one, or `off`.
     pub(crate) address: String,
-    /// How the others are found: `auto`, by the store.
-    pub(crate) peers: String,
+    /// The addresses to which requests are forwarded.
+    pub(crate) peers: Peers,
     /// The longest wait of a shutdown for requests in flight.
     #[serde(with = "humantime_serde")]
     pub(crate) grace: std::time::Duration,
+}
+
+/// `replicas.peers:` — the addresses to which requests are forwarded, beside that other replicas have to announce them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected `auto`, a list of HOST:PORT, or dns:NAME:PORT"
+)]
+pub(crate) enum Peers {
+    /// These addresses, as they are announced.
+    List(Vec<String>),
+    /// `auto`, or the name of DNS that has the addresses.
+    Word(String),
+}
+
+impl Peers {
+    /// Reads the variable: a list has commas between its addresses.
+    pub(crate) fn of_variable(text: &str) -> Self {
+        match text == AUTO || text.starts_with(DNS) {
+            true => Self::Word(text.to_owned()),
+            false => Self::List(text.split(',').map(|it| it.trim().to_owned()).collect()),
+        }
+    }
+
+    /// The name and port that are looked up; `None` where none is.
+    pub(crate) fn name(&self) -> Option<(&str, u16)> {
+        let Self::Word(word) = self else {
+            return None;
+        };
+        let (name, port) = word.strip_prefix(DNS)?.rsplit_once(':')?;
+        match host(&format!("{name}:{port}")).ok()? {
+            Host::Name(..) | Host::Address(..) => Some((name, port.parse().ok()?)),
+            Host::Unix(_) => None,
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Self::List(addresses) if addresses.is_empty() => {
+                Err("names no replica: write their addresses, or auto".to_owned())
+            }
+            Self::List(addresses) => addresses.iter().try_for_each(|address| {
+                let checked = host(address);
+                checked.map(drop).map_err(|_| {
+                    format!("expected HOST:PORT, as another replica has it in replicas.address: {address}")
+                })
+            }),
+            Self::Word(word) if word == AUTO || self.name().is_some() => Ok(()),
+            Self::Word(word) => Err(format!(
+                "expected `auto`, a list of HOST:PORT, or dns:NAME:PORT: {word}"
+            )),
+        }
+    }
+}
+
+/// Reads HOST:PORT.
+fn host(address: &str) -> Result<Host, ()> {
+    let (_, port) = address.rsplit_once(':').ok_or(())?;
+    if port.is_empty() || address.contains('/') {
+        return Err(());
+    }
+    let parsed = Backend::parse(&format!("http://{address}/"));
+    match parsed.map_err(|_| ())?.host {
+        Host::Unix(_) => Err(()),
+        host => Ok(host),
+    }
 }
 
 impl Default for ReplicasConfig {
@@ -31,7 +100,7 @@ impl Default for ReplicasConfig {
         Self {
             id: AUTO.to_owned(),
             address: OFF.to_owned(),
-            peers: AUTO.to_owned(),
+            peers: Peers::Word(AUTO.to_owned()),
             grace: std::time::Duration::from_secs(30),
         }
     }
@@ -56,12 +125,7 @@ impl ReplicasConfig {
         }
         let expected =
             "expected `off` or HOST:PORT, the address at which other replicas reach this one";
-        let (_, port) = self.address.rsplit_once(':').ok_or(expected)?;
-        if port.is_empty() || self.address.contains('/') {
-            return Err(expected.to_owned());
-        }
-        let parsed = Backend::parse(&format!("http://{}/", self.address));
-        match parsed.map_err(|_| expected)?.host {
+        match host(&self.address).map_err(|()| expected)? {
             Host::Address(ip, _) if ip.is_unspecified() => Err(
                 "names no address that others can reach: write this machine's name or address"
                     .into(),
@@ -90,14 +154,20 @@ impl ReplicasConfig {
                 "expected `auto` or a name of 1 to 128 visible characters",
             ));
         }
-        if self.peers != AUTO {
+        let peers = self.peers.check();
+        peers.map_err(|why| ConfigError::key("replicas.peers", why))?;
+        let bound = self.bound();
+        let bound = bound.map_err(|why| ConfigError::key("replicas.address", why))?;
+        // What the others look up are IP addresses.
+        if self.peers.name().is_some()
+            && bound.is_some()
+            && self.address.parse::<SocketAddr>().is_err()
+        {
             return Err(ConfigError::key(
-                "replicas.peers",
-                "expected `auto`: replicas find each other by sessions.store; lists and DNS names are not supported by this version",
+                "replicas.address",
+                "expected an IP address and a port: by replicas.peers, replicas look each other's addresses up, and would not find a name",
             ));
         }
-        let bound = self.bound();
-        bound.map_err(|why| ConfigError::key("replicas.address", why))?;
         Ok(())
     }
 }
@@ -122,6 +192,27 @@ mod tests {
         assert_eq!(bound("gateway-0.gateways:7000"), "0.0.0.0:7000");
     }
 
+    fn peers(peers: &str, address: &str) -> ReplicasConfig {
+        ReplicasConfig {
+            peers: serde_json::from_str(peers).expect("a list or a word"),
+            ..at(address)
+        }
+    }
+
+    #[test]
+    fn peers_are_a_list_or_a_name_that_is_looked_up() {
+        assert_eq!(Peers::of_variable("auto"), ReplicasConfig::default().peers);
+        let list = peers(r#"["gateway-1:7100", "[::1]:7100"]"#, "host:1");
+        assert_eq!(Peers::of_variable("gateway-1:7100, [::1]:7100"), list.peers);
+        assert_eq!((list.check(), list.peers.name()), (Ok(()), None));
+        let name = peers(r#""dns:gateways.example:7100""#, "10.0.0.7:7100");
+        assert_eq!(Peers::of_variable("dns:gateways.example:7100"), name.peers);
+        assert_eq!(name.check(), Ok(()));
+        assert_eq!(name.peers.name(), Some(("gateways.example", 7100)));
+        let wrong = serde_json::from_str::<Peers>("7").expect_err("a number");
+        assert!(wrong.to_string().contains("dns:NAME:PORT"), "{wrong}");
+    }
+
     #[test]
     fn wrong_values_name_their_key() {
         for address in [
@@ -144,13 +235,13 @@ mod tests {
                 },
                 "replicas.id",
             ),
-            (
-                ReplicasConfig {
-                    peers: "dns:x:1".into(),
-                    ..at("off")
-                },
-                "replicas.peers",
-            ),
+            (peers(r#""dns:x""#, "off"), "replicas.peers"),
+            (peers(r#""dns:x:0""#, "off"), "replicas.peers"),
+            (peers(r#""gateway-1:7100""#, "off"), "replicas.peers"),
+            (peers("[]", "off"), "replicas.peers"),
+            (peers(r#"["gateway-1"]"#, "off"), "replicas.peers"),
+            (peers(r#"["a:1", "http://b:2"]"#, "off"), "replicas.peers"),
+            (peers(r#""dns:x:1""#, "host:1"), "replicas.address"),
         ] {
             let error = config.check().expect_err(key).to_string();
             assert!(error.starts_with(key), "{error}");

@@ -467,21 +467,4 @@ mod tests {
         assert!(one.beat().is_empty());
         assert_eq!(names(all.path()).len(), 3);
     }
-
-    #[test]
-    fn every_name_of_a_replica_is_the_name_of_a_folder_of_its_own() {
-        let plain = ["one", "gateway-1.example_x"];
-        for name in plain {
-            assert_eq!(folder_name(name), name);
-        }
-        let long = "x".repeat(128);
-        let odd = ["..", ".", "a/b", "a%2fb", "~", &long];
-        let mut folders: Vec<_> = odd.iter().map(|name| folder_name(name)).collect();
-        folders.sort();
-        folders.dedup();
-        assert_eq!(folders.len(), odd.len());
-        for folder in folders {
-            assert!(folder.len() == 33 && !folder.contains('/'), "{folder}");
-        }
-    }
 }

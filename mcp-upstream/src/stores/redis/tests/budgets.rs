@@ -3,6 +3,7 @@
 use tooldock_workers::budget::BudgetUse;
 
 use super::*;
+use crate::replicas::ReplicaDirectory;
 
 /// Long against the time that a test takes.
 const WINDOW: Duration = Duration::from_secs(100_000);

@@ -1,0 +1,43 @@
+//! `replicas.peers: dns:NAME:PORT`: the addresses of a name, to which alone requests are forwarded.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tooldock_upstream::replicas::Replicas;
+
+/// The time between two look-ups.
+const EVERY: Duration = Duration::from_secs(10);
+/// The longest look-up.
+const LOOK_UP: Duration = Duration::from_secs(5);
+
+/// Looks the name up once.
+pub(crate) async fn look_up(name: &str, port: u16, replicas: &Replicas) {
+    let found = timeout(LOOK_UP, tokio::net::lookup_host((name, port))).await;
+    let failure = match found {
+        Ok(Ok(addresses)) => {
+            let addresses = addresses.map(|it| it.to_string()).collect();
+            if replicas.forward_only_to(addresses) {
+                tracing::info!(
+                    name,
+                    "replicas.peers: the addresses of other replicas have changed"
+                );
+            }
+            return;
+        }
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("no answer within {} s", LOOK_UP.as_secs()),
+    };
+    tracing::warn!(
+        name,
+        "replicas.peers: {name} cannot be looked up, the addresses found before stay: {failure}"
+    );
+}
+
+/// Looks the name up again and again.
+pub(crate) async fn follow(name: String, port: u16, replicas: Arc<Replicas>) {
+    loop {
+        tokio::time::sleep(EVERY).await;
+        look_up(&name, port, &replicas).await;
+    }
+}
