@@ -700,8 +700,8 @@ impl<C: Clock + Clone> Admission<C> {
         self.limits.count_tool_calls()
     }
 
-    /// What was taken from the limits on requests and tool calls since the last time, for other replicas. Nothing where they
-    /// are not shared.
+    /// The use of the limits on requests and tool calls since the last time, for other replicas. Empty where they are not
+    /// shared.
     pub fn take_use(&self) -> LimitUse<C> {
         self.limits.take_use()
     }

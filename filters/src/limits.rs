@@ -44,7 +44,7 @@ pub(crate) struct Limits<C: Clock = MonotonicClock> {
     shared: bool,
 }
 
-/// One limit, with the budgets of all that it counts.
+/// A limit, with the budgets of all that it counts.
 #[derive(Debug)]
 pub(crate) struct Rule<C: Clock> {
     keys: Box<[LimitKey]>,
@@ -99,7 +99,7 @@ impl<C: Clock + Clone> Limits<C> {
         Self::of(rules, clock, false)
     }
 
-    /// The same limits, shared by replicas.
+    /// These limits, shared by replicas.
     #[must_use]
     pub(crate) fn shared(&self, rules: &[RateLimitConfig]) -> Self {
         Self::of(rules, &self.clock, true)
@@ -130,7 +130,7 @@ impl<C: Clock + Clone> Limits<C> {
         limits
     }
 
-    /// What was taken from these limits since the last time, for other replicas.
+    /// The use of these limits since the last time, for other replicas.
     pub(crate) fn take_use(&self) -> LimitUse<C> {
         let of_keys: Vec<_> = {
             let known = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);

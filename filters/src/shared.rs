@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(ci.name, other.name);
         assert_ne!(ci.name, dev.name);
         assert!(one.take_use().used().is_empty());
-        // What was told before is no part of what is told now, and of what is known.
+        // Use that was told before is not told again, and counts in the time until the budget is whole.
         clock.advance(seconds(1));
         assert!(admits(&one, "ci"));
         let again = one.take_use();

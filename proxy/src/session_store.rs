@@ -198,7 +198,7 @@ fn in_redis(
     })
 }
 
-/// What the other replicas are told: `replicas.address`, where that is set, or else `address`.
+/// The announcement of this process: at `replicas.address`, where that is set, or else at `address`.
 fn announcement(
     effective: &Effective,
     name: &str,

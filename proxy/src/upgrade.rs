@@ -173,7 +173,7 @@ impl Offer {
         replica: &str,
         sockets: Vec<Handed>,
     ) -> (Self, mpsc::Receiver<Successor>) {
-        // One at a time: a second is busy until the first is told.
+        // A second successor is told to wait until the first one is told.
         let (ready, successors) = mpsc::channel(1);
         let offered = Offered {
             path: socket_path(effective),

@@ -1,5 +1,5 @@
-//! What is left of a rate limit: found where limits are counted, told to the client in the answer's
-//! head, and to other replicas.
+//! Budgets of rate limits: the rest of one, which the client is told in the answer's head, and its use, which other replicas
+//! are told.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -158,7 +158,7 @@ impl ReplicasConfig {
         peers.map_err(|why| ConfigError::key("replicas.peers", why))?;
         let bound = self.bound();
         let bound = bound.map_err(|why| ConfigError::key("replicas.address", why))?;
-        // What the others look up are IP addresses.
+        // The others look up IP addresses.
         if self.peers.name().is_some()
             && bound.is_some()
             && self.address.parse::<SocketAddr>().is_err()

@@ -1,6 +1,6 @@
-//! Whether a replica that has a request still answers others. It beats as long as its control runtime turns, and the threads
-//! that answer requests may stand all the same. The tool of a call may take as long as it wants, so a call has no time limit
-//! of its own here.
+//! Silence of a replica that has a request: it is asked for its health while the answer is awaited. It beats as long as its
+//! control runtime turns, and the threads that answer requests may stand all the same. The tool of a call may take as long
+//! as it wants, so a call has no time limit of its own here.
 
 use std::time::Duration;
 

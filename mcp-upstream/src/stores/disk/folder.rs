@@ -64,7 +64,7 @@ pub struct ReplicaFolder {
 #[derive(Debug, Serialize, Deserialize)]
 struct AnnouncementFile {
     announcement: Announcement,
-    /// The same announcement, sealed.
+    /// The announcement once more, sealed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sealed: Option<String>,
 }

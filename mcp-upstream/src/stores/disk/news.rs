@@ -24,7 +24,7 @@ const KEPT: i64 = 1024;
 /// Seconds that news are kept, as long as newer ones are told.
 const KEPT_FOR: i64 = 60;
 
-/// What a replica has not heard yet.
+/// News that a replica has not heard yet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unheard {
     /// The number of the newest news.

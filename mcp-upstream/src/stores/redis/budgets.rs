@@ -21,7 +21,7 @@ impl RedisStore {
     ) -> Result<Vec<Duration>, StoreError> {
         let mut script = BUDGETS.arg(replicas);
         for budget in used {
-            // What the replica knows is older by the way to Redis. Counted as of now it would move the budget on with each
+            // The knowledge of the replica is older by the way to Redis. Counted as of now it would move the budget on with each
             // exchange.
             let known = budget.whole_in.saturating_sub(OPERATION_MAX);
             script.key(self.keys.budget(&budget.name));
