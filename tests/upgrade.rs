@@ -34,6 +34,11 @@ async def until(file: str) -> str:
     return "done"
 "#;
 
+async fn ping(session: &Session) -> u16 {
+    let message = json!({"jsonrpc": "2.0", "id": 7, "method": "ping"});
+    session.post(&message).await.status
+}
+
 /// Clients that ask all the time, each over one connection or over a new one for each request.
 struct Traffic {
     stop: Arc<AtomicBool>,
@@ -305,6 +310,51 @@ async fn a_successor_that_cannot_start_leaves_the_running_gateway_as_it_was() {
     assert!(status.success(), "{status}");
     let (status, _) = gateway.call("plain", "add", json!({"a": 1, "b": 2})).await;
     assert_eq!(status, 200);
+}
+
+#[tokio::test]
+async fn a_process_among_several_is_replaced_by_its_name_and_the_only_one_by_any_name() {
+    let named = |name: &str| {
+        Gateway::with_tools([("talk", "talking.py", tools::TALKING)])
+            .config(json!({"sessions": {"store": "disk"}}))
+            .env("REPLICA_ID", name)
+    };
+    let mut one = named("one").start().await;
+    let data = one.data_dir().to_str().unwrap().to_owned();
+    let mut two = named("two").env("DATA_DIR", &data).start().await;
+    let session = Session::start(&one, "talk", LATEST).await;
+    let elsewhere = Session::start(&two, "talk", LATEST).await;
+
+    let stranger = named("three")
+        .env("DATA_DIR", &data)
+        .arguments(&["--upgrade"])
+        .spawn();
+    let refused = stranger.ended().await;
+    assert_eq!(refused.code(), Some(1));
+    assert!(
+        stranger.log().contains("several gateways run"),
+        "{}",
+        stranger.log()
+    );
+
+    assert!(one.upgraded().await.success());
+    assert_eq!(ping(&session).await, 200);
+    assert_eq!(ping(&elsewhere).await, 200);
+    two.kill();
+    assert_eq!(ping(&elsewhere.at(&one)).await, 200);
+
+    let other = named("three")
+        .env("DATA_DIR", &data)
+        .listening(one.address, one.metrics)
+        .arguments(&["--upgrade"])
+        .spawn();
+    assert!(one.ended().await.success());
+    eventually(
+        "the session goes on in the process of another name",
+        || async { (ping(&session).await == 200).then_some(()) },
+    )
+    .await;
+    assert!(other.exited().is_none());
 }
 
 #[tokio::test]

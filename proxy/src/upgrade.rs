@@ -60,6 +60,49 @@ fn socket_path(effective: &Effective) -> PathBuf {
     effective.data_dir.join(name)
 }
 
+/// Connects to the gateway that is to be succeeded: the one of this name, or the only one that runs on the data directory.
+fn connect(effective: &Effective) -> anyhow::Result<Channel> {
+    let own = socket_path(effective);
+    let refused = match Channel::connect(&own) {
+        Ok(channel) => return Ok(channel),
+        Err(error) => error,
+    };
+    let others = match effective.role {
+        Role::All | Role::Core => others(&effective.data_dir, &own),
+        Role::Manager => Vec::new(),
+    };
+    let mut running: Vec<_> = others
+        .into_iter()
+        .filter_map(|path| Some((Channel::connect(&path).ok()?, path)))
+        .collect();
+    match (running.pop(), running.is_empty()) {
+        (Some((channel, _)), true) => Ok(channel),
+        (Some(_), false) => Err(anyhow!(
+            "--upgrade: several gateways run on this data directory: set REPLICA_ID (replicas.id) to the name of the one to take over from"
+        )),
+        (None, _) => Err(anyhow!(
+            "--upgrade: no running gateway can be reached at {}: {refused}; start without --upgrade where none runs on this data directory",
+            own.display()
+        )),
+    }
+}
+
+/// The sockets of gateways of other names.
+fn others(data_dir: &Path, own: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(data_dir).into_iter().flatten().flatten();
+    let is_of_a_core = |name: &str| {
+        let middle = name
+            .strip_prefix("upgrade")
+            .and_then(|it| it.strip_suffix("sock"));
+        middle.is_some_and(|it| it.starts_with('.'))
+    };
+    entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_of_a_core))
+        .map(|entry| entry.path())
+        .filter(|path| path != own)
+        .collect()
+}
+
 /// The running gateway that this process succeeds.
 pub(crate) struct Predecessor {
     channel: Channel,
@@ -75,15 +118,9 @@ impl Predecessor {
     ///
     /// # Errors
     ///
-    /// That no gateway runs there, or that another successor is being started.
+    /// That no gateway runs there, that several do, or that another successor is being started.
     pub(crate) fn connect(effective: &Effective) -> anyhow::Result<(Self, Vec<Handed>)> {
-        let path = socket_path(effective);
-        let channel = Channel::connect(&path).map_err(|error| {
-            anyhow!(
-                "--upgrade: no running gateway can be reached at {}: {error}; start without --upgrade where none runs on this data directory",
-                path.display()
-            )
-        })?;
+        let channel = connect(effective)?;
         let failed = |error| {
             anyhow!("--upgrade: the running gateway did not hand over its sockets: {error}")
         };

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -43,6 +44,8 @@ pub struct EventLog {
     ledger: Arc<Ledger>,
     /// Where events are kept, if they are to outlive this process.
     store: Option<Arc<dyn EventStore>>,
+    /// True since the store failed to keep an event, until it keeps the next one.
+    fails: AtomicBool,
 }
 
 impl EventLog {
@@ -55,6 +58,7 @@ impl EventLog {
             pulse,
             ledger: Arc::new(Ledger::new(limits, metrics)),
             store: None,
+            fails: AtomicBool::new(false),
         }
     }
 
@@ -119,17 +123,28 @@ impl EventLog {
             kind: EventKind::Message(String::from_utf8_lossy(message).into_owned()),
         };
         let stored = store.append(staged.stream(session), &event).await;
-        if not_stored(stored) == Some(Appended::Foreign) {
+        if self.noted(stored) == Some(Appended::Foreign) {
             staged.disown(message);
         }
     }
-}
 
-/// A store that fails takes nothing from the clients that are here.
-fn not_stored(stored: Result<Appended, StoreError>) -> Option<Appended> {
-    let told =
-        |error: &StoreError| tracing::error!(%error, "an event is kept in this process alone");
-    stored.inspect_err(told).ok()
+    /// The outcome of an append. A store that fails takes nothing from the clients that are here; the log has a line when it
+    /// begins to fail, and when it works again.
+    fn noted(&self, stored: Result<Appended, StoreError>) -> Option<Appended> {
+        let fails = stored.is_err();
+        if self.fails.load(Ordering::Relaxed) != fails
+            && self.fails.swap(fails, Ordering::Relaxed) != fails
+        {
+            match &stored {
+                Err(error) => tracing::error!(
+                    %error,
+                    "events are kept in this process alone until the session store can be written"
+                ),
+                Ok(_) => tracing::info!("events are kept in the session store again"),
+            }
+        }
+        stored.ok()
+    }
 }
 
 /// One message under one sequence, framed once per stream number.
@@ -216,7 +231,7 @@ impl EventLog {
             };
             let number = stream.number();
             let session = session.id();
-            not_stored(store.append(StreamRef { session, number }, &opened).await);
+            self.noted(store.append(StreamRef { session, number }, &opened).await);
         }
         Ok(stream)
     }
