@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::support::gateway::MANAGER_TOKEN;
 use crate::support::ports::free_address;
+use crate::support::redis::Redis;
 use crate::support::session::Session;
 use crate::support::sse::Event;
 use crate::support::{DEADLINE, Gateway, TOKEN, eventually, tools};
@@ -355,6 +356,45 @@ async fn a_process_among_several_is_replaced_by_its_name_and_the_only_one_by_any
     )
     .await;
     assert!(other.exited().is_none());
+}
+
+#[tokio::test]
+async fn a_replica_of_a_redis_is_replaced_and_no_request_fails_at_either_replica() {
+    let redis = Redis::start().await;
+    let replica = |name: &str| {
+        let address = free_address().to_string();
+        Gateway::with_tools([
+            ("talk", "talking.py", tools::TALKING),
+            ("plain", "plain.py", tools::MATH),
+        ])
+        .config(json!({
+            "sessions": {"store": redis.url()},
+            "replicas": {"id": name, "address": address, "grace": "10s"},
+        }))
+        .env("SESSION_KEY", "a key that all replicas share, long enough")
+        .start()
+    };
+    let (mut one, two) = tokio::join!(replica("one"), replica("two"));
+    for gateway in [&one, &two] {
+        eventually("the replicas see each other", || async {
+            let metrics = gateway.metrics_text().await;
+            metrics.contains("tooldock_replicas_up 2\n").then_some(())
+        })
+        .await;
+    }
+    let mut sessions = Vec::new();
+    for _ in 0..2 {
+        sessions.push(Session::start(&one, "talk", LATEST).await);
+    }
+    let traffic = [&one, &two].map(|gateway| Traffic::start(gateway, &sessions));
+    for traffic in &traffic {
+        traffic.answered(50).await;
+    }
+    assert!(one.upgraded().await.success());
+    for traffic in traffic {
+        traffic.answered(50).await;
+        assert_eq!(traffic.end().await, Vec::<String>::new());
+    }
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
@@ -196,6 +196,8 @@ pub struct Replicas {
     asked: Mutex<Option<u64>>,
     /// Wakes the beats before their time.
     due: Notify,
+    /// The replica that this process succeeds.
+    predecessor: OnceLock<ReplicaId>,
 }
 
 /// The outcome of the last beats.
@@ -311,6 +313,7 @@ impl Replicas {
             reloaded: Mutex::default(),
             asked: Mutex::default(),
             due: Notify::new(),
+            predecessor: OnceLock::new(),
         })
     }
 
@@ -366,6 +369,30 @@ impl Replicas {
     pub async fn settled_standing(&self, id: ReplicaId) -> Standing {
         self.wait(|| self.standing(id), |it| *it == Standing::Unclear)
             .await
+    }
+
+    /// Notes the replica that this process succeeds, at the same address.
+    pub fn succeed(&self, predecessor: ReplicaId) {
+        let _ = self.predecessor.set(predecessor);
+    }
+
+    /// True for this replica and the replica that it succeeds: requests that are forwarded to either come here.
+    pub fn answers_for(&self, id: ReplicaId) -> bool {
+        id == self.own.id || self.predecessor.get() == Some(&id)
+    }
+
+    /// Waits until this process has heard that its predecessor leaves, for 3 s at most: before that it would forward requests
+    /// to the predecessor, at its own address.
+    pub async fn relieved(&self) {
+        let Some(predecessor) = self.predecessor.get() else {
+            return;
+        };
+        self.due.notify_one();
+        self.wait(
+            || self.standing(*predecessor),
+            |it| matches!(it, Standing::Up(_) | Standing::Unclear),
+        )
+        .await;
     }
 
     /// Waits until a replica that could not be reached is no longer up, for 3 s at most.

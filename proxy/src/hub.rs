@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use tooldock_upstream::audit::AuditGuard;
 use tooldock_upstream::health::Health;
-use tooldock_upstream::replicas::BEAT_EVERY;
+use tooldock_upstream::replicas::{BEAT_EVERY, Replicas};
 use tooldock_upstream::service::Service;
 use tooldock_workers::keys::KeyStore;
 use tooldock_workers::reload::Reloader;
@@ -101,6 +101,7 @@ impl Hub {
         let first_scan = first_scan(
             self.serves_namespaces.then(|| Arc::clone(&self.reloader)),
             Arc::clone(&self.health),
+            Arc::clone(self.service.replicas()),
             Arrival {
                 predecessor: self.succession.predecessor.take(),
                 gate: self.succession.gate.clone(),
@@ -236,10 +237,11 @@ struct Arrival {
 }
 
 impl Arrival {
-    async fn complete(self) {
+    async fn complete(self, replicas: &Replicas) {
         if let Some(predecessor) = self.predecessor {
             // An error is a panic, which is logged.
             let _ = tokio::task::spawn_blocking(|| predecessor.relieve()).await;
+            replicas.relieved().await;
         }
         self.gate.send_replace(true);
         self.offer.start();
@@ -249,6 +251,7 @@ impl Arrival {
 async fn first_scan(
     reloader: Option<Arc<Reloader>>,
     health: Arc<Health>,
+    replicas: Arc<Replicas>,
     arrival: Arrival,
     announcement: Option<String>,
 ) {
@@ -256,7 +259,7 @@ async fn first_scan(
         report(reloader.reload().await);
     }
     health.set_ready();
-    arrival.complete().await;
+    arrival.complete(&replicas).await;
     if let Some(text) = announcement {
         println!("{text}");
     }

@@ -56,11 +56,15 @@ pub(crate) fn open(
     key: &SessionKey,
     succeeded: Option<&str>,
 ) -> anyhow::Result<OpenStore> {
-    match &effective.config.sessions.store {
+    let open = match &effective.config.sessions.store {
         StoreConfig::Memory => alone(effective, key),
         StoreConfig::Disk => on_disk(effective, data, key, succeeded),
         StoreConfig::Redis(url) => in_redis(effective, url, key, succeeded),
+    }?;
+    if let Some(name) = succeeded {
+        open.replicas.succeed(ReplicaId::named(name));
     }
+    Ok(open)
 }
 
 /// Words about replicas of a Redis that would not share a session key; `None` where there is a key, or no Redis.

@@ -86,7 +86,7 @@ pub struct DataDir {
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
     /// Another gateway runs on it.
-    #[error("{}: another gateway uses this data directory (gateway.lock is held); stop it, or give this one a DATA_DIR of its own, or replace the running one with `tooldock serve --upgrade`", .0.display())]
+    #[error("{}: another gateway uses this data directory (gateway.lock is held); stop it, replace it with `tooldock serve --upgrade`, give this one a DATA_DIR of its own, or share the directory by a REPLICA_ID for each with sessions.store: disk", .0.display())]
     InUse(PathBuf),
     /// A newer version wrote it.
     #[error("{}: written by a newer version (format {found}, this one reads up to {FORMAT}); upgrade, or restore a backup", path.display())]

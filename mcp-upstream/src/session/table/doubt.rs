@@ -3,8 +3,12 @@
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::SessionTable;
+use crate::replicas::{BEAT_EVERY, BEAT_LIFE};
 use crate::session::SessionId;
 use crate::stream::StoreError;
 
@@ -19,7 +23,13 @@ pub(super) struct Doubts(Mutex<Doubted>);
 struct Doubted {
     lapses: u64,
     sessions: HashSet<SessionId>,
+    /// The time from which no replica holds this one for gone any more, so that a comparison is the last one.
+    settled: Option<Instant>,
 }
+
+/// The longest time in which others may still claim sessions after this process beats again: they have heard of it then, or
+/// take no claims since they hear nothing.
+const SETTLING: Duration = BEAT_LIFE.saturating_add(BEAT_EVERY);
 
 impl Doubts {
     fn doubted(&self) -> MutexGuard<'_, Doubted> {
@@ -73,6 +83,7 @@ impl SessionTable {
             return;
         }
         doubted.lapses = lapses;
+        doubted.settled = Some(Instant::now() + SETTLING);
         doubted.sessions = self.all().iter().map(|it| it.id().clone()).collect();
         if !doubted.sessions.is_empty() {
             tracing::warn!(
@@ -88,7 +99,14 @@ impl SessionTable {
             return Ok(());
         };
         let record = store.load(id.as_str()).await?;
-        self.doubts.doubted().sessions.remove(id);
+        let mut doubted = self.doubts.doubted();
+        if doubted
+            .settled
+            .is_none_or(|settled| Instant::now() >= settled)
+        {
+            doubted.sessions.remove(id);
+        }
+        drop(doubted);
         // Without a record nobody has claimed it: the sweep records it again.
         let claimed = record.is_some_and(|record| record.home.replica != self.replicas.own());
         if claimed && self.close(&mut self.index(), id) {

@@ -50,8 +50,8 @@ pub struct ReplicaFolder {
     lock: FileLock,
     /// Seals announcements; `None` where others could know the key.
     key: Option<SessionKey>,
-    /// The announcement in the folder.
-    announced: Option<Announcement>,
+    /// The announcement in the folder, and the time of its file.
+    announced: Option<(Announcement, SystemTime)>,
     /// True once this replica has left: it is announced no more.
     left: bool,
     /// The last beats of the others, by the names of their folders.
@@ -70,12 +70,14 @@ struct AnnouncementFile {
 }
 
 /// The last beat of another replica.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct LastBeat {
     /// The time that the replica has set.
     set: SystemTime,
     /// When this process found it.
     found: Instant,
+    /// The last announcement that could be read: a replica is up whatever a tool has made of the file.
+    announcement: Option<Announcement>,
 }
 
 impl ReplicaFolder {
@@ -130,7 +132,13 @@ impl ReplicaFolder {
     }
 
     fn announce(&mut self, own: &Announcement) -> Result<(), StoreError> {
-        if self.announced.as_ref() == Some(own) {
+        let file = self.path.join(ANNOUNCEMENT);
+        // Tools of this user may have changed it.
+        let found = last_change(&file).map_err(failed("read", &file))?;
+        let is_there = |(announced, time): &(Announcement, SystemTime)| {
+            announced == own && found == Some(*time)
+        };
+        if self.announced.as_ref().is_some_and(is_there) {
             return Ok(());
         }
         let written = self.sealed(own).and_then(|sealed| {
@@ -142,9 +150,9 @@ impl ReplicaFolder {
             serde_json::to_vec(&file).map_err(|error| error.to_string())
         });
         let text = written.map_err(StoreError)?;
-        let file = self.path.join(ANNOUNCEMENT);
         write_atomically(&file, &text, 0o600).map_err(failed("write", &file))?;
-        self.announced = Some(own.clone());
+        let time = last_change(&file).map_err(failed("read", &file))?;
+        self.announced = time.map(|time| (own.clone(), time));
         Ok(())
     }
 
@@ -191,14 +199,23 @@ impl ReplicaFolder {
             let Some(set) = last_change(&path.join(LOCK))? else {
                 continue;
             };
-            let last = match known.get(&name) {
-                Some(last) if last.set == set => *last,
-                _ => LastBeat { set, found: now },
+            let before = known.remove(&name);
+            let found = match &before {
+                Some(last) if last.set == set => last.found,
+                _ => now,
+            };
+            let is_its_own = |it: &Announcement| *replica_file_name(&it.name) == *name;
+            let read = self.announcement(&path).filter(is_its_own);
+            let announcement = read.or(before.and_then(|last| last.announcement));
+            if now - found < BEAT_LIFE {
+                up.extend(announcement.clone());
+            }
+            let last = LastBeat {
+                set,
+                found,
+                announcement,
             };
             self.beats.insert(name, last);
-            if now - last.found < BEAT_LIFE {
-                up.extend(self.announcement(&path));
-            }
         }
         Ok(up)
     }
@@ -466,5 +483,23 @@ mod tests {
         let mut one = join(all.path(), "one");
         assert!(one.beat().is_empty());
         assert_eq!(names(all.path()).len(), 3);
+    }
+
+    #[test]
+    fn a_replica_whose_announcement_was_changed_stays_up_and_writes_it_again() {
+        let all = tempfile::tempdir().expect("a folder");
+        let (mut one, mut two) = (join(all.path(), "one"), join(all.path(), "two"));
+        two.beat();
+        assert_eq!(one.beat(), ["two"]);
+        let file = all.path().join("two").join(ANNOUNCEMENT);
+        let of_one = fs::read(all.path().join("one").join(ANNOUNCEMENT)).expect("announced");
+        for changed in [&b"{"[..], &of_one] {
+            let kept = fs::read(&file).expect("announced");
+            fs::write(&file, changed).expect("written");
+            assert_eq!(one.beat(), ["two"]);
+            two.beat();
+            assert_eq!(fs::read(&file).expect("announced").len(), kept.len());
+            assert_eq!(one.beat(), ["two"]);
+        }
     }
 }

@@ -343,6 +343,23 @@ mod homes {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_session_that_is_claimed_after_its_silent_home_beats_again_is_given_up_too() {
+        let two = Two::up().await;
+        let [one, other] = &two.replicas;
+        let session = open(&two.tables[0], "a", Instant::now()).await;
+        beats(&[other], BEAT_LIFE).await;
+        // It goes on before the other one has heard of it.
+        beats(&[one], Duration::ZERO).await;
+        assert!(matches!(two.located(0, &session).await, Located::Live(_)));
+        assert!(matches!(
+            two.located(1, &session).await,
+            Located::Adopted(_)
+        ));
+        let home = other.own();
+        assert!(matches!(two.located(0, &session).await, Located::Elsewhere(it) if it == home));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn the_sweep_ends_claimed_sessions_that_nobody_asks_for() {
         let two = Two::up().await;
         let [one, other] = &two.replicas;
