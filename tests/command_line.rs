@@ -171,8 +171,8 @@ fn keys_that_are_unknown_wrong_or_of_a_later_version_are_named() {
             "replicas.address: names no address that others can reach",
         ),
         (
-            "replicas: { peers: 'dns:gateways:7100' }",
-            "replicas.peers: expected `auto`",
+            "replicas: { peers: 'dns:gateways' }",
+            "replicas.peers: expected `auto`, a list of HOST:PORT, or dns:NAME:PORT: dns:gateways",
         ),
         (
             "relay: { socket: relay.sock }",
