@@ -37,7 +37,7 @@ oubliette-client: ## the static client of the relay, target/oubliette-client
 .PHONY: test
 test: ## everything: lint, docs, unit, integration and Python tests, instruction counts, licences
 	@PYTHON=$(PYTHON) .ci/prerequisites tests
-	@MAKE="$(MAKE)" .ci/test test-build lint+ cost-build+ test-rust test-python cost deny
+	@MAKE="$(MAKE)" .ci/test cost-build+ lint test-build test-rust test-python cost deny
 
 # $(call skip,WHAT: WHY) says what a part of `make test` leaves out; `.ci/test` tells it at the end.
 skip = echo "skipped: $(1)"; echo "$(1)" >>"$${TEST_SKIPPED:-/dev/null}"

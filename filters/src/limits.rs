@@ -7,7 +7,7 @@
 //! Several rules apply one after the other. What an earlier rule took is not given back when a later one refuses, so a
 //! client that hammers one limit also uses up its others.
 //!
-//! Replicas may share these limits and those of API keys, see [`shared`](crate::shared).
+//! Replicas may share these limits and those of API keys, see `shared`.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};

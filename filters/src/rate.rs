@@ -10,8 +10,8 @@
 //! most once a second; until that made room, keys that found no place share one budget per part. So a flood of made-up
 //! keys costs neither memory nor lets its keys pass unlimited, and keys already in the table do not notice.
 //!
-//! Replicas share a limit that has a [`SharedName`]: what was taken is noted beside the budgets, and
-//! [`KeyedLimiter::move_on`] takes in what others took ([`shared`](crate::shared)).
+//! Replicas share a limit that has a `SharedName`: what was taken is noted beside the budgets, and
+//! `KeyedLimiter::move_on` takes in what others took (`shared`).
 
 use std::collections::HashMap;
 use std::hash::Hash;
