@@ -359,6 +359,7 @@ async fn a_process_among_several_is_replaced_by_its_name_and_the_only_one_by_any
 }
 
 #[tokio::test]
+#[ignore = "requests meet the hand-over by chance, run it by name: cargo nextest run --run-ignored all -E 'test(a_replica_of_a_redis_is_replaced)'"]
 async fn a_replica_of_a_redis_is_replaced_and_no_request_fails_at_either_replica() {
     let redis = Redis::start().await;
     let replica = |name: &str| {

@@ -376,9 +376,15 @@ impl Replicas {
         let _ = self.predecessor.set(predecessor);
     }
 
-    /// True for this replica and the replica that it succeeds: requests that are forwarded to either come here.
+    /// True for this replica, the replica that it succeeds, and a successor at its address: requests that are forwarded to any
+    /// of them come here, also over connections that were opened before a hand-over.
     pub fn answers_for(&self, id: ReplicaId) -> bool {
-        id == self.own.id || self.predecessor.get() == Some(&id)
+        let is_at_the_same_address = || {
+            let known = self.known.borrow();
+            let address = known.others.get(&id).and_then(|it| it.address.as_ref());
+            address.is_some() && address == self.own.address.as_ref()
+        };
+        id == self.own.id || self.predecessor.get() == Some(&id) || is_at_the_same_address()
     }
 
     /// Waits until this process has heard that its predecessor leaves, for 3 s at most: before that it would forward requests
