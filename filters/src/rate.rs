@@ -10,8 +10,8 @@
 //! most once a second; until that made room, keys that found no place share one budget per part. So a flood of made-up
 //! keys costs neither memory nor lets its keys pass unlimited, and keys already in the table do not notice.
 //!
-//! Replicas share a limit that has a `SharedName`: what was taken is noted beside the budgets, and
-//! `KeyedLimiter::move_on` takes in what others took (`shared`).
+//! Replicas share a limit that has a `SharedName`: its use here is noted beside the budgets, and `KeyedLimiter::move_on`
+//! counts its use by others (`shared`).
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -167,8 +167,10 @@ impl<C: Clock> KeyedLimiter<C> {
                 &mut shard.overflow
             }
         };
-        let next = (*cell).max(now) + self.each * u64::from(events);
-        let latest = now + self.whole;
+        // An answer of other replicas can be any number.
+        let taken = self.each.saturating_mul(u64::from(events));
+        let next = (*cell).max(now).saturating_add(taken);
+        let latest = now.saturating_add(self.whole);
         if next > latest {
             return Err(RetryAfter(Duration::from_nanos(next - latest)));
         }
@@ -181,7 +183,7 @@ impl<C: Clock> KeyedLimiter<C> {
         Ok(((latest - next) / self.each) as u32)
     }
 
-    /// Adds what was taken since the last time, for the other replicas.
+    /// Hands over the use of each budget since the last call, for the other replicas.
     pub(crate) fn take_use(&self, mut each: impl FnMut(UsedBudget, BudgetUse)) {
         if !self.used.swap(false, Ordering::Acquire) {
             return;
@@ -203,8 +205,8 @@ impl<C: Clock> KeyedLimiter<C> {
         }
     }
 
-    /// Takes in what other replicas took from a budget: the time in which all of it comes back, from the moment at which
-    /// the budget's use was told.
+    /// Counts the use of a budget by other replicas. `whole_in` is the time until the budget is whole again, from the moment at
+    /// which its use here was handed over.
     pub(crate) fn move_on(&self, budget: &UsedBudget, whole_in: Duration) {
         let whole_in = u64::try_from(whole_in.as_nanos()).unwrap_or(u64::MAX);
         let whole_at = budget.at.saturating_add(whole_in);
