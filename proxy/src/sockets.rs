@@ -12,7 +12,7 @@
 use std::fs::{self, Permissions};
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -105,6 +105,46 @@ impl Sockets {
 }
 
 impl BoundSocket {
+    /// Takes over a Unix socket that was bound elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// That it has no path; the operating system's.
+    fn of_unix(socket: UnixListener) -> io::Result<(ListenAddress, Self)> {
+        socket.set_nonblocking(true)?;
+        let address = socket.local_addr()?;
+        let path = address.as_pathname();
+        let path = path.ok_or_else(|| io::Error::other("a Unix socket without a path"))?;
+        Ok((ListenAddress::Unix(path.to_owned()), Self::Unix(socket)))
+    }
+
+    /// Takes over a TCP socket that was bound elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's.
+    fn of_tcp(socket: TcpListener) -> io::Result<(ListenAddress, Self)> {
+        socket.set_nonblocking(true)?;
+        let address = socket.local_addr()?;
+        Ok((ListenAddress::Tcp(address), Self::Tcp(socket)))
+    }
+
+    /// Takes over a socket that should be bound to this address.
+    ///
+    /// # Errors
+    ///
+    /// That it is bound to another one; the operating system's.
+    pub(crate) fn at(address: &ListenAddress, socket: OwnedFd) -> io::Result<Self> {
+        let (bound, socket) = match address {
+            ListenAddress::Tcp(_) => Self::of_tcp(socket.into())?,
+            ListenAddress::Unix(_) => Self::of_unix(socket.into())?,
+        };
+        match bound == *address {
+            true => Ok(socket),
+            false => Err(io::Error::other(format!("it is bound to {bound}"))),
+        }
+    }
+
     /// Another handle.
     ///
     /// # Errors
@@ -179,6 +219,18 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_that_is_handed_over_is_used_at_its_own_address_alone() {
+        let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = ListenAddress::Tcp(socket.local_addr().expect("bound"));
+        let another: ListenAddress = "127.0.0.1:1".parse().expect("an address");
+        let handed = || OwnedFd::from(socket.try_clone().expect("a handle"));
+        assert!(BoundSocket::at(&address, handed()).is_ok());
+        assert!(BoundSocket::at(&another, handed()).is_err());
+        let unix: ListenAddress = "unix:/run/mcp.sock".parse().expect("an address");
+        assert!(BoundSocket::at(&unix, handed()).is_err());
+    }
 
     #[test]
     fn the_socket_of_a_process_that_is_gone_is_replaced_and_nothing_else_is() {

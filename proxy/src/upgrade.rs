@@ -8,7 +8,7 @@
 //!      │  starts all parts and accepts nothing           │
 //!      │── ready ──────────────────────────────────────▶│ tells the replicas that it leaves
 //!      │◀─ go ──────────────────────────────────────────│ accepts no more, ends streams with a `retry`
-//!      │  accepts                                        │ answers what it has, and ends
+//!      │  accepts                                        │ answers its requests, and ends
 //! ```
 //!
 //! A successor that fails before it is ready changes nothing. The operator needs no signal; SIGQUIT, which starts an upgrade in
@@ -44,6 +44,10 @@ const BUSY: &[u8] = b"busy";
 
 /// The beginning of the first packet to a successor; the name of the gateway's replica follows.
 const NAME: &str = "replica ";
+
+/// The pause after a connection that failed or was refused, so that a process which connects again and again neither fills
+/// the log nor takes a core.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest wait for `go`: the predecessor tells its replicas in a fraction of it.
 const GO_TIME: Duration = Duration::from_secs(10);
@@ -167,14 +171,18 @@ impl Predecessor {
     }
 }
 
-/// A socket and its address. A later version may have kinds of addresses that this one does not know.
+/// A socket and its address. An address of a kind that only another version knows, and a socket that is bound elsewhere, are
+/// left out with a warning: a process that only poses as the gateway has no socket at the gateway's address.
 fn named(address: &[u8], socket: OwnedFd) -> Option<Handed> {
-    let address: ListenAddress = std::str::from_utf8(address).ok()?.parse().ok()?;
-    let socket = match &address {
-        ListenAddress::Tcp(_) => BoundSocket::Tcp(socket.into()),
-        ListenAddress::Unix(_) => BoundSocket::Unix(socket.into()),
-    };
-    Some((address, socket))
+    let text = String::from_utf8_lossy(address);
+    let parsed = text.parse::<ListenAddress>();
+    let taken = parsed.map_err(io::Error::other).and_then(|address| {
+        let socket = BoundSocket::at(&address, socket)?;
+        Ok((address, socket))
+    });
+    taken
+        .inspect_err(|error| tracing::warn!("upgrade: the socket for {text} is not used: {error}"))
+        .ok()
 }
 
 /// The listening sockets of this gateway, offered to a successor.
@@ -248,12 +256,14 @@ impl Offered {
                 Ok(channel) => channel,
                 Err(error) => {
                     tracing::warn!(%error, "upgrade: a successor could not connect");
-                    thread::sleep(Duration::from_secs(1));
+                    thread::sleep(PAUSE);
                     continue;
                 }
             };
             if let Err(reason) = is_successor(&channel) {
                 tracing::warn!("upgrade: a process is refused the listening sockets: {reason}");
+                drop(channel);
+                thread::sleep(PAUSE);
                 continue;
             }
             if self.busy.swap(true, Ordering::AcqRel) {

@@ -62,18 +62,7 @@ impl PassedSockets {
 fn take(passed: &mut ListenFd, index: usize) -> io::Result<(ListenAddress, BoundSocket)> {
     let gone = || io::Error::other("it was taken before");
     if let Ok(socket) = passed.take_unix_listener(index) {
-        let socket = socket.ok_or_else(gone)?;
-        socket.set_nonblocking(true)?;
-        let address = socket.local_addr()?;
-        let path = address.as_pathname();
-        let path = path.ok_or_else(|| io::Error::other("a Unix socket without a path"))?;
-        return Ok((
-            ListenAddress::Unix(path.to_owned()),
-            BoundSocket::Unix(socket),
-        ));
+        return BoundSocket::of_unix(socket.ok_or_else(gone)?);
     }
-    let socket = passed.take_tcp_listener(index)?.ok_or_else(gone)?;
-    socket.set_nonblocking(true)?;
-    let address = socket.local_addr()?;
-    Ok((ListenAddress::Tcp(address), BoundSocket::Tcp(socket)))
+    BoundSocket::of_tcp(passed.take_tcp_listener(index)?.ok_or_else(gone)?)
 }
