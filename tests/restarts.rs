@@ -18,12 +18,6 @@ async fn durable() -> Gateway {
         .await
 }
 
-/// The status of a `ping` in the session.
-async fn ping(session: &Session) -> u16 {
-    let message = json!({"jsonrpc": "2.0", "id": 7, "method": "ping"});
-    session.post(&message).await.status
-}
-
 #[tokio::test]
 async fn a_session_and_its_unread_events_survive_a_killed_gateway() {
     let mut gateway = durable().await;
@@ -70,14 +64,14 @@ async fn a_session_and_its_unread_events_survive_a_killed_gateway() {
         .filter_map(|it| it["params"]["data"].as_str())
         .collect();
     assert_eq!(logged, ["loudest"], "{said:?}");
-    assert_eq!(ping(&deleted).await, 404, "it was ended before");
+    assert_eq!(deleted.ping().await, 404, "it was ended before");
 
     // Once more, without a word in between.
     gateway.killed_and_started_again().await;
-    assert_eq!(ping(&session).await, 200);
+    assert_eq!(session.ping().await, 200);
     assert_eq!(session.delete().await, 204);
     gateway.killed_and_started_again().await;
-    assert_eq!(ping(&session).await, 404);
+    assert_eq!(session.ping().await, 404);
 }
 
 #[tokio::test]
@@ -117,9 +111,9 @@ async fn a_damaged_file_of_sessions_is_set_aside_and_the_log_says_so() {
     }
     fs::write(&file, "no database at all").unwrap();
     gateway.started_again().await;
-    assert_eq!(ping(&session).await, 404);
+    assert_eq!(session.ping().await, 404);
     let another = Session::start(&gateway, "talk", LATEST).await;
-    assert_eq!(ping(&another).await, 200);
+    assert_eq!(another.ping().await, 200);
     let log = gateway.log();
     assert!(log.contains("the session store was damaged"), "{log}");
     let names: Vec<_> = fs::read_dir(gateway.data_dir())

@@ -149,12 +149,12 @@ pub trait ReplicaDirectory: Send + Sync {
     /// [`StoreError`] when the store does not answer.
     async fn ask_reload(&self) -> Result<u64, StoreError>;
 
-    /// Tells what one of so many replicas took from budgets of limits. Answers for each the time until it is whole again,
-    /// by what all of them took.
+    /// Counts the use of budgets of limits by one of so many replicas. Answers for each budget the time until it is whole
+    /// again, by the use of all of them.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the store does not answer. It may have counted what was told.
+    /// [`StoreError`] when the store does not answer. It may have counted the use all the same.
     async fn take_budgets(
         &self,
         used: &[BudgetUse],
@@ -376,15 +376,16 @@ impl Replicas {
         let _ = self.predecessor.set(predecessor);
     }
 
-    /// True for this replica, the replica that it succeeds, and a successor at its address: requests that are forwarded to any
-    /// of them come here, also over connections that were opened before a hand-over.
+    /// True for this replica, the replica that it succeeds, and once it leaves, a successor at its address: requests that are
+    /// forwarded to any of them come here, also over connections that were opened before a hand-over. Another replica at the
+    /// address of this one is a mistake in their configuration.
     pub fn answers_for(&self, id: ReplicaId) -> bool {
-        let is_at_the_same_address = || {
+        let is_the_successor = || {
             let known = self.known.borrow();
             let address = known.others.get(&id).and_then(|it| it.address.as_ref());
-            address.is_some() && address == self.own.address.as_ref()
+            self.is_leaving() && address.is_some() && address == self.own.address.as_ref()
         };
-        id == self.own.id || self.predecessor.get() == Some(&id) || is_at_the_same_address()
+        id == self.own.id || self.predecessor.get() == Some(&id) || is_the_successor()
     }
 
     /// Waits until this process has heard that its predecessor leaves, for 3 s at most: before that it would forward requests
@@ -526,8 +527,8 @@ impl Replicas {
         Ok(())
     }
 
-    /// Tells what this replica took from budgets of limits. Answers for each the time until it is whole again, by what all
-    /// replicas took.
+    /// Tells the others the use of budgets of limits by this replica. Answers for each budget the time until it is whole
+    /// again, by the use of all replicas.
     ///
     /// # Errors
     ///
@@ -669,10 +670,17 @@ impl Replicas {
             let (name, address) = (&*other.name, other.address.as_deref());
             match self.obstacle(other) {
                 None => tracing::info!(replica = name, address, "a replica is up"),
+                // Each keeps its sessions for itself: alone on its data directory, in an upgrade, a gateway forwards nothing.
+                Some(_) if self.is_local() && self.own.address.is_none() => {
+                    tracing::info!(
+                        replica = name,
+                        "a replica is up, and nothing is forwarded to it"
+                    );
+                }
                 Some(why) => tracing::error!(replica = name, address, "replica {name}: {why}"),
             }
         }
-        // After a loss of its data, the directory lacks replicas that are up and have not beaten again.
+        // A directory that has lost its data lacks replicas that are up, until their next beat.
         for (id, other) in known.others.iter().filter(|_| heard.settled) {
             if heard.others.iter().any(|it| it.id == *id) {
                 continue;

@@ -120,6 +120,12 @@ impl Session {
         answer.json().await
     }
 
+    /// The status of a `ping`.
+    pub async fn ping(&self) -> u16 {
+        let message = json!({"jsonrpc": "2.0", "id": 7, "method": "ping"});
+        self.post(&message).await.status
+    }
+
     /// A call with a progress token of the request's id.
     pub async fn call(&self, id: u64, tool: &str, arguments: Value) -> Answering {
         self.post(&call(id, tool, arguments)).await

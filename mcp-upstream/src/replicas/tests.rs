@@ -277,27 +277,36 @@ fn names_make_numbers_that_are_never_the_one_of_a_gateway_alone() {
     assert_ne!(ReplicaId::named("one"), ReplicaId::ALONE);
 }
 
-/// A directory whose answer is late by as long as the process is frozen behind it.
-struct Late(Arc<Board>);
+/// The directory of a board, as a process reaches it.
+struct Reached {
+    board: Arc<Board>,
+    is_local: bool,
+    /// The time for which the process is frozen behind each answer.
+    late: Duration,
+}
 
 #[async_trait]
-impl ReplicaDirectory for Late {
+impl ReplicaDirectory for Reached {
+    fn is_local(&self) -> bool {
+        self.is_local
+    }
+
     async fn beat(&self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError> {
-        let heard = self.0.beat(own, seen).await;
-        tokio::time::advance(BEAT_LIFE - BEAT_EVERY).await;
+        let heard = self.board.beat(own, seen).await;
+        tokio::time::advance(self.late).await;
         heard
     }
 
     async fn tell(&self, own: ReplicaId, news: &[String]) -> Result<(), StoreError> {
-        self.0.tell(own, news).await
+        self.board.tell(own, news).await
     }
 
     async fn leave(&self, own: &Announcement) -> Result<(), StoreError> {
-        self.0.leave(own).await
+        self.board.leave(own).await
     }
 
     async fn ask_reload(&self) -> Result<u64, StoreError> {
-        self.0.ask_reload().await
+        self.board.ask_reload().await
     }
 
     async fn take_budgets(
@@ -305,7 +314,7 @@ impl ReplicaDirectory for Late {
         used: &[BudgetUse],
         replicas: usize,
     ) -> Result<Vec<Duration>, StoreError> {
-        self.0.take_budgets(used, replicas).await
+        self.board.take_budgets(used, replicas).await
     }
 }
 
@@ -314,7 +323,12 @@ async fn a_process_that_was_frozen_before_it_heard_the_answer_to_a_beat_knows_of
     let board = Arc::new(Board::default());
     let one = board.replica("one");
     beats(&[&one], BEAT_LIFE).await;
-    one.beat(&Late(Arc::clone(&board))).await;
+    let late = Reached {
+        board: Arc::clone(&board),
+        is_local: false,
+        late: BEAT_LIFE - BEAT_EVERY,
+    };
+    one.beat(&late).await;
     assert_eq!(one.lapses().await, 0);
     tokio::time::advance(BEAT_EVERY).await;
     // The directory saw a pause of a whole life.
@@ -373,45 +387,15 @@ async fn the_outcome_of_a_reload_is_known_of_each_replica_or_pending() {
     assert_eq!(Replicas::alone().other_reloads().await, None);
 }
 
-/// A directory on this machine.
-struct Local(Arc<Board>);
-
-#[async_trait]
-impl ReplicaDirectory for Local {
-    fn is_local(&self) -> bool {
-        true
-    }
-
-    async fn beat(&self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError> {
-        self.0.beat(own, seen).await
-    }
-
-    async fn tell(&self, own: ReplicaId, news: &[String]) -> Result<(), StoreError> {
-        self.0.tell(own, news).await
-    }
-
-    async fn leave(&self, own: &Announcement) -> Result<(), StoreError> {
-        self.0.leave(own).await
-    }
-
-    async fn ask_reload(&self) -> Result<u64, StoreError> {
-        self.0.ask_reload().await
-    }
-
-    async fn take_budgets(
-        &self,
-        used: &[BudgetUse],
-        replicas: usize,
-    ) -> Result<Vec<Duration>, StoreError> {
-        self.0.take_budgets(used, replicas).await
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_replica_on_this_machine_is_found_without_a_wait_for_the_next_beat() {
     let board = Arc::new(Board::default());
-    let local = Arc::new(Local(Arc::clone(&board)));
-    let one = Replicas::of(announcement("one"), local);
+    let local = Reached {
+        board: Arc::clone(&board),
+        is_local: true,
+        late: Duration::ZERO,
+    };
+    let one = Replicas::of(announcement("one"), Arc::new(local));
     let (two, three) = (board.replica("two"), board.replica("three"));
     beats(&[&one, &two, &three], BEAT_LIFE).await;
     let running = Arc::clone(&one);
@@ -460,4 +444,23 @@ async fn requests_go_to_trusted_addresses_alone() {
     );
     assert!(one.forward_only_to(BTreeSet::new()));
     assert!(!is_trusted("10.0.0.8:7100"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_answers_for_a_successor_at_its_address_once_it_leaves_and_for_no_other() {
+    let board = Arc::new(Board::default());
+    let at = |name: &str, address: &str| Announcement {
+        address: Some(address.into()),
+        ..announcement(name)
+    };
+    let replica = |own| Replicas::of(own, Arc::clone(&board) as _);
+    let one = replica(at("one", "10.0.0.7:7100"));
+    let successor = replica(at("one~2", "10.0.0.7:7100"));
+    let other = replica(at("other", "10.0.0.8:7100"));
+    successor.succeed(one.own());
+    beats(&[&one, &successor, &other], BEAT_LIFE).await;
+    assert!(one.answers_for(one.own()) && !one.answers_for(successor.own()));
+    assert!(successor.answers_for(one.own()) && !successor.answers_for(other.own()));
+    one.leave().await;
+    assert!(one.answers_for(successor.own()) && !one.answers_for(other.own()));
 }
