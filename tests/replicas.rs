@@ -67,8 +67,7 @@ async fn see(gateway: &Gateway, replicas: usize) {
 }
 
 async fn ping(session: &Session) -> u16 {
-    let message = json!({"jsonrpc": "2.0", "id": 7, "method": "ping"});
-    session.post(&message).await.status
+    session.ping().await
 }
 
 /// Calls a tool that announces a change of its list, and reads the answer.
@@ -120,37 +119,82 @@ async fn any_replica_answers_for_a_session_that_lives_on_another() {
     );
 }
 
-#[tokio::test]
-async fn a_killed_replica_loses_no_session_and_no_event() {
-    let redis = Redis::start().await;
-    let (mut one, two) = two(&redis).await;
-    let here = Session::start(&one, "talk", LATEST).await;
-    let there = here.at(&two);
+/// Kills the first of two replicas behind an event that its client has read and another one, which `announced` causes and waits
+/// for until it is stored. The second replica goes on with the session, and keeps it when the first one is back.
+async fn killed_behind_two_events(
+    one: &mut Gateway,
+    two: &Gateway,
+    announced: impl AsyncFnOnce(&Gateway, &Session),
+) {
+    let here = Session::start(one, "talk", LATEST).await;
+    let there = here.at(two);
     let mut stream = there.listen().await;
     announce(&here, 2).await;
     let read = stream.event().await.expect("an announcement");
     drop(stream);
-    announce(&here, 3).await;
-    // An announcement is delivered behind the answer of the call that makes it.
-    eventually("both events are kept", || async {
-        (redis.length("tooldock:events:*:2") == 2).then_some(())
-    })
-    .await;
+    announced(one, &here).await;
 
     one.kill();
-    assert_eq!(ping(&there).await, 200, "claimed once the last beat is old");
+    assert_eq!(ping(&there).await, 200, "claimed");
     let mut stream = there.get(read.id.as_deref()).await;
     assert_eq!(stream.status, 200);
     let kept = stream.event().await.expect("the event that was not read");
     assert_eq!(kept.json()["method"], "notifications/tools/list_changed");
     assert_ne!(kept.id, read.id);
 
-    // The replica comes back under its name, and the session stays where it is.
     one.started_again().await;
-    see(&one, 2).await;
+    see(one, 2).await;
     assert_eq!(ping(&here).await, 200);
-    let metrics = one.metrics_text().await;
-    assert!(metrics.contains("tooldock_sessions 0\n"), "{metrics}");
+    assert!(holds(one, 0).await);
+}
+
+/// Freezes the first of two replicas in a call of its session, until the second one has claimed the session. Answers with the
+/// session, the id of the event that its client has read, and the end of the call as the client was told.
+async fn claimed_while_frozen(one: &Gateway, two: &Gateway) -> (Session, Option<String>, Value) {
+    let here = Session::start(one, "talk", LATEST).await;
+    let there = here.at(two);
+    let gate = one.data.path().join("gate");
+    let arguments = json!({"gate": gate, "before": 1, "after": 1});
+    let mut answer = here.call(2, "talk", arguments).await;
+    let progress = answer.event().await.expect("progress");
+
+    one.signal(Signal::STOP);
+    let mut resumed = there.get(progress.id.as_deref()).await;
+    let lost = resumed.event().await.expect("the end of the call");
+    assert!(lost.data.contains("worker_unavailable"), "{lost:?}");
+    std::fs::write(&gate, "go").expect("written");
+    one.signal(Signal::CONT);
+    // The client that stayed has its answer, or learns that the stream is over.
+    while let Some(event) = answer.event().await {
+        assert_eq!(event.id, None, "{event:?}");
+    }
+    eventually("the frozen replica has given the session up", || async {
+        holds(one, 0).await.then_some(())
+    })
+    .await;
+    (here, progress.id, lost.json())
+}
+
+/// True if so many sessions live in a replica.
+async fn holds(gateway: &Gateway, sessions: usize) -> bool {
+    let line = format!("tooldock_sessions {sessions}\n");
+    gateway.metrics_text().await.contains(&line)
+}
+
+#[tokio::test]
+async fn a_killed_replica_loses_no_session_and_no_event() {
+    let redis = Redis::start().await;
+    let (mut one, two) = two(&redis).await;
+    // An announcement is delivered behind the answer of the call that makes it.
+    let both = async || {
+        let stored = redis.length("tooldock:events:*:2") == 2;
+        stored.then_some(())
+    };
+    killed_behind_two_events(&mut one, &two, async |_, here| {
+        announce(here, 3).await;
+        eventually("both events are kept", both).await;
+    })
+    .await;
 }
 
 #[tokio::test]

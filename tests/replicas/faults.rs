@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{LATEST, member, ping, see, two};
+use super::{LATEST, claimed_while_frozen, member, ping, see, two};
 use crate::support::redis::Redis;
 use crate::support::session::{Session, call};
 use crate::support::sse::Event;
@@ -54,34 +54,13 @@ const FAULTS: Duration = Duration::from_secs(12);
 async fn a_frozen_replica_writes_nothing_into_a_session_that_another_has_claimed() {
     let redis = Redis::start().await;
     let (one, mut two) = two(&redis).await;
-    let here = Session::start(&one, "talk", LATEST).await;
-    let there = here.at(&two);
-    let gate = one.data.path().join("gate");
-    let arguments = json!({"gate": gate, "before": 1, "after": 1});
-    let mut answer = here.call(2, "talk", arguments).await;
-    let progress = answer.event().await.expect("progress");
-
-    one.signal(Signal::STOP);
-    let mut resumed = there.get(progress.id.as_deref()).await;
-    let lost = resumed.event().await.expect("the end of the call");
-    assert!(lost.data.contains("worker_unavailable"), "{lost:?}");
-    std::fs::write(&gate, "go").unwrap();
-    one.signal(Signal::CONT);
-    // The client that stayed has its answer, or learns that the stream is over.
-    while let Some(event) = answer.event().await {
-        assert_eq!(event.id, None, "{event:?}");
-    }
-    eventually("the frozen replica has given the session up", || async {
-        let metrics = one.metrics_text().await;
-        metrics.contains("tooldock_sessions 0\n").then_some(())
-    })
-    .await;
+    let (here, read, lost) = claimed_while_frozen(&one, &two).await;
 
     two.kill();
     assert_eq!(ping(&here).await, 200);
-    let mut again = here.get(progress.id.as_deref()).await;
+    let mut again = here.get(read.as_deref()).await;
     let told = again.messages().await;
-    assert_eq!(told, [lost.json()]);
+    assert_eq!(told, [lost]);
 }
 
 /// Numbers that one seed decides.

@@ -83,7 +83,7 @@ async fn two_replicas_admit_together_what_one_limit_allows() {
     let seconds = begin.elapsed().as_secs_f64();
     ended.expect("the limit lets calls pass");
     let passed = passed.load(Ordering::Relaxed);
-    // A burst at each replica before they hear of each other, and what passes within an exchange that a busy machine delays.
+    // Each replica may admit a burst before they hear of each other, and more while a busy machine delays an exchange.
     let most = RATE * (seconds + 1.0) + 2.0 * BURST as f64;
     assert!(passed as f64 <= most, "{passed} in {seconds} s");
     let least = RATE * seconds * 0.5;
@@ -101,7 +101,7 @@ async fn a_limit_that_is_used_up_at_one_replica_refuses_at_the_other() {
     let mut passed = admitted(&one, "add", BURST).await;
     assert_eq!(passed, BURST, "a limit that is whole");
     told(&one).await;
-    // The other replica asks nothing before it admits a call, and hears of the limit with what it tells.
+    // The other replica admits calls until its next exchange with Redis, whose answer has the limit.
     while admits(&two, "add").await {
         passed += 1;
         let allowed = BURST as u64 + begin.elapsed().as_secs() + 2;

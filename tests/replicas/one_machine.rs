@@ -7,7 +7,10 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::{KEY, LATEST, announce, both_up, ping, see};
+use super::{
+    KEY, LATEST, announce, both_up, claimed_while_frozen, holds, killed_behind_two_events, ping,
+    see,
+};
 use crate::support::gateway::Builder;
 use crate::support::manager::Manager;
 use crate::support::ports::free_address;
@@ -43,12 +46,6 @@ async fn two() -> (Gateway, Gateway) {
     both_up((one, two)).await
 }
 
-/// The sessions that live in a gateway.
-async fn holds(gateway: &Gateway, sessions: usize) -> bool {
-    let line = format!("tooldock_sessions {sessions}\n");
-    gateway.metrics_text().await.contains(&line)
-}
-
 /// The state of the replicas, as `/ready` of the metrics listener tells it.
 async fn ready(gateway: &Gateway) -> Value {
     let url = format!("http://{}/ready", gateway.metrics);
@@ -82,31 +79,15 @@ async fn any_gateway_of_the_machine_answers_for_a_session_that_lives_in_another(
 #[tokio::test]
 async fn the_sessions_and_events_of_a_killed_gateway_go_on_in_the_other() {
     let (mut one, two) = two().await;
-    let here = Session::start(&one, "talk", LATEST).await;
-    let there = here.at(&two);
-    let mut stream = there.listen().await;
-    announce(&here, 2).await;
-    let read = stream.event().await.expect("an announcement");
-    drop(stream);
-    // This event has no reader before the gateway ends; another client's is on disk as late.
-    let witness = Session::start(&one, "talk", LATEST).await;
-    let mut witnessed = witness.listen().await;
-    announce(&here, 3).await;
-    witnessed.event().await.expect("the announcement");
-
-    one.kill();
-    assert_eq!(ping(&there).await, 200, "claimed");
-    let mut stream = there.get(read.id.as_deref()).await;
-    assert_eq!(stream.status, 200);
-    let kept = stream.event().await.expect("the event that was not read");
-    assert_eq!(kept.json()["method"], "notifications/tools/list_changed");
-    assert_ne!(kept.id, read.id);
-
-    // It comes back under its name, and the session stays where it is.
-    one.started_again().await;
-    see(&one, 2).await;
-    assert_eq!(ping(&here).await, 200);
-    assert!(holds(&one, 0).await && holds(&two, 1).await);
+    killed_behind_two_events(&mut one, &two, async |one, here| {
+        // This event has no reader before the gateway ends; another client's is on disk as late.
+        let witness = Session::start(one, "talk", LATEST).await;
+        let mut witnessed = witness.listen().await;
+        announce(here, 3).await;
+        witnessed.event().await.expect("the announcement");
+    })
+    .await;
+    assert!(holds(&two, 1).await);
 }
 
 #[tokio::test]
@@ -124,31 +105,12 @@ async fn a_gateway_of_another_name_goes_on_with_the_sessions_of_a_killed_one() {
 #[tokio::test]
 async fn a_frozen_gateway_gives_up_the_sessions_that_another_has_claimed() {
     let (one, two) = two().await;
-    let here = Session::start(&one, "talk", LATEST).await;
+    let (here, read, lost) = claimed_while_frozen(&one, &two).await;
     let there = here.at(&two);
-    let gate = one.data.path().join("gate");
-    let arguments = json!({"gate": gate, "before": 1, "after": 1});
-    let mut answer = here.call(2, "talk", arguments).await;
-    let progress = answer.event().await.expect("progress");
-
-    one.signal(Signal::STOP);
-    let mut resumed = there.get(progress.id.as_deref()).await;
-    let lost = resumed.event().await.expect("the end of the call");
-    assert!(lost.data.contains("worker_unavailable"), "{lost:?}");
-    fs::write(&gate, "go").expect("written");
-    one.signal(Signal::CONT);
-    // The client that stayed has its answer, or learns that the stream is over.
-    while let Some(event) = answer.event().await {
-        assert_eq!(event.id, None, "{event:?}");
-    }
-    eventually("the frozen gateway has given the session up", || async {
-        holds(&one, 0).await.then_some(())
-    })
-    .await;
     see(&one, 2).await;
     assert_eq!(ping(&here).await, 200, "forwarded to its new home");
-    let mut again = there.get(progress.id.as_deref()).await;
-    assert_eq!(again.event().await.expect("kept").json(), lost.json());
+    let mut again = there.get(read.as_deref()).await;
+    assert_eq!(again.event().await.expect("kept").json(), lost);
 }
 
 #[tokio::test]

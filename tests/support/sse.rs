@@ -162,7 +162,7 @@ impl<S: AsyncRead + tokio::io::AsyncWrite + Unpin> Answering<S> {
     ///
     /// # Panics
     ///
-    /// When none comes in time, whatever comments keep the stream alive.
+    /// When no such event comes in time. Comments, which keep a stream alive, do not count.
     pub async fn event(&mut self) -> Option<Event> {
         let carrying = async {
             while let Some(event) = self.next().await {
