@@ -105,7 +105,7 @@ target/node/installed: tests/node/package.json tests/node/package-lock.json test
 	touch $@
 
 .PHONY: test-build test-binaries
-# Packages come over the network while the compiler needs the cores.
+# Two at a time: environments wait for the network, and leave the processor to the compiler.
 test-build: ## what the unit and integration tests need: their binaries and environments
 	@$(MAKE) --no-print-directory -j2 test-binaries test-environments
 

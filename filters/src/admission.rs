@@ -287,7 +287,7 @@ impl<C: Clock + Clone> Admission<C> {
         self
     }
 
-    /// Shares the limits on requests and tool calls with other replicas: what [`Admission::take_use`] says is to be told.
+    /// Shares the limits on requests and tool calls with other replicas, which are to be told of [`Admission::take_use`].
     #[must_use]
     pub fn shared_by_replicas(mut self) -> Self {
         self.limits = self.limits.shared(&self.config.rate_limits);

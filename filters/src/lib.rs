@@ -27,8 +27,8 @@
 //! | Accept | [`media`] | 406, 400 |
 //! | announced size | [`media`] | 413, 400 |
 //!
-//! The flood guard and limits leave out what another replica has forwarded, which has counted it. Limits may be shared by
-//! replicas: `shared`.
+//! The flood guard and limits do not count requests that another replica has forwarded: they were counted there. Limits may
+//! be shared by replicas: `shared`.
 //!
 //! [`rejection`] is where a refusal gets its status, stable code, JSON-RPC code, headers and body.
 

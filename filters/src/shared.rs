@@ -1,9 +1,9 @@
 //! Limits that hold for all replicas together.
 //!
-//! Each replica decides by its own budgets, as one alone does. What was taken from them is told to a place that all
-//! replicas share, many times a second and beside the requests: [`LimitUse`] is what to tell, and its answer says when each
-//! budget is whole again, of all replicas. So no request waits for another replica, and what passes beyond a limit is what
-//! passes before the next answer.
+//! Each replica decides by its own budgets, as a gateway without replicas does. It tells a store that all replicas share of
+//! their use ([`LimitUse`]), many times a second and beside the requests. The answer of the store has the time until each
+//! budget is whole again, by the use of all replicas, and moves the budgets here on. So no request waits for another
+//! replica. Requests pass beyond a limit only until the next answer.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl SharedName {
     }
 }
 
-/// Feeds what is hashed into a digest.
+/// A hasher whose input goes into a digest.
 struct Feeding(Sha256);
 
 impl Hasher for Feeding {

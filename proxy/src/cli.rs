@@ -50,8 +50,8 @@ pub(crate) struct ServeArgs {
     /// Try ToolDock out: listen on loopback only, make a token, place example tools, print lines to paste
     #[arg(long)]
     pub(crate) dev: bool,
-    /// Take over from the gateway that runs on the data directory: it serves until this process is ready, hands over its
-    /// listening sockets, answers what it has, and ends
+    /// Take over from the gateway that runs on the data directory. That gateway serves until this process is ready, hands over
+    /// its listening sockets, answers the requests it has, and ends
     #[arg(long)]
     pub(crate) upgrade: bool,
 }

@@ -229,8 +229,8 @@ fn announcement(
     })
 }
 
-/// The name of a replica beside the one that it succeeds: both are up for a while, and each needs a name of its own. The
-/// next successor has the plain name again.
+/// The name of a replica beside its predecessor: both are up for a while, and each needs a name of its own. The successor after
+/// that has the plain name again.
 pub(crate) fn beside(name: &str, succeeded: Option<&str>) -> String {
     match succeeded == Some(name) {
         true => format!("{name}{SUCCESSOR}"),

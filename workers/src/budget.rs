@@ -23,7 +23,7 @@ pub struct Budget {
 pub struct BudgetUse {
     /// A digest of the limit and of the key that the budget is for; the same in all replicas.
     pub name: [u8; 16],
-    /// The time in which comes back what was taken since the last time.
+    /// The time in which the use since the last exchange comes back.
     pub taken: Duration,
     /// The time until the budget is whole again, as this replica knows it.
     pub whole_in: Duration,

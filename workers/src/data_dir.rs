@@ -12,9 +12,8 @@
 //!       logs/  runtime/      audit files; the unpacked Python runtime
 //!       version              format number; a newer one is refused
 //!       gateway.lock         held while a gateway runs, and says which
-//!       replicas/<name>/     sockets of a gateway that shares the directory with others
 //!       *.addresses          where the core and the manager listen
-//!       replicas/<name>/     gateways that share the sessions of this directory, one folder each
+//!       replicas/<name>/     gateways that share the sessions of this directory, one folder each: lock, sockets
 //! ```
 //!
 //! It does not read namespaces (see [`crate::scan`]) and knows no file of the secrets store.
@@ -124,9 +123,9 @@ impl DataDir {
         Self::open_with(path, Occupancy::default(), true)
     }
 
-    /// As [`DataDir::open`], beside other gateways; `starter` says whether a fresh directory gets its first namespace.
+    /// As [`DataDir::open`], beside other gateways; with `starter` a fresh directory gets its first namespace.
     ///
-    /// A successor is not refused by the lock of the gateway that it succeeds, and takes the lock when that ends. Replicas hold
+    /// A successor starts while its predecessor holds the lock, and takes the lock when the predecessor ends. Replicas hold
     /// the lock together.
     ///
     /// # Errors
@@ -255,8 +254,8 @@ impl DataDir {
         self.root.join("runtime")
     }
 
-    /// The socket of a namespace: `workers/<ns>.sock` (a replica's below `replicas/<name>/`), or a name in a short private directory where a generation's
-    /// own socket beside it would not fit a socket address (Q-22).
+    /// The socket of a namespace: `workers/<ns>.sock` (a replica's below `replicas/<name>/`), or a name in a short private
+    /// directory where a generation's own socket beside it would not fit a socket address (Q-22).
     ///
     /// # Errors
     ///

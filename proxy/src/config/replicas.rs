@@ -43,7 +43,7 @@ pub(crate) enum Peers {
 }
 
 impl Peers {
-    /// Reads the variable: a list has commas between its addresses.
+    /// Reads REPLICA_PEERS, whose addresses are separated by commas.
     pub(crate) fn of_variable(text: &str) -> Self {
         match text == AUTO || text.starts_with(DNS) {
             true => Self::Word(text.to_owned()),

@@ -274,8 +274,8 @@ impl Forwarder {
 
 /// A connection to a replica of this machine.
 ///
-/// A process that can write to the data directory can put another socket in
-/// its place, so the process that listens, as the kernel names it, must be that of the sealed announcement.
+/// A process that can write to the data directory can put another socket in the place of the replica's. So the process that
+/// listens, as the kernel names it, must be that of the sealed announcement.
 async fn connect_unix(path: &Path, process: Option<&str>) -> Result<Stream, String> {
     let printed = path.display();
     let failed = |error| format!("{printed}: cannot connect: {error}");

@@ -1,4 +1,4 @@
-//! Limits of all replicas together: tells the store what this replica took from budgets, and takes in what the others took.
+//! Limits of all replicas together: tells the store the use of budgets by this replica, and counts their use by the others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tooldock_workers::metric_table;
 
 use crate::gateway::Rules;
 
-/// The time between two exchanges: what passes meanwhile is all that can pass beyond a limit.
+/// The time between two exchanges. Requests of that time are all that can pass beyond a limit.
 const EVERY: Duration = Duration::from_millis(100);
 
 /// Budgets of one exchange: few enough for the time in which Redis has to answer, and not to hold it up.
@@ -25,7 +25,7 @@ metric_table! {
 }
 
 /// Shares the limits of the newest rules until it is dropped. Where the store does not answer, this replica counts for itself,
-/// and what it took meanwhile is not told later: the others are not to pay for it.
+/// and its use of that time is not told later: the others are not to pay for it.
 pub(super) async fn share(
     rules: Arc<ArcSwap<Rules>>,
     replicas: Arc<Replicas>,

@@ -47,7 +47,7 @@ impl Listener {
         let socket = new_socket()?;
         bind(&socket, &address)?;
         drop(folder);
-        // Before anybody can connect: a socket that does not listen refuses.
+        // Permissions are set before the socket listens: until then it refuses every connection.
         fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
         listen(&socket, BACKLOG)?;
         Ok(Self(socket))
@@ -78,7 +78,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// The operating system's: no file, or nobody listens there.
+    /// The operating system's: there is no file, or no process listens there.
     pub(super) fn connect(path: &Path) -> io::Result<Self> {
         let (_folder, address) = addressed(path)?;
         let socket = new_socket()?;

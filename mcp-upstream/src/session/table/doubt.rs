@@ -48,7 +48,7 @@ impl SessionTable {
         if self.replicas.is_leaving()
             && let Some(session) = self.live(id)
         {
-            // Asked or not, it serves what is not claimed to its end.
+            // Sessions that are not claimed stay here until the process ends, whether or not the store answers.
             let _ = self.compare(session.id()).await;
             return Ok(());
         }

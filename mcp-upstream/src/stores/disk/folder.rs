@@ -7,8 +7,8 @@
 //!                 workers/           sockets of the workers of a process with a REPLICA_ID
 //! ```
 //!
-//! Tools of the gateway's user can write there. An address counts if the announcement is sealed by the session key, and the
-//! key is not one that is kept in the data directory; without such a key no address counts.
+//! Tools of the gateway's user can write there. An address counts if the announcement is sealed by the session key. A process
+//! that was given no key for that announces no address, and counts none.
 //!
 //! A beat sets the time of one file and looks at the folders of the others; it writes no data. A process that holds its lock
 //! and does not beat for [`BEAT_LIFE`] is frozen: each process measures that by its own clock, so that clocks may jump.
@@ -48,7 +48,7 @@ pub struct ReplicaFolder {
     all: PathBuf,
     path: PathBuf,
     lock: FileLock,
-    /// Seals announcements; `None` where others could know the key.
+    /// Seals announcements; `None` where nothing is forwarded.
     key: Option<SessionKey>,
     /// The announcement in the folder, and the time of its file.
     announced: Option<(Announcement, SystemTime)>,
@@ -81,8 +81,8 @@ struct LastBeat {
 }
 
 impl ReplicaFolder {
-    /// Takes the folder of the replica of that name, below `all`. It is announced by the first beat. `key` is the session key
-    /// if it is hidden from other processes of this user.
+    /// Takes the folder of the replica of that name, below `all`. It is announced by the first beat. `key` seals
+    /// announcements, if replicas of this machine forward requests to each other.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
--- Counts what a replica took from budgets of limits, and answers for each the time in µs until it is whole again.
+-- Counts the use of budgets of limits by a replica, and answers for each budget the time in µs until it is whole again.
 -- KEYS: the budgets, each the moment at which it is whole, in µs of Unix time; a budget that is whole has no key.
 -- ARGV: the number of replicas, then for each budget, in µs: the time in which comes back what was taken, the time until it
 -- is whole as the replica knows it, the time in which an empty one becomes whole.
