@@ -1,11 +1,12 @@
 //! Client certificates: which are taken, who they stand for, and what a token beside one does.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, date_time_ymd,
+    BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, date_time_ymd,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -54,6 +55,18 @@ impl Authority {
         )
     }
 
+    /// Writes a certificate for both sides of a connection as `cert.pem` and `key.pem`, and this authority as `ca.pem`.
+    pub fn write_for_both_sides(&self, folder: &Path, host: &str) {
+        let sides = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        let (certificate, key) = self.pair(host, "replica", 4000, sides);
+        fs::write(folder.join("cert.pem"), certificate.pem()).unwrap();
+        fs::write(folder.join("key.pem"), key.serialize_pem()).unwrap();
+        fs::write(folder.join("ca.pem"), &self.pem).unwrap();
+    }
+
     fn signs_for(
         &self,
         host: &str,
@@ -61,20 +74,31 @@ impl Authority {
         until: i32,
         usage: ExtendedKeyUsagePurpose,
     ) -> Identity {
+        let (certificate, key) = self.pair(host, common_name, until, vec![usage]);
+        Identity {
+            certificate: certificate.der().clone(),
+            key: PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+        }
+    }
+
+    fn pair(
+        &self,
+        host: &str,
+        common_name: &str,
+        until: i32,
+        usages: Vec<ExtendedKeyUsagePurpose>,
+    ) -> (Certificate, KeyPair) {
         let mut params = CertificateParams::new(vec![host.to_owned()]).unwrap();
         params.distinguished_name = DistinguishedName::new();
         let name = &mut params.distinguished_name;
         name.push(DnType::OrganizationName, "Example");
         name.push(DnType::CommonName, common_name);
-        params.extended_key_usages = vec![usage];
+        params.extended_key_usages = usages;
         params.not_before = date_time_ymd(2020, 1, 1);
         params.not_after = date_time_ymd(until, 1, 1);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        Identity {
-            certificate: certificate.der().clone(),
-            key: PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
-        }
+        (certificate, key)
     }
 }
 

@@ -10,6 +10,7 @@ mod pool;
 mod reloads;
 mod suite;
 mod surfaces;
+mod tls;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};

@@ -28,6 +28,7 @@ mod off;
 mod process;
 mod profile;
 mod relay;
+mod replica_tls;
 mod replicas;
 mod secrets;
 mod tls;
@@ -52,6 +53,8 @@ use tooldock_workers::scope::ScopeTable;
 use tooldock_workers::secrets::Secret;
 
 use crate::remote::Material;
+use crate::replicas::ClientTls;
+use crate::tls::Expected;
 
 pub(crate) use self::access_log::{AccessLogConfig, AccessLogFormat};
 pub(crate) use self::address::{ListenAddress, SocketMode};
@@ -67,6 +70,7 @@ pub(crate) use self::observability::{LogConfig, LogFormat, LogLevel, Observabili
 pub(crate) use self::process::Threads;
 pub(crate) use self::profile::ProfileSpec;
 pub(crate) use self::relay::RelayConfig;
+pub(crate) use self::replica_tls::ReplicaTls;
 pub(crate) use self::replicas::Peers;
 use self::replicas::ReplicasConfig;
 pub(crate) use self::secrets::{KEY as SECRETS_KEY, SecretsSettings};
@@ -278,6 +282,12 @@ impl Effective {
         address.filter(|_| shares_sessions && self.role != Role::Manager)
     }
 
+    /// TLS between this process and other replicas; `None` without replicas, or without TLS.
+    pub(crate) fn replica_tls(&self) -> Option<TlsConfig> {
+        self.replica_address()?;
+        self.config.replicas.tls.listener()
+    }
+
     /// The name of this replica, where several may share the data directory and the sessions in it.
     pub(crate) fn shared_as(&self) -> Option<&str> {
         let shares = self.config.sessions.store == StoreConfig::Disk && self.role != Role::Manager;
@@ -369,14 +379,23 @@ impl Effective {
     /// The key of the listener's `tls` and what `check` says.
     pub(crate) fn check_certificates(
         &self,
-        check: impl Fn(&Self, &ListenerConfig, &TlsConfig) -> Result<(), String>,
+        check: impl Fn(&TlsConfig, Expected<'_>) -> Result<(), String>,
     ) -> Result<(), ConfigError> {
         for (index, listener) in self.served_listeners() {
             if let Some(tls) = &listener.tls {
-                check(self, listener, tls).map_err(|reason| {
+                let expected = Expected {
+                    hosts: &self.config.admission.hosts,
+                    loopback: listener.address.is_loopback(),
+                };
+                check(tls, expected).map_err(|reason| {
                     ConfigError::key(format!("listeners[{index}].tls"), reason)
                 })?;
             }
+        }
+        if let Some(tls) = self.replica_tls() {
+            let checked = check(&tls, Expected::ANY);
+            checked.map_err(|reason| ConfigError::key("replicas.tls", reason))?;
+            ClientTls::read(&self.config.replicas.tls)?;
         }
         for (name, server) in &self.config.upstreams.remote {
             if !server.enabled {

@@ -25,6 +25,7 @@ use crate::edge::Limits;
 use crate::gateway::Rules;
 use crate::logging;
 use crate::metrics::StateMetrics;
+use crate::replicas::{ClientTls, ReplicaLink};
 use crate::rules;
 use crate::tls::{Prepared, TlsListener};
 
@@ -35,6 +36,10 @@ pub(crate) struct Reconfigure {
     pub(crate) rules: Arc<ArcSwap<Rules>>,
     pub(crate) connection_limits: Arc<ArcSwap<Limits>>,
     pub(crate) certificates: Vec<Arc<TlsListener>>,
+    /// The certificate shown at `replicas.address`; `None` without TLS.
+    pub(crate) replica_certificate: Option<Arc<TlsListener>>,
+    /// The connections to other replicas, which show that certificate, too.
+    pub(crate) replicas: Option<Arc<ReplicaLink>>,
     pub(crate) reloader: Arc<Reloader>,
     pub(crate) secrets: Arc<SecretStore>,
     /// The scopes of keys follow the configuration.
@@ -80,7 +85,8 @@ impl Reconfigure {
                 tracing::error!(%error, "the new configuration is invalid; the old one stays in force");
             }
         }
-        let usable = certificates.unusable.is_empty() && (whole || !configured);
+        let replicas_usable = self.read_replica_certificate();
+        let usable = certificates.unusable.is_empty() && replicas_usable && (whole || !configured);
         self.put_certificates_into_force(certificates, other_authorities);
         self.metrics.reloaded(configured && usable);
         match (configured, usable) {
@@ -115,6 +121,37 @@ impl Reconfigure {
             }
         }
         certificates
+    }
+
+    /// Reads the files of `replicas.tls` again, and uses them for new connections of other replicas and to them. False if
+    /// they cannot be used. Which files these are is settled at the start.
+    fn read_replica_certificate(&self) -> bool {
+        let config = &self.current;
+        let (Some(listener), Some(files)) = (&self.replica_certificate, config.replica_tls())
+        else {
+            return true;
+        };
+        let read = || -> Result<_, String> {
+            let prepared = listener.prepare(&files, &[])?;
+            let client = ClientTls::read(&config.config.replicas.tls);
+            Ok((prepared, client.map_err(|error| error.to_string())?))
+        };
+        match read() {
+            Ok((prepared, client)) => {
+                prepared.retire_authorities();
+                prepared.put_into_force();
+                if let (Some(replicas), Some(client)) = (&self.replicas, client) {
+                    replicas.set_tls(client);
+                }
+                self.metrics
+                    .certificate(listener.name(), listener.not_after());
+                true
+            }
+            Err(error) => {
+                tracing::error!(%error, "the files of replicas.tls cannot be used; those read before stay");
+                false
+            }
+        }
     }
 
     /// Why a configuration cannot be used while these listeners keep their certificates: one of them asks for client

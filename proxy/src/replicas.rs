@@ -15,6 +15,7 @@ mod forward;
 mod passport;
 pub(crate) mod peers;
 mod silence;
+mod tls;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -36,6 +37,7 @@ pub(crate) use self::forward::ForwardMetrics;
 use self::forward::{Failure, Forwarder};
 pub(crate) use self::passport::{Arrival, HEADER};
 use self::passport::{HOPS_MAX, Passport, UsedPassports};
+pub(crate) use self::tls::ClientTls;
 use crate::config::ListenAddress;
 use crate::gateway::Listener;
 use crate::tls::ShownCertificate;
@@ -72,9 +74,10 @@ impl ReplicaLink {
         key: SessionKey,
         address: Option<ListenAddress>,
         metrics: Arc<ForwardMetrics>,
+        tls: Option<ClientTls>,
     ) -> Self {
         Self {
-            forwarder: Forwarder::new(metrics),
+            forwarder: Forwarder::new(metrics, tls),
             replicas,
             key,
             address: address.map(LocalAddress::from),
@@ -87,6 +90,11 @@ impl ReplicaLink {
     /// Ends the long streams that are forwarded, so that their clients come back elsewhere.
     pub(crate) fn end_streams(&self) {
         self.ended.send_replace(true);
+    }
+
+    /// Uses these certificates for new connections to other replicas.
+    pub(crate) fn set_tls(&self, tls: ClientTls) {
+        self.forwarder.set_tls(tls);
     }
 
     /// True if a connection came in at the address for replicas.

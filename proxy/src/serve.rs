@@ -53,14 +53,14 @@ use crate::metrics::{EdgeMetrics, StateMetrics};
 use crate::reconfigure::Reconfigure;
 use crate::relay::RelaySocket;
 use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
-use crate::replicas::{ForwardMetrics, ReplicaLink, peers};
+use crate::replicas::{ClientTls, ForwardMetrics, ReplicaLink, peers};
 use crate::request_id::RequestIds;
 use crate::rules;
 use crate::session_key;
 use crate::session_store::{self, OpenStore, ReplicaSocket};
 use crate::signals::Signals;
 use crate::sockets::{BoundSocket, PassedSockets, Sockets};
-use crate::tls::TlsListener;
+use crate::tls::{Expected, TlsListener};
 use crate::upgrade::{Offer, Predecessor};
 use crate::watcher::{self, Watched};
 
@@ -107,6 +107,7 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
     let connections = Connections::raised(effective.config.admission.limits.connections)?;
     tracing::info!("connections: {connections}");
     let certificates = open_certificates(&effective)?;
+    let replica_certificate = open_replica_certificate(&effective)?;
     let predecessor = match upgrade {
         true => Some(Predecessor::connect(&effective)?),
         false => None,
@@ -152,7 +153,7 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
     if effective.data_file_problem().is_some() {
         state.reloaded(false);
     }
-    for certificate in certificates.iter().flatten() {
+    for certificate in certificates.iter().flatten().chain(&replica_certificate) {
         state.certificate(certificate.name(), certificate.not_after());
     }
 
@@ -173,6 +174,7 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
         rules: &rules,
         connection_limits: &connection_limits,
         certificates: &certificates,
+        replica_certificate: replica_certificate.as_ref(),
         sockets: &sockets,
         access_log: access_log.as_ref(),
         connections,
@@ -216,6 +218,8 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
             rules,
             connection_limits,
             certificates: certificates.into_iter().flatten().collect(),
+            replica_certificate,
+            replicas: parts.replicas,
             reloader: parts.reloader,
             secrets: parts.secrets,
             keys,
@@ -324,7 +328,12 @@ impl Parts {
                 let metrics = Arc::new(ForwardMetrics::new(&exported)?);
                 let address = replica_door(effective, replica_socket.as_ref());
                 let (replicas, key) = (Arc::clone(&replicas), session_key.clone());
-                anyhow::Ok(Arc::new(ReplicaLink::new(replicas, key, address, metrics)))
+                let tls = match effective.replica_tls() {
+                    Some(_) => ClientTls::read(&config.replicas.tls)?,
+                    None => None,
+                };
+                let link = ReplicaLink::new(replicas, key, address, metrics, tls);
+                anyhow::Ok(Arc::new(link))
             })
             .transpose()?;
         let secrets = SecretStore::new(&effective.data_dir, effective.secrets.protection());
@@ -550,6 +559,8 @@ struct Assembly<'a> {
     rules: &'a Arc<ArcSwap<Rules>>,
     connection_limits: &'a Arc<ArcSwap<edge::Limits>>,
     certificates: &'a [Option<Arc<TlsListener>>],
+    /// The certificate shown at `replicas.address`; `None` without TLS.
+    replica_certificate: Option<&'a Arc<TlsListener>>,
     sockets: &'a Sockets,
     access_log: Option<&'a AccessLog>,
     connections: Connections,
@@ -676,7 +687,7 @@ impl Assembly<'_> {
                 socket,
                 address: Arc::new(address.clone().into()),
                 proxy_protocol: false,
-                tls: None,
+                tls: self.replica_certificate.cloned(),
             }])
         };
         (0..layout.services).map(endpoint).collect()
@@ -747,12 +758,24 @@ fn open_certificates(effective: &Effective) -> anyhow::Result<Vec<Option<Arc<Tls
                 .tls
                 .as_ref()
                 .map(|tls| {
-                    TlsListener::open(listener, tls, &effective.config.admission.hosts)
+                    let expected = Expected {
+                        hosts: &effective.config.admission.hosts,
+                        loopback: listener.address.is_loopback(),
+                    };
+                    TlsListener::open(&listener.name, tls, expected)
                         .map_err(|error| anyhow!("listeners[{index}].tls: {error}"))
                 })
                 .transpose()
         })
         .collect()
+}
+
+fn open_replica_certificate(effective: &Effective) -> anyhow::Result<Option<Arc<TlsListener>>> {
+    let opened = effective
+        .replica_tls()
+        .map(|tls| TlsListener::open("replicas.address", &tls, Expected::ANY));
+    let opened = opened.transpose();
+    opened.map_err(|error| anyhow!("replicas.tls: {error}"))
 }
 
 /// A panic is one request's misfortune and only logged.

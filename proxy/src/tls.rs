@@ -33,8 +33,9 @@ use tooldock_filters::{self as filters, ClientCertificate};
 
 use self::by_name::ByName;
 use self::client::Authorities;
-use self::facts::{Expected, Facts};
-use crate::config::{Effective, KeyPairFiles, ListenerConfig, TlsConfig, TlsVersion};
+pub(crate) use self::facts::Expected;
+use self::facts::Facts;
+use crate::config::{KeyPairFiles, TlsConfig, TlsVersion};
 use crate::edge::{self, Limits, MultiplexedRequest, OpenConnection};
 
 /// The TLS of one listener.
@@ -82,9 +83,9 @@ impl TlsListener {
     ///
     /// One line that names the file at fault.
     pub(crate) fn open(
-        listener: &ListenerConfig,
+        name: &str,
         config: &TlsConfig,
-        hosts: &[HostPattern],
+        expected: Expected<'_>,
     ) -> Result<Arc<Self>, String> {
         let Made {
             acceptor,
@@ -92,14 +93,14 @@ impl TlsListener {
             trust,
         } = made(config, None)?;
         let opened = Self {
-            name: listener.name.clone(),
-            loopback: listener.address.is_loopback(),
+            name: name.to_owned(),
+            loopback: expected.loopback,
             acceptor: ArcSwap::from_pointee(acceptor),
             shown: Mutex::new(shown),
             authorities: Mutex::new(trust),
         };
         for shown in opened.shown().iter() {
-            if let Some(problem) = shown.problem(hosts, opened.loopback) {
+            if let Some(problem) = shown.problem(expected) {
                 opened.complain(&problem);
             }
         }
@@ -116,17 +117,21 @@ impl TlsListener {
         config: &TlsConfig,
         hosts: &[HostPattern],
     ) -> Result<Prepared, String> {
+        let expected = Expected {
+            hosts,
+            loopback: self.loopback,
+        };
         let before = Arc::clone(&self.authorities());
         let made = made(config, Some(&before))?;
         let mut problems = Vec::new();
         for next in &made.shown {
-            let Some(problem) = next.problem(hosts, self.loopback) else {
+            let Some(problem) = next.problem(expected) else {
                 continue;
             };
             // Of two certificates that clients refuse, the next is the one the operator wants.
             let shown = self.shown();
             let before = shown.iter().find(|shown| shown.file == next.file);
-            let was_bad = before.is_some_and(|it| it.problem(hosts, self.loopback).is_some());
+            let was_bad = before.is_some_and(|it| it.problem(expected).is_some());
             if !was_bad {
                 return Err(problem);
             }
@@ -219,8 +224,9 @@ impl Prepared {
 
 impl Shown {
     /// Why clients would refuse the certificate at this moment.
-    fn problem(&self, hosts: &[HostPattern], loopback: bool) -> Option<String> {
-        problem(&self.file, &self.facts, hosts, loopback)
+    fn problem(&self, expected: Expected<'_>) -> Option<String> {
+        let problem = self.facts.problem(SystemTime::now(), expected)?;
+        Some(format!("{}: {problem}", self.file.display()))
     }
 }
 
@@ -229,11 +235,7 @@ impl Shown {
 /// # Errors
 ///
 /// One line that names the file at fault.
-pub(crate) fn check_usable(
-    _effective: &Effective,
-    _listener: &ListenerConfig,
-    config: &TlsConfig,
-) -> Result<(), String> {
+pub(crate) fn check_usable(config: &TlsConfig, _: Expected<'_>) -> Result<(), String> {
     made(config, None).map(drop)
 }
 
@@ -253,21 +255,10 @@ pub(crate) fn certificate_name(config: &TlsConfig) -> Option<String> {
 /// # Errors
 ///
 /// One line that names the file at fault.
-pub(crate) fn check_good(
-    effective: &Effective,
-    listener: &ListenerConfig,
-    config: &TlsConfig,
-) -> Result<(), String> {
+pub(crate) fn check_good(config: &TlsConfig, expected: Expected<'_>) -> Result<(), String> {
     let shown = made(config, None)?.shown;
-    let hosts = &effective.config.admission.hosts;
-    let loopback = listener.address.is_loopback();
-    let mut problems = shown.iter().map(|shown| shown.problem(hosts, loopback));
+    let mut problems = shown.iter().map(|shown| shown.problem(expected));
     problems.find_map(|problem| problem).map_or(Ok(()), Err)
-}
-
-fn problem(file: &Path, facts: &Facts, hosts: &[HostPattern], loopback: bool) -> Option<String> {
-    let problem = facts.problem(SystemTime::now(), Expected { hosts, loopback })?;
-    Some(format!("{}: {problem}", file.display()))
 }
 
 /// Reads all files of a listener and makes of them what serves its handshakes. Authorities that are still the same stay

@@ -17,7 +17,7 @@ mod spec;
 pub use backend::{Backend, BackendConfig, BackendId, Host};
 pub use config::{
     ActiveHealth, Balance, HealthPath, Mode, PassiveHealth, RemoteHealth, RemoteRetry,
-    RemoteServerConfig, RemoteServersConfig, RemoteTimeouts, RemoteTls, Transport,
+    RemoteServerConfig, RemoteServersConfig, RemoteTimeouts, RemoteTls, Transport, is_server_name,
 };
 pub use headers::{HeadersConfig, is_hop_by_hop, is_of_the_gateway};
 pub use oauth::{ClientAuth, Grant, OAuthConfig, OAuthSpec};

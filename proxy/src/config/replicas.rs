@@ -7,6 +7,7 @@ use tooldock_workers::remote::{Backend, Host};
 
 use super::ConfigError;
 use super::off::OFF;
+use super::replica_tls::ReplicaTls;
 
 /// A value that is found by itself.
 const AUTO: &str = "auto";
@@ -27,6 +28,8 @@ pub(crate) struct ReplicasConfig {
     /// The longest wait of a shutdown for requests in flight.
     #[serde(with = "humantime_serde")]
     pub(crate) grace: std::time::Duration,
+    /// TLS at `address`, and to the addresses of the others.
+    pub(crate) tls: ReplicaTls,
 }
 
 /// `replicas.peers:` — the addresses to which requests are forwarded, beside that other replicas have to announce them.
@@ -102,6 +105,7 @@ impl Default for ReplicasConfig {
             address: OFF.to_owned(),
             peers: Peers::Word(AUTO.to_owned()),
             grace: std::time::Duration::from_secs(30),
+            tls: ReplicaTls::default(),
         }
     }
 }
@@ -158,6 +162,8 @@ impl ReplicasConfig {
         peers.map_err(|why| ConfigError::key("replicas.peers", why))?;
         let bound = self.bound();
         let bound = bound.map_err(|why| ConfigError::key("replicas.address", why))?;
+        let tls = self.tls.check(bound.is_some());
+        tls.map_err(|(key, why)| ConfigError::key(format!("replicas.{key}"), why))?;
         // The others look up IP addresses.
         if self.peers.name().is_some()
             && bound.is_some()

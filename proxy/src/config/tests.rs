@@ -520,7 +520,7 @@ fn a_certificate_that_cannot_be_used_names_its_listener() {
     let yaml = "listeners: [{ name: a, address: '127.0.0.1:1', profile: core, tls: { cert: c.pem, key: k.pem } }]";
     let (_dir, file) = write(yaml);
     let effective = checked(&file, &[]).expect("valid so far");
-    let error = effective.check_certificates(|_, _, tls| {
+    let error = effective.check_certificates(|tls, _| {
         Err(format!(
             "{}: no such file",
             tls.default_certificate().cert.display()

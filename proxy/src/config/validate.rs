@@ -113,15 +113,16 @@ fn remote_servers(config: &Config) -> Result<(), ConfigError> {
 fn replicas(config: &Config, warnings: &mut Vec<String>) {
     let is_alone = config.sessions.store == StoreConfig::Memory;
     let shares_a_redis = matches!(config.sessions.store, StoreConfig::Redis(_));
+    let encrypts = config.replicas.tls.listener().is_some();
     match config.replicas.address() {
         Some(_) if is_alone => warnings.push(
             "replicas.address has no effect: replicas share sessions by a Redis (sessions.store: redis://…) or, on one machine, \
              by their data directory (disk)"
                 .into(),
         ),
-        Some((address, bound)) if !bound.ip().is_loopback() => warnings.push(format!(
+        Some((address, bound)) if !bound.ip().is_loopback() && !encrypts => warnings.push(format!(
             "replicas.address: requests between replicas cross the network to {address} unencrypted, with the credentials of \
-             clients: keep that port to a private network"
+             clients: set replicas.tls, or keep that port to a private network"
         )),
         None if shares_a_redis => warnings.push(
             "replicas.address is off: other replicas of this Redis could not forward requests to the sessions that live here".into(),

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_util::stream;
 use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, ORIGIN, TE, UPGRADE};
@@ -18,11 +19,11 @@ use tooldock_upstream::replicas::{Announcement, ReplicaId, Replicas};
 use tooldock_upstream::reply::{BodyStream, Head, Reply};
 use tooldock_workers::metric_table;
 use tooldock_workers::process::GatewayProcess;
-use tooldock_workers::remote::{Backend, BackendId, Host, TlsSpec, is_hop_by_hop};
+use tooldock_workers::remote::{Backend, BackendId, Host, is_hop_by_hop};
 
 use super::Forwarded;
 use super::silence::{self, silence};
-use crate::remote::Material;
+use super::tls::ClientTls;
 use crate::remote::SystemNames;
 use crate::remote::connect::{Connector, Target};
 use crate::remote::headers::down;
@@ -66,6 +67,8 @@ metric_table! {
 pub(super) struct Forwarder {
     connector: Connector,
     metrics: Arc<ForwardMetrics>,
+    /// TLS of new connections to `replicas.address` of others; plain connections without.
+    tls: Option<ArcSwap<ClientTls>>,
     /// Plain data.
     peers: Mutex<HashMap<Arc<str>, Arc<PeerAddress>>>,
 }
@@ -94,11 +97,19 @@ impl PeerAddress {
 }
 
 impl Forwarder {
-    pub(super) fn new(metrics: Arc<ForwardMetrics>) -> Self {
+    pub(super) fn new(metrics: Arc<ForwardMetrics>, tls: Option<ClientTls>) -> Self {
         Self {
             connector: Connector::default(),
             metrics,
+            tls: tls.map(ArcSwap::from_pointee),
             peers: Mutex::default(),
+        }
+    }
+
+    /// Uses these certificates for new connections, if connections are encrypted at all.
+    pub(super) fn set_tls(&self, tls: ClientTls) {
+        if let Some(before) = &self.tls {
+            before.store(Arc::new(tls));
         }
     }
 
@@ -200,7 +211,7 @@ impl Forwarder {
                 "the connection ended before the response".into(),
             )),
             Err(ReadError::Malformed(what)) => Err(Failure::Broken(format!(
-                "the response is not HTTP/1.1: {what}; is replicas.address another program's?"
+                "the response is not HTTP/1.1: {what}; is replicas.address another program's, or does that replica have replicas.tls?"
             ))),
         }
     }
@@ -236,13 +247,19 @@ impl Forwarder {
             let opened = opened.unwrap_or_else(|_| Err("its socket does not answer".into()));
             return opened.map_err(Failure::Unsent);
         }
+        let tls = self.tls.as_ref().map(ArcSwap::load_full);
+        let (no_spec, no_material) = Default::default();
+        let (spec, material) = match &tls {
+            Some(tls) => (&tls.spec, &tls.material),
+            None => (&no_spec, &no_material),
+        };
         let target = Target {
             id: &peer.id,
             backend: &peer.backend,
-            tls: &TlsSpec::default(),
+            tls: spec,
             limit: CONNECT,
             addresses: &peer.addresses,
-            material: &Material::default(),
+            material,
         };
         let connected = self.connector.connect_to(target).await;
         let (stream, _) = connected.map_err(|error| Failure::Unsent(error.message))?;
@@ -255,7 +272,8 @@ impl Forwarder {
         if let Some(known) = peers.get(&address) {
             return Ok(Arc::clone(known));
         }
-        let backend = backend(&address).map_err(|why| format!("its replicas.address {why}"))?;
+        let backend = backend(&address, self.tls.is_some())
+            .map_err(|why| format!("its replicas.address {why}"))?;
         if peers.len() >= REPLICAS {
             // Addresses of replicas that came and went.
             peers.clear();
@@ -291,7 +309,7 @@ async fn connect_unix(path: &Path, process: Option<&str>) -> Result<Stream, Stri
 }
 
 /// The backend at a replica's address: `HOST:PORT`, or `unix:PATH`.
-fn backend(address: &str) -> Result<Backend, String> {
+fn backend(address: &str, encrypts: bool) -> Result<Backend, String> {
     match address.strip_prefix("unix:") {
         // A path may have characters that URLs do not have.
         Some(path) => Ok(Backend {
@@ -299,6 +317,7 @@ fn backend(address: &str) -> Result<Backend, String> {
             tls: false,
             target: "/".to_owned(),
         }),
+        None if encrypts => Backend::parse(&format!("https://{address}/")),
         None => Backend::parse(&format!("http://{address}/")),
     }
 }

@@ -27,13 +27,21 @@ enum Name {
     Address(IpAddr),
 }
 
-/// Which names a listener's certificate is for.
+/// Names of which a listener's certificate should have one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected<'a> {
     /// `admission.hosts`; empty where every name is served.
     pub(crate) hosts: &'a [HostPattern],
     /// The listener is bound to a loopback address, and so answers for loopback names, too.
     pub(crate) loopback: bool,
+}
+
+impl Expected<'static> {
+    /// Any name.
+    pub(crate) const ANY: Self = Self {
+        hosts: &[],
+        loopback: false,
+    };
 }
 
 impl Facts {

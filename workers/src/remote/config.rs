@@ -168,6 +168,12 @@ impl Default for RemoteTls {
     }
 }
 
+/// True for a host name or an address, as certificates have them.
+pub fn is_server_name(name: &str) -> bool {
+    let parsed = Backend::parse(&format!("https://{name}/"));
+    parsed.is_ok_and(|it| it.id().as_str().strip_suffix(":443") == Some(&name.to_ascii_lowercase()))
+}
+
 /// `timeouts:` of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -410,13 +416,8 @@ impl RemoteServerConfig {
                 "is false, so that tls.ca would vouch for nothing: leave out one of them",
             );
         }
-        let host = |name: &str| {
-            let parsed = Backend::parse(&format!("https://{name}/"));
-            parsed.is_ok_and(|it| {
-                it.id().as_str().strip_suffix(":443") == Some(&name.to_ascii_lowercase())
-            })
-        };
-        if tls.server_name.as_deref().is_some_and(|name| !host(name)) {
+        let name = tls.server_name.as_deref();
+        if name.is_some_and(|name| !is_server_name(name)) {
             return wrong("tls.server_name", "is neither a host name nor an address");
         }
         Ok(())

@@ -1,0 +1,29 @@
+//! TLS of connections to other replicas, by the files of `replicas.tls`.
+
+use tooldock_workers::remote::TlsSpec;
+
+use crate::config::{ConfigError, ReplicaTls};
+use crate::remote::Material;
+
+/// The certificates of one reading of the files.
+pub(crate) struct ClientTls {
+    pub(super) spec: TlsSpec,
+    pub(super) material: Material,
+}
+
+impl ClientTls {
+    /// Reads the files; `None` without TLS.
+    ///
+    /// # Errors
+    ///
+    /// The key whose file cannot be used.
+    pub(crate) fn read(config: &ReplicaTls) -> Result<Option<Self>, ConfigError> {
+        let wrong = |key: &str, why: String| ConfigError::key(format!("replicas.{key}"), why);
+        let spec = config.read();
+        let Some(spec) = spec.map_err(|error| wrong(&error.key, error.message))? else {
+            return Ok(None);
+        };
+        let material = Material::new(&spec).map_err(|(key, why)| wrong(key, why))?;
+        Ok(Some(Self { spec, material }))
+    }
+}

@@ -1,0 +1,137 @@
+//! TLS between replicas (`replicas.tls`): both sides show a certificate of one authority, and renew it by a reload.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::Signal;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::{LATEST, both_up, member, ping};
+use crate::client_certificates::Authority;
+use crate::support::redis::Redis;
+use crate::support::session::Session;
+use crate::support::{Gateway, eventually, tools};
+
+/// A replica with the certificates of a folder.
+async fn replica(redis: &Redis, name: &str, folder: &Path) -> Gateway {
+    let file = |name: &str| folder.join(name);
+    let gateway = Gateway::with_tools([("talk", "talking.py", tools::TALKING)]);
+    let tls = json!({"ca": file("ca.pem"), "cert": file("cert.pem"), "key": file("key.pem"),
+        "server_name": "gateways.example"});
+    let gateway = gateway.config(json!({"replicas": {"tls": tls}}));
+    member(gateway, redis, name).start().await
+}
+
+/// A folder with a certificate of that authority.
+fn signed(authority: &Authority) -> TempDir {
+    let folder = TempDir::new().expect("a temporary directory");
+    authority.write_for_both_sides(folder.path(), "gateways.example");
+    folder
+}
+
+/// The port of `replicas.address`.
+fn port(gateway: &Gateway) -> u16 {
+    let address = &gateway.configured()["replicas"]["address"];
+    let (_, port) = address
+        .as_str()
+        .expect("an address")
+        .rsplit_once(':')
+        .expect("a port");
+    port.parse().expect("a port")
+}
+
+#[tokio::test]
+async fn requests_between_replicas_are_encrypted_and_both_sides_prove_who_they_are() {
+    let redis = Redis::start().await;
+    let authority = Authority::new("replicas");
+    let (first, second) = (signed(&authority), signed(&authority));
+    let both = tokio::join!(
+        replica(&redis, "one", first.path()),
+        replica(&redis, "two", second.path())
+    );
+    let (one, two) = both_up(both).await;
+    let here = Session::start(&one, "talk", LATEST).await;
+    let there = here.at(&two);
+    assert_eq!(ping(&there).await, 200);
+    assert!(there.call(2, "logs", json!({})).await.is_events());
+    let forwarded = two.metrics_text().await;
+    assert!(
+        forwarded.contains("tooldock_replica_forwards_total{outcome=\"answered\"} 2\n"),
+        "{forwarded}"
+    );
+
+    // The port answers no client without TLS and a certificate of the authority, and admits none without a passport.
+    let port = port(&one);
+    let status = async |client: reqwest::ClientBuilder, scheme: &str| {
+        let client = client.resolve("gateways.example", ([127, 0, 0, 1], port).into());
+        let request = client
+            .build()
+            .unwrap()
+            .get(format!("{scheme}://gateways.example:{port}/health"));
+        request.send().await.ok().map(|it| it.status().as_u16())
+    };
+    let trusting = || {
+        let authority = reqwest::Certificate::from_pem(authority.pem.as_bytes()).unwrap();
+        reqwest::Client::builder().tls_certs_only([authority])
+    };
+    let identity = |authority: &Authority| {
+        let folder = signed(authority);
+        let read = |file| fs::read(folder.path().join(file)).unwrap();
+        reqwest::Identity::from_pem(&[read("cert.pem"), read("key.pem")].concat()).unwrap()
+    };
+    let stranger = Authority::new("another");
+    assert_eq!(status(reqwest::Client::builder(), "http").await, None);
+    assert_eq!(status(trusting(), "https").await, None);
+    let shown = trusting().identity(identity(&stranger));
+    assert_eq!(status(shown, "https").await, None);
+    let shown = trusting().identity(identity(&authority));
+    assert_eq!(status(shown, "https").await, Some(403));
+    let ends = one.metrics_text().await;
+    assert!(
+        ends.contains("tooldock_certificate_not_after_seconds{listener=\"replicas.address\"}"),
+        "{ends}"
+    );
+}
+
+#[tokio::test]
+async fn certificates_between_replicas_are_renewed_by_a_reload() {
+    let redis = Redis::start().await;
+    let authority = Authority::new("replicas");
+    let (first, second) = (signed(&authority), signed(&authority));
+    let both = tokio::join!(
+        replica(&redis, "one", first.path()),
+        replica(&redis, "two", second.path())
+    );
+    let (one, two) = both_up(both).await;
+    let here = Session::start(&one, "talk", LATEST).await;
+    let there = here.at(&two);
+    assert_eq!(ping(&there).await, 200);
+
+    // Both get certificates of another authority, one after the other: in between they refuse each other.
+    let next = Authority::new("replicas of next year");
+    next.write_for_both_sides(first.path(), "gateways.example");
+    one.signal(Signal::HUP);
+    eventually(
+        "the connections of the old authority are closed",
+        || async { (ping(&there).await == 503).then_some(()) },
+    )
+    .await;
+    assert_eq!(ping(&here).await, 200);
+    next.write_for_both_sides(second.path(), "gateways.example");
+    two.signal(Signal::HUP);
+    eventually("they trust each other again", || async {
+        (ping(&there).await == 200).then_some(())
+    })
+    .await;
+
+    // Files that cannot be used are logged, and those read before stay.
+    fs::write(second.path().join("key.pem"), "no key").unwrap();
+    two.signal(Signal::HUP);
+    eventually("the reload is over", || async {
+        let told = "the files of replicas.tls cannot be used";
+        two.log().contains(told).then_some(())
+    })
+    .await;
+    assert_eq!(ping(&there).await, 200);
+}
