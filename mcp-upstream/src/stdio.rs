@@ -1,7 +1,7 @@
 //! Connections to MCP servers: child processes on pipes, one JSON-RPC message a line, and sessions of remote servers.
 //!
-//! The words are those of processes, which came first: in `pool`, `process` and `link` a *process* is any connection.
-//! What is true of pipes alone stands in `wire` and in the half of `launch` that starts children.
+//! Names come from processes, which were implemented first: in `pool`, `process` and `link` a *process* is any connection. Code
+//! for pipes alone is in `wire` and in the half of `launch` that starts children.
 //!
 //! ```text
 //! pool ── who gets which process; starting, keeping and ending them

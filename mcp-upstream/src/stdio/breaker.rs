@@ -1,4 +1,4 @@
-//! The circuit breaker of one server: whether it is worth trying to start it.
+//! The circuit breaker of a server, which decides if a start is attempted.
 //!
 //! ```text
 //!   Closed ── failures within the window ──▶ Open ── its time is over ──▶ HalfOpen
@@ -7,24 +7,24 @@
 //!     └───────────────────────────── the attempt succeeds ──────────────────┘
 //! ```
 //!
-//! While it is open nothing is started; processes that serve go on serving. In `HalfOpen` one attempt runs, and it
-//! decides. An attempt that ends undecided, because nobody wanted it any more, leaves the next one the same chance.
+//! While it is open nothing is started; running processes go on serving. In `HalfOpen` a single attempt runs, and it decides. An
+//! attempt that ends undecided, because its callers left, gives the next attempt the same chance.
 //!
-//! Pure: it knows no clock and starts nothing.
+//! Pure: without a clock, and without starting anything.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// When it opens, and for how long.
+/// Thresholds and times of a breaker.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BreakerRules {
-    /// So many failures …
+    /// Number of failures …
     pub(crate) failures: usize,
-    /// … in this time open it.
+    /// … within this time that open the breaker.
     pub(crate) window: Duration,
-    /// How long it stays open the first time; each failed attempt doubles that …
+    /// Time that it stays open at first; each failed attempt doubles it …
     pub(crate) open: Duration,
     /// … up to this.
     pub(crate) open_max: Duration,
@@ -41,14 +41,14 @@ impl Default for BreakerRules {
     }
 }
 
-/// What the breaker lets through, for metrics and `/ready`.
+/// The breaker's state, for metrics and `/ready`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BreakerState {
-    /// Everything.
+    /// All starts are let through.
     Closed,
-    /// One attempt, which decides.
+    /// A single attempt, which decides.
     HalfOpen,
-    /// Nothing.
+    /// No start is let through.
     Open,
 }
 
@@ -63,25 +63,25 @@ impl BreakerState {
     }
 }
 
-/// Whether something may be started now.
+/// The breaker's decision about a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// It may.
+    /// The start may go ahead.
     Yes,
-    /// An attempt runs that decides; wait for it.
+    /// A deciding attempt runs; wait for it.
     Wait,
-    /// Not before that time.
+    /// No start before this time.
     Not(Instant),
 }
 
-/// The record of one server.
+/// The breaker of a server, with its record of failures.
 #[derive(Debug, Clone)]
 pub(crate) struct Breaker {
     rules: BreakerRules,
-    /// When the latest failures were; never more than open it.
+    /// Times of the latest failures; at most as many as open the breaker.
     recent: VecDeque<Instant>,
     state: Inner,
-    /// How often in a row it opened.
+    /// Number of times in a row that it opened.
     opened: u32,
 }
 
@@ -103,7 +103,7 @@ impl Breaker {
         }
     }
 
-    /// Whether something may be started now. Whoever starts something then says so with [`Breaker::attempted`].
+    /// Decides about a start at `now`. A caller that goes ahead calls [`Breaker::attempted`].
     pub(crate) fn admits(&self, now: Instant) -> Admission {
         match self.state {
             Inner::Closed => Admission::Yes,
@@ -113,7 +113,7 @@ impl Breaker {
         }
     }
 
-    /// Something is being started.
+    /// Records that a start is attempted.
     pub(crate) fn attempted(&mut self, now: Instant) {
         if let Inner::Open { until } = self.state
             && until <= now
@@ -122,30 +122,30 @@ impl Breaker {
         }
     }
 
-    /// The attempt ended without having failed or succeeded.
+    /// Records that the attempt ended without failure or success.
     pub(crate) fn undecided(&mut self, now: Instant) {
         if self.state == Inner::HalfOpen {
             self.state = Inner::Open { until: now };
         }
     }
 
-    /// Something started works.
+    /// Records that a started process works.
     pub(crate) fn succeeded(&mut self) {
-        // Failures of a closed breaker stay on record: a server that starts well and dies soon after fails too.
+        // Failures of a closed breaker stay on record: a server that starts well and dies soon after also fails.
         if self.state != Inner::Closed {
             self.state = Inner::Closed;
             self.recent.clear();
         }
     }
 
-    /// What works has worked for longer than the window.
+    /// Records that a process has worked for longer than the window.
     pub(crate) fn proved_itself(&mut self) {
         if self.state == Inner::Closed {
             self.opened = 0;
         }
     }
 
-    /// A start failed, or a process that many share ended unasked.
+    /// Records that a start failed, or that a shared process ended unasked.
     pub(crate) fn failed(&mut self, now: Instant) {
         self.recent.push_back(now);
         while self.recent.len() > self.rules.failures.max(1) {
@@ -166,7 +166,7 @@ impl Breaker {
         }
     }
 
-    /// What it lets through.
+    /// The breaker's state at `now`.
     pub(crate) fn state(&self, now: Instant) -> BreakerState {
         match self.state {
             Inner::Closed => BreakerState::Closed,
@@ -176,7 +176,7 @@ impl Breaker {
         }
     }
 
-    /// How long a process has to work until its server's record is clean.
+    /// Time that a process must work until its server's record is clean.
     pub(crate) fn window(&self) -> Duration {
         self.rules.window
     }

@@ -1,11 +1,11 @@
-//! Which revisions a server speaks, and opening it in one of them.
+//! Probing a server for its revisions, and opening it in one of them.
 //!
-//! A server is asked with `server/discover` first. Whatever goes wrong with that, a refusal of any kind or silence, means
-//! that it may be one that begins with `initialize`: no single error code tells. A server too slow for the probe is not
-//! misjudged, since its late answer is still taken while `initialize` waits.
+//! A server is asked with `server/discover` first. Any failure of that, a refusal or silence, means that the server may begin
+//! with `initialize`: no error code is conclusive. A server too slow for the probe is not misjudged, since its late response is
+//! still taken while `initialize` waits.
 //!
-//! What it deliberately does not do: keep what it found (that belongs to the server, not to a process), and start
-//! another process when the probe ended this one; the error says so.
+//! Not done here: keeping the result (it belongs to the server, not to a process), and starting another process when the probe
+//! ended this one; the error tells the caller.
 
 use std::time::Duration;
 
@@ -42,29 +42,29 @@ fn raw(value: &serde_json::Value) -> Box<RawValue> {
     to_raw_value(value).expect("a value into memory")
 }
 
-/// What a server speaks, and what it says of itself: true of every process of it.
+/// Revisions and description of a server, the same for all its processes.
 #[derive(Debug, Clone)]
 pub(crate) struct Facts {
-    /// Its revisions.
+    /// The server's era.
     pub(crate) era: ProbedEra,
 }
 
-/// Which kind of revisions a server speaks. The results are spans, untouched.
+/// The kinds of revisions that a server speaks. Results are spans of the server's bytes, unchanged.
 #[derive(Debug, Clone)]
 pub(crate) enum ProbedEra {
-    /// It begins with `initialize`.
+    /// The server begins with `initialize`.
     Legacy {
-        /// What it negotiated.
+        /// The negotiated version.
         version: ProtocolVersion,
         /// The result of `initialize`.
         result: Bytes,
     },
-    /// It knows only requests that carry their own metadata.
+    /// The server knows only requests that carry their own metadata.
     Modern {
         /// The result of `server/discover`.
         discover: Bytes,
     },
-    /// Both.
+    /// The server knows both.
     Dual {
         /// The result of `server/discover`.
         discover: Bytes,
@@ -74,28 +74,28 @@ pub(crate) enum ProbedEra {
 /// A process that was opened by `initialize`.
 #[derive(Debug, Clone)]
 pub(crate) struct Initialized {
-    /// What it negotiated.
+    /// The negotiated version.
     pub(crate) version: ProtocolVersion,
-    /// The result, untouched.
+    /// The result, unchanged.
     pub(crate) result: Bytes,
 }
 
 /// A probed process.
 #[derive(Debug, Clone)]
 pub(crate) struct Probed {
-    /// What the server is.
+    /// The server's revisions.
     pub(crate) facts: Facts,
-    /// How this process was opened: `None` serves requests with their own metadata. Of a server that is both, some pin
-    /// a process to what it heard first: for the other a new process is opened.
+    /// The result of `initialize`; `None` if the process serves requests with their own metadata. Some servers of both eras pin a
+    /// process to the era that it heard first: for the other era, a new process is opened.
     pub(crate) initialized: Option<Initialized>,
 }
 
 /// A process that could not be opened.
 #[derive(Debug, Clone)]
 pub(crate) struct NotOpened {
-    /// Why.
+    /// The reason.
     pub(crate) error: CallError,
-    /// It ended on the probe, before anything else was asked: a new process may be opened by [`initialize`].
+    /// True if the process ended on the probe, before anything else was asked: a new process may be opened by [`initialize`].
     pub(crate) ended_by_probe: bool,
 }
 
@@ -108,9 +108,9 @@ impl From<CallError> for NotOpened {
     }
 }
 
-/// Finds out what a new process speaks, and leaves it open: modern where it can be, else by `initialize`. `probe` bounds
-/// the wait for the first question, `limit` all of it. `heard` learns when that wait is over, and whether the server
-/// refused the question.
+/// Probes a new process for its revisions, and leaves it open: modern if possible, else by `initialize`. `probe` bounds the wait
+/// for the response to the probe, `limit` the whole opening. `heard` is called when that wait is over, with true if the server
+/// refused the probe.
 ///
 /// # Errors
 ///
@@ -123,7 +123,7 @@ pub(crate) async fn probe(
     heard: &(dyn Fn(bool) + Send + Sync),
 ) -> Result<Probed, NotOpened> {
     let end = Instant::now() + limit;
-    // A server that does not know the question need not learn that it was given up.
+    // A server that does not know the probe need not learn that it was given up.
     let params = identity.discover_params();
     let mut question = link
         .request("server/discover", Some(&params), None)?
@@ -145,15 +145,15 @@ pub(crate) async fn probe(
                 ended_by_probe: true,
             });
         }
-        // Over HTTP, a server that was not reached has not refused the question, so the opening fails. After an answer
-        // that is too large, as after any odd answer, `initialize` is tried.
+        // Over HTTP, a server that was not reached has not refused the question, so the opening fails. After a response that is
+        // too large, as after any odd response, `initialize` is tried.
         Ok(Err(error)) if !link.is_piped() && error.code != CallErrorCode::ResultTooLarge => {
             return Err(error.into());
         }
         _ => {}
     }
     let outcome = initialize_until(link, &identity.initialize_params(), end).await;
-    // The first question may have been answered meanwhile.
+    // The probe may have been answered meanwhile.
     let late = if silent {
         late_discovery(&mut question, outcome.is_err(), end).await
     } else {
@@ -177,8 +177,7 @@ pub(crate) async fn probe(
     })
 }
 
-/// The answer to a question that was not waited for: the one that is there, or, where all depends on it, the one that
-/// still comes.
+/// The late response to the probe: taken if it has arrived, or waited for if `wait` is set.
 async fn late_discovery(question: &mut Call, wait: bool, end: Instant) -> Option<Bytes> {
     let until = if wait { end } else { Instant::now() };
     let reply = timeout_at(until, question).await.ok()?.ok()?;
@@ -194,7 +193,7 @@ struct Discovered {
     supported_versions: Vec<String>,
 }
 
-/// What an answer to `server/discover` says, if it says that the server speaks the modern revision.
+/// Reads a response to `server/discover`; `None` unless the server speaks the modern revision.
 fn discovered(reply: &ResponseOutcome) -> Option<ProbedEra> {
     let ResponseOutcome::Result(result) = reply else {
         return None;
@@ -211,11 +210,11 @@ fn discovered(reply: &ResponseOutcome) -> Option<ProbedEra> {
     }
 }
 
-/// Opens a new process in the modern way: asks what it is, so that it is known to be up.
+/// Opens a new process in the modern era: sends `server/discover`, to make sure that the process works.
 ///
 /// # Errors
 ///
-/// When it does not answer in time, refuses, or does not speak the revision.
+/// When the server does not respond in time, refuses, or does not speak the revision.
 pub(crate) async fn discover(
     link: &Link,
     identity: &ClientIdentity,
@@ -237,7 +236,7 @@ pub(crate) async fn discover(
 ///
 /// # Errors
 ///
-/// When it does not answer in time, refuses, or negotiates a revision that is not served.
+/// When the server does not respond in time, refuses, or negotiates a revision that is not supported.
 pub(crate) async fn initialize(
     link: &Link,
     params: &RawValue,
@@ -291,7 +290,7 @@ fn unusable(message: String) -> CallError {
     CallError::new(CallErrorCode::WorkerUnavailable, message)
 }
 
-/// The message of a server's error, all of it: whoever passes it on first takes secrets out of it, and then cuts it short.
+/// The message of a server's error, uncut: callers that pass it on first remove secrets, and then cut it short.
 fn quoted(reply: &ResponseOutcome) -> String {
     #[derive(Deserialize)]
     struct Message {

@@ -1,8 +1,8 @@
-//! What opens the connections of a server: the seam below the pools.
+//! Launchers: they open the connections of a server, below the pools.
 //!
-//! The pools, the keeper and the link are the same for every server that speaks MCP. Where a connection comes from is
-//! decided here: [`ProcessLauncher`] starts a child process and takes its pipes. A session of a remote server is a
-//! connection like a process, so what `pool` and `process` say of processes is true of those sessions, too.
+//! The pools, the keeper and the link are the same for every server that speaks MCP; launchers differ. [`ProcessLauncher`] starts
+//! a child process and takes its pipes. A session of a remote server is a connection like a process, so comments about processes
+//! in `pool` and `process` apply to such sessions, too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,35 +26,35 @@ use super::process::failure::Raw;
 use super::wire::Pipes;
 use crate::catalogue::Catalogue;
 
-/// A server of the registry, as its pool is found by.
+/// A server of the registry; pools are found by it.
 #[derive(Clone, Copy)]
 pub(crate) enum ServerRef<'a> {
-    /// One that runs as child processes.
+    /// A server that runs as child processes.
     Process(&'a Arc<ExternalServer>),
-    /// One that is reached over HTTP.
+    /// A server that is reached over HTTP.
     Remote(&'a Arc<RemoteServer>),
 }
 
-/// What makes the link of a connection.
+/// Parts for the link of a new connection.
 pub(crate) struct LinkParts {
     pub(crate) limits: LinkLimits,
     pub(crate) inbound: Arc<dyn Inbound>,
-    /// What the server offers, as far as that is known.
+    /// The server's catalogue, as far as it is known.
     pub(crate) catalogue: Arc<Catalogue>,
 }
 
-/// Where a connection is to lead.
+/// Requirements on a new connection: its backend, and the client that it is opened for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Place<'a> {
-    /// The backend it is for, of a server that has several.
+    /// The backend to connect to, for a server with several backends.
     pub(crate) replica: Option<&'a BackendId>,
-    /// Backends that were tried in vain.
+    /// Backends that failed to open a connection; they are tried last.
     pub(crate) avoid: &'a [BackendId],
-    /// The same for the same client, as far as clients are told apart.
+    /// Hash of the client: equal for equal clients, as far as clients are told apart.
     pub(crate) hash: u64,
-    /// What of its one client's headers goes with all that is no request of a client.
+    /// Headers of the connection's only client, sent with everything but clients' requests.
     pub(crate) headers: Option<&'a Arc<HeaderMap>>,
-    /// Whose connection it is, where it is one principal's: with that principal's credentials.
+    /// The principal of a connection that belongs to one principal; its credentials are used.
     pub(crate) principal: Option<&'a Arc<str>>,
 }
 
@@ -71,94 +71,94 @@ pub(crate) trait Launcher: Send + Sync {
     /// The server's namespace.
     fn name(&self) -> &NamespaceName;
 
-    /// How its connections are shared and kept.
+    /// Settings for sharing and keeping the connections.
     fn settings(&self) -> StdioSettings;
 
-    /// Whether it opens the connections of that server, which is not merely one like it: the one it goes by, or another
-    /// version of that whose connections may be the same.
+    /// Returns true if the launcher opens the connections of this very server (not of an equal one): the current version of its
+    /// server, or another version whose connections may stay the same.
     fn is(&self, server: ServerRef<'_>) -> bool;
 
-    /// Goes by that version of its server from now on. False: it does already.
+    /// Makes this version of the server the current one. Returns false if it was current already.
     fn adopt(&self, _: ServerRef<'_>) -> bool {
         false
     }
 
-    /// Whether connections may lead to that backend.
+    /// Returns true if connections may lead to this backend.
     fn has(&self, _: &BackendId) -> bool {
         true
     }
 
-    /// Whether something is to be done before the first connection, by [`Self::prepare`].
+    /// Returns true if [`Self::prepare`] must run before the first connection.
     fn prepares(&self) -> bool {
         false
     }
 
-    /// Does what comes before the first connection.
+    /// Prepares the first connection.
     ///
     /// # Errors
     ///
-    /// Why there can be no connection.
+    /// The reason why there can be no connection.
     async fn prepare(&self) -> Result<(), Raw> {
         Ok(())
     }
 
-    /// Connects. Nothing of MCP has been said then.
+    /// Connects. No MCP message has been sent yet.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// The reason why the connection failed.
     async fn launch(
         &self,
         place: Place<'_>,
         parts: LinkParts,
     ) -> Result<(Arc<Link>, Box<dyn Instance>), CallError>;
 
-    /// Of a server with several backends: the one for the next request that many clients share a connection for.
-    /// `hash` is the same for the same client.
+    /// For a server with several backends: chooses the backend for the next request on connections that many clients share.
+    /// `hash` is equal for equal clients.
     fn replica(&self, _avoid: &[BackendId], _hash: u64) -> Option<BackendId> {
         None
     }
 
-    /// How many further backends are tried where one does not open a connection.
+    /// Number of further backends to try if a backend does not open a connection.
     fn further_backends(&self) -> usize {
         0
     }
 
-    /// Whether what many clients share is spread over several backends.
+    /// Returns true if connections that many clients share are spread over several backends.
     fn spreads(&self) -> bool {
         false
     }
 
-    /// Whether connections are opened with headers or credentials of the clients they are for. Then the gateway opens none before a
-    /// client comes, and one that is not opened says nothing about those of other clients.
+    /// Returns true if connections are opened with headers or credentials of their clients. Then the gateway opens no connection
+    /// before a client comes, and a failure to open one says nothing about those of other clients.
     fn needs_a_client(&self) -> bool {
         false
     }
 
-    /// Whether what a session's connection knows lives at its backend alone: it is lost with the connection, and no other
-    /// takes its place.
+    /// Returns true if the state of a session's connection lives at its backend alone: it is lost with the connection, and no
+    /// other connection takes its place.
     fn keeps_state(&self) -> bool {
         false
     }
 
-    /// Whether a connection that was opened with these personal values would be opened with others now.
+    /// Returns true if a connection that was opened with these personal values would be opened with others now.
     fn is_outdated(&self, _: &PersonalUse) -> bool {
         false
     }
 
-    /// What its processes printed lately; `None` where it has none.
+    /// Recent output of the processes; `None` for servers without processes.
     fn output(&self) -> Option<Arc<RecentLines>> {
         None
     }
 
-    /// A connection took the place of one that had ended so.
+    /// Counts a connection that replaced one that ended for this reason.
     fn restarted(&self, _reason: &'static str) {}
 
-    /// A text that quotes the server, fit for others.
+    /// Removes secrets from a text that quotes the server, so that clients may read it.
     fn without_secrets(&self, text: &str) -> String;
 }
 
-/// What a connection leads to.
+/// The server's side of a connection: a process, or a session at a backend.
 #[async_trait]
 pub(crate) trait Instance: Send + Sync {
     /// The pid of a process.
@@ -166,7 +166,7 @@ pub(crate) trait Instance: Send + Sync {
         None
     }
 
-    /// The personal values it was opened with, once.
+    /// Takes the personal values that the connection was opened with; returns them only once.
     fn take_personal(&mut self) -> Option<PersonalUse> {
         None
     }
@@ -176,31 +176,32 @@ pub(crate) trait Instance: Send + Sync {
         None
     }
 
-    /// Waits for its end, where that shows elsewhere than on the link.
+    /// Waits for the process to exit. Never returns for connections whose end only the link shows.
     async fn exited(&self) -> Exit {
         std::future::pending().await
     }
 
-    /// What it said last beside its messages.
+    /// The last output beside the messages, such as standard error.
     async fn last_words(&self) -> Option<String> {
         None
     }
 
-    /// Holds back what it prints: it is asked something that it may not know.
+    /// Holds back the output: the server is about to be asked something that it may not know.
     fn hold_output(&self) {}
 
-    /// Lets go of what was held back. `refused`: it does not know the question, and what it printed says no more.
+    /// Releases the output that was held back. `refused`: the server does not know the question, so the output has no further
+    /// information.
     fn release_output(&self, _refused: bool) {}
 
-    /// How its end reads, to follow its name. `exit` says how it ended, if that is known.
+    /// Describes how the connection ended, to follow the server's name. `exit`: the exit of the process, if known.
     fn how_ended(&self, exit: Option<Exit>) -> String;
 
-    /// How long calls go on that were under way when it took no more of them: each hears of its own end.
+    /// Time that running calls may take after the connection stopped taking calls; each call learns of its own end.
     fn leaves_calls(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Ends it. The link takes no calls any more.
+    /// Ends the process or session. The link takes no calls any more.
     async fn stop(&self);
 }
 
@@ -225,7 +226,7 @@ impl<'a> ServerRef<'a> {
         }
     }
 
-    /// What of it depends on who calls.
+    /// The server's settings that depend on the caller.
     pub(crate) fn personal(self) -> &'a Personal {
         match self {
             Self::Process(server) => &server.spec.personal,
@@ -233,7 +234,7 @@ impl<'a> ServerRef<'a> {
         }
     }
 
-    /// Whether the server's lists are mended.
+    /// Mode for mending the server's lists.
     pub(crate) fn lists(self) -> ListMode {
         match self {
             Self::Process(server) => server.spec.settings.lists,
@@ -241,7 +242,7 @@ impl<'a> ServerRef<'a> {
         }
     }
 
-    /// How its connections are shared.
+    /// Mode for sharing the server's connections.
     pub(crate) fn isolation(self) -> Isolation {
         match self {
             Self::Process(server) => server.spec.settings.isolation,
@@ -250,9 +251,9 @@ impl<'a> ServerRef<'a> {
     }
 }
 
-/// Knows how the connections of any server are opened.
+/// Finds the launcher for any server.
 pub(crate) trait Launchers: Send + Sync {
-    /// What opens those of this one.
+    /// The launcher for this server's connections.
     fn launcher(&self, server: ServerRef<'_>) -> Arc<dyn Launcher>;
 }
 
@@ -276,14 +277,14 @@ struct ProcessLauncher {
     server: Arc<ExternalServer>,
     host: Arc<ProcessHost>,
     personal: Arc<PersonalSecrets>,
-    /// `None`: nothing is to be installed, or the start does that.
+    /// `None` if there is nothing to install, or if the start installs the package.
     step: Option<InstallStep>,
     /// Kept here, so that the lines outlive the processes.
     output: Arc<RecentLines>,
 }
 
 impl ProcessLauncher {
-    /// Of that server.
+    /// Launcher for this server.
     fn new(server: &Arc<ExternalServer>, all: &ProcessLaunchers) -> Self {
         Self {
             server: Arc::clone(server),
@@ -325,7 +326,8 @@ impl Launcher for ProcessLauncher {
         self.step.is_some()
     }
 
-    /// Installs the package. A tool that fails or does not understand is not the end: the start shows what is wrong.
+    /// Installs the package. If the tool fails or does not know the command, the server is started all the same: its start shows
+    /// the fault.
     async fn prepare(&self) -> Result<(), Raw> {
         let Some(step) = &self.step else {
             return Ok(());
@@ -419,7 +421,7 @@ impl Launcher for ProcessLauncher {
     }
 }
 
-/// A child process as its keeper has it.
+/// A child process, as its keeper holds it.
 struct ChildProcess {
     child: ServerProcess,
     own: Option<PersonalUse>,
@@ -465,11 +467,11 @@ impl Instance for ChildProcess {
     }
 }
 
-/// The personal values that a connection of that place is opened with; `None` for a server that has none.
+/// The personal values that a connection for `place` is opened with; `None` for a server without personal values.
 ///
 /// # Errors
 ///
-/// `missing_credential`, where the principal lacks one.
+/// `missing_credential` if the principal lacks a value.
 pub(crate) fn personal_use(
     personal: &Personal,
     name: &NamespaceName,
@@ -484,7 +486,7 @@ pub(crate) fn personal_use(
     Ok(Some(PersonalUse { principal, values }))
 }
 
-/// Whether a principal has other values by now, or lacks one.
+/// Returns true if the principal's values have changed, or if a value is missing now.
 pub(crate) fn is_outdated(
     personal: &Personal,
     name: &NamespaceName,

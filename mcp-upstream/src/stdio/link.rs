@@ -1,17 +1,16 @@
-//! One connection to a server, shared by all its calls: over its pipes, or over another [`Transport`].
+//! A connection to a server, shared by all its calls: over its pipes, or over another [`Transport`].
 //!
-//! A call takes an id of ours, appends its line to the outbox and waits; one task writes what has gathered (with few
-//! calls, each writes its own line), one reads and matches answers to ids, in the runtime that the calls come from where
-//! there is but one. Progress tokens go out as the call's id and come back as what its caller wrote, so that callers of
-//! one process never meet. What belongs to a call goes to the call's sink before its
-//! answer does, in the server's order; everything else goes to the link's [`Inbound`].
+//! A call gets an id of the gateway, appends its line to the outbox and waits. A writer task writes the lines that have gathered
+//! (with few calls, each writes its own line); a reader task reads and matches responses to ids. If all calls come from a single
+//! runtime, it reads there. A progress token goes out as the call's id and comes back as the caller's token, so that callers of a
+//! process never meet. Messages of a call go to the call's sink before its response, in the server's order; all others go to the
+//! link's [`Inbound`].
 //!
 //! Every call ends exactly once: with its answer, by being dropped or cancelled, or with the link. Every request of the
 //! server is answered exactly once.
 //!
-//! What it deliberately does not do: time limits (the caller drops the call), starting and ending processes, knowing
-//! what a method means, translating between revisions. `ping` is the exception: it asks about this connection, so it is
-//! answered here.
+//! Not done here: time limits (the caller drops the call), starting and ending processes, the meaning of methods, translation
+//! between revisions. `ping` is the exception: it asks about this connection, so it is answered here.
 
 mod call;
 mod deliver;
@@ -56,11 +55,11 @@ use self::owner::CallOrigin;
 pub(crate) use self::owner::{CallAccount, CallOwner, CallsInHand};
 pub(crate) use self::transport::{Incoming, Transport, Unsent};
 
-/// Lines that may wait to be written.
+/// Bytes of lines that may wait to be written.
 const OUTBOX_MAX: usize = 16 * 1024 * 1024;
-/// What may stand around a result in its line.
+/// Bytes of a line that may surround its result.
 const LINE_OVERHEAD: u64 = 64 * 1024;
-/// A line that is still not over after this much is not going to be.
+/// Bytes after which a line that has not ended is given up.
 const ENDLESS: u64 = 256 * 1024 * 1024;
 
 /// The bounds of a link.
@@ -69,13 +68,13 @@ pub(crate) struct LinkLimits {
     max_result: MaxResult,
     /// Bytes that may wait to be written.
     pub(crate) outbox: usize,
-    /// Bytes of a line beyond which the server is given up.
+    /// Bytes of a line after which the server is given up.
     pub(crate) endless: u64,
 }
 
 impl LinkLimits {
-    /// The usual bounds around a namespace's `max_result`, which is asked for again whenever one is too large: it may
-    /// have been raised since. Where it has been lowered, the gateway refuses what still comes through here.
+    /// The usual limits around a namespace's `max_result`. `max_result` is called again whenever a result is too large, since the
+    /// limit may have been raised. If it has been lowered, the gateway refuses results that still pass here.
     pub(crate) fn new(max_result: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         let max_result = MaxResult {
             known: AtomicU64::new(max_result()),
@@ -89,10 +88,10 @@ impl LinkLimits {
     }
 }
 
-/// How large a result may be.
+/// Limit of the size of results.
 pub(crate) struct MaxResult {
     ask: Box<dyn Fn() -> u64 + Send + Sync>,
-    /// When it was last asked.
+    /// The limit when `ask` was last called.
     known: AtomicU64,
 }
 
@@ -101,7 +100,7 @@ impl MaxResult {
         self.known.load(Ordering::Relaxed)
     }
 
-    /// Whether one may have so many bytes.
+    /// Returns true if a result may have this size.
     fn allows(&self, size: u64) -> bool {
         if size <= self.known() {
             return true;
@@ -111,24 +110,24 @@ impl MaxResult {
         size <= now
     }
 
-    /// Whether a line may have so many bytes.
+    /// Returns true if a line may have this length.
     fn fits(&self, line: usize) -> bool {
         self.allows((line as u64).saturating_sub(LINE_OVERHEAD))
     }
 }
 
-/// Hears what the server says about one call. Called from the link's reader, in order, before the call's answer comes;
-/// of a call that became a task, progress may also come after it. Must not block, and bounds what it keeps.
+/// Receives the server's messages about a call. Called from the link's reader, in order, before the call's response; for a call
+/// that became a task, progress may follow the response. Must not block, and bounds its memory.
 pub(crate) trait NotificationSink: Send + Sync {
-    /// Progress of the call, or something of its subscription.
+    /// Takes progress of the call, or a notification of its subscription.
     fn notification(&self, notification: Notification<'_>);
 }
 
-/// Hears what the server says that belongs to no call. Called from the link's reader, in order. Must not block, bounds
-/// what it keeps, and holds no `Arc` of the link: that would keep both for ever.
+/// Receives the server's messages that belong to no call. Called from the link's reader, in order. Must not block, bounds its
+/// memory, and holds no `Arc` of the link: that would keep both for ever.
 pub(crate) trait Inbound: Send + Sync {
-    /// A log message, a changed list, a cancelled request of the server (its `requestId` tells which): anything
-    /// without a call.
+    /// Takes a notification without a call: a log message, a changed list, a cancelled request of the server (named by
+    /// `requestId`).
     fn notification(&self, notification: Notification<'_>);
 
     /// Takes a notification as [`Inbound::notification`] does, with the owners of the calls that the server has not
@@ -141,53 +140,53 @@ pub(crate) trait Inbound: Send + Sync {
         self.notification(notification);
     }
 
-    /// The server asks its client.
+    /// Takes a request of the server to its client.
     fn request(&self, request: ServerRequest);
 
     /// A client gave up the call with this id; the server may still work on the call. `owner`: the call's owner, if
     /// known. Called once, from wherever the call is given up, with the link's calls locked: must not call the link.
     fn given_up(&self, _call: u64, _owner: Option<&CallOwner>) {}
 
-    /// The server does not work on that call any more: it answered it late.
+    /// Notes that the server no longer works on this call: it answered late.
     fn settled(&self, _call: u64) {}
 
-    /// The server answered a call with a task, which it goes on with. Called before the caller gets `result`; `None`:
-    /// nobody waits for it any more.
+    /// Notes that the server answered a call with a task, which it works on from now on. Called before the caller gets `result`.
+    /// `None`: the caller has left.
     fn began_task(&self, _call: Option<u64>, _result: &RawValue) {}
 
-    /// The process ended unasked, and no other one takes its place. Its pool knows already.
+    /// Notes that the process ended unasked and is not replaced. Its pool knows already.
     fn ended_for_good(&self) {}
 
-    /// The server sent what was ignored. For counting.
+    /// Counts a message of the server that was ignored.
     fn violation(&self, _oddity: ProtocolViolation) {}
 
-    /// Since when the client of the process is away: it has neither a request nor an open stream, and no question to it
-    /// waits for an answer. `None` while the client is there, and where nothing is known of it.
+    /// The time since which the client of the process is away: it has neither a request nor an open stream, and no question waits
+    /// for its answer. `None` while the client is there, and if nothing is known about it.
     fn away_since(&self, _now: Instant) -> Option<Instant> {
         None
     }
 }
 
-/// Why a link is over.
+/// Reason for the end of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Closed {
     /// The server closed its output, or no longer reads.
     Disconnected,
-    /// The server sent what no server sends.
+    /// The server broke the protocol.
     Violation(&'static str),
-    /// We closed it.
+    /// The gateway closed the link.
     Ended,
 }
 
-/// The owner's end of a connection. Dropping it closes both pipes and fails the calls that wait.
+/// The owner's handle of a connection. Dropping it closes both pipes and fails the calls that wait.
 pub(crate) struct Link {
     shared: Arc<Shared>,
-    /// The task that writes to its pipe.
+    /// The task that writes to the pipe; `None` for other transports.
     writes: Option<AbortHandle>,
 }
 
 impl Link {
-    /// Takes the pipes over.
+    /// Opens a link over pipes.
     ///
     /// # Errors
     ///
@@ -199,7 +198,7 @@ impl Link {
         limits: LinkLimits,
         inbound: Arc<dyn Inbound>,
     ) -> std::io::Result<Arc<Self>> {
-        // Registering needs the runtime that will poll them.
+        // The pipes are registered with the runtime that will poll them.
         let runtime = homes.first;
         let _inside = runtime.enter();
         let writer = pipe::Sender::from_owned_fd(pipes.stdin)?;
@@ -218,7 +217,7 @@ impl Link {
         }))
     }
 
-    /// The same over another transport. Answers are handed in within `runtime`, if anywhere.
+    /// Opens a link over another transport. If the transport hands in responses within a runtime, that is `runtime`.
     pub(crate) fn over(
         namespace: NamespaceName,
         transport: impl FnOnce(Incoming) -> Arc<dyn Transport>,
@@ -236,20 +235,20 @@ impl Link {
         })
     }
 
-    /// Whether the server is a process at the other end of two pipes.
+    /// Returns true if the server is a process at the other end of two pipes.
     pub(crate) fn is_piped(&self) -> bool {
         matches!(self.shared.wire, Wire::Pipe(_))
     }
 
-    /// The server was opened, by `initialize` in that version or else for requests that speak for themselves.
+    /// Notes the version that the server was opened with by `initialize`; `None` if each request is complete in itself.
     pub(crate) fn opened(&self, version: Option<ProtocolVersion>) {
         if let Wire::Other(transport) = &self.shared.wire {
             transport.opened(version);
         }
     }
 
-    /// Sends a request of ours. A progress token in `params` is replaced and comes back in the sink's notifications;
-    /// what belongs to the call's subscription comes with our id.
+    /// Sends a request of the gateway. A progress token in `params` is replaced and comes back in the sink's notifications;
+    /// notifications of the call's subscription come with the gateway's id.
     ///
     /// # Errors
     ///
@@ -268,7 +267,7 @@ impl Link {
             .as_ref()
             .and_then(|members| members.name(Key::ProgressToken));
         let size = method.len() + params.map_or(0, |params| params.get().len());
-        // The one request that must not be cancelled.
+        // `initialize` is the only request that must not be cancelled.
         let tells = method != "initialize";
         let route = AnswerRoute {
             token,
@@ -280,9 +279,9 @@ impl Link {
         })
     }
 
-    /// Sends the whole request of a client, unknown members included, under an id of ours. Its progress token comes
-    /// back in the sink's notifications. `of_client`: what of the client's own headers goes with it, where messages
-    /// have headers. `account`: the request's owner, and the counter for the bytes of its answer.
+    /// Sends the whole request of a client, unknown members included, under an id of the gateway. Its progress token comes back
+    /// in the sink's notifications. `of_client`: the client's headers to send along, on transports with headers. `account`: the
+    /// request's owner, and the counter for the bytes of its response.
     ///
     /// # Errors
     ///
@@ -309,7 +308,7 @@ impl Link {
             })
     }
 
-    /// Sends a notification of ours.
+    /// Sends a notification of the gateway.
     ///
     /// # Errors
     ///
@@ -332,12 +331,12 @@ impl Link {
         })
     }
 
-    /// Calls without an answer, subscriptions included.
+    /// Number of calls without a response, subscriptions included.
     pub(crate) fn in_flight(&self) -> usize {
         self.shared.calls().pending.len()
     }
 
-    /// Whether it takes no calls any more.
+    /// Returns true if the link takes no more calls.
     pub(crate) fn is_closed(&self) -> bool {
         self.shared.calls().closed
     }
@@ -349,14 +348,14 @@ impl Link {
             if let Some(reason) = *closed.borrow_and_update() {
                 return reason;
             }
-            // The sender is ours, so this returns only when something was sent.
+            // The sender lives in `self`, so this returns only when a value was sent.
             let _ = closed.changed().await;
         }
     }
 
-    /// Waits until no call waits for its answer.
+    /// Waits until no call is pending.
     pub(crate) async fn without_calls(&self) {
-        /// How often that is looked at: it happens once in the life of a link, and no call pays for it.
+        /// Polling interval: this happens once in the life of a link, and calls pay nothing for it.
         const LOOK: Duration = Duration::from_millis(100);
         while self.in_flight() > 0 {
             sleep(LOOK).await;
@@ -369,7 +368,7 @@ impl Link {
         self.shared.finish();
     }
 
-    /// Fails the calls that wait, and takes none any more.
+    /// Fails the calls that wait, and takes no more calls.
     pub(crate) fn close(&self) {
         self.shared.close(Closed::Ended);
     }

@@ -1,7 +1,8 @@
-//! Lines over two pipes, bounded both ways: what waits to be written, how long a line may be, and how much of a line
-//! nobody can use is read at all.
+//! Lines over two pipes, bounded both ways: the lines that wait to be written, the length of a line, and the part that is read of
+//! an unusable line.
 //!
-//! It knows that a line ends with a newline and where an id stands in one that is too long to keep. Nothing else.
+//! This module knows that a line ends with a newline, and where the id is in a line that is too long to keep; nothing else of a
+//! message.
 
 mod outbox;
 mod read;
@@ -16,8 +17,8 @@ pub(crate) use scan::IdScan;
 /// The gateway's ends of a server's pipes.
 #[derive(Debug)]
 pub(crate) struct Pipes {
-    /// Where the server reads.
+    /// The server's standard input.
     pub(crate) stdin: OwnedFd,
-    /// Where it writes.
+    /// The server's standard output.
     pub(crate) stdout: OwnedFd,
 }

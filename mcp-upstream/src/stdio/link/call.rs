@@ -1,4 +1,4 @@
-//! A call that was sent, and how it is given up.
+//! A call that was sent, and its cancellation.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,29 +11,29 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use super::shared::{Sent, Shared};
 use crate::jsonrpc::{Response, ResponseOutcome, splice};
 
-/// A call that was sent: a future of its reply. Dropping it gives the call up and tells the server.
+/// A call that was sent: a future of its response. Dropping it gives the call up and tells the server.
 pub(crate) struct Call {
     link: Arc<Shared>,
     id: u64,
     reply: oneshot::Receiver<Result<Response, CallError>>,
     sent: Sent,
-    /// Whether the server hears that nobody waits any more.
+    /// True if the server is told when the caller leaves.
     tells: bool,
-    /// It is a client's, or about one.
+    /// True for calls of clients, or about a client.
     of_client: bool,
     answered: bool,
 }
 
-/// Gives up a call from elsewhere.
+/// Cancels a call from elsewhere.
 #[derive(Clone)]
 pub(crate) struct Canceller {
     by: Arc<dyn Cancels>,
     id: u64,
 }
 
-/// Whom a call was sent with.
+/// The connection that a call was sent on.
 pub(crate) trait Cancels: Send + Sync {
-    /// Passes a client's own `notifications/cancelled` on, about the call of that id. `false`: it was over before.
+    /// Passes on a client's own `notifications/cancelled` about the call with this id. Returns false if the call was over.
     fn cancel(&self, id: u64, message: &str) -> bool;
 }
 
@@ -56,26 +56,27 @@ impl Call {
         }
     }
 
-    /// The id it has on the link.
+    /// The call's id on the link.
     #[cfg(test)]
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// Dropping it says nothing to the server any more.
+    /// Makes dropping the call send nothing to the server.
     pub(crate) fn quietly(mut self) -> Self {
         self.tells = false;
         self
     }
 
-    /// The gateway asks for itself, so no client's words can come of it: giving the call up leaves nothing to remember.
+    /// Marks the call as the gateway's own: its response contains no data of a client, so giving it up leaves nothing to
+    /// remember.
     pub(crate) fn of_gateway(mut self) -> Self {
         self.of_client = false;
         self.link.is_of_gateway(self.id);
         self
     }
 
-    /// Something that can give it up while another waits for it.
+    /// Returns a handle that can cancel the call while another task waits for it.
     pub(crate) fn canceller(&self) -> Canceller {
         Canceller::new(Arc::clone(&self.link) as _, self.id)
     }
@@ -84,17 +85,17 @@ impl Call {
     ///
     /// # Errors
     ///
-    /// [`CallError`], when there is none.
+    /// [`CallError`] if there is no response.
     pub(crate) async fn answer(&mut self) -> Result<Response, CallError> {
         std::future::poll_fn(|context| self.poll_answer(context)).await
     }
 
-    /// Of a call that failed: whether no byte of it reached the server, so that another process may take it.
+    /// True for a failed call of which no byte reached the server, so that another process may take it.
     pub(crate) fn is_unsent(&self) -> bool {
         self.link.is_unsent(&self.sent)
     }
 
-    /// Of a call that failed: whether its server did nothing with it, as it does not know the session any more.
+    /// True for a failed call that the server did not process, because it does not know the session any more.
     pub(crate) fn is_session_gone(&self) -> bool {
         matches!(&self.sent, Sent::Unless(unsent) if unsent.is_session_gone())
     }
@@ -107,7 +108,7 @@ impl Call {
     fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Result<Response, CallError>> {
         Pin::new(&mut self.reply).poll(context).map(|reply| {
             self.answered = true;
-            // The sender is only dropped unused if a sink or a sibling panicked in the reader.
+            // The sender is dropped unused only if a sink or another call panicked in the reader.
             reply.unwrap_or_else(|_| {
                 Err(CallError::new(
                     CallErrorCode::InternalError,
@@ -144,13 +145,13 @@ impl Drop for Call {
 }
 
 impl Canceller {
-    /// Of the call of that id.
+    /// Handle that cancels the call with this id.
     pub(crate) fn new(by: Arc<dyn Cancels>, id: u64) -> Self {
         Self { by, id }
     }
 
-    /// Passes a client's own `notifications/cancelled` on with all its members, about this call, which fails as
-    /// cancelled. `false`: the call was over before.
+    /// Passes a client's own `notifications/cancelled` about this call on, with all members; the call fails as cancelled. Returns
+    /// false if the call was over.
     pub(crate) fn cancel(&self, message: &str) -> bool {
         self.by.cancel(self.id, message)
     }

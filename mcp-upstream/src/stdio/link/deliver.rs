@@ -1,8 +1,8 @@
-//! Answers on their way to callers in other runtimes than the link's.
+//! Delivery of responses to callers in other runtimes than the link's.
 //!
-//! Waking a task of another runtime is a system call each time. So the answers that one read brought for a runtime go
-//! there together: they wake one task there, the lane's, which wakes the callers beside it. Callers in the link's own
-//! runtime are woken at once; where all calls come from another one, the link moves there (see `follow`).
+//! Waking a task of another runtime costs a system call each time. So the responses of one read that go to the same runtime go
+//! together: they wake a single task there, the lane's, which wakes the callers beside it. Callers in the link's own runtime are
+//! woken at once; if all calls come from another runtime, the link moves there (see `follow`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,18 +12,18 @@ use tooldock_workers::error::CallError;
 
 use crate::jsonrpc::Response;
 
-/// What a call ends with.
+/// Outcome of a call.
 pub(super) type Outcome = Result<Response, CallError>;
 
 type Answers = Vec<(oneshot::Sender<Outcome>, Outcome)>;
 
-/// Runtimes that have a lane. Callers in others are woken one by one.
+/// Most runtimes with a lane. Callers in further runtimes are woken individually.
 const LANES_MAX: usize = 64;
 
-/// Who waits for an answer, and where.
+/// A caller that waits for a response, and the lane to its runtime.
 pub(super) struct Waiting {
     reply: oneshot::Sender<Outcome>,
-    /// To its runtime, if that is not the link's.
+    /// The lane to the caller's runtime, if that is not the link's.
     lane: Option<Arc<Lane>>,
 }
 
@@ -34,7 +34,7 @@ impl Waiting {
 
     /// Ends the call now.
     pub(super) fn end(self, outcome: Outcome) {
-        // A caller that left meanwhile does not need it.
+        // A caller that has left does not need the outcome.
         let _ = self.reply.send(outcome);
     }
 }
@@ -43,10 +43,10 @@ impl Waiting {
 pub(super) struct Lanes(Mutex<Open>);
 
 struct Open {
-    /// Where the link is read.
+    /// The runtime in which the link is read.
     own: runtime::Id,
     lanes: Vec<Arc<Lane>>,
-    /// There will be no more.
+    /// True if no more lanes are opened.
     over: bool,
 }
 
@@ -59,18 +59,18 @@ impl Lanes {
         }))
     }
 
-    /// The link is read in that runtime from now on. Answers to calls that began before still arrive by their lanes.
+    /// Notes that the link is read in this runtime from now on. Responses to calls that began before still arrive by their lanes.
     pub(super) fn read_in(&self, own: runtime::Id) {
         lock(&self.0).own = own;
     }
 
-    /// Where the link is read.
+    /// The runtime in which the link is read.
     #[cfg(test)]
     pub(super) fn read_where(&self) -> runtime::Id {
         lock(&self.0).own
     }
 
-    /// The lane to the runtime this is called in, if that is another than the link's.
+    /// The lane to the current runtime, if that is another than the link's.
     pub(super) fn here(&self) -> Option<Arc<Lane>> {
         let runtime = Handle::try_current().ok()?;
         let id = runtime.id();
@@ -87,12 +87,12 @@ impl Lanes {
         let lane = Arc::new(Lane::to(runtime.clone()));
         open.lanes.push(Arc::clone(&lane));
         drop(open);
-        // Ends with the link, or with its runtime.
+        // The task ends with the link, or with its runtime.
         runtime.spawn(carry(LeavesNothing(Arc::clone(&lane))));
         Some(lane)
     }
 
-    /// The link is over. What is on its way still arrives.
+    /// Ends the lanes of a closed link. Responses on their way still arrive.
     pub(super) fn end(&self) {
         let lanes = {
             let mut open = lock(&self.0);
@@ -106,7 +106,7 @@ impl Lanes {
     }
 }
 
-/// The way to one runtime.
+/// The way to the callers in one runtime.
 pub(super) struct Lane {
     runtime: Handle,
     due: Mutex<Due>,
@@ -115,15 +115,15 @@ pub(super) struct Lane {
 
 #[derive(Default)]
 struct Due {
-    /// As many as calls were pending at most.
+    /// At most as many as calls were pending.
     answers: Answers,
-    /// Nobody carries any more.
+    /// True once the lane's task has ended.
     over: bool,
 }
 
-/// The lane's task.
+/// Task of a lane.
 async fn carry(lane: LeavesNothing) {
-    // Its memory and the lane's take turns.
+    // This vector and the lane's are swapped each time, so that both keep their memory.
     let mut answers = Vec::new();
     loop {
         lane.0.filled.notified().await;
@@ -142,12 +142,12 @@ impl Lane {
         }
     }
 
-    /// Where the lane leads.
+    /// The runtime that the lane leads to.
     pub(super) fn runtime(&self) -> &Handle {
         &self.runtime
     }
 
-    /// Ends the calls whose answers are here. Says whether nobody else will.
+    /// Ends the calls whose responses have arrived. Returns true if the lane has ended.
     fn deliver(&self, answers: &mut Answers) -> bool {
         let over = {
             let mut due = lock(&self.due);
@@ -161,7 +161,7 @@ impl Lane {
     }
 }
 
-/// Whatever ends the task, be it a runtime that ends before its first turn.
+/// Delivers the remaining responses when the lane's task ends, even if its runtime ends before the task first runs.
 struct LeavesNothing(Arc<Lane>);
 
 impl Drop for LeavesNothing {
@@ -171,21 +171,21 @@ impl Drop for LeavesNothing {
     }
 }
 
-/// The answers of one read, sorted by where they go.
+/// The responses of one read, sorted by runtime.
 #[derive(Default)]
 pub(super) struct Batch {
     lanes: Vec<(Arc<Lane>, Answers)>,
-    /// Answers that were given at once.
+    /// Number of responses that were delivered at once.
     at_once: usize,
 }
 
-/// Where the answers of one read go.
+/// Destination of the responses of one read.
 pub(super) enum Whereto<'a> {
-    /// There is none.
+    /// There is no response.
     Nowhere,
-    /// There is one, for another runtime.
+    /// A single response, for another runtime.
     Lane(&'a Arc<Lane>),
-    /// To callers beside the reader, or to several.
+    /// Several responses, or responses to callers in the reader's runtime.
     Here,
 }
 
@@ -208,7 +208,7 @@ impl Batch {
         }
     }
 
-    /// Where the answers go that came since the last sending.
+    /// Destination of the responses since the last call of `send`.
     pub(super) fn whereto(&self) -> Whereto<'_> {
         if self.at_once > 0 {
             return Whereto::Here;
@@ -221,7 +221,7 @@ impl Batch {
         }
     }
 
-    /// Sends them on their way.
+    /// Sends the responses to their lanes.
     pub(super) fn send(&mut self) {
         self.at_once = 0;
         let lanes = self.lanes.iter_mut();
@@ -246,7 +246,7 @@ impl Drop for Batch {
     }
 }
 
-/// For a few instructions; nothing awaits or calls out under it.
+/// The lock is held for a few instructions, without awaits or calls to other code.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

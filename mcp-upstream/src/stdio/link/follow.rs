@@ -1,9 +1,9 @@
-//! The reader of a link goes to the runtime that the calls of the link come from.
+//! Moves the reader of a link to the runtime that the link's calls come from.
 //!
-//! An answer for a caller in another runtime wakes two threads, the reader's and then the caller's. With many callers
-//! answers go over together and that costs little; with one client, which waits for each answer before its next call,
-//! it is a good part of the call. So when a while of reads has brought one answer each, all for the same other runtime,
-//! the link is read on there.
+//! A response for a caller in another runtime wakes two threads, the reader's and then the caller's. With many callers, responses
+//! go over together and that costs little; with a single client, which waits for each response before its next call, it is a good
+//! part of the call's cost. So after a number of reads that each brought one response for the same other runtime, the link is
+//! read there.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -15,13 +15,13 @@ use tokio::task::AbortHandle;
 
 use super::deliver::{Batch, Lane, Whereto};
 
-/// So many reads in a row make a reader move: enough that two clients which take turns do not make it go to and fro.
+/// Number of such reads in a row before a reader moves: enough that two clients which take turns do not make it move to and fro.
 pub(super) const READS: u32 = 16;
 
 /// The runtimes that a link's tasks may live in.
 pub(crate) struct Homes {
     pub(super) first: Handle,
-    /// Where the reader may go. Other runtimes that calls come from are not for messages.
+    /// The runtimes that the reader may move to. Other runtimes that make calls do not process messages.
     pub(super) all: Arc<[Handle]>,
 }
 
@@ -31,17 +31,17 @@ impl Homes {
         Self { first, all }
     }
 
-    /// The tasks stay in the runtime this is called in.
+    /// The tasks stay in the current runtime.
     #[cfg(test)]
     pub(crate) fn here() -> Self {
         Self::new(Handle::current(), Arc::default())
     }
 }
 
-/// What a reader has seen of its callers lately.
+/// The recent callers of a link, as its reader saw them.
 pub(super) struct Follow {
     homes: Arc<[Handle]>,
-    /// Where the last answers went.
+    /// The lane of the last responses.
     lane: Option<Arc<Lane>>,
     reads: u32,
 }
@@ -55,7 +55,7 @@ impl Follow {
         }
     }
 
-    /// Hears of the answers of a read. Gives the runtime in which the link is better read on, if that is another one.
+    /// Records the responses of a read. Returns the runtime to move the reader to, if another one is better.
     pub(super) fn heard(&mut self, answers: &Batch) -> Option<Handle> {
         match answers.whereto() {
             Whereto::Nowhere => return None,
@@ -81,20 +81,20 @@ impl Follow {
     }
 }
 
-/// The same pipe, read in another runtime.
+/// Registers the same pipe with another runtime.
 ///
 /// # Errors
 ///
 /// When there is no descriptor left for it, or the runtime is ending.
 pub(super) fn moved(pipe: &pipe::Receiver, to: &Handle) -> io::Result<pipe::Receiver> {
-    // The pipe is registered where it was until this one is.
+    // The pipe stays registered with its former runtime until the new registration is done.
     let pipe = pipe.as_fd().try_clone_to_owned()?;
     let _inside = to.enter();
-    // It does not block: that belongs to the pipe's end, not to the descriptor.
+    // Non-blocking mode belongs to the end of the pipe, not to the descriptor, so the copy has it, too.
     pipe::Receiver::from_owned_fd_unchecked(pipe)
 }
 
-/// The task that reads, wherever it is.
+/// The task that reads the link, in whichever runtime.
 #[derive(Default)]
 pub(super) struct Reading(Mutex<Task>);
 
@@ -107,7 +107,7 @@ enum Task {
 }
 
 impl Reading {
-    /// Starts the task that reads, or the one that reads on in another runtime. Where the link is gone, none is started.
+    /// Starts the reading task, or its successor in another runtime. If the link is gone, no task is started.
     pub(super) fn go_on(&self, spawn: impl FnOnce() -> AbortHandle) {
         let mut task = self.task();
         if !matches!(*task, Task::Over) {
@@ -123,7 +123,7 @@ impl Reading {
         }
     }
 
-    /// For a few instructions and the start of a task.
+    /// The lock is held for a few instructions and the start of a task.
     fn task(&self) -> MutexGuard<'_, Task> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

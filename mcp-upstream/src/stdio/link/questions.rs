@@ -9,8 +9,8 @@ const OPEN_MAX: usize = 1000;
 /// Bytes of an id. It is kept and written back.
 const ID_MAX: usize = 4096;
 
-/// Which ids wait for an answer. A server may use an id again once it was answered or taken back, so each use has a
-/// number of ours: whoever still holds an earlier one does not answer the later.
+/// The ids of requests that wait for an answer. A server may use an id again after an answer or a cancellation, so each use gets
+/// a number: a holder of an earlier request cannot answer the later one.
 #[derive(Debug, Default)]
 pub(super) struct ServerRequests {
     open: HashMap<RawId, u64>,
@@ -18,7 +18,7 @@ pub(super) struct ServerRequests {
 }
 
 impl ServerRequests {
-    /// Notes a request and numbers it. `None`: there are too many, its id is in use, or its id is no sensible one.
+    /// Registers a request and returns its number. `None`: there are too many, its id is in use, or its id is too long.
     pub(super) fn insert(&mut self, id: &RawId) -> Option<u64> {
         let fits = self.open.len() < OPEN_MAX && id.as_str().len() <= ID_MAX;
         if !fits || self.open.contains_key(id) {
@@ -29,7 +29,7 @@ impl ServerRequests {
         Some(self.last)
     }
 
-    /// Strikes the request of this number out. `false`: it is not open any more.
+    /// Removes the request with this number. Returns false if it is not open any more.
     pub(super) fn answer(&mut self, id: &RawId, number: u64) -> bool {
         let open = self.open.get(id) == Some(&number);
         if open {
@@ -38,12 +38,12 @@ impl ServerRequests {
         open
     }
 
-    /// Strikes a request out that the server took back.
+    /// Removes a request that the server cancelled.
     pub(super) fn take_back(&mut self, id: &RawId) {
         self.open.remove(id);
     }
 
-    /// Strikes all out.
+    /// Removes all requests.
     pub(super) fn clear(&mut self) {
         self.open = HashMap::new();
     }

@@ -1,5 +1,5 @@
-//! The task that reads: each line to its call, to its sink, or to whom the link serves. Nothing a server writes ends
-//! reading but an endless line.
+//! The reader task: hands each line to its call, to its sink, or to the link's `Inbound`. Only an endless line from the server
+//! ends reading.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -29,27 +29,27 @@ use crate::jsonrpc::{
 use crate::protocol::code;
 use crate::stdio::wire::{End, IdScan, Line, Lines};
 
-/// Between two log lines about lines that make no sense.
+/// Time between two log lines about invalid lines.
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
-/// So much noise in a row, and reading pauses: the pipe fills and slows down who writes it.
+/// Bytes of noise in a row after which reading pauses: the pipe fills and slows the server down.
 const NOISE_MAX: usize = 1024 * 1024;
-/// How long. Noise is read at no more than a hundred times `NOISE_MAX` a second.
+/// Length of the pause. Noise is read at no more than a hundred times `NOISE_MAX` a second.
 const NOISE_PAUSE: Duration = Duration::from_millis(10);
-/// What a line weighs as noise besides its bytes.
+/// Bytes that each line counts as noise beside its own.
 const NOISE_PER_LINE: usize = 256;
 
-/// What reads a link.
+/// Reader of a link.
 pub(super) struct Reader {
-    /// Dropped before the link is closed, so that what was answered is.
+    /// Dropped before the link is closed, so that responses that were read are delivered.
     answers: Batch,
     lines: Lines<pipe::Receiver>,
     follow: Follow,
-    /// The pipe was widened.
+    /// True once the pipe was widened.
     wide: bool,
     /// Bytes of noise in a row.
     noise: usize,
     complained: Option<Instant>,
-    /// Dropped with the reader, also when its runtime ends: the calls that wait for an answer end then, too.
+    /// Dropped with the reader, also when its runtime ends: pending calls end then, too.
     link: ClosesOnDrop,
 }
 
@@ -66,7 +66,7 @@ impl Reader {
         }
     }
 
-    /// Reads in that runtime until the link is over, and closes it; or until another runtime is the better one.
+    /// Reads in this runtime until the link is over, and closes it; or until reading moves to another runtime.
     pub(super) fn begin(self, runtime: &Handle) {
         let shared = Arc::clone(&self.link.0);
         let spawn = || runtime.spawn(self.run()).abort_handle();
@@ -79,7 +79,7 @@ impl Reader {
         self.begin(&to);
     }
 
-    /// Reads until the link is over, or until it is better read in another runtime, for which it is registered then.
+    /// Reads until the link is over, or until another runtime is better; the pipe is then registered there.
     async fn read(&mut self) -> Option<Handle> {
         let shared = Arc::clone(&self.link.0);
         loop {
@@ -88,7 +88,7 @@ impl Reader {
                 None => {
                     let to = self.follow.heard(&self.answers);
                     self.answers.send();
-                    // Where that cannot be, it is read on here.
+                    // If moving fails, reading goes on here.
                     if let Some(to) = to
                         && let Ok(pipe) = follow::moved(self.lines.pipe(), &to)
                     {
@@ -147,7 +147,7 @@ pub(super) fn ignored_message(
     violation: ProtocolViolation,
 ) {
     shared.inbound.violation(violation);
-    // Expected after every cancelled call.
+    // Late responses are expected after every cancelled call.
     if violation == ProtocolViolation::Late {
         return;
     }
@@ -165,7 +165,7 @@ pub(super) fn ignored_message(
     );
 }
 
-/// Handles one line; the error says what it was ignored as.
+/// Handles a line. The error is the reason why the line was ignored.
 pub(super) fn handle(
     shared: &Arc<Shared>,
     line: &Bytes,
@@ -185,7 +185,7 @@ pub(super) fn handle(
     take(shared, (line, text), message, answers)
 }
 
-/// Whether a message may become readable once it is normalized.
+/// Returns true if a message may become readable once it is normalized.
 fn is_odd(message: &Result<Message<'_>, Invalid<'_>>) -> bool {
     match message {
         Ok(Message::Response { id, .. }) => id.parse::<u64>().is_err(),
@@ -215,7 +215,7 @@ fn take(
         Err(_) if text.starts_with('[') => Err(ProtocolViolation::Batch),
         Err(invalid) => match (&invalid.failure, invalid.id) {
             (RequestError::Parse(_), _) => Err(senseless(shared, line)),
-            // A method that is no string is still no answer.
+            // A message whose method is no string is still no response.
             (_, Some(id)) if !text.contains("\"method\"") => {
                 fail(shared, number(id), &invalid.failure.message());
                 Err(ProtocolViolation::NotAMessage)
@@ -230,7 +230,7 @@ fn take(
     }
 }
 
-/// Whether a message that cannot be taken is a request all the same: its sender waits for an answer. A log line is none.
+/// Returns true if an invalid message is a request all the same, whose sender waits for a response. A log line is none.
 fn is_request(text: &str) -> bool {
     #[derive(Deserialize)]
     struct Envelope<'a> {
@@ -247,7 +247,7 @@ fn is_request(text: &str) -> bool {
     })
 }
 
-/// Answers a request that cannot be taken. A server that does not read gets no more than fits.
+/// Answers a request that is invalid. A server that does not read gets no more responses than fit the outbox.
 fn refuse(shared: &Shared, id: &str, message: &str) {
     let error = RpcError {
         code: code::INVALID_REQUEST,
@@ -257,7 +257,7 @@ fn refuse(shared: &Shared, id: &str, message: &str) {
     let _ = shared.append(id.as_str().len(), |out| write::answer(out, &id, Err(error)));
 }
 
-/// A line no parser takes. If it looks like the answer of a call, that call need not wait for another.
+/// Handles a line that no parser accepts. If it looks like the response to a call, that call fails now.
 fn senseless(shared: &Shared, line: &[u8]) -> ProtocolViolation {
     if !line.starts_with(b"{") {
         return ProtocolViolation::NotJson;
@@ -271,7 +271,7 @@ fn senseless(shared: &Shared, line: &[u8]) -> ProtocolViolation {
 /// Describes why an answer cannot be read, without any of its text.
 fn fault(line: &[u8]) -> String {
     let size = line.len();
-    // A character that the end cuts is none of another encoding.
+    // A character that is cut off at the end is no sign of another encoding.
     if std::str::from_utf8(line).is_err_and(|it| it.error_len().is_some()) {
         return format!("its {size} bytes are not UTF-8");
     }
@@ -312,7 +312,7 @@ fn too_large(size: u64, max: u64) -> CallError {
     )
 }
 
-/// The number of a call, from an id or a progress token in any spelling.
+/// Parses the number of a call from an id or a progress token in any spelling.
 fn number(raw: &str) -> Option<u64> {
     plain::call_number(raw)
 }
@@ -335,7 +335,7 @@ fn respond(
     let taken = shared.take(id);
     let is_task = !matches!(taken, Err(Unmatched::Unknown)) && outcome.is_ok_and(is_task);
     let (Ok(part) | Err(part)) = outcome;
-    // Whoever waits, or does not wait any more: the server goes on with the task.
+    // The server works on the task even if the caller has left.
     if is_task {
         shared.inbound.began_task(taken.is_ok().then_some(id), part);
     }
@@ -365,7 +365,7 @@ fn respond(
     };
     let line = match kept {
         Ok(line) => line,
-        // The server answered as it should; other answers take the room.
+        // The server did nothing wrong: other responses fill the memory for them.
         Err(no_room) => {
             reply.end(Err(no_room.into()));
             return Ok(());
@@ -401,7 +401,7 @@ fn notify(
         Some(name) => {
             let id = number(name).ok_or(ProtocolViolation::Unknown)?;
             let Whose { token, sink } = whose(shared, id, is_progress)?;
-            // Nobody listens to this call.
+            // The call has no listener.
             let Some(sink) = sink else { return Ok(()) };
             let token = token.filter(|_| is_progress);
             edit = token.map(|token| Edit::new(members.message(), name, token.to_string()));
@@ -411,7 +411,7 @@ fn notify(
     if method == "notifications/cancelled"
         && let Some(request) = members.name(Key::RequestId)
     {
-        // It is not answered any more.
+        // The server no longer expects an answer to that request.
         shared.questions().take_back(&RawId::new(request));
     }
     let params = members.raw(Key::Params);
@@ -434,7 +434,7 @@ fn notify(
     Ok(())
 }
 
-/// A message with a name in its parameters replaced, and where those stand now.
+/// Replaces a name in the parameters of a message; returns the message and the new position of the parameters.
 fn renamed(
     line: &Bytes,
     edit: Edit<'_>,
@@ -446,7 +446,7 @@ fn renamed(
     (out.freeze(), params)
 }
 
-/// What the caller of a call calls its progress, and who listens.
+/// A call's progress token, as its caller wrote it, and the call's listener.
 struct Whose {
     token: Option<Arc<str>>,
     sink: Option<Arc<dyn NotificationSink>>,
@@ -482,7 +482,7 @@ fn ask(
     let id = RawId::new(raw_id);
     if method == "ping" {
         let pong = serde_json::from_str("{}").expect("an object");
-        // A server that asks and does not read gets no more than fits.
+        // A server that asks and does not read gets no more responses than fit the outbox.
         let _ = shared.append(id.as_str().len(), |out| write::answer(out, &id, Ok(pong)));
         return Ok(());
     }

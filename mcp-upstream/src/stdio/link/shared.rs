@@ -1,5 +1,5 @@
-//! What the ends of a link share, and the rules of it: no call without an end, no request of the server without one
-//! answer, no line after the end.
+//! State that the ends of a link share, and its rules: every call ends, each request of the server gets one response, and no line
+//! follows the end.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,38 +24,37 @@ use super::{Call, Closed, Inbound, LinkLimits, MaxResult, NotificationSink, writ
 use crate::jsonrpc::{Asker, RawId, Response, RpcError};
 use crate::stdio::wire::{Outbox, Unwritten};
 
-/// With no more calls pending than this, each writes its own line: there is nothing to gather, and the flusher may be in
-/// another runtime.
+/// Most pending calls for which each call writes its own line: there is nothing to gather, and the flusher may be in another
+/// runtime.
 pub(super) const FEW: usize = 2;
 
-/// When to try again what a full outbox or a server that ended refused.
+/// Delay before a retry, after an outbox was full or a server ended.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What calls, server requests, the reader and the flusher share. Its mutexes are plain ones, taken for a few
-/// instructions (a copy of one line at most), never two at once, and nothing awaits or calls out under them, but for
-/// [`Inbound::given_up`].
+/// State that calls, server requests, the reader and the flusher share. Its mutexes are held for a few instructions (a copy of
+/// one line at most), never two at once, and without awaits or calls to other code, but for [`Inbound::given_up`].
 pub(super) struct Shared {
     pub(super) namespace: NamespaceName,
     pub(super) max_result: Arc<MaxResult>,
     pub(super) inbound: Arc<dyn Inbound>,
-    /// Calls without an answer.
+    /// Calls without a response.
     pub(super) calls: Mutex<Calls>,
-    /// How messages reach the server.
+    /// The way of messages to the server.
     pub(super) wire: Wire,
-    /// To callers in other runtimes.
+    /// Lanes to callers in other runtimes.
     pub(super) lanes: Lanes,
-    /// What reads pipes.
+    /// The task that reads the pipe.
     pub(super) reading: Reading,
-    /// Requests of the server without an answer.
+    /// Requests of the server without a response.
     pub(super) questions: Mutex<ServerRequests>,
     pub(super) closed: watch::Sender<Option<Closed>>,
 }
 
-/// How messages reach the server.
+/// The way of messages to the server.
 pub(super) enum Wire {
     /// Through its standard input.
     Pipe(PipeEnd),
-    /// In another way.
+    /// Through another transport.
     Other(Arc<dyn Transport>),
 }
 
@@ -63,7 +62,7 @@ pub(super) enum Wire {
 pub(super) struct PipeEnd {
     /// Lines to write.
     outbox: Mutex<Outbox<pipe::Sender>>,
-    /// There is something in the outbox for the flusher, or it is over.
+    /// Notified when the outbox has lines for the flusher, or is over.
     pub(super) filled: Notify,
 }
 
@@ -80,34 +79,34 @@ impl PipeEnd {
     }
 }
 
-/// How far a request got.
+/// How far a request got on its way.
 pub(super) enum Sent {
-    /// Its line begins at this byte of what is written to the pipe.
+    /// The byte of the pipe's stream at which its line begins.
     At(u64),
-    /// The transport says so.
+    /// The transport's own record.
     Unless(Unsent),
 }
 
 #[derive(Default)]
 pub(super) struct Calls {
     pub(super) pending: Pending<Entry>,
-    /// Tokens that outlive their calls.
+    /// Progress tokens that outlive their calls.
     pub(super) lasting: Lasting,
-    /// Set once, under the lock: after it no call can enter, so none can be forgotten.
+    /// Set once, under the lock: no call can enter afterwards, so no call is forgotten.
     pub(super) closed: bool,
 }
 
-/// One pending call, as the reader needs it.
+/// A pending call, as the reader needs it.
 pub(super) struct Entry {
     pub(super) reply: Waiting,
     pub(super) sink: Option<Arc<dyn NotificationSink>>,
-    /// What its caller calls its progress, raw JSON; on the link that is the call's id.
+    /// The caller's progress token as raw JSON; on the link the token is the call's id.
     pub(super) token: Option<Arc<str>>,
     /// The origin of the call.
     pub(super) origin: CallOrigin,
 }
 
-/// The side that asked: hears notifications under its progress token, and accounts for the answer's bytes.
+/// Route of messages back to the caller: notifications for its progress token, and accounting of the response's bytes.
 pub(super) struct AnswerRoute<'a> {
     pub(super) token: Option<&'a str>,
     pub(super) sink: Option<Arc<dyn NotificationSink>>,
@@ -135,8 +134,8 @@ impl Shared {
         }
     }
 
-    /// Sends a request that `write` writes under the id it is given. `tells`: the server hears when nobody waits any
-    /// more. `of_client`: what of its client's own headers goes with it, where messages have headers.
+    /// Sends a request that `write` writes under the id it is given. `tells`: the server is told when the caller leaves.
+    /// `of_client`: the client's headers to send along, on transports with headers.
     pub(super) fn begin(
         self: &Arc<Self>,
         tells: bool,
@@ -194,7 +193,7 @@ impl Shared {
         }
     }
 
-    /// Whether no byte of a call reached the server.
+    /// Returns true if no byte of a call reached the server.
     pub(super) fn is_unsent(&self, sent: &Sent) -> bool {
         match (&self.wire, sent) {
             (Wire::Pipe(pipe), Sent::At(start)) => pipe.outbox().is_unsent(*start),
@@ -203,7 +202,7 @@ impl Shared {
         }
     }
 
-    /// Appends a line and says where it begins; writes it at once if that is asked for and nobody writes.
+    /// Appends a line and returns the byte at which it begins. Writes it at once if `at_once` is set and no other task writes.
     fn append_and(
         &self,
         pipe: &PipeEnd,
@@ -214,7 +213,7 @@ impl Shared {
         let appended = {
             let mut outbox = pipe.outbox();
             let appended = outbox.append(size, write);
-            // A turn is taken only by who also writes.
+            // A turn is taken only together with writing.
             appended.map(|start| (start, at_once.then(|| outbox.own_turn()).flatten()))
         };
         match appended {
@@ -232,7 +231,7 @@ impl Shared {
         }
     }
 
-    /// Sends a message that is small and one of a bounded number. A link that is over needs none.
+    /// Sends a small message of which there is a bounded number. A closed link drops it.
     pub(super) fn append_always(&self, write: impl FnOnce(&mut BytesMut)) -> bool {
         match &self.wire {
             Wire::Pipe(pipe) => {
@@ -244,8 +243,8 @@ impl Shared {
         }
     }
 
-    /// The answer there is no room for becomes a small error: a request without any answer would wait for ever. A server
-    /// that goes on asking and reads none of them is given up: each answer lets it ask again.
+    /// Sends a small error in place of an answer for which there is no room: a request without any response would wait for ever.
+    /// A server that keeps asking and reads no response is given up: each response lets it ask again.
     fn refuse_answer(&self, id: &RawId) -> bool {
         if let Wire::Pipe(pipe) = &self.wire
             && pipe.outbox().is_swamped()
@@ -265,7 +264,7 @@ impl Shared {
     /// Asks the server to give a call up.
     pub(super) fn send_cancel(&self, id: u64) {
         match &self.wire {
-            // Small, and never more of them than of the calls that had room.
+            // Small, and never more of them than of calls that had room.
             Wire::Pipe(_) => {
                 self.append_always(|out| write::cancelled(out, id));
             }
@@ -276,12 +275,12 @@ impl Shared {
         }
     }
 
-    /// The same with a client's own words.
+    /// Asks the server to give a call up, with the client's own message.
     pub(super) fn send_cancel_saying(&self, id: u64, words: Vec<u8>) {
         match &self.wire {
             Wire::Pipe(_) => {
                 let sent = self.append(words.len(), |out| out.extend_from_slice(&words));
-                // Without room it goes without its reason.
+                // Without room it is sent without its reason.
                 if sent.is_err() {
                     self.send_cancel(id);
                 }
@@ -290,23 +289,23 @@ impl Shared {
         }
     }
 
-    /// Nobody waits for a call of which the server need not hear that.
+    /// Drops a call that the caller left, without telling the server.
     pub(super) fn forget(&self, id: u64) {
         if let Wire::Other(transport) = &self.wire {
             transport.give_up(id, None);
         }
     }
 
-    /// Takes a client's call out that nobody waits for any more. `None`: it is over already.
+    /// Removes a client's call that its caller left. `None`: the call is over already.
     pub(super) fn give_up(&self, id: u64) -> Option<Entry> {
         let mut calls = self.calls();
         let entry = calls.pending.remove(id).ok()?;
-        // Under the lock: an answer that comes now must find it noted, or it would never be settled.
+        // Under the lock: a response that comes now must find the call noted, or the call would never be settled.
         self.inbound.given_up(id, entry.origin.owner());
         Some(entry)
     }
 
-    /// The owners of the calls that wait for their answers.
+    /// The owners of the pending calls.
     pub(super) fn in_hand(&self) -> CallsInHand {
         let calls = self.calls();
         CallsInHand::of(calls.pending.values().map(|entry| &entry.origin))
@@ -319,14 +318,14 @@ impl Shared {
         }
     }
 
-    /// Takes a pending call out.
+    /// Removes a pending call.
     pub(super) fn take(&self, id: u64) -> Result<Entry, Unmatched> {
         self.calls().pending.remove(id)
     }
 
-    /// Ends the link for calls: pending ones fail now, later ones are refused. The first reason stays.
+    /// Ends the link: pending calls fail now, later ones are refused. The first reason stays.
     pub(super) fn close(&self, reason: Closed) {
-        // First, so that what a call hears about its bytes stays true. The pipe closes outside the lock.
+        // The pipe is ended first, so that whether a call was sent stays true. It closes outside the lock.
         match &self.wire {
             Wire::Pipe(pipe) => {
                 let ended = pipe.outbox().end();
@@ -356,13 +355,13 @@ impl Shared {
         self.note_closed(reason);
     }
 
-    /// Takes no calls any more, and says so; those that wait go on.
+    /// Stops taking calls, and notes the reason; pending calls go on.
     pub(super) fn lost(&self, reason: Closed) {
         self.calls().closed = true;
         self.note_closed(reason);
     }
 
-    /// No more calls come; what waits to be sent still is.
+    /// Stops taking calls; lines in the outbox are still sent.
     pub(super) fn finish(&self) {
         self.calls().closed = true;
         match &self.wire {
@@ -409,7 +408,7 @@ impl Shared {
     }
 }
 
-/// A message of about that size, on its own.
+/// A message of about this size, in a buffer of its own.
 fn message(size: usize, write: impl FnOnce(&mut BytesMut)) -> Bytes {
     let mut out = BytesMut::with_capacity(size + 128);
     write(&mut out);

@@ -1,4 +1,4 @@
-//! What a caller called the progress of a call that goes on as a task, while the server knows it by the call's id.
+//! Progress tokens of calls that go on as tasks, as their callers wrote them; the server knows them as the call's id.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock};
@@ -9,10 +9,10 @@ use serde_json::value::RawValue;
 
 use super::NotificationSink;
 
-/// Calls whose token is kept after their answer. The oldest is forgotten.
+/// Most calls whose token is kept after their response. The oldest is forgotten.
 const LASTING_MAX: usize = 64;
 
-/// Tokens of calls that were answered with a task, as their callers spelled them: its progress still comes under them.
+/// Tokens of calls that were answered with a task, as their callers wrote them: the task's progress still comes under them.
 #[derive(Default)]
 pub(super) struct Lasting(VecDeque<(u64, Arc<str>, Arc<dyn NotificationSink>)>);
 
@@ -25,7 +25,7 @@ impl Lasting {
         self.0.push_back((id, token, sink));
     }
 
-    /// Who hears of an answered call, and under which token.
+    /// Finds the token and listener of an answered call.
     pub(super) fn find(&self, id: u64) -> Option<(Arc<str>, Arc<dyn NotificationSink>)> {
         self.0
             .iter()
@@ -43,10 +43,10 @@ struct Created<'a> {
     result_type: Option<&'a RawValue>,
 }
 
-/// Whether a result says that the call goes on as a task.
+/// Returns true if a result says that the call goes on as a task.
 pub(super) fn is_task(result: &RawValue) -> bool {
     let text = result.get();
-    /// A cheap look first: results are large and tasks rare.
+    /// A cheap check first: results are large and tasks rare.
     static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"task\""));
     if !text.starts_with('{') || WORD.find(text.as_bytes()).is_none() {
         return false;

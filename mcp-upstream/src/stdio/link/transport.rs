@@ -1,4 +1,4 @@
-//! The seam below a link: how its messages reach the server, where that is not by two pipes.
+//! Transports: how a link's messages reach a server that is not at the other end of two pipes.
 //!
 //! ```text
 //! Link ── request, notification, answer ──▶ Transport ──▶ the server
@@ -6,9 +6,9 @@
 //!   └──── message, failed, ended ◀── Incoming ◀─┘
 //! ```
 //!
-//! A transport knows nothing of calls but their ids: it says what became of a message, and the link decides what that
-//! means for the call. Pipes are not behind this trait: every call of a stdio server goes through them, and there a line
-//! in a shared buffer is all that a message costs.
+//! A transport knows nothing of calls but their ids: it reports the outcome of a message, and the link decides the consequence
+//! for the call. Pipes are not behind this trait: every call of a stdio server goes through them, where a message costs only a
+//! line in a shared buffer.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -24,10 +24,10 @@ use super::shared::Shared;
 use super::{Closed, read};
 use crate::protocol::ProtocolVersion;
 
-/// Carries whole messages to one server. Nothing here waits; none of it is called with a lock of the link held.
+/// Carries whole messages to a server. No method waits, and none is called while a lock of the link is held.
 pub(crate) trait Transport: Send + Sync {
     /// Sends a request. Its response, or [`Incoming::failed`], comes back for `id`, unless the call is given up first.
-    /// `of_client`: what goes up of its client's own headers, with this request and with nothing else.
+    /// `of_client`: the client's own headers, which go up with this request alone.
     ///
     /// # Errors
     ///
@@ -47,22 +47,21 @@ pub(crate) trait Transport: Send + Sync {
     /// [`CallError`], when there is no room or the server is gone.
     fn send(&self, message: Bytes) -> Result<(), CallError>;
 
-    /// Nobody waits for a request any more. `words` is the `notifications/cancelled` for it, where the server is to hear
-    /// of that.
+    /// Gives up a request whose caller has left. `words`: the `notifications/cancelled` for it, if the server is to be told.
     fn give_up(&self, id: u64, words: Option<Bytes>);
 
-    /// The server was opened, and by which version: `None` for one whose requests speak for themselves.
+    /// Notes the version that the server was opened with; `None` if each request is complete in itself.
     fn opened(&self, _version: Option<ProtocolVersion>) {}
 
-    /// No message follows but what is under way.
+    /// Sends the messages under way, and takes no more.
     fn finish(&self) {}
 
-    /// Nobody hears anything any more.
+    /// Ends the transport: no incoming message is taken any more.
     fn end(&self);
 }
 
-/// Whether nothing of a request reached the server, so that another connection may take it. A request counts as sent
-/// until its transport knows better.
+/// Record of a request of which nothing reached the server, so that another connection may take it. A request counts as sent
+/// until its transport notes otherwise.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unsent(Arc<AtomicU8>);
 
@@ -71,12 +70,12 @@ impl Unsent {
     const SESSION_GONE: u8 = 2;
     const SESSION_REFUSED: u8 = 3;
 
-    /// Nothing of the request reached the server, and nothing will.
+    /// Notes that nothing of the request reached the server, and nothing will.
     pub(crate) fn note(&self) {
         self.0.store(Self::NOT_WRITTEN, Ordering::Release);
     }
 
-    /// The server did nothing with the request, as it does not know the session any more.
+    /// Notes that the server did not process the request, because it does not know the session any more.
     pub(crate) fn note_session_gone(&self) {
         self.0.store(Self::SESSION_GONE, Ordering::Release);
     }
@@ -101,11 +100,11 @@ impl Unsent {
     }
 }
 
-/// Where a transport hands in what comes from its server. Holds nothing alive.
+/// A transport's handle for messages from its server. Holds a weak reference to the link.
 #[derive(Clone)]
 pub(crate) struct Incoming {
     link: Weak<Shared>,
-    /// When an ignored message was last logged. A plain mutex, held for a moment.
+    /// Time of the last log line about an ignored message. The lock is held for a moment.
     complained: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -117,7 +116,7 @@ impl Incoming {
         }
     }
 
-    /// Takes one whole message. What makes no sense is counted and logged as of any server.
+    /// Takes a whole message. Invalid messages are counted and logged as for any server.
     pub(crate) fn message(&self, message: Bytes) {
         let Some(link) = self.link.upgrade() else {
             return;
@@ -133,53 +132,53 @@ impl Incoming {
         }
     }
 
-    /// There will be no response to a call.
+    /// Fails a call: there will be no response to it.
     pub(crate) fn failed(&self, id: u64, error: CallError) {
         if let Some(link) = self.link.upgrade() {
             match link.take(id) {
                 Ok(entry) => entry.reply.end(Err(error)),
-                // It was given up, and the server does not work on it any more.
+                // The call was given up, and the server does not work on it any more.
                 Err(_) => link.inbound.settled(id),
             }
         }
     }
 
-    /// The response to a call was larger than it may be; `size` is what was read of it.
+    /// Fails a call whose response is larger than allowed; `size`: the bytes of it that were read.
     pub(crate) fn too_large(&self, id: u64, size: u64) {
         if let Some(link) = self.link.upgrade() {
             read::too_long(&link, Some(id), size);
         }
     }
 
-    /// Whether somebody waits for the response to a call.
+    /// Returns true if a caller waits for the response to this call.
     pub(crate) fn is_awaited(&self, id: u64) -> bool {
         self.link
             .upgrade()
             .is_some_and(|link| link.calls().pending.get(id).is_ok())
     }
 
-    /// Counts the response to a call; None where no client waits for it.
+    /// The account that counts the response to a call; `None` if no client waits for it.
     pub(crate) fn answers(&self, id: u64) -> Option<AnswerAccount> {
         let link = self.link.upgrade()?;
         let calls = link.calls();
         calls.pending.get(id).ok()?.origin.answers().cloned()
     }
 
-    /// Whether a message may have so many bytes.
+    /// Returns true if a message may have this size.
     pub(crate) fn fits(&self, size: usize) -> bool {
         self.link
             .upgrade()
             .is_some_and(|link| link.max_result.fits(size))
     }
 
-    /// The connection takes no calls any more. Those that wait go on: each hears of its own end.
+    /// Stops taking calls on the connection. Pending calls go on: each learns of its own end.
     pub(crate) fn lost(&self) {
         if let Some(link) = self.link.upgrade() {
             link.lost(Closed::Disconnected);
         }
     }
 
-    /// The connection is over, and with it every call.
+    /// Ends the connection and all its calls.
     pub(crate) fn close(&self, reason: Closed) {
         if let Some(link) = self.link.upgrade() {
             link.close(reason);
@@ -187,7 +186,7 @@ impl Incoming {
     }
 }
 
-/// JSON may be written over several lines; whoever passes a message on puts it into one.
+/// Puts JSON that is written over several lines on one line, as pipes need it.
 fn on_one_line(message: Bytes) -> Bytes {
     let text = message.trim_ascii();
     if memchr::memchr2(b'\n', b'\r', text).is_none() {

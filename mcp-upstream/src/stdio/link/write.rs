@@ -1,5 +1,5 @@
-//! The lines we write ourselves, and the task that writes all lines. JSON that came from elsewhere is copied once, into
-//! the outbox, and not read.
+//! Lines that the gateway composes, and the task that writes all lines. JSON from elsewhere is copied once, into the outbox, and
+//! not parsed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::jsonrpc::splice::{Edit, splice};
 use crate::jsonrpc::{RawId, RpcError};
 use crate::stdio::wire::{Batch, OwnTurn, Turn};
 
-/// A server that no longer reads may have written its last answers: so long they are waited for.
+/// Wait for the last responses of a server that no longer reads.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// A request, with its progress token, if it has one, replaced.
+/// Writes a request; its progress token, if present, is replaced.
 pub(super) fn request(
     out: &mut BytesMut,
     id: u64,
@@ -43,7 +43,7 @@ pub(super) fn request(
     out.put_u8(b'}');
 }
 
-/// A notification.
+/// Writes a notification.
 pub(super) fn notification(out: &mut BytesMut, method: &str, params: Option<&RawValue>) {
     out.put_slice(b"{\"jsonrpc\":\"2.0\",\"method\":");
     string(out, method);
@@ -54,7 +54,7 @@ pub(super) fn notification(out: &mut BytesMut, method: &str, params: Option<&Raw
     out.put_u8(b'}');
 }
 
-/// The answer to a request of the server.
+/// Writes the response to a request of the server.
 pub(super) fn answer(out: &mut BytesMut, id: &RawId, outcome: Result<&RawValue, RpcError<'_>>) {
     out.put_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     out.put_slice(id.as_str().as_bytes());
@@ -74,10 +74,10 @@ pub(super) fn answer(out: &mut BytesMut, id: &RawId, outcome: Result<&RawValue, 
     out.put_u8(b'}');
 }
 
-/// As many as an id can have.
+/// Most digits of an id.
 pub(super) const DIGITS: usize = 20;
 
-/// An id in decimal.
+/// Writes an id in decimal.
 pub(super) fn digits(mut id: u64, out: &mut [u8; DIGITS]) -> &str {
     let mut at = out.len();
     loop {
@@ -91,7 +91,7 @@ pub(super) fn digits(mut id: u64, out: &mut [u8; DIGITS]) -> &str {
     std::str::from_utf8(&out[at..]).expect("digits")
 }
 
-/// Takes a request of ours back.
+/// Writes the cancellation of a request of the gateway.
 pub(super) fn cancelled(out: &mut BytesMut, id: u64) {
     out.put_slice(br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"#);
     out.put_slice(id.to_string().as_bytes());
@@ -102,8 +102,8 @@ fn string(out: &mut BytesMut, text: &str) {
     serde_json::to_writer(out.writer(), text).expect("a string into memory");
 }
 
-/// Writes what calls append and do not write themselves. Woken by the first of them; with several pending it first lets
-/// the others append as well, which makes one write of many lines. Ends with the link, or with the pipe.
+/// Writes the lines that calls appended and do not write themselves. Woken by the first line; with several pending calls it first
+/// lets the others append as well, which makes a single write of many lines. Ends with the link, or with the pipe.
 pub(super) async fn flush(shared: Arc<Shared>) {
     let Wire::Pipe(end) = &shared.wire else {
         return;
@@ -141,14 +141,14 @@ pub(super) async fn flush(shared: Arc<Shared>) {
                 }
             }
         }
-        // What was appended meanwhile has woken this again.
+        // Lines that were appended meanwhile have notified this task again.
         let unwanted = end.outbox().rest(pipe);
         drop(unwanted);
     }
 }
 
-/// Writes what waits as far as the pipe takes it at once; the rest is the flusher's, and so is finding out what is wrong
-/// with a pipe.
+/// Writes the waiting lines as far as the pipe takes them at once. The flusher writes the rest, and finds out about errors of the
+/// pipe.
 pub(super) fn own_turn(end: &PipeEnd, turn: OwnTurn<pipe::Sender>) {
     let written = turn.pipe.try_write(&turn.batch).unwrap_or(0);
     let (more, unwanted) = end.outbox().own_turn_over(turn, written);
@@ -158,7 +158,7 @@ pub(super) fn own_turn(end: &PipeEnd, turn: OwnTurn<pipe::Sender>) {
     }
 }
 
-/// Writes a batch whose first byte is number `start`, telling the outbox how far the pipe may have got.
+/// Writes a batch whose first byte is number `start`, and tells the outbox how far the pipe may have got.
 async fn write(
     end: &PipeEnd,
     pipe: &pipe::Sender,

@@ -1,74 +1,74 @@
-//! What waits to be written, and how far the pipe has taken it.
+//! Lines that wait to be written, and how far the pipe has taken them.
 //!
-//! A call may only be sent again to another process when no byte of it reached this one. So every line knows where in
-//! the stream of bytes it begins, and who writes says how far it may have come before it hands bytes to the kernel.
+//! A call may only be sent again to another process when no byte of it reached this one. So every line knows where in the stream
+//! of bytes it begins, and the writer records how far it may get before it hands bytes to the kernel.
 //!
-//! The pipe rests here while nobody writes: who takes it out is the one that writes, and brings it back.
+//! The outbox holds the pipe while no task writes: the writer takes it out and brings it back.
 
 use bytes::{Buf as _, BytesMut};
 
-/// A buffer that grew beyond this is not kept.
+/// Largest buffer that is kept for reuse.
 const KEPT: usize = 256 * 1024;
 
-/// Lines to write. Lives behind a mutex that is taken for a copy of one line at most.
+/// Lines to write. The mutex around it is held for a copy of one line at most.
 #[derive(Debug)]
 pub(in crate::stdio) struct Outbox<P> {
-    /// While nobody writes.
+    /// `None` while a task writes.
     pipe: Option<P>,
     lines: BytesMut,
     max: usize,
     /// Bytes appended since the beginning.
     appended: u64,
-    /// Bytes that may have reached the pipe: never less than what has.
+    /// Bytes that may have reached the pipe: never fewer than those that have.
     reached: u64,
-    /// Nothing is appended any more; what is here is still written, and then the pipe is closed.
+    /// True if no more lines are appended; those here are still written, and then the pipe is closed.
     finishing: bool,
-    /// Nothing is written any more.
+    /// True if nothing is written any more.
     ended: bool,
 }
 
-/// Why a line was not appended.
+/// Reason why a line was not appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::stdio) enum Unwritten {
-    /// Nothing will be written any more.
+    /// The outbox has ended.
     Over,
-    /// The server reads slower than it is written to.
+    /// The server reads more slowly than the gateway writes.
     Full,
 }
 
-/// What there is to write.
+/// Outcome of taking lines to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::stdio) enum Batch {
     /// Lines that begin at this byte of the stream.
     From(u64),
-    /// Nothing at the moment.
+    /// No lines at the moment.
     Nothing,
-    /// Nothing ever again.
+    /// No more lines ever.
     Finished,
 }
 
-/// Whether somebody may write now.
+/// Outcome of asking for the turn to write.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::stdio) enum Turn<P> {
-    /// With this, which is to be brought back.
+    /// The caller writes to this pipe, and must bring it back.
     Write(P),
-    /// Another does, and says when it is done.
+    /// Another task writes, and notifies when it is done.
     Wait,
-    /// Nothing is written any more.
+    /// The outbox has ended.
     Over,
 }
 
-/// What a caller writes by itself, and with what.
+/// The lines and the pipe of a caller that writes by itself.
 #[derive(Debug)]
 pub(in crate::stdio) struct OwnTurn<P> {
     pub(in crate::stdio) pipe: P,
-    /// The number of its first byte.
+    /// The number of the batch's first byte.
     pub(in crate::stdio) start: u64,
     pub(in crate::stdio) batch: BytesMut,
 }
 
 impl<P> Outbox<P> {
-    /// `max` bounds what waits. One line is always taken, so that a large one is not stuck for ever.
+    /// `max`: most bytes that wait. A line into an empty outbox is always taken, so that a large one is not stuck for ever.
     pub(in crate::stdio) fn new(pipe: P, max: usize) -> Self {
         Self {
             pipe: Some(pipe),
@@ -81,8 +81,8 @@ impl<P> Outbox<P> {
         }
     }
 
-    /// Appends a line of about `size` bytes and says at which byte it begins. `write` writes it without its newline;
-    /// line breaks in it become spaces.
+    /// Appends a line of about `size` bytes and returns the byte at which it begins. `write` writes it without its newline; line
+    /// breaks in it become spaces.
     pub(in crate::stdio) fn append(
         &mut self,
         size: usize,
@@ -98,7 +98,7 @@ impl<P> Outbox<P> {
         self.append_always(write)
     }
 
-    /// The same without the bound, for small lines whose number is bounded.
+    /// Appends a line without the bound, for small lines whose number is bounded.
     pub(in crate::stdio) fn append_always(
         &mut self,
         write: impl FnOnce(&mut BytesMut),
@@ -115,7 +115,8 @@ impl<P> Outbox<P> {
         Ok(start)
     }
 
-    /// Whether twice as much waits as may: the server does not read, and goes on to ask for what is always written.
+    /// Returns true if twice the bound waits: the server does not read, and goes on to send requests whose responses are always
+    /// written.
     pub(in crate::stdio) fn is_swamped(&self) -> bool {
         self.lines.len() > self.max.saturating_mul(2)
     }
@@ -124,7 +125,7 @@ impl<P> Outbox<P> {
         !self.finishing && !self.ended
     }
 
-    /// The flusher's turn, if nobody else has it.
+    /// Takes the flusher's turn, if no other task writes.
     pub(in crate::stdio) fn turn(&mut self) -> Turn<P> {
         match self.pipe.take() {
             Some(pipe) => Turn::Write(pipe),
@@ -133,7 +134,7 @@ impl<P> Outbox<P> {
         }
     }
 
-    /// Brings the pipe back. Where nothing is written any more it is the caller's to drop.
+    /// Brings the pipe back. If the outbox has ended, the caller gets the pipe to drop.
     pub(in crate::stdio) fn rest(&mut self, pipe: P) -> Option<P> {
         if self.ended {
             return Some(pipe);
@@ -142,7 +143,7 @@ impl<P> Outbox<P> {
         None
     }
 
-    /// The turn of who has just appended, if nobody else has it: everything that waits, noted as sent.
+    /// Takes the turn of a caller that has just appended a line, if no other task writes: all waiting lines, noted as sent.
     pub(in crate::stdio) fn own_turn(&mut self) -> Option<OwnTurn<P>> {
         if self.ended || self.lines.is_empty() {
             return None;
@@ -157,8 +158,8 @@ impl<P> Outbox<P> {
         })
     }
 
-    /// Ends such a turn, in which the pipe took so many bytes. Says whether there is something for the flusher, and
-    /// gives the pipe back as [`Self::rest`] does.
+    /// Ends such a turn, in which the pipe took `written` bytes. Returns true if the flusher has something to do, and gives the
+    /// pipe back as [`Self::rest`] does.
     pub(in crate::stdio) fn own_turn_over(
         &mut self,
         turn: OwnTurn<P>,
@@ -185,7 +186,7 @@ impl<P> Outbox<P> {
         (more, self.rest(pipe))
     }
 
-    /// Swaps the lines with the empty `batch`, whose memory serves the next ones.
+    /// Swaps the lines with the empty `batch`, whose memory serves the next lines.
     pub(in crate::stdio) fn take(&mut self, batch: &mut BytesMut) -> Batch {
         if batch.capacity() > KEPT {
             *batch = BytesMut::new();
@@ -201,7 +202,7 @@ impl<P> Outbox<P> {
         Batch::From(self.appended - batch.len() as u64)
     }
 
-    /// Notes that the pipe may get everything before this byte. `false`: it must not, writing is over.
+    /// Notes that the pipe may get all bytes before this one. Returns false if it must not: writing is over.
     pub(in crate::stdio) fn reach(&mut self, byte: u64) -> bool {
         if !self.ended {
             self.reached = byte;
@@ -209,23 +210,24 @@ impl<P> Outbox<P> {
         !self.ended
     }
 
-    /// Corrects the note: the pipe took everything before this byte and no more. Comes after a [`Self::reach`], also
-    /// when writing ended between the two.
+    /// Corrects the note: the pipe took all bytes before this one and no more. Called after [`Self::reach`], even if writing
+    /// ended between the two.
     pub(in crate::stdio) fn settle(&mut self, byte: u64) {
         self.reached = byte;
     }
 
-    /// Whether no byte of a line that begins here has reached the pipe, nor will. Only certain once writing is over.
+    /// Returns true if no byte of the line that begins at `start` has reached the pipe, nor will. Only certain once writing is
+    /// over.
     pub(in crate::stdio) fn is_unsent(&self, start: u64) -> bool {
         self.ended && start >= self.reached
     }
 
-    /// Takes no more lines; the ones here are written.
+    /// Takes no more lines; the waiting ones are still written.
     pub(in crate::stdio) fn finish(&mut self) {
         self.finishing = true;
     }
 
-    /// Writes nothing more. The pipe, if it rests here, is the caller's to drop.
+    /// Ends writing. If no task has the pipe, the caller gets it to drop.
     pub(in crate::stdio) fn end(&mut self) -> Option<P> {
         self.ended = true;
         self.lines = BytesMut::new();

@@ -1,4 +1,4 @@
-//! Cutting a server's bytes into lines.
+//! Splitting a server's output into lines.
 
 use std::io;
 
@@ -7,33 +7,33 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use super::IdScan;
 
-/// What one read may take in.
+/// Most bytes of a read.
 const READ_CHUNK: usize = 64 * 1024;
-/// With less room than this a read is not worth its system call.
+/// With less room than this in the buffer, a read is not worth its system call.
 const READ_SPARE: usize = 4 * 1024;
-/// In a buffer that grew beyond this, small lines are copied out: a reply must not keep megabytes alive.
+/// Small lines in a buffer larger than this are copied out: a response must not keep megabytes alive.
 const PINNED_MAX: usize = 256 * 1024;
 
 /// A server's output as lines.
 pub(crate) struct Lines<R> {
     pipe: R,
     buffer: BytesMut,
-    /// How much of the buffer holds no newline for sure.
+    /// Length of the buffer's beginning that is known to have no newline.
     scanned: usize,
     fits: Fits,
     endless: u64,
     at_end: bool,
 }
 
-/// Whether a line may have so many bytes.
+/// Returns true if a line may have this length.
 type Fits = Box<dyn Fn(usize) -> bool + Send>;
 
-/// One line.
+/// A line of the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     /// A complete line: not empty, and without white space or a byte order mark around it, or carriage returns in it.
     Whole(Bytes),
-    /// It was too long and is gone; the call it answers, if it answers one, or the id of the request that it was.
+    /// A line that was too long and was skipped: the id of the call that it answers, or of the request that it is, if any.
     TooLong {
         answered: Option<u64>,
         requested: Option<u64>,
@@ -41,17 +41,17 @@ pub(crate) enum Line {
     },
 }
 
-/// Why there are no more lines.
+/// Reason for the end of the lines.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The server closed its end.
     Closed,
-    /// A line had no end within what is read of one.
+    /// A line had no end within the maximum that is read of a line.
     Endless,
 }
 
 impl<R: AsyncRead + Unpin> Lines<R> {
-    /// Lines that do not fit are skipped; one beyond `endless` is the last.
+    /// Lines that do not fit are skipped; a line longer than `endless` is the last.
     pub(crate) fn new(
         pipe: R,
         fits: impl Fn(usize) -> bool + Send + 'static,
@@ -67,17 +67,17 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
     }
 
-    /// Where they come from.
+    /// The pipe that the lines are read from.
     pub(in crate::stdio) fn pipe(&self) -> &R {
         &self.pipe
     }
 
-    /// Reads what follows from another end. What was read and not taken stays.
+    /// Continues with another pipe. Bytes that were read and not taken stay.
     pub(in crate::stdio) fn read_on_from(&mut self, pipe: R) {
         self.pipe = pipe;
     }
 
-    /// The next line that is not empty, if it needs no read.
+    /// Returns the next line that is not empty, if it needs no read.
     pub(in crate::stdio) fn buffered(&mut self) -> Option<Line> {
         while let Some(offset) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
             let line = self.take(self.scanned + offset);
@@ -89,11 +89,11 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         None
     }
 
-    /// The next line that is not empty.
+    /// Returns the next line that is not empty.
     ///
     /// # Errors
     ///
-    /// [`End`]. What stood before it without a newline came out as a line.
+    /// [`End`]. Text without a newline before the end was returned as a line.
     pub(crate) async fn next(&mut self) -> Result<Line, End> {
         loop {
             if let Some(line) = self.buffered() {
@@ -111,9 +111,9 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
     }
 
-    /// Reads some more. An error is an end like any other.
+    /// Reads more bytes. An error ends the lines like any other end.
     async fn fill(&mut self) -> io::Result<()> {
-        // Not on every read: while a reply is still in use, reserving means a new buffer.
+        // Not on every read: while a response is still in use, reserving means a new buffer.
         if self.buffer.capacity() - self.buffer.len() < READ_SPARE {
             self.buffer.reserve(READ_CHUNK);
         }
@@ -155,7 +155,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         Some(Line::Whole(whole.freeze().slice(span)))
     }
 
-    /// Reads a line that is too long to its end, keeping nothing but the id it answers.
+    /// Reads an over-long line to its end, and keeps only the id of its call.
     async fn skip(&mut self) -> Result<Line, End> {
         let mut scan = IdScan::default();
         let mut size = 0_u64;
@@ -169,7 +169,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 let _ = self.buffer.split_to(end + 1);
                 break;
             }
-            // The memory of the long line goes with it.
+            // The memory of the long line is freed here.
             self.buffer = BytesMut::with_capacity(READ_CHUNK);
             if size > self.endless {
                 return Err(End::Endless);

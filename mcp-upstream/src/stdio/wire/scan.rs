@@ -1,29 +1,29 @@
-//! The id of a line that is too long to keep, found while it goes by. A result may stand before its id, so neither the
+//! The id of a line that is too long to keep, found while the line passes. A result may stand before its id, so neither the
 //! beginning of the line nor its end is enough.
 //!
-//! It reads valid JSON rightly; of anything else it makes something, and harms nobody but the one call it names.
+//! Valid JSON is read correctly. Invalid JSON gives an arbitrary result, which can harm only the call that it names.
 
 use memchr::memchr2;
 
 use crate::jsonrpc::plain::call_number;
 
-/// The longest number, and the longest name, that is looked at.
+/// Length of the longest number and the longest key that are looked at.
 const CAPTURE_MAX: usize = 20;
 
-/// Reads an object piece by piece.
+/// Scanner that reads an object piece by piece.
 #[derive(Debug, Default)]
 pub(crate) struct IdScan {
     depth: usize,
     in_string: bool,
     escaped: bool,
-    /// At the top level: a name comes, or a value.
+    /// True at the top level where a value is read, false where a key is.
     in_value: bool,
-    /// The value is the id's.
+    /// True while the value of `id` is read.
     is_id: bool,
-    /// The name, or the number, so far. One that is too long, or has an escape, is none of those looked for.
+    /// The key or number so far. A key or number that is too long, or has an escape, cannot match.
     capture: Capture,
     id: Option<u64>,
-    /// The value is that of `method`.
+    /// True while the value of `method` is read.
     is_method: bool,
     has_method: bool,
 }
@@ -53,10 +53,10 @@ impl Capture {
 }
 
 impl IdScan {
-    /// Reads on.
+    /// Scans the next bytes.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
         while let Some((&byte, rest)) = bytes.split_first() {
-            // Most of a long line is long strings.
+            // Most bytes of a long line are in long strings.
             if self.in_string && !self.escaped && !self.is_kept() {
                 match memchr2(b'"', b'\\', bytes) {
                     Some(0) => {}
@@ -72,12 +72,12 @@ impl IdScan {
         }
     }
 
-    /// The id of the call the line answers. Not of a request, which has an id of its own.
+    /// The id of the call that the line answers; `None` for a request, whose id is its own.
     pub(in crate::stdio) fn answered(&self) -> Option<u64> {
         self.id.filter(|_| !self.has_method)
     }
 
-    /// The id of the request that the line is.
+    /// The id of the request that the line is; `None` for a response.
     pub(crate) fn requested(&self) -> Option<u64> {
         self.id.filter(|_| self.has_method)
     }
@@ -86,7 +86,7 @@ impl IdScan {
         self.depth == 1 && !self.in_value
     }
 
-    /// Whether the bytes of a string are captured: a key, or an id that is written as a string.
+    /// Returns true if the bytes of a string are captured: a key, or an id that is written as a string.
     fn is_kept(&self) -> bool {
         self.depth == 1 && (!self.in_value || self.is_id)
     }
@@ -104,7 +104,7 @@ impl IdScan {
             }
             b'{' | b'[' => {
                 self.depth += 1;
-                // An array at the top holds no message: its first level is never a place of names.
+                // An array at the top level is no message: it has no keys.
                 self.in_value = self.depth == 1 && byte == b'[';
                 self.capture.unfit = true;
             }
@@ -147,7 +147,7 @@ impl IdScan {
     fn value_ends(&mut self) {
         if self.depth == 1 && self.is_method && self.in_value {
             self.is_method = false;
-            // Some servers write `"method": null` in their answers.
+            // Some servers write `"method": null` in their responses.
             self.has_method = self.capture.text() != Some("null");
         }
         if self.depth == 1 && self.is_id && self.in_value {
