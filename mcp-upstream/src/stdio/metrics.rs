@@ -1,4 +1,4 @@
-//! What is counted about external servers beside their processes, by namespace. A namespace's series go with its pool.
+//! Metrics of external servers by namespace, apart from those of their processes. A namespace's series are removed with its pool.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use tooldock_workers::names::NamespaceName;
 use super::breaker::BreakerState;
 use crate::jsonrpc::ProtocolViolation;
 
-/// From a pooled process to a slow start.
+/// Buckets from a pooled process to a slow start.
 const WAIT_SECONDS: [f64; 9] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0];
-/// From a cache hit to the highest default ceiling of a call's time limit.
+/// Buckets from a cache hit to the highest default ceiling of a call's time limit.
 const CALL_SECONDS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0,
 ];
-/// What a server last said and that answers for it while it is away.
+/// A server's last good answers, used while it is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LastGood {
-    /// What it said of itself.
+    /// The server's description of itself.
     Opening,
     /// A page of a list.
     List,
@@ -37,7 +37,7 @@ impl LastGood {
 }
 
 metric_table! {
-    /// The families.
+    /// The metric families.
     #[derive(Debug, Clone)]
     pub(crate) struct StdioMetrics(registry) {
         waits: HistogramVec["namespace"] = "tooldock_server_wait_seconds",
@@ -57,11 +57,11 @@ metric_table! {
     }
 }
 
-/// The series of one namespace; they go when the last of its pools does.
+/// The series of a namespace, removed with the last of its pools.
 #[derive(Debug)]
 pub(crate) struct ServerMetrics {
     namespace: NamespaceName,
-    /// Time until a request had its process, where it was not there.
+    /// Time that requests waited for a process that was not there.
     pub(crate) waits: Histogram,
     /// Time of calls, as the server's clients see them.
     pub(crate) calls: Histogram,
@@ -71,7 +71,7 @@ pub(crate) struct ServerMetrics {
 }
 
 impl StdioMetrics {
-    /// Metrics nobody exports.
+    /// Metrics outside of any exported registry.
     #[cfg(test)]
     pub(crate) fn unregistered() -> Self {
         Self::new(&prometheus::Registry::new()).expect("a fresh registry holds no such names")
@@ -89,7 +89,7 @@ impl StdioMetrics {
         })
     }
 
-    /// The series of a namespace that is not served any more go.
+    /// Removes the series of a namespace that is no longer served.
     pub(super) fn forget(&self, namespace: &NamespaceName) {
         let name = namespace.as_str();
         forget(&self.waits, name);
@@ -108,7 +108,7 @@ impl ServerMetrics {
         StdioMetrics::unregistered().server(&namespace.parse().expect("a name"))
     }
 
-    /// A request had to wait so long for its process.
+    /// Records the time that a request waited for its process.
     pub(super) fn waited(&self, time: Duration) {
         self.waits.observe(time.as_secs_f64());
     }
@@ -118,13 +118,13 @@ impl ServerMetrics {
         self.all.refused.with_label_values(labels).inc();
     }
 
-    /// What the server last said answered for it.
+    /// Counts a request that was answered from a last good answer.
     pub(super) fn fell_back(&self, what: LastGood) {
         let labels = &[self.namespace.as_str(), what.as_str()];
         self.all.last_good.with_label_values(labels).inc();
     }
 
-    /// So many requests wait for a process.
+    /// Sets the number of requests that wait for a process.
     pub(super) fn waiting(&self, requests: usize) {
         self.waiting
             .set(i64::try_from(requests).unwrap_or(i64::MAX));

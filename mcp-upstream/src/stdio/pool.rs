@@ -1,4 +1,4 @@
-//! The processes of one server: handed out, kept, ended.
+//! Pools: the processes of a server, how they are leased, kept and ended.
 //!
 //! ```text
 //!   lease ──▶ PoolShared ── State::step ──▶ actions ──▶ driver ──▶ Keeper, one for each process
@@ -6,10 +6,9 @@
 //!               └──────────────── events ◀───────────────────────────┘
 //! ```
 //!
-//! The state machine in `state` decides; a lock holds it together with the handles of processes and waiters. Nearly
-//! every request finds its process under that lock and waits for nothing. What remains, to start and to end processes
-//! and to wake up in time, is done by the driver, one task for each pool in the control runtime. It owns the keepers:
-//! with the driver everything ends.
+//! The state machine in `state` decides; a lock holds it together with the handles of processes and waiters. Nearly every request
+//! finds its process under that lock without waiting. The rest, starting and ending processes and timers, is done by the driver,
+//! a task per pool in the control runtime. It owns the keepers: when the driver ends, all of them do.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -57,52 +56,52 @@ use rules::{LAST_GOOD, Patience, Rules};
 use state::{Action, Event, Place, ProcessId, State, WaiterId};
 pub(crate) use state::{Presence, ServerCopy};
 
-/// What a pool's driver, keepers and leases share.
+/// State that a pool's driver, keepers and leases share.
 pub(super) struct PoolShared {
     pub(super) launcher: Arc<dyn Launcher>,
-    /// Where what nobody waits for is done.
+    /// The runtime for background work that no caller waits for.
     control: Handle,
     pub(super) registry: Arc<Registry>,
     pub(super) audience: Arc<Audience>,
     pub(super) metrics: Arc<ServerMetrics>,
     pub(super) catalogue: Arc<Catalogue>,
-    /// When a process is taken for hung.
+    /// Thresholds for taking a process as hung.
     pub(super) patience: Patience,
-    /// Those of all pools together.
+    /// The start turns, common to all pools.
     pub(super) turns: StartTurns,
     /// Requests that wait for a process.
     pub(super) requests: Requests,
-    /// Whether the server's package is installed.
+    /// Progress of installing the server's package.
     pub(super) installation: Installation,
-    /// How processes of several clients are opened, in either era.
+    /// Handshakes for processes of several clients, by era.
     common: [Arc<OpenAs>; 2],
-    /// Plain data, short sections; nothing awaits and nothing of others is dropped under it.
+    /// Plain data, short sections; no awaits under the lock, and no foreign value is dropped under it.
     inner: Mutex<Inner>,
-    /// There is something for the driver.
+    /// Wakes the driver.
     wake: Notify,
-    /// The driver has ended: nothing of it is left.
+    /// True once the driver and all its processes have ended.
     over: watch::Sender<bool>,
-    /// The word for how it is, see [`PoolState::as_str`].
+    /// The pool's state as a word, see [`PoolState::as_str`].
     word: watch::Sender<&'static str>,
-    /// Whether what everybody shares is there.
+    /// Presence of the connection that all clients share.
     presence: watch::Sender<Presence>,
 }
 
 struct Inner {
     state: State,
-    /// Processes that take requests, or did and are not gone yet.
+    /// Processes that take requests, or did and have not ended.
     live: BTreeMap<ProcessId, Arc<Process>>,
     waiters: HashMap<WaiterId, Waiter>,
     next_waiter: WaiterId,
-    /// For the driver.
+    /// Actions for the driver.
     actions: Vec<Action>,
-    /// What the server last said of itself to no client in particular, by how it was opened.
+    /// The server's latest descriptions of itself that are the same for all clients, by the era of opening.
     known: HashMap<Era, Opened>,
-    /// What it last spoke.
+    /// Eras that the server spoke last.
     spoke: Option<EraSupport>,
-    /// Since when no process of it serves, if it ever did.
+    /// Time since which no process serves; `None` if a process serves, or none ever did.
     away_since: Option<Instant>,
-    /// That something answers for it was said.
+    /// True once clients' use of last good answers was logged.
     told_of_last_good: bool,
 }
 
@@ -128,7 +127,7 @@ impl PoolShared {
             ..Rules::from(&launcher.settings())
         };
         if launcher.needs_a_client() {
-            // A spare would be opened for nobody.
+            // A spare would be opened without a client's credentials.
             rules.warm = 0;
         }
         if let Some(namespace) = registry.find(launcher.name()) {
@@ -175,12 +174,12 @@ impl PoolShared {
         self.launcher.settings()
     }
 
-    /// The namespace of its server.
+    /// The server's namespace.
     pub(super) fn name(&self) -> &NamespaceName {
         self.launcher.name()
     }
 
-    /// The largest result any tool of the namespace may give.
+    /// The largest result that a tool of the namespace may give.
     pub(super) fn max_result(&self) -> u64 {
         let Some(namespace) = self.registry.find(self.name()) else {
             return tooldock_workers::config::Limits::default()
@@ -195,7 +194,8 @@ impl PoolShared {
             .unwrap_or_default()
     }
 
-    /// Tells the state machine what happened, and those who waited what follows. The rest is the driver's.
+    /// Hands an event to the state machine, and the resulting leases and refusals to the waiters. Other actions are left to the
+    /// driver.
     pub(super) fn apply(self: &Arc<Self>, event: Event) {
         let now = Instant::now();
         let mut given = Vec::new();
@@ -224,7 +224,7 @@ impl PoolShared {
                                     Leased::new(self, process, live, replay_state, key, open);
                                 given.push((waiter, Ok(leased)));
                             } else {
-                                // Left at this moment: what was meant for it goes back.
+                                // The waiter has just left: its process goes back.
                                 events.push_back(Event::Released {
                                     process,
                                     reusable: true,
@@ -264,14 +264,14 @@ impl PoolShared {
             }
         };
         drop(forgotten);
-        // Outside the lock: one that is not taken any more comes back by being dropped.
+        // Outside the lock: a lease that its waiter no longer takes is given back on drop.
         for (waiter, outcome) in given {
             self.metrics
                 .waited(now.saturating_duration_since(waiter.since));
             let _ = waiter.give.send(outcome.map(Leased::activated));
         }
         self.wake.notify_one();
-        // Outside the lock, too: to ask may be to hold the last of a session for a moment.
+        // Outside the lock, too: asking may hold the last reference to a session for a moment.
         if !to_ask.is_empty() {
             let asked = to_ask.into_iter();
             let away = asked.filter_map(|(process, inbound)| {
@@ -283,7 +283,7 @@ impl PoolShared {
         }
     }
 
-    /// A process takes requests now.
+    /// Notes that a process takes requests now.
     pub(super) fn started(
         self: &Arc<Self>,
         id: ProcessId,
@@ -309,25 +309,25 @@ impl PoolShared {
             server,
             opened: opened.era(),
         });
-        // The values and the backends may have changed while it was opened.
+        // Values and backends may have changed while it was opened.
         self.renew();
-        // Of one backend alone: a pool may have very many sessions.
+        // Only for the backend of this process: a pool may have very many sessions.
         if process.backend().is_some_and(|it| !self.launcher.has(it)) {
             self.leave_removed();
         }
     }
 
-    /// Goes by another version of the server, whose connections may be the same. Connections to backends that the new
-    /// version lacks take nothing new.
+    /// Switches to another version of the server, whose connections may stay the same. Connections to backends that the new
+    /// version lacks get no more requests.
     fn adopt(self: &Arc<Self>, server: ServerRef<'_>) {
         if self.launcher.adopt(server) {
-            // A backend that the version before lacked may have other tools.
+            // A backend that the former version lacked may have other tools.
             self.catalogue.changed();
             self.leave_removed();
         }
     }
 
-    /// Leaves the backends that the server has not any more.
+    /// Leaves the backends that the server no longer has.
     fn leave_removed(self: &Arc<Self>) {
         let is_gone = |backend: &BackendId| !self.launcher.has(backend);
         let (processes, replicas): (Vec<_>, Vec<_>) = {
@@ -348,8 +348,8 @@ impl PoolShared {
         });
     }
 
-    /// Ends the processes that were opened with personal values which are others now. Those who use one are not cut off;
-    /// the next request gets another.
+    /// Ends processes that were opened with personal values that have changed. Running requests are not cut off; the next request
+    /// gets a new process.
     fn renew(self: &Arc<Self>) {
         let outdated: Vec<_> = {
             let inner = self.lock();
@@ -363,8 +363,8 @@ impl PoolShared {
         }
     }
 
-    /// What the server last said of itself, preferably when it was opened so. Nothing once it has been away for long, or
-    /// is not coming back: what it said then is true no more.
+    /// The server's last description of itself, preferably from an opening in this era. `None` once the server has been away for
+    /// long, or is not coming back: its description may be outdated.
     fn known(&self, era: Era) -> Option<Opened> {
         let inner = self.lock();
         let away = inner.away_since.map(|since| since.elapsed());
@@ -380,7 +380,7 @@ impl PoolShared {
         self.metrics.violation(violation);
     }
 
-    /// Something the server said before answered for it.
+    /// Counts a request that was answered from a last good answer.
     fn fell_back(&self, what: LastGood) {
         self.metrics.fell_back(what);
         if !std::mem::replace(&mut self.lock().told_of_last_good, true) {
@@ -392,7 +392,7 @@ impl PoolShared {
         }
     }
 
-    /// Whether something of a session is on record.
+    /// Returns true if the pool has a record of this session.
     fn remembers(&self, tag: &Arc<str>) -> bool {
         self.lock().state.remembers(tag)
     }
@@ -401,12 +401,12 @@ impl PoolShared {
         self.lock().state.server()
     }
 
-    /// What it speaks, or spoke when it last did.
+    /// The eras that the server speaks, or spoke last.
     fn last_era(&self) -> Option<EraSupport> {
         self.lock().last_era()
     }
 
-    /// The same, if it still takes requests.
+    /// The result of [`Self::last_era`]; `None` for a retired pool.
     fn served_era(&self) -> Option<EraSupport> {
         let inner = self.lock();
         (!inner.state.is_retired())
@@ -414,12 +414,13 @@ impl PoolShared {
             .flatten()
     }
 
-    /// Whether a further backend may take a request that these have not answered.
+    /// Returns true if a further backend may take a request that the backends in `tried` have not answered.
     fn has_another(&self, tried: &[BackendId]) -> bool {
         !self.launcher.spreads() || self.launcher.replica(tried, 0).is_some()
     }
 
-    /// Where a principal's task runs, of what everybody shares at several backends: each knows its own tasks alone.
+    /// The backend where a principal's task runs, among several backends that all clients share: each backend knows only its own
+    /// tasks.
     fn place_of_task(
         &self,
         era: Era,
@@ -442,17 +443,17 @@ impl PoolShared {
         found.map(|(backend, _)| ConnectionKey::Replica(backend))
     }
 
-    /// Whether the last process in the place of that key ended, and no other one takes its place.
+    /// Returns true if the last process for this key ended and is not replaced.
     pub(super) fn has_ended(&self, key: &Key) -> bool {
         self.lock().state.has_ended(key)
     }
 
-    /// How the copy is that is reached by that key.
+    /// State of the copy of the server that this key leads to.
     fn copy(&self, key: &ConnectionKey, era: Era) -> ServerCopy {
         self.lock().state.copy(key, era)
     }
 
-    /// Whether a process of a place runs a principal's task.
+    /// Returns true if a process for this key runs a task of the principal.
     fn has_task(
         &self,
         (key, era): (&ConnectionKey, Era),
@@ -467,7 +468,7 @@ impl PoolShared {
             .any(|process| process.router().tasks().owns(principal, task))
     }
 
-    /// Whether the state of a session is lost, with the backend that had it.
+    /// Returns true if a session's state is lost, with the backend that had it.
     fn has_lost(&self, tag: &Arc<str>) -> bool {
         self.lock().state.has_lost(tag)
     }
@@ -483,7 +484,7 @@ impl PoolShared {
         self.apply(Event::Restart);
     }
 
-    /// Starts the process that all share again, where it ended and is not to be restarted.
+    /// Starts the shared process again if it ended and is not restarted otherwise.
     fn revive(self: &Arc<Self>) {
         if self.lock().state.presence() != Presence::Dead {
             return;
@@ -496,17 +497,17 @@ impl PoolShared {
         self.apply(Event::Revive);
     }
 
-    /// What the pool before this one leaves to it.
+    /// State that the next pool of this server inherits.
     fn lasting(&self) -> Vec<Place> {
         self.lock().state.lasting()
     }
 
-    /// Whether nothing of it is left, for good.
+    /// Returns true once the pool and all its processes have ended.
     fn is_over(&self) -> bool {
         *self.over.borrow()
     }
 
-    /// Waits for that.
+    /// Waits until the pool and all its processes have ended.
     async fn over(&self) {
         let mut over = self.over.subscribe();
         // The sender is `self`.
@@ -521,12 +522,12 @@ impl PoolShared {
         self.lock().state_now()
     }
 
-    /// Whether what everybody shares is there, now and whenever that changes.
+    /// Presence of the connection that all clients share, now and whenever it changes.
     fn presence(&self) -> watch::Receiver<Presence> {
         self.presence.subscribe()
     }
 
-    /// Waits until its first process serves, or why it does not is known, or that will take long.
+    /// Waits until the first process serves, has failed, or turns out to take long.
     async fn settled(&self) {
         let mut word = self.word.subscribe();
         // The sender is `self`.

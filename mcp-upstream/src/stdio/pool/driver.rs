@@ -1,4 +1,4 @@
-//! The one task of a pool: starts and ends processes as the state machine decided, and wakes it up in time.
+//! The task of a pool that starts and ends processes as the state machine decides, and wakes the machine up in time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use super::PoolShared;
 use super::state::{Action, Event, Order, ProcessId};
 use crate::stdio::process::keep::{Command, Keeper};
 
-/// The least time between two looks at what is due: many things that are due at nearly the same time are one look.
+/// Shortest time between two timer events: events that are due at nearly the same time are handled together.
 const PULSE: Duration = Duration::from_millis(10);
-/// Commands a keeper is ever sent: to open, and to end.
+/// Most commands that a keeper is ever sent: to open, and to end.
 const COMMANDS: usize = 2;
 
-/// The task that does what the state machine decided. Ends when the pool is retired and nothing of it is left.
+/// The task that carries out the state machine's actions. Ends when the pool is retired and all its processes have ended.
 pub(super) struct Driver {
     pool: Arc<PoolShared>,
     keepers: JoinSet<()>,
-    /// Whose task is whose.
+    /// The process of each keeper's task.
     tasks: HashMap<Id, ProcessId>,
     commands: HashMap<ProcessId, mpsc::Sender<Command>>,
 }
@@ -36,9 +36,9 @@ impl Driver {
         }
     }
 
-    /// Wakes up for:
-    /// - something that was decided;
-    /// - the time something is due;
+    /// Runs until the pool is over. Wakes up for:
+    /// - an action of the state machine;
+    /// - the next timer;
     /// - the end of a keeper, which is the end of its process.
     pub(super) async fn run(mut self) {
         loop {
@@ -71,7 +71,7 @@ impl Driver {
                     };
                     if let Some(process) = self.tasks.remove(&task) {
                         self.commands.remove(&process);
-                        // Said already, unless the task broke off.
+                        // The keeper has sent this event already, unless its task broke off.
                         self.pool.apply(Event::Gone { process });
                     }
                 }
@@ -85,7 +85,7 @@ impl Driver {
             Action::Spare { process } => self.keep(process, None),
             Action::Adopt { process, order } => self.send(process, Command::Open(order)),
             Action::Stop { process, reason } => self.send(process, Command::Stop(reason)),
-            // Those are for waiters, who were told.
+            // The waiters were told already.
             Action::Grant { .. } | Action::Refuse { .. } => {}
         }
     }
@@ -107,7 +107,7 @@ impl Driver {
 
     fn send(&mut self, process: ProcessId, command: Command) {
         if let Some(keeper) = self.commands.get(&process) {
-            // There is room for all it is ever sent; if it is gone, so is its process.
+            // The channel has room for all commands; if the keeper is gone, so is its process.
             let _ = keeper.try_send(command);
         }
     }

@@ -1,4 +1,4 @@
-//! What the gateway asks of several processes of a place on behalf of their clients.
+//! Requests of the gateway to several processes for the same key, on behalf of clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use super::state::ProcessId;
 use crate::protocol::Era;
 use crate::stdio::process::Process;
 
-/// How long the server may take to confirm that nobody wants to hear of a resource any more.
+/// Time that the server has to confirm an unsubscription.
 const UNSUBSCRIBE: Duration = Duration::from_secs(30);
-/// How long a client waits until all backends have heard what it asks of one of them.
+/// Time that a client waits until all backends have answered a request that it made at a single backend.
 const EVERYWHERE: Duration = Duration::from_secs(2);
 
 impl PoolShared {
-    /// Asks all other processes of a place for what was granted at one of them. Waits for their answers, but no longer
-    /// than [`EVERYWHERE`]: what is asked goes on. A process that starts later is asked as it starts.
+    /// Sends a request that a process granted to all other processes for the same key. Waits for their responses, but no longer
+    /// than [`EVERYWHERE`]; the requests go on then. A process that starts later gets the request at its start.
     pub(super) async fn ask_everywhere(
         &self,
         (key, era): (&ConnectionKey, Era),
@@ -38,10 +38,10 @@ impl PoolShared {
         let asked = others.into_iter().filter_map(|process| {
             let in_use = process.router().in_use();
             let mut call = process.link().request(method, Some(params), None).ok()?;
-            // Bounded by its time; there is one for each request of a client and backend at most.
+            // Bounded by its timeout; there is at most one per request of a client and backend.
             Some(self.control.spawn(async move {
                 let _ = timeout(UNSUBSCRIBE, call.answer()).await;
-                // Before the use ends, so that a call without an answer is known to be one.
+                // Dropped while still in use, so that a missing response counts as such.
                 drop(call);
                 drop(in_use);
             }))
@@ -49,8 +49,8 @@ impl PoolShared {
         let _ = timeout(EVERYWHERE, join_all(asked.collect::<Vec<_>>())).await;
     }
 
-    /// One client less wants to hear of a resource. Waits for nothing and starts nothing: a server that is away has
-    /// nothing to unsubscribe from.
+    /// Ends a client's subscription to a resource. Does not wait and starts no process: a server that is away has nothing to
+    /// unsubscribe from.
     pub(super) fn unsubscribe(&self, key: &ConnectionKey, era: Era, uri: &str) {
         let (replay_state, processes) = {
             let inner = self.lock();
@@ -67,16 +67,16 @@ impl PoolShared {
         let params = serde_json::json!({ "uri": uri });
         let params = to_raw_value(&params).expect("a value into memory");
         let method = "resources/unsubscribe";
-        // A modern server's one subscription is renewed by its keeper.
+        // The only subscription of a modern server is renewed by its keeper.
         let legacy = |it: &Arc<Process>| it.opened().era() == Era::Legacy;
         for process in processes.into_iter().filter(legacy) {
-            // What the server says of it is nobody else's.
+            // Messages about it concern no other client.
             let in_use = process.router().in_use();
             if let Ok(mut call) = process.link().request(method, Some(&params), None) {
-                // Bounded by its time; there is one for each subscription and backend at most.
+                // Bounded by its timeout; there is at most one per subscription and backend.
                 self.control.spawn(async move {
                     let _ = timeout(UNSUBSCRIBE, call.answer()).await;
-                    // Before the use ends, so that a call without an answer is known to be one.
+                    // Dropped while still in use, so that a missing response counts as such.
                     drop(call);
                     drop(in_use);
                 });

@@ -1,4 +1,4 @@
-//! Who a process is for, and how it is opened.
+//! Keys of connections, and the handshake for opening them.
 
 use std::fmt;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
@@ -11,56 +11,56 @@ use crate::protocol::{ClientIdentity, Era, EraSupport};
 use crate::stdio::handshake::ProbedEra;
 use crate::stdio::link::Inbound;
 
-/// Whose process a request wants.
+/// Key of a connection: the requests with the same key share it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum ConnectionKey {
-    /// The one of everybody.
+    /// The connection that all clients share.
     Shared,
-    /// The one of everybody at that backend. Requests for the one of everybody are spread over these by the pool of a
-    /// server that has several.
+    /// The connection at this backend that all clients share. For a server with several backends, the pool spreads requests for
+    /// [`Self::Shared`] over these.
     Replica(BackendId),
-    /// A session's own, by the session's tag.
+    /// A session's own connection, by the session's tag.
     Session(Arc<str>),
-    /// The one of a principal.
+    /// A principal's own connection.
     Principal(Arc<str>),
-    /// One nobody else has until the request is over.
+    /// A connection for a single request, until the request is over.
     Exclusive,
 }
 
-/// Whose connection finds out what a server speaks.
+/// Connection that is used to find out the eras of a server.
 #[derive(Debug, Clone)]
 pub(crate) enum Opener {
-    /// Everybody's.
+    /// The connection that all clients share.
     Everybody,
-    /// That principal's, with its credentials.
+    /// The principal's connection, with its credentials.
     Principal(Arc<str>),
-    /// The one of a client with these headers of its own, and of no other.
+    /// A connection of its own for a client, with these headers of the client.
     Client(Arc<HeaderMap>),
 }
 
-/// How a process is opened for whoever asks first.
+/// How a process is opened for the first request that needs it.
 #[derive(Clone)]
 pub(crate) struct OpenAs {
-    /// The era of the request. A server that speaks both is opened in it; any other as it can be.
+    /// The era of the request. A server of both eras is opened in it; any other server in its own era.
     pub(crate) era: Era,
-    /// What the server is told about the client. A shared process has one handshake whatever clients come, so it hears
-    /// of the gateway instead.
+    /// The client as the server is told about it. A shared process has a single handshake for all clients, so it is told about
+    /// the gateway instead.
     pub(crate) identity: Arc<ClientIdentity>,
-    /// Whose processes it counts among. Nobody's are only bounded together.
+    /// The principal whose limit of processes counts it. Processes without a principal are only bounded together.
     pub(crate) principal: Option<Arc<str>>,
-    /// Who hears what a session's or leased process says on its own. Without one it is as for a shared process: what
-    /// changed goes to the audience of the namespace, requests are refused. It may be dropped under the pool's lock, so
-    /// dropping it must lead to nothing that comes back to the pools.
+    /// Handler for messages of a session's or leased process that belong to no call. `None`: changes go to the audience of the
+    /// namespace and requests are refused, as for shared processes. It may be dropped under the pool's lock, so dropping it must
+    /// not call back into the pools.
     pub(crate) inbound: Option<Arc<dyn Inbound>>,
-    /// What of the client's own headers goes with what opens and keeps a connection that is nobody else's.
+    /// The client's headers to send when opening and keeping a connection that only this client uses.
     pub(crate) headers: Option<Arc<HeaderMap>>,
-    /// The same for the same client, where a server's backends are chosen by that.
+    /// Hash of the client, equal for equal clients, for servers whose backends are chosen by it.
     pub(crate) hash: u64,
     /// Backends that did not answer the request before.
     pub(crate) avoid: Vec<BackendId>,
 }
 
-/// What a request asks the state machine for: [`ConnectionKey`], with exclusive ones told apart.
+/// Key in the state machine: [`ConnectionKey`], with exclusive connections told apart.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::stdio) enum Key {
     Shared,
@@ -70,7 +70,7 @@ pub(in crate::stdio) enum Key {
     Exclusive(u64),
 }
 
-/// A place for one process at a time. A server of both eras has one of each kind.
+/// Key of a slot for one process at a time. A server of both eras has a slot for each.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::stdio) struct SlotKey {
     pub(in crate::stdio) key: Key,
@@ -78,14 +78,14 @@ pub(in crate::stdio) struct SlotKey {
 }
 
 impl ConnectionKey {
-    /// Whether several clients speak with its process, so that it is opened with the gateway's own words.
+    /// Returns true if several clients use the connection, so that it is opened with the gateway's own identity.
     pub(crate) fn is_common(&self) -> bool {
         matches!(self, Self::Shared | Self::Replica(_) | Self::Principal(_))
     }
 }
 
 impl Key {
-    /// The backend that its connection is for, where that is settled.
+    /// The backend that the connection is for, if it is fixed.
     pub(in crate::stdio) fn replica(&self) -> Option<&BackendId> {
         match self {
             Self::Replica(backend) => Some(backend),
@@ -93,17 +93,17 @@ impl Key {
         }
     }
 
-    /// A number that stands for the client it is for.
+    /// Hash of the key, to choose a backend by.
     pub(in crate::stdio) fn hash(&self) -> u64 {
         BuildHasherDefault::<DefaultHasher>::default().hash_one(self)
     }
 
-    /// Whether everybody shares its process.
+    /// Returns true if all clients share the connection.
     pub(in crate::stdio) fn is_shared(&self) -> bool {
         matches!(self, Self::Shared | Self::Replica(_))
     }
 
-    /// The key of a request; nothing for what is one request's alone.
+    /// The key of a request; `None` for a connection that serves a single request.
     pub(super) fn lasting(key: &ConnectionKey) -> Option<Self> {
         Some(match key {
             ConnectionKey::Shared => Self::Shared,
@@ -114,12 +114,12 @@ impl Key {
         })
     }
 
-    /// Whether its process is for one session.
+    /// Returns true if the connection is for one session.
     pub(in crate::stdio) fn is_of_session(&self) -> bool {
         matches!(self, Self::Session(_))
     }
 
-    /// Whether its process is for one session or one request.
+    /// Returns true if the connection is for one session or one request.
     pub(in crate::stdio) fn is_private(&self) -> bool {
         matches!(self, Self::Session(_) | Self::Exclusive(_))
     }
@@ -136,7 +136,7 @@ impl From<&ProbedEra> for EraSupport {
 }
 
 impl OpenAs {
-    /// The gateway itself, for a process of several clients.
+    /// Handshake of the gateway itself, for a process of several clients.
     pub(crate) fn gateway(era: Era) -> Self {
         Self {
             era,
@@ -149,13 +149,13 @@ impl OpenAs {
         }
     }
 
-    /// What a process opened as this was told of its client, for a process of that era, is the same as with `other`.
+    /// Returns true if a process of this era gets the same handshake from `self` and `other`.
     pub(super) fn same_handshake(&self, other: &Self, era: Era) -> bool {
         if self.headers != other.headers {
             return false;
         }
         let (one, other) = (&self.identity, &other.identity);
-        // A modern process is told with every request.
+        // A modern process gets the identity with every request.
         era == Era::Modern
             || (one.version == other.version
                 && one.capabilities.get() == other.capabilities.get()

@@ -1,4 +1,4 @@
-//! How a request gets a process: at once, as a rule, or by waiting until one is free or was started.
+//! Leases of processes for requests: granted at once as a rule, or after a wait until a process is free or was started.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use super::state::{Event, ProcessId, Refusal, WaiterId};
 use super::{Leased, PoolShared};
 use crate::protocol::Era;
 
-/// How long a request waits for the pool to notice that the process it got has just ended.
+/// Time that a request waits for the pool to notice that the leased process has just ended.
 const NOTICE: Duration = Duration::from_secs(1);
-/// How often a request is given a process that has just ended, until it gives up.
+/// Most processes that have just ended that a request is given, before it fails.
 const TRIES: usize = 3;
 
-/// A request that waits, as the pool knows it.
+/// A request that waits for a process, as the pool sees it.
 pub(super) struct Waiter {
     pub(super) give: oneshot::Sender<Result<Leased, Refusal>>,
     pub(super) key: ConnectionKey,
@@ -27,7 +27,7 @@ pub(super) struct Waiter {
     pub(super) since: Instant,
 }
 
-/// A request that waits. Dropping it takes it from the queue.
+/// Guard of a request that waits for a process. Dropping it removes the request from the queue.
 struct Waiting<'a> {
     pool: &'a Arc<PoolShared>,
     waiter: WaiterId,
@@ -45,7 +45,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl PoolShared {
-    /// A process for a request, started if it must be.
+    /// Leases a process for a request, and starts it if needed.
     pub(super) async fn lease(
         self: &Arc<Self>,
         key: &ConnectionKey,
@@ -77,7 +77,7 @@ impl PoolShared {
         }
     }
 
-    /// The same, where it is settled which.
+    /// Leases a process for a key whose backend is chosen.
     async fn lease_of(
         self: &Arc<Self>,
         key: &ConnectionKey,
@@ -91,7 +91,7 @@ impl PoolShared {
             if !leased.is_closed() {
                 return Ok(leased);
             }
-            // Its keeper is about to say so; then another one takes its place.
+            // Its keeper is about to report the end; then another process takes its place.
             let process = Arc::clone(leased.process());
             drop(leased);
             process.is_over_within(NOTICE).await;
@@ -100,7 +100,7 @@ impl PoolShared {
         Err(self.unavailable("keeps ending", Some(Duration::from_secs(1))))
     }
 
-    /// A process that several clients share, if it is there.
+    /// Leases a process that several clients share, if it is there.
     pub(super) fn lease_common(self: &Arc<Self>, key: &ConnectionKey, era: Era) -> Option<Leased> {
         // Where there are several backends, `spread` chooses one for each request.
         if self.launcher.spreads() {
@@ -110,8 +110,8 @@ impl PoolShared {
         (!leased.is_closed()).then_some(leased)
     }
 
-    /// The backend for a request of a connection that all clients share, where the server has several backends. Those whose
-    /// connection failed just now come last.
+    /// Chooses the backend for a request on connections that all clients share, if the server has several backends. Backends
+    /// whose connection has just failed come last.
     pub(super) fn spread<'a>(
         &self,
         key: &'a ConnectionKey,
@@ -150,7 +150,7 @@ impl PoolShared {
             let process = inner.live.get(&id).map(Arc::clone);
             (id, process, replay_state)
         };
-        // A process that serves is always there: both are set and taken under one lock.
+        // A serving process is always in `live`: both are set and removed under the same lock.
         Some(Leased::new(self, id, process?, replay_state, key, open).activated())
     }
 
@@ -184,13 +184,13 @@ impl PoolShared {
         match given.await {
             Ok(Ok(leased)) => Ok(leased),
             Ok(Err(refusal)) => Err(self.refused(refusal)),
-            // Only with the pool.
+            // Happens only when the pool is dropped.
             Err(_) => Err(self.refused(Refusal::Retired)),
         }
     }
 
-    /// Takes a process back, if nothing else follows from that. `false`: it was not taken back, and the state machine has to be
-    /// told by an event.
+    /// Takes a process back if nothing else follows from that. Returns false if it was not taken back, and the state machine
+    /// needs an event.
     pub(super) fn release_at_once(&self, process: ProcessId) -> bool {
         let mut inner = self.lock();
         inner.state.waiting() == 0 && inner.state.release_at_once(process, Instant::now())

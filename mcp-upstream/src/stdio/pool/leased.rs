@@ -1,4 +1,4 @@
-//! A process in the hands of one request.
+//! Leases: a process in use by one request.
 
 use std::fmt;
 use std::ops::Deref;
@@ -22,27 +22,28 @@ use crate::stdio::link::Link;
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::process::{Listener, ListenerGuard, Opened, Process};
 
-/// A process for one request, to be held until that is answered. Dropping it gives the process back; one that was the
-/// request's alone ends, unless the request said that it was [`Leased::answered`] and nothing is open on it.
+/// A process for one request, held until the response. Dropping it gives the process back; a process for this request alone ends,
+/// unless the request called [`Leased::answered`] and nothing is open on the process.
 pub(crate) struct Leased {
     pool: Arc<PoolShared>,
     id: ProcessId,
     process: Arc<Process>,
     replay_state: Arc<ReplayState>,
-    /// It is this request's alone, and was opened as this.
+    /// The handshake of a process that serves this request alone.
     exclusive: Option<Arc<OpenAs>>,
-    /// It is one session's.
+    /// True for a process of one session.
     session: bool,
-    /// Of what everybody shares at several backends: those that the request was tried at, its own the last.
+    /// For connections at several backends that all clients share: the backends that the request was tried at, the current
+    /// backend last.
     tried: Vec<BackendId>,
     since: Instant,
     answered: bool,
-    /// The last thing it was asked for beside its request was answered.
+    /// True once the last request of the gateway on this lease was answered.
     heard: AtomicBool,
 }
 
 impl Leased {
-    /// The state machine has counted it already. Called under the pool's lock.
+    /// The state machine has counted the lease already. Called under the pool's lock.
     pub(super) fn new(
         pool: &Arc<PoolShared>,
         id: ProcessId,
@@ -67,10 +68,10 @@ impl Leased {
         }
     }
 
-    /// Takes it into use, outside the lock.
+    /// Takes the process into use, outside the lock.
     pub(super) fn activated(self) -> Self {
         if let Some(open) = &self.exclusive {
-            // It may have been another's before.
+            // The process may have served another request before.
             self.process.router().set_own(open.inbound.clone());
         }
         self
@@ -82,17 +83,17 @@ impl Leased {
         self
     }
 
-    /// The backends that the request was tried at, where it could have gone to any.
+    /// The backends that the request was tried at, if it could have gone to any.
     pub(crate) fn tried(&self) -> &[BackendId] {
         &self.tried
     }
 
-    /// The backend that it leads to, of a server that is reached over HTTP.
+    /// The backend of a server that is reached over HTTP.
     pub(crate) fn backend(&self) -> Option<&BackendId> {
         self.process.backend()
     }
 
-    /// How the process was opened, and what its server said of itself then.
+    /// The process's era, and the server's description of itself.
     pub(crate) fn opened(&self) -> &Opened {
         self.process.opened()
     }
@@ -113,12 +114,12 @@ impl Leased {
         self.process.router().hear(listener)
     }
 
-    /// Whose the tasks of the process are.
+    /// The owners of the tasks on the process.
     pub(crate) fn tasks(&self) -> &Tasks {
         self.process.router().tasks()
     }
 
-    /// The request has its answer.
+    /// Notes that the request was answered.
     pub(crate) fn answered(&mut self) {
         if !std::mem::replace(&mut self.answered, true) {
             let time = self.since.elapsed();
@@ -127,11 +128,11 @@ impl Leased {
         }
     }
 
-    /// Asks for news of a resource, for one more client. The server is asked once: those who come meanwhile wait for its
-    /// answer, and one of them asks again where that was none. What it answered is the result for who asked, nothing for
-    /// all others. It is asked again when it is restarted.
+    /// Adds a client's subscription to a resource. The server is asked once: clients that come meanwhile wait for its response,
+    /// and one of them asks again if there was none. Returns the server's response to the client that asked, `None` to all
+    /// others. A restarted server is asked again.
     ///
-    /// # Errors
+    /// When there are too many subscriptions, or the server cannot be asked.
     ///
     /// When there are too many, or the server cannot be asked.
     pub(crate) async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError> {
@@ -140,7 +141,7 @@ impl Leased {
             let message = format!("namespace {name}: {error}");
             CallError::new(CallErrorCode::Overloaded, message)
         })?;
-        // A modern server's one subscription is renewed by its keeper.
+        // The only subscription of a modern server is renewed by its keeper.
         if self.opened().era() == Era::Modern {
             return Ok(None);
         }
@@ -169,8 +170,8 @@ impl Leased {
         Ok(granted)
     }
 
-    /// Asks for log messages from this level on; so is every process that takes this one's place. One that several
-    /// share is as talkative as the most curious of them wants it: `None` where it is already.
+    /// Asks for log messages from this level on; replacements of this process are asked, too. A shared process logs at the lowest
+    /// level that any of its clients wants: `None` if it does already.
     ///
     /// # Errors
     ///
@@ -180,7 +181,7 @@ impl Leased {
         level: LogLevel,
     ) -> Result<Option<ResponseOutcome>, CallError> {
         let before = self.replay_state.level();
-        // Before it is asked, so that of two at once the more curious one's request is the last.
+        // Noted before the request, so that of two concurrent requests the one for the lower level is the last.
         if !self.replay_state.lower_level(level) {
             return Ok(None);
         }
@@ -195,7 +196,7 @@ impl Leased {
         reply.map(Some)
     }
 
-    /// What was granted here is asked for at the other backends of what everybody shares, too.
+    /// Sends a granted request to the other backends that all clients share, too.
     async fn ask_everywhere(&self, method: &str, params: &serde_json::Value) {
         let Some(own) = self.tried.last() else {
             return;
@@ -208,8 +209,8 @@ impl Leased {
             .await;
     }
 
-    /// The server granted what its one client asked it for itself. Where that lasts, a process that takes this one's
-    /// place is asked for it again.
+    /// Notes that the server granted a request of its only client. If its effect lasts, a replacement of this process is asked
+    /// again.
     pub(crate) fn granted(&self, method: &str, params: Option<&RawValue>) {
         if let Some(wish) = self
             .session
@@ -236,7 +237,7 @@ impl Leased {
     }
 }
 
-/// Takes a subscription back that the server did not confirm.
+/// Guard that takes a subscription back if the server did not confirm it.
 struct Undo<'a> {
     replay_state: &'a ReplayState,
     uri: Option<&'a str>,
@@ -269,7 +270,7 @@ impl Drop for Leased {
         {
             self.process.suspect();
         }
-        // What its client told it when it asked is not for the next one.
+        // Answers of its client to the server's questions must not reach the next client.
         let router = self.process.router();
         let clean = !router.has_asked() && link.in_flight() == 0 && !router.has_unfinished();
         let reusable = self.answered && clean && !link.is_closed();

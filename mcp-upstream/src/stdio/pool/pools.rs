@@ -30,7 +30,7 @@ use crate::stdio::metrics::{LastGood, StdioMetrics};
 use crate::stdio::process::Opened;
 use crate::stdio::turns::StartTurns;
 
-/// Finds or makes the pool of a server. Dropping it ends every process, in the background.
+/// The pools by server. Dropping it ends every process, in the background.
 pub(crate) struct Pools {
     launchers: Arc<dyn Launchers>,
     control: Handle,
@@ -39,14 +39,14 @@ pub(crate) struct Pools {
     metrics: StdioMetrics,
     patience: Patience,
     turns: StartTurns,
-    /// By namespace: the pool that serves, and those before it that are not over. Plain data; nothing awaits under it.
+    /// By namespace: the current pool, and earlier ones that are not over. Plain data, without awaits under the lock.
     pools: Mutex<HashMap<NamespaceName, Vec<Pool>>>,
-    /// Nothing is made any more.
+    /// True once no more pools are made.
     ended: AtomicBool,
     maintenance: OnceLock<AbortHandle>,
 }
 
-/// The owner's end of a pool.
+/// The owner's handle of a pool.
 struct Pool {
     shared: Arc<PoolShared>,
     driver: AbortHandle,
@@ -59,7 +59,7 @@ impl Drop for Pool {
 }
 
 impl Pools {
-    /// No pools yet; servers get theirs, and their first process, as they come into the registry.
+    /// Starts without pools; servers get theirs, and their first process, as they come into the registry.
     pub(crate) fn new(
         launchers: Arc<dyn Launchers>,
         control: Handle,
@@ -77,7 +77,7 @@ impl Pools {
         )
     }
 
-    /// The same, with other ideas of when a process is taken for hung.
+    /// Like [`Self::new`], with other thresholds for taking a process as hung.
     pub(super) fn with_patience(
         launchers: Arc<dyn Launchers>,
         control: Handle,
@@ -98,7 +98,7 @@ impl Pools {
             ended: AtomicBool::new(false),
             maintenance: OnceLock::new(),
         });
-        // Weak: the task is no reason to keep processes.
+        // Weak, so that the task keeps no processes alive.
         let (seen, changed, reloads) = (
             pools.registry.subscribe(),
             pools.registry.personal().subscribe(),
@@ -115,13 +115,13 @@ impl Pools {
         self.registry.personal()
     }
 
-    /// A process for one request, which waits for it: for its start, or for a place. Dropping the future gives the wait
-    /// up, not the start.
+    /// Leases a process for a request, after waiting for its start or a free slot. Dropping the future ends the wait, but not the
+    /// start.
     ///
     /// # Errors
     ///
-    /// `overloaded` where no place came free in time; `worker_unavailable`, with the reason, where the server does not
-    /// start, failed too often, or is not to be restarted.
+    /// `overloaded` if no slot became free in time; `worker_unavailable`, with the reason, if the server does not start, failed
+    /// too often, or is not restarted.
     pub(crate) async fn lease<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -131,32 +131,32 @@ impl Pools {
         self.pool(server.into())?.lease(&key, &Arc::new(open)).await
     }
 
-    /// A process that several share, where it is there and nobody needs to wait.
+    /// Leases a process that several clients share, if that needs no wait.
     pub(crate) fn lease_at_once<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
         key: &ConnectionKey,
         era: Era,
     ) -> Option<Leased> {
-        // One that is retired grants nothing.
+        // A retired pool grants no lease.
         self.of(server.into())?.lease_common(key, era)
     }
 
-    /// What a server speaks, as far as that is known.
+    /// The eras that a server speaks, as far as known.
     pub(crate) fn known_era<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
         wanted: Era,
     ) -> Option<EraSupport> {
         let era = self.of(server.into())?.served_era()?;
-        // Whether such a one can be opened by a handshake is still to be tried.
+        // It is not known yet whether such a server can be opened by a handshake.
         let unsure = era == EraSupport::ModernAtLeast && wanted == Era::Legacy;
         (!unsure).then_some(era)
     }
 
-    /// What a server speaks, or spoke before it went away. Starts a process to find out where nothing is known, and one
-    /// more where that alone does not say whether it can be opened as wanted; what comes of that is on record then.
-    /// `opener` is whose connection finds out, where none is everybody's.
+    /// The eras that a server speaks, or spoke before it went away. If unknown, starts a process to find out, and a second one if
+    /// the first does not show whether it can be opened as wanted; the result is recorded. `opener`: the connection to use, for
+    /// servers without a shared connection.
     ///
     /// # Errors
     ///
@@ -194,18 +194,18 @@ impl Pools {
                 pool.server_era().unwrap_or(opened)
             }
         };
-        // Of one that is away nothing more is found out now.
+        // The eras of a server that is away stay unknown for now.
         let unsure = pool.server_era() == Some(EraSupport::ModernAtLeast);
         if wanted == Era::Modern || !unsure {
             return Ok(era);
         }
-        // Without a process for that, it is what it said: the next who asks tries again.
+        // If no such process starts, the known era stays: the next caller tries again.
         let _ = lease(Era::Legacy).await;
         Ok(pool.last_era().unwrap_or(era))
     }
 
-    /// What a server last said of itself, preferably when it was opened so, whether or not it can be asked now. Nothing
-    /// where it has been away for long or is not restarted.
+    /// A server's last description of itself, preferably from an opening in this era, even while it is away. `None` if it has
+    /// been away for long or is not restarted.
     pub(crate) fn last_opened<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -214,11 +214,11 @@ impl Pools {
         self.pool(server.into()).ok()?.known(era)
     }
 
-    /// What a server offers.
+    /// The catalogue of a server.
     ///
     /// # Errors
     ///
-    /// It is not served any more.
+    /// When the server is not served any more.
     pub(crate) fn catalogue<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -226,7 +226,7 @@ impl Pools {
         Ok(Arc::clone(&self.pool(server.into())?.catalogue))
     }
 
-    /// What a server last said answered for it.
+    /// Counts a request that was answered from a last good answer.
     pub(crate) fn fell_back<'a>(&self, server: impl Into<ServerRef<'a>>, what: LastGood) {
         if let Ok(pool) = self.pool(server.into()) {
             pool.fell_back(what);
@@ -244,7 +244,7 @@ impl Pools {
         }
     }
 
-    /// One client less wants to hear of a resource.
+    /// Ends a client's subscription to a resource.
     pub(crate) fn unsubscribe<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -252,13 +252,13 @@ impl Pools {
         era: Era,
         uri: &str,
     ) {
-        // A pool that is gone has nothing to unsubscribe from, and none is made for it.
+        // A pool that is gone has nothing to unsubscribe from, and no new pool is made for it.
         if let Some(pool) = self.latest(server.into().name()) {
             pool.unsubscribe(key, era, uri);
         }
     }
 
-    /// Whether a further backend of a server may take a request that these have not answered.
+    /// Returns true if a further backend of a server may take a request that the backends in `tried` have not answered.
     pub(crate) fn has_another<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -268,7 +268,7 @@ impl Pools {
         pool.is_some_and(|pool| pool.has_another(tried))
     }
 
-    /// Where a principal's task runs, of what everybody shares at several backends.
+    /// The backend where a principal's task runs, among several backends that all clients share.
     pub(crate) fn place_of_task<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -280,7 +280,7 @@ impl Pools {
         pool.place_of_task(era, principal, task)
     }
 
-    /// How the copy of a server is that is reached by that key.
+    /// State of the copy of a server that this key leads to.
     pub(crate) fn copy<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -291,7 +291,7 @@ impl Pools {
         pool.map_or(ServerCopy::Idle, |pool| pool.copy(key, era))
     }
 
-    /// Whether a copy of a server runs a principal's task.
+    /// Returns true if a copy of a server runs a task of the principal.
     pub(crate) fn has_task<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -303,7 +303,7 @@ impl Pools {
         pool.is_some_and(|pool| pool.has_task(at, principal, task))
     }
 
-    /// Whether the state of a session at a server is lost, with the backend that had it.
+    /// Returns true if a session's state at a server is lost, with the backend that had it.
     pub(crate) fn has_lost<'a>(&self, server: impl Into<ServerRef<'a>>, tag: &Arc<str>) -> bool {
         let pool = self.of(server.into());
         pool.is_some_and(|pool| pool.has_lost(tag))
@@ -319,7 +319,7 @@ impl Pools {
         }
     }
 
-    /// A session listens again. Its process is opened anew if the session waits for news of a resource.
+    /// Notes that a session listens again. Its process is opened anew if the session has subscriptions.
     pub(crate) fn session_returned(&self, tag: &Arc<str>) {
         for pool in self.all() {
             if pool.remembers(tag) {
@@ -329,14 +329,14 @@ impl Pools {
         }
     }
 
-    /// Waits until a server that came into the registry serves, or why it does not is known.
+    /// Waits until a server that came into the registry serves, or has failed.
     pub(crate) async fn settled<'a>(&self, server: impl Into<ServerRef<'a>>) {
         if let Ok(pool) = self.pool(server.into()) {
             pool.settled().await;
         }
     }
 
-    /// Whether what everybody shares of a server is there, now and whenever that changes.
+    /// Presence of the connection to a server that all clients share, now and whenever it changes.
     pub(crate) fn presence<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -348,23 +348,23 @@ impl Pools {
     ///
     /// # Errors
     ///
-    /// The server is not served any more.
+    /// When the server is not served any more.
     pub(crate) fn restart<'a>(&self, server: impl Into<ServerRef<'a>>) -> Result<(), CallError> {
         self.pool(server.into())?.restart();
         Ok(())
     }
 
-    /// What the processes of a server printed lately; `None` where it has none of its own.
+    /// Recent output of a server's processes; `None` for servers without processes.
     pub(crate) fn output<'a>(&self, server: impl Into<ServerRef<'a>>) -> Option<Arc<RecentLines>> {
         self.pool(server.into()).ok()?.launcher.output()
     }
 
-    /// How the pool of a namespace is; `None` where it has none.
+    /// State of a namespace's pool; `None` if it has no pool.
     pub(crate) fn state(&self, namespace: &NamespaceName) -> Option<PoolState> {
         Some(self.latest(namespace)?.state())
     }
 
-    /// Ends everything: what is not used at once, what is used when it is not any more or when the time is over.
+    /// Ends all processes: idle ones at once, others when they become idle or `grace` is over.
     pub(crate) async fn shutdown(&self, grace: Duration) {
         self.ended.store(true, Ordering::Release);
         self.stop_following();
@@ -382,7 +382,7 @@ impl Pools {
                 "some server processes did not end in time; they are ended in the background"
             );
         }
-        // Ends what is left: a dropped keeper runs the ladder in the background.
+        // Ends the remaining processes: a dropped keeper ends its process in the background.
         self.lock().clear();
     }
 
@@ -391,7 +391,7 @@ impl Pools {
         if let Some(pool) = self.serving(server) {
             return Ok(pool);
         }
-        // The request may have begun before a reload: then the one that serves now takes it.
+        // The request may have begun before a reload: then the current pool takes it.
         let current = self.registry.find(name);
         match current.as_deref().and_then(served) {
             Some(current) if !self.ended.load(Ordering::Acquire) => Ok(self.make(current)),
@@ -406,7 +406,7 @@ impl Pools {
         self.of(server).filter(|pool| !pool.is_retired())
     }
 
-    /// The latest pool of a server, which may be retired.
+    /// The latest pool of a server, possibly retired.
     fn of(&self, server: ServerRef<'_>) -> Option<Arc<PoolShared>> {
         let pools = self.lock();
         let mut own = pools.get(server.name())?.iter().rev();
@@ -420,8 +420,8 @@ impl Pools {
         Some(Arc::clone(&latest.shared))
     }
 
-    /// The pool of a server that is in the registry, with its first process on the way. What lasted in the pool before it
-    /// lasts here.
+    /// Makes the pool of a server in the registry, and starts its first process. It inherits the lasting state of the former
+    /// pool.
     fn make(&self, server: ServerRef<'_>) -> Arc<PoolShared> {
         let mut pools = self.lock();
         let own = pools.entry(server.name().clone()).or_default();
@@ -447,7 +447,7 @@ impl Pools {
             catalogue,
             ..shared
         });
-        // Under the lock: as soon as the new one is seen, another may retire the one before, which forgets it.
+        // Under the lock: once the new pool is visible, another task may retire the former one, which forgets its state.
         let before = own.last().map(|pool| pool.shared.lasting());
         let driver = Driver::new(Arc::clone(&shared)).run();
         let driver = self.control.spawn(driver).abort_handle();
@@ -483,7 +483,7 @@ impl Pools {
         {
             let mut pools = self.lock();
             for (name, own) in pools.iter_mut() {
-                // An aborted driver of one that is over changes nothing.
+                // Aborting the driver of a finished pool changes nothing.
                 own.retain(|pool| !pool.shared.is_over());
                 for pool in own.iter() {
                     let shared = Arc::clone(&pool.shared);
@@ -509,7 +509,7 @@ impl Pools {
                 self.make(server);
             }
         }
-        // Last, so that a successor is on its way before those who wait are told.
+        // Last, so that a successor is on its way before waiters are told.
         for pool in retired {
             pool.apply(Event::Retire);
         }
@@ -532,7 +532,7 @@ impl Pools {
     }
 }
 
-/// The server of a namespace that has one.
+/// The server of a namespace; `None` for other kinds.
 pub(crate) fn served(namespace: &Namespace) -> Option<ServerRef<'_>> {
     match &namespace.upstream {
         UpstreamKind::External(server) => Some(ServerRef::Process(server)),
@@ -541,10 +541,10 @@ pub(crate) fn served(namespace: &Namespace) -> Option<ServerRef<'_>> {
     }
 }
 
-/// The one maintenance task, for as long as there are pools. It wakes up for:
+/// The maintenance task, which runs as long as the pools exist. It wakes up for:
 /// - another snapshot of the registry;
-/// - other personal values of some principal;
-/// - a reload, which starts servers that are not to be restarted otherwise;
+/// - other personal values of a principal;
+/// - a reload, which starts servers that are not restarted otherwise;
 /// - pools that are over.
 async fn run(
     pools: Weak<Pools>,
@@ -552,9 +552,9 @@ async fn run(
     mut personal: watch::Receiver<()>,
     mut reloads: watch::Receiver<u64>,
 ) {
-    /// How often pools that are over are looked for, while nothing else happens …
+    /// Interval of looking for finished pools …
     const SWEEP: Duration = Duration::from_secs(60);
-    /// … and while some are on their way there: what operators see of them goes when they do.
+    /// … and while pools are ending: operators see them until they are removed.
     const SOON: Duration = Duration::from_secs(1);
     loop {
         let snapshot = Arc::clone(&seen.borrow_and_update());
@@ -572,7 +572,7 @@ async fn run(
             }
         }
         let leaving = pools.all().iter().any(|pool| pool.is_retired());
-        // Neither of them is kept for longer than it is needed.
+        // Both references are dropped before the wait.
         drop((pools, snapshot));
         let sweep = if leaving { SOON } else { SWEEP };
         let changed = tokio::select! {

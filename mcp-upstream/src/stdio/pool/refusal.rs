@@ -1,4 +1,4 @@
-//! The errors for requests that get no process.
+//! Errors for requests that get no process.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::state::{Full, Refusal};
 use crate::stdio::process::failure::{self, ADVICE};
 
 impl PoolShared {
-    /// Counts a refusal, and puts it into words.
+    /// Counts a refusal, and makes it an error.
     pub(super) fn refused(&self, refusal: Refusal) -> CallError {
         let (reason, error) = match refusal {
             Refusal::Overloaded(full) => (
@@ -48,7 +48,7 @@ impl PoolShared {
         error
     }
 
-    /// What is told while the breaker is open: how it was the last time.
+    /// The message while the breaker is open, with the last failure.
     fn failed_repeatedly(&self, retry_after: Duration) -> CallError {
         let last = self.lock().state.why().map(|failure| failure.error.clone());
         let what = match &last {
@@ -84,7 +84,7 @@ impl PoolShared {
     }
 }
 
-/// The limits of one server, for those who meet them.
+/// The limits of a server, for messages of requests that reach them.
 struct ServerLimits<'a> {
     name: &'a str,
     processes: usize,

@@ -1,5 +1,5 @@
-//! What a client asked for once and expects to last: resource subscriptions and a log level. A process that takes the
-//! place of another is asked for them again.
+//! Requests of a client whose effect lasts: resource subscriptions and a log level. They are sent again to a process that
+//! replaces another.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,46 +10,47 @@ use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OnceCell};
 use tooldock_workers::worker::LogLevel;
 
-/// Resources one place for processes can be subscribed to, by all its clients together.
+/// Most subscribed resources per connection key, for all its clients together.
 pub(crate) const SUBSCRIPTIONS_MAX: usize = 10_000;
 
-/// What lasts in one place for processes.
+/// Lasting requests for one connection key.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayState {
-    /// Plain data; nothing awaits under it.
+    /// Plain data, without awaits under the lock.
     inner: Mutex<Inner>,
-    /// Other resources than before.
+    /// Notified when the set of subscribed resources changes.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// How many want to hear of each resource.
+    /// Subscriptions by resource, with the number of their clients.
     subscriptions: HashMap<Arc<str>, Subscription>,
     level: Option<LogLevel>,
 }
 
-/// A resource that somebody wants to hear of.
+/// A subscription to a resource.
 #[derive(Debug, Default)]
 struct Subscription {
     clients: usize,
-    /// Set once the server has confirmed it. Who comes meanwhile waits for that, and asks where it came to nothing.
+    /// Set once the server has confirmed the subscription. Clients that come meanwhile wait for it, and one of them asks again if
+    /// there was no confirmation.
     confirmed: Arc<OnceCell<()>>,
 }
 
-/// What a client may ask for that lasts, in a request of its own.
+/// A client's own request whose effect lasts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LastingRequest {
     /// Log messages from this level on.
     Level(LogLevel),
-    /// News of a resource.
+    /// Notifications about a resource.
     Subscribe(Arc<str>),
-    /// None any more.
+    /// No more notifications about a resource.
     Unsubscribe(Arc<str>),
 }
 
 impl LastingRequest {
-    /// The wish in a request, if it is one.
+    /// Reads such a request; `None` for other requests.
     pub(crate) fn of(method: &str, params: Option<&RawValue>) -> Option<Self> {
         #[derive(Deserialize)]
         struct About {
@@ -75,13 +76,13 @@ impl LastingRequest {
     }
 }
 
-/// A process of a server has no room for another subscription.
+/// The server has no room for another subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the server has the maximum of {SUBSCRIPTIONS_MAX} subscriptions")]
 pub(crate) struct TooManySubscriptions;
 
 impl ReplayState {
-    /// One more wants to hear of a resource. Answers whether it is the first, so that the server is to be asked.
+    /// Adds a client's subscription to a resource. Returns true for the first, which the server must be asked for.
     ///
     /// # Errors
     ///
@@ -104,14 +105,14 @@ impl ReplayState {
         Ok(true)
     }
 
-    /// Whether the server has confirmed the subscription, for one of those who want it.
+    /// The confirmation of a subscription by the server, shared by the clients that want it.
     pub(crate) fn confirmed(&self, uri: &str) -> Option<Arc<OnceCell<()>>> {
         let inner = self.lock();
         let subscription = inner.subscriptions.get(uri)?;
         Some(Arc::clone(&subscription.confirmed))
     }
 
-    /// One less wants to hear of a resource. Answers whether it was the last, so that the server is to be told.
+    /// Removes a client's subscription to a resource. Returns true for the last, which the server must be told about.
     pub(crate) fn unsubscribe(&self, uri: &str) -> bool {
         let mut inner = self.lock();
         let Some(subscription) = inner.subscriptions.get_mut(uri) else {
@@ -126,7 +127,7 @@ impl ReplayState {
         true
     }
 
-    /// Somebody wants log messages from this level on. Answers whether those were not asked for yet.
+    /// Notes a client's wish for log messages from this level on. Returns true if these were not requested yet.
     pub(crate) fn lower_level(&self, level: LogLevel) -> bool {
         let mut inner = self.lock();
         let lower = inner.level.is_none_or(|own| level < own);
@@ -136,7 +137,7 @@ impl ReplayState {
         lower
     }
 
-    /// The server did not take the level: it is as before, unless another one was asked for meanwhile.
+    /// Restores the level that was in effect before a refused one, unless another was requested meanwhile.
     pub(crate) fn restore_level(&self, refused: LogLevel, before: Option<LogLevel>) {
         let mut inner = self.lock();
         if inner.level == Some(refused) {
@@ -144,39 +145,39 @@ impl ReplayState {
         }
     }
 
-    /// The log messages that were asked for.
+    /// The log level that was requested.
     pub(crate) fn level(&self) -> Option<LogLevel> {
         self.lock().level
     }
 
-    /// The resources somebody wants to hear of.
+    /// The resources with subscriptions.
     pub(crate) fn subscriptions(&self) -> Vec<Arc<str>> {
         self.lock().subscriptions.keys().cloned().collect()
     }
 
-    /// Ends when other resources than now are to be heard of.
+    /// Completes when the set of subscribed resources changes.
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }
 
-    /// Whether somebody waits for something a process says on its own.
+    /// Returns true if a client waits for notifications of the process.
     pub(crate) fn is_awaited(&self) -> bool {
         !self.lock().subscriptions.is_empty()
     }
 
-    /// Whether a process that takes another's place is asked for anything.
+    /// Returns true if a replacement process must be asked for anything.
     pub(crate) fn lasts(&self) -> bool {
         let inner = self.lock();
         inner.level.is_some() || !inner.subscriptions.is_empty()
     }
 
-    /// What the one client of this place asked its server for itself.
+    /// Notes a lasting request of the only client for this key.
     pub(crate) fn note(&self, wish: LastingRequest) {
         let mut inner = self.lock();
         match wish {
             LastingRequest::Level(level) => inner.level = Some(level),
             LastingRequest::Subscribe(uri) => {
-                // Once is enough for one client; what does not fit is not asked for again after a restart.
+                // A single client needs a single subscription; subscriptions beyond the limit are not repeated after a restart.
                 if inner.subscriptions.len() < SUBSCRIPTIONS_MAX {
                     let subscription = inner.subscriptions.entry(uri).or_default();
                     subscription.clients = 1;
@@ -188,7 +189,7 @@ impl ReplayState {
         }
     }
 
-    /// Takes over what lasts in another place.
+    /// Takes over the lasting requests of another key.
     pub(crate) fn take_over(&self, other: &Self) {
         let other = std::mem::take(&mut *other.lock());
         if other.subscriptions.is_empty() && other.level.is_none() {
@@ -196,7 +197,7 @@ impl ReplayState {
         }
         let mut inner = self.lock();
         for (uri, subscription) in other.subscriptions {
-            // A process of this place is asked for it when it starts.
+            // A process for this key asks for it when it starts.
             let own = inner.subscriptions.entry(uri);
             let own = own.or_insert_with(|| Subscription {
                 clients: 0,

@@ -1,4 +1,4 @@
-//! How a pool is, for those who operate the gateway.
+//! State of a pool for operators.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,34 +11,34 @@ use super::state::Counts;
 use crate::protocol::EraSupport;
 use crate::stdio::breaker::BreakerState;
 
-/// How a pool is, for `/ready` and metrics.
+/// State of a pool, for `/ready` and metrics.
 #[derive(Debug, Clone)]
 pub(crate) struct PoolState {
-    /// Its processes.
+    /// Numbers of its processes.
     pub(crate) processes: Counts,
-    /// Requests that wait for one.
+    /// Requests that wait for a process.
     pub(crate) waiting: usize,
-    /// Whether it is worth trying.
+    /// State of the circuit breaker.
     pub(crate) breaker: BreakerState,
-    /// What its server speaks, if that is known.
+    /// Eras that the server speaks, if known.
     pub(crate) server: Option<EraSupport>,
-    /// Why its server does not start, until it does.
+    /// Error that keeps the server from starting; `None` once it starts.
     pub(crate) error: Option<CallError>,
-    /// Why no process serves, for those who operate the gateway: with what the server said last, without secrets.
+    /// Reason why no process serves, for operators: with the server's last output, without secrets.
     pub(crate) reason: Option<Arc<str>>,
-    /// It ended, and is not to be restarted.
+    /// True if the server ended and is not restarted.
     pub(crate) dead: bool,
-    /// How the last process had ended that another took the place of, and how long ago that was.
+    /// How the last replaced process ended, and how long ago.
     pub(crate) last_restart: Option<(&'static str, Duration)>,
 }
 
 impl PoolState {
-    /// One word for it: `ready`, `installing`, `starting`, `idle` or `failed`.
+    /// The state as a word: `ready`, `installing`, `starting`, `idle` or `failed`.
     pub(crate) fn as_str(&self) -> &'static str {
         if self.processes.serving > 0 {
             "ready"
         } else if self.processes.installing > 0 && !self.dead {
-            // Even after failures: it takes its time now, and may be what helps.
+            // Even after failures: the installation is under way, and may cure them.
             "installing"
         } else if self.dead || self.error.is_some() || self.breaker == BreakerState::Open {
             "failed"
@@ -51,7 +51,7 @@ impl PoolState {
 }
 
 impl Inner {
-    /// How the pool is now.
+    /// The current state.
     pub(super) fn state_now(&self) -> PoolState {
         let state = &self.state;
         let counts = state.counts();
@@ -61,7 +61,7 @@ impl Inner {
             breaker: state.breaker(Instant::now()),
             server: state.server(),
             error: state.last_error().map(|failure| failure.error.clone()),
-            // How a process ended is of no interest while another one serves.
+            // The end of a process is of no interest while another one serves.
             reason: state
                 .why()
                 .filter(|_| counts.serving == 0)

@@ -1,4 +1,4 @@
-//! What a pool goes by: the server's settings, and the delays between attempts.
+//! Rules of a pool: the server's settings, and the delays between attempts.
 
 use std::time::Duration;
 
@@ -6,34 +6,34 @@ use tooldock_workers::external::{Isolation, Restart, StdioSettings};
 
 use crate::stdio::breaker::BreakerRules;
 
-/// How long a request waits for a place for its process, or out the delay after a failure.
+/// Time that a request waits for a slot for its process, or for the delay after a failure.
 pub(super) const SLOT_WAIT: Duration = Duration::from_secs(5);
-/// Requests that may wait for processes of one server.
+/// Most requests that wait for processes of a server.
 pub(super) const WAITERS_MAX: usize = 1000;
-/// Places without a process that a pool remembers: those of sessions that were told of their process's end.
+/// Most slots without a process that a pool remembers: those of sessions that were told of their process's end.
 pub(super) const SLOTS_MAX: usize = 100_000;
-/// How long a process that is to end may finish what it does, where no call of its namespace may take longer.
+/// Time that an ending process has for its calls, unless a call of its namespace may take longer.
 pub(super) const DRAIN: Duration = Duration::from_secs(60);
-/// How long the client of a session's process must have been away until that process gives way to somebody who waits.
+/// Time that a session's client must be away before its process gives way to a waiting request.
 pub(super) const AWAY: Duration = Duration::from_secs(60);
-/// How long a process that was leased and given back waits for the next who needs one like it.
+/// Time that a leased process is kept after its return, for another request that needs an equal one.
 const RETURNED_IDLE: Duration = Duration::from_secs(60);
-/// The first delay after failures, which doubles …
+/// The first delay after failures, doubled each time …
 const DELAY: Duration = Duration::from_millis(500);
 /// … up to this.
 const DELAY_MAX: Duration = Duration::from_secs(60);
 /// The longest delay for servers whose backends have health checks: a server that is back is used at once.
 pub(super) const SPREAD_DELAY_MAX: Duration = Duration::from_secs(1);
-/// How long what a server last said answers for it while it is away.
+/// Time that last good answers are used while the server is away.
 pub(super) const LAST_GOOD: Duration = Duration::from_secs(3600);
 
-/// When a process is taken for hung.
+/// Thresholds for taking a process as hung.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::stdio) struct Patience {
-    /// A request that was left unanswered for so long makes its process suspect: it is asked whether it lives.
+    /// Time without a response to a request after which the process is suspected: it is pinged.
     pub(in crate::stdio) suspect_after: Duration,
-    /// How long it may then take to answer anything at all, or longer, where calls of its namespace may take longer. Long: a
-    /// server that does its work in the thread that answers is not hung for that.
+    /// Time that a suspected process has to respond to anything; longer if calls of its namespace may take longer. Long, because
+    /// a server that does its work in the thread that responds is not hung.
     pub(in crate::stdio) alive_within: Duration,
 }
 
@@ -47,8 +47,8 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// The same, where calls may take so long: a server that does its work in the thread that answers is busy for as long
-    /// as one of them takes, and answers nothing else.
+    /// Adjusts the thresholds to the longest call timeout: a server that does its work in the thread that responds is busy for as
+    /// long as a call takes, and responds to nothing else.
     pub(super) fn with_calls_of(self, timeout: Duration) -> Self {
         Self {
             alive_within: self.alive_within.max(timeout),
@@ -57,7 +57,7 @@ impl Patience {
     }
 }
 
-/// What a pool goes by.
+/// Rules of a pool.
 #[derive(Debug, Clone)]
 pub(super) struct Rules {
     pub(super) restart: Restart,
@@ -68,13 +68,13 @@ pub(super) struct Rules {
     pub(super) max_per_principal: usize,
     pub(super) warm: usize,
     pub(super) breaker: BreakerRules,
-    /// What a session's process knew is lost with it, so that no other takes its place.
+    /// True if the state of a session's process is lost with it, so that it is not replaced.
     pub(super) keeps_state: bool,
-    /// What everybody shares is spread over several backends. Which of these are worth trying their own health says.
+    /// True if connections that all clients share are spread over several backends. Health checks tell which of them to try.
     pub(super) spreads: bool,
-    /// How long a process of several clients that is to end may finish what it does …
+    /// Time that an ending process of several clients has for its calls …
     pub(super) drain: Duration,
-    /// … and one of a single client, which may be asked something meanwhile.
+    /// … and a process of a single client, whose calls may wait for the client's answers.
     pub(super) drain_private: Duration,
 }
 
@@ -98,18 +98,18 @@ impl From<&StdioSettings> for Rules {
 }
 
 impl Rules {
-    /// Whether a process that one request had for itself may serve another one after it. Where sessions are kept apart
-    /// it may hold what another must not see.
+    /// Returns true if a process that served a single request may serve another. Where sessions are isolated, it may hold data
+    /// that other clients must not see.
     pub(super) fn reuses(&self) -> bool {
         matches!(self.isolation, Isolation::Auto | Isolation::Shared)
     }
 
-    /// Whether most of the processes will be somebody's own.
+    /// Returns true if most processes will belong to a single session or principal.
     pub(super) fn is_private(&self) -> bool {
         matches!(self.isolation, Isolation::Session | Isolation::Principal)
     }
 
-    /// The same rules, where calls may take so long and wait so long for their clients.
+    /// Adjusts the drain times to the longest call timeout and the longest wait for clients.
     pub(super) fn with_calls_of(self, timeout: Duration, ask_timeout: Duration) -> Self {
         let drain = timeout.max(DRAIN);
         Self {
@@ -119,12 +119,12 @@ impl Rules {
         }
     }
 
-    /// How long a process that was given back is kept.
+    /// Time that a returned process is kept.
     pub(super) fn returned_idle(&self) -> Duration {
         self.idle_stop.min(RETURNED_IDLE)
     }
 
-    /// Whether a process that ended unasked is to be replaced before somebody needs it.
+    /// Returns true if a process that ended unasked is replaced before a request needs it.
     pub(super) fn restarts(&self, clean: bool) -> bool {
         match self.restart {
             Restart::Never => false,
@@ -133,8 +133,8 @@ impl Rules {
         }
     }
 
-    /// How long to wait after so many failures in a row. The first end of a process that had worked costs nothing: the
-    /// next one most likely works too. `jitter` is a random number in `0.0..1.0` and takes up to half.
+    /// Delay after `failures` failures in a row. The first end of a process that had worked costs no delay: the next process most
+    /// likely works too. `jitter` is a random number in `0.0..1.0` and shortens the delay by up to half.
     pub(super) fn delay(failures: u32, had_worked: bool, jitter: f64) -> Duration {
         let steps = failures.saturating_sub(if had_worked { 1 } else { 0 });
         if steps == 0 {

@@ -1,4 +1,4 @@
-//! The pure state machine of a pool: which processes there are, whose they are, who waits.
+//! The pure state machine of a pool: its processes, their keys, and the waiting requests.
 //!
 //! ```text
 //!            ┌── Spare ──┐ adopted                        leased and given back
@@ -11,17 +11,17 @@
 //!                        └──────────────────────────▶ Stopping ── tree gone ──▶ (forgotten)
 //! ```
 //!
-//! A *slot* is the place of one process at a time: the shared one, a session's, a principal's, a lease's. It outlives
-//! its process while something about it is to be remembered: failures, subscriptions. What counts against the caps are
-//! processes, in whatever state, until nothing of them is left.
+//! A *slot* is a place for one process at a time: the shared one, a session's, a principal's, a lease's. It outlives its process
+//! while something about it must be remembered: failures, subscriptions. The limits count processes, in any state, until they are
+//! entirely gone.
 //!
-//! While nobody knows which protocol the server speaks, one start at a time finds out (the *scout*) and everyone else
-//! waits for it. A server that says it is modern may take a handshake all the same: the first who wants one starts the
-//! process that shows it, and a refusal is no failure. Waiters are served in order, but one that waits for its principal's cap does not hold up others.
+//! While the eras of the server are unknown, a single start at a time finds out (the *scout*) and all other requests wait for it.
+//! A server that says it is modern may accept a handshake as well: the first request that wants a handshake starts the process
+//! that shows it, and a refusal is no failure. Waiters are served in order, but a waiter that reached its principal's limit does
+//! not hold up others.
 //!
-//! `serve` places waiters, `give_way` makes room for them, `upkeep` does what time asks for, `ends` what follows
-//! failures and ends, `restart` what follows when an operator asks for new processes. Nothing in here
-//! reads a clock, draws a random number of its own accord or touches a process.
+//! `serve` places waiters, `give_way` makes room for them, `upkeep` handles timers, `ends` handles failures and ends, `restart`
+//! handles restarts by an operator. This module reads no clock, draws no random number and touches no process.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -47,36 +47,36 @@ pub(in crate::stdio) use event::{
     Action, End, Event, Failure, Full, Order, Place, ProcessId, Refusal, StopReason, WaiterId,
 };
 
-/// The whole state.
+/// The whole state of a pool.
 #[derive(Debug)]
 pub(in crate::stdio) struct State {
     rules: Rules,
     breaker: Breaker,
     server: Option<EraSupport>,
-    /// The start that finds out what the server speaks.
+    /// The start that finds out the server's eras.
     scout: Option<ProcessId>,
     processes: BTreeMap<ProcessId, Process>,
     slots: HashMap<SlotKey, Slot>,
     waiting: VecDeque<Waiter>,
     spares: Spares,
     retired: bool,
-    /// Processes that end for a restart. While there are some, none is started.
+    /// Processes that end for a restart. While there are any, no process is started.
     restarting: BTreeSet<ProcessId>,
     next_process: ProcessId,
     next_lease: u64,
     last_error: Option<Failure>,
-    /// How the last process ended unasked, until one starts.
+    /// The last unasked end of a process, until one starts.
     last_end: Option<Failure>,
     last_restart: Option<Restarted>,
-    /// When it was last looked at what is due.
+    /// Time of the last step, which handled all timers due by then.
     looked_at: Option<Instant>,
     room: Room,
 }
 
-/// A process that took the place of one that had ended unasked.
+/// Replacement of a process that ended unasked.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::stdio) struct Restarted {
-    /// How that one had ended.
+    /// How the former process ended.
     pub(in crate::stdio) reason: &'static str,
     pub(in crate::stdio) at: Instant,
 }
@@ -85,10 +85,10 @@ pub(in crate::stdio) struct Restarted {
 struct Process {
     duty: Duty,
     born: Instant,
-    /// Its package is being installed before it is started.
+    /// True while its package is being installed, before the start.
     installing: bool,
     users: usize,
-    /// When it was last used, while nobody uses it.
+    /// Time of the last use, while it is unused.
     idle_since: Instant,
     principal: Option<Arc<str>>,
 }
@@ -105,20 +105,20 @@ enum Duty {
 
 #[derive(Debug)]
 struct Slot {
-    /// The process that has the place, starting or serving.
+    /// The slot's process, starting or serving.
     process: Option<ProcessId>,
     open: Arc<OpenAs>,
     replay_state: Arc<ReplayState>,
-    /// Failures in a row.
+    /// Number of failures in a row.
     failures: u32,
     not_before: Option<Instant>,
-    /// Why its last process ended unasked.
+    /// Reason why its last process ended unasked.
     ended: Option<&'static str>,
-    /// Ended, and not to be restarted.
+    /// True if the process ended and is not restarted.
     dead: bool,
-    /// Its last process did not start or ended unasked, and none has served since.
+    /// True if its last process did not start or ended unasked, and none has served since.
     away: bool,
-    /// To be filled without a request for it.
+    /// True if the slot is filled without a request.
     eager: bool,
     last_used: Instant,
 }
@@ -131,49 +131,49 @@ struct Waiter {
     deadline: Instant,
 }
 
-/// The spare processes, and whether any are worth having.
+/// The spare processes, and the recent demand for them.
 #[derive(Debug, Default)]
 struct Spares {
-    /// When a process of somebody's own was last asked for.
+    /// Time of the last request for a process of a session or of its own.
     asked_for: Option<Instant>,
     failures: u32,
     not_before: Option<Instant>,
 }
 
-/// How many processes there are, for metrics and `/ready`.
+/// Numbers of processes by state, for metrics and `/ready`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Taking requests.
+    /// Processes that take requests.
     pub(crate) serving: usize,
-    /// On their way there.
+    /// Processes that are starting.
     pub(crate) starting: usize,
-    /// Waiting for the installation of their package, before their start.
+    /// Processes that wait for the installation of their package, before their start.
     pub(crate) installing: usize,
-    /// Ready to be opened, or to be leased again.
+    /// Processes ready to be opened, or to be leased again.
     pub(crate) spare: usize,
-    /// On their way out.
+    /// Processes that are ending.
     pub(crate) stopping: usize,
 }
 
-/// Whether what everybody shares is there, for those who publish what it offers.
+/// Presence of the connection that all clients share, for the publishers of the server's catalogue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Presence {
-    /// It serves, or will when it is asked: while nobody uses it, it may be stopped.
+    /// The connection serves, or will when it is needed: an unused one may be stopped.
     There,
-    /// It did not start, or ended; another process may take its place.
+    /// The connection did not open, or ended; another process may replace it.
     Away,
-    /// It did not start, or ended, and is not restarted.
+    /// The connection did not open, or ended, and is not restarted.
     Dead,
 }
 
-/// How one copy of a server is: everybody's, or a client's own.
+/// State of one copy of a server: the shared copy, or a client's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ServerCopy {
-    /// It is there, or has no copies.
+    /// The copy runs, or the server has no copies.
     Running,
-    /// Nobody needed it yet, or it was stopped and starts when it is needed.
+    /// The copy was not needed yet, or was stopped, and starts when it is needed.
     Idle,
-    /// It ended and is not started again.
+    /// The copy ended and is not started again.
     Ended,
 }
 
@@ -200,8 +200,8 @@ impl State {
         }
     }
 
-    /// What follows from an event. `jitter` is a random number in `0.0..1.0`. An event that means nothing any more, such
-    /// as the end of a process that was told to end, changes nothing.
+    /// Handles an event, and returns the resulting actions. `jitter` is a random number in `0.0..1.0`. An outdated event, such as
+    /// the end of a process that was told to end, changes nothing.
     pub(super) fn step(&mut self, event: Event, now: Instant, jitter: f64) -> Vec<Action> {
         let mut actions = Vec::new();
         match event {
@@ -238,7 +238,7 @@ impl State {
             Event::Explained { why } => self.last_end = Some(why),
             Event::Lost { process, end } => self.lost(process, end, now, jitter),
             Event::Gone { process } => {
-                // Its task may have ended without having said so.
+                // Its task may have ended without an event.
                 self.lost(process, End::Crash, now, jitter);
                 self.processes.remove(&process);
                 self.restarting.remove(&process);
@@ -276,7 +276,7 @@ impl State {
         actions
     }
 
-    /// The way of nearly every request: its process is there. Nothing else follows from that.
+    /// The path of nearly every request: grants a process that is there, without further actions.
     pub(super) fn grant_at_once(
         &mut self,
         key: &ConnectionKey,
@@ -293,7 +293,7 @@ impl State {
         })
     }
 
-    /// The way back of nearly every request. Answers whether more follows from it, for [`State::step`] to find out.
+    /// The return path of nearly every request. Returns false if more may follow from it, which [`State::step`] has to handle.
     pub(super) fn release_at_once(&mut self, process: ProcessId, now: Instant) -> bool {
         let Some(entry) = self.processes.get_mut(&process) else {
             return true;
@@ -312,7 +312,7 @@ impl State {
         if self.rules.is_private() {
             self.spares.asked_for = Some(now);
         }
-        // It also answers for what is true of all of them: what the server speaks and can do.
+        // The shared process also shows the facts about all of them: the server's eras and capabilities.
         let key = SlotKey {
             key: Key::lasting(key).unwrap_or(Key::Shared),
             era: open.era,
@@ -379,7 +379,7 @@ impl State {
         }
     }
 
-    /// What lasts in places of several clients and of sessions, for the pool that takes this one's place.
+    /// Lasting requests of clients and sessions, for the pool that replaces this one.
     pub(super) fn lasting(&self) -> Vec<Place> {
         let all = self.slots.iter().map(|(key, slot)| Place {
             slot: key.clone(),
@@ -391,7 +391,7 @@ impl State {
             .collect()
     }
 
-    /// Its clients do not know that the server was replaced: what they wait for comes from this one.
+    /// Takes over lasting requests: clients do not know that the server was replaced, so their notifications come from this pool.
     fn inherit(&mut self, places: Vec<Place>, now: Instant) {
         for place in places {
             if self.slots.len() >= SLOTS_MAX {
@@ -408,13 +408,12 @@ impl State {
         }
     }
 
-    /// Whether what a place's process knows is lost with it.
+    /// Returns true if the state of a slot's process is lost with it.
     fn keeps_state_of(&self, slot: &SlotKey) -> bool {
         self.rules.keeps_state && slot.key.is_of_session()
     }
 
-    /// What runs at backends that were removed goes on there; what comes next goes elsewhere, or is told that its state is
-    /// lost.
+    /// Handles removed backends: calls there go on, later requests go to other backends, or are told that their state is lost.
     fn removed(
         &mut self,
         (replicas, instead): (&[BackendId], Option<&BackendId>),
@@ -451,7 +450,7 @@ impl State {
             let Some(instead) = instead.filter(|_| lasting.lasts()) else {
                 continue;
             };
-            // All places of that kind have it in common.
+            // All slots of backends share the same lasting requests.
             let key = SlotKey {
                 key: Key::Replica(instead.clone()),
                 era: key.era,
@@ -483,7 +482,8 @@ impl State {
         });
     }
 
-    /// Who listens again for news of a resource is to hear it, without asking for anything else first.
+    /// Starts a session's process if the session has subscriptions: a client that listens again must receive notifications
+    /// without another request.
     fn session_returned(&mut self, tag: &Arc<str>) {
         for era in [Era::Legacy, Era::Modern] {
             let key = Key::Session(Arc::clone(tag));
@@ -493,7 +493,7 @@ impl State {
         }
     }
 
-    /// Whether there is a place of a session.
+    /// Returns true if a session has a slot.
     pub(super) fn remembers(&self, tag: &Arc<str>) -> bool {
         [Era::Legacy, Era::Modern].into_iter().any(|era| {
             let key = Key::Session(Arc::clone(tag));
@@ -515,8 +515,8 @@ impl State {
         }
     }
 
-    /// Ends a process once nobody uses it, and at last when none of its calls could still be on time. The caller has
-    /// taken its slot from it.
+    /// Ends a process once it is unused, at the latest when all its calls must have timed out. The caller has taken its slot
+    /// away.
     fn drain(
         &mut self,
         process: ProcessId,
@@ -567,7 +567,7 @@ impl State {
         }
     }
 
-    /// Nothing of it is left, and nothing will come.
+    /// Returns true once the pool is retired and has no processes.
     pub(super) fn is_over(&self) -> bool {
         self.retired && self.processes.is_empty()
     }
@@ -588,17 +588,17 @@ impl State {
         self.waiting.len()
     }
 
-    /// Why the last start failed, until one succeeds.
+    /// The failure of the last start, until one succeeds.
     pub(super) fn last_error(&self) -> Option<&Failure> {
         self.last_error.as_ref()
     }
 
-    /// Why no process serves: why the last start failed, else how the last process ended.
+    /// The reason why no process serves: the failure of the last start, else the end of the last process.
     pub(super) fn why(&self) -> Option<&Failure> {
         self.last_error.as_ref().or(self.last_end.as_ref())
     }
 
-    /// A place at some backend, for what everybody shares.
+    /// A slot of any backend, for connections that all clients share.
     fn replica(&self, slot: &SlotKey) -> Option<&Slot> {
         let shared = slot.key.is_shared();
         let mut all = self.slots.iter().filter(|_| shared);
@@ -606,7 +606,7 @@ impl State {
         found.map(|(_, slot)| slot)
     }
 
-    /// The backends at which what everybody shares has a process, and that process.
+    /// The backends with a shared process, and these processes.
     pub(super) fn replicas(&self, wanted: Era) -> Vec<(BackendId, ProcessId)> {
         let era = self.server.map_or(wanted, |it| it.opened_for(wanted));
         let slots = self.slots.iter().filter(|(key, _)| key.era == era);
@@ -616,14 +616,14 @@ impl State {
             .collect()
     }
 
-    /// The backends that have a place for what everybody shares.
+    /// The backends with a slot for connections that all clients share.
     pub(super) fn known_replicas(&self) -> Vec<BackendId> {
         let replicas = self.slots.keys().filter_map(|slot| slot.key.replica());
         replicas.cloned().collect()
     }
 
-    /// A failure that speaks against the server as a whole. Where several backends share the work, their own health says
-    /// which of them is worth trying, and one that ends again and again is no reason to keep clients from the others.
+    /// Counts a failure against the server as a whole. If several backends share the work, their health checks tell which to try,
+    /// and a backend that fails repeatedly must not keep clients from the others.
     fn count_failure(&mut self, now: Instant) {
         match self.rules.spreads {
             true => self.breaker.undecided(now),
@@ -631,13 +631,13 @@ impl State {
         }
     }
 
-    /// What lasts at all backends alike, for the place at one more of them.
+    /// The lasting requests that all backends share, for a slot of another backend.
     fn of_replicas(&self, slot: &SlotKey) -> Option<Arc<ReplayState>> {
         slot.key.replica()?;
         Some(Arc::clone(&self.replica(slot)?.replay_state))
     }
 
-    /// Backends where what everybody shares failed just now.
+    /// Backends whose shared connection has just failed.
     pub(super) fn failing(&self, now: Instant) -> Vec<BackendId> {
         let delayed = self
             .slots
@@ -648,26 +648,26 @@ impl State {
             .collect()
     }
 
-    /// The last process that took another's place.
+    /// The last replacement of a process.
     pub(super) fn last_restart(&self) -> Option<Restarted> {
         self.last_restart
     }
 
-    /// Whether what everybody shares ended and is not to be restarted.
+    /// Returns true if the connection that all clients share ended and is not restarted.
     pub(super) fn is_dead(&self) -> bool {
         let mut shared = self.slots.iter().filter(|(slot, _)| slot.key.is_shared());
         shared.any(|(_, slot)| slot.dead)
     }
 
-    /// Whether what everybody shares ended of its own accord, where only failures are a reason to start it again. It starts
-    /// when somebody needs it.
+    /// Returns true if the connection that all clients share ended by itself, and is restarted only after failures. It starts
+    /// when a request needs it.
     fn is_done(&self) -> bool {
         let mut shared = self.slots.iter().filter(|(slot, _)| slot.key.is_shared());
         let clean = |slot: &Slot| slot.ended == Some(End::Clean.as_str());
         shared.any(|(_, slot)| slot.away && clean(slot) && !self.rules.restarts(true))
     }
 
-    /// Whether what everybody shares is there. Processes of sessions and of requests count for nothing.
+    /// Presence of the connection that all clients share. Processes of sessions and single requests do not count.
     pub(super) fn presence(&self) -> Presence {
         let mut shared = self.slots.iter().filter(|(slot, _)| slot.key.is_shared());
         let serves = |slot: &Slot| {
@@ -677,7 +677,7 @@ impl State {
         if self.is_dead() || self.is_done() {
             Presence::Dead
         } else if shared.clone().any(|(_, slot)| serves(slot)) {
-            // Of several backends one is enough.
+            // A single backend suffices.
             Presence::There
         } else if shared.any(|(_, slot)| slot.away) {
             Presence::Away
@@ -691,12 +691,12 @@ impl State {
         !self.slots.keys().any(|slot| slot.key.is_private())
     }
 
-    /// Whether what a session's process knew is gone with the process, for good.
+    /// Returns true if a session's state is lost for good, with its process.
     pub(super) fn has_lost(&self, tag: &Arc<str>) -> bool {
         self.rules.keeps_state && self.has_ended(&Key::Session(Arc::clone(tag)))
     }
 
-    /// Whether the last process in the place of that key ended, and no other one takes its place.
+    /// Returns true if the last process for this key ended and is not replaced.
     pub(super) fn has_ended(&self, key: &Key) -> bool {
         let ended = |era| {
             let key = key.clone();
@@ -706,9 +706,9 @@ impl State {
         ended(Era::Legacy) || ended(Era::Modern)
     }
 
-    /// How the copy is that is reached by that key.
+    /// State of the copy that this key leads to.
     pub(super) fn copy(&self, key: &ConnectionKey, wanted: Era) -> ServerCopy {
-        // A process for one request alone is over with it.
+        // A process for a single request ends with it.
         let Some(lasting) = Key::lasting(key) else {
             return ServerCopy::Idle;
         };
@@ -721,8 +721,8 @@ impl State {
         }
     }
 
-    /// What lasts in a place, and the processes that serve it: of what everybody shares at several backends, those at all
-    /// of them.
+    /// The lasting requests for a key, and the processes that serve it: for connections at several backends that all clients
+    /// share, the processes at all of them.
     pub(super) fn place_of(
         &self,
         key: &ConnectionKey,
@@ -737,7 +737,7 @@ impl State {
         };
         let slot = match self.server {
             Some(server) => slot(server.opened_for(wanted)),
-            // Nothing is known while it does not start: then what it was is on record.
+            // Nothing is known while the server does not start: the slot of either era is on record then.
             None => slot(wanted).or_else(|| slot(wanted.other())),
         }?;
         let serves = |process: &ProcessId| {
@@ -786,7 +786,7 @@ impl Slot {
         }
     }
 
-    /// A place where that lasts.
+    /// A slot with these lasting requests.
     fn lasting(open: Arc<OpenAs>, state: Option<Arc<ReplayState>>, now: Instant) -> Self {
         let fresh = Self::new(open, now);
         Self {

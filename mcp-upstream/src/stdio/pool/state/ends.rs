@@ -1,4 +1,4 @@
-//! What follows when a process starts, does not start, or ends unasked.
+//! Transitions when a process starts, fails to start, or ends unasked.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl State {
         };
         self.forget_scout(process);
         let server = match (server, self.server) {
-            // It was opened before that was found out.
+            // The process was opened before the eras were found out.
             (EraSupport::ModernAtLeast, Some(known @ (EraSupport::Modern | EraSupport::Dual))) => {
                 known
             }
@@ -36,7 +36,7 @@ impl State {
         self.last_error = None;
         self.last_end = None;
         self.settle_eras(server, &slot);
-        // It may speak another protocol than the one it was started for.
+        // The process may speak another era than it was started for.
         let actual = SlotKey {
             key: slot.key.clone(),
             era: opened,
@@ -65,7 +65,7 @@ impl State {
         }
     }
 
-    /// Keeps a process that was one request's alone for the next, or ends it.
+    /// Keeps a process that served a single request for the next request, or ends it.
     pub(super) fn set_aside(
         &mut self,
         process: ProcessId,
@@ -80,14 +80,14 @@ impl State {
                 let (open, era) = (removed.open, slot.era);
                 entry.duty = Duty::Returned { open, era };
                 entry.idle_since = now;
-                // Nobody's until it is leased again.
+                // No principal owns the process until it is leased again.
                 entry.principal = None;
             }
             _ => self.stop(process, StopReason::Used, now, actions),
         }
     }
 
-    /// Empty places that were made for an era the server does not speak become those of the one it does.
+    /// Moves empty slots of an era that the server does not speak to the era that it speaks.
     fn settle_eras(&mut self, server: EraSupport, but: &SlotKey) {
         let empty = self.slots.iter().filter(|(_, slot)| slot.process.is_none());
         let other = empty.filter(|(key, _)| server.opened_for(key.era) != key.era);
@@ -101,7 +101,7 @@ impl State {
         }
     }
 
-    /// Answers whether the process of the one slot can have the other.
+    /// Moves a slot. Returns false if the other slot has a process already.
     fn move_slot(&mut self, from: &SlotKey, to: &SlotKey) -> bool {
         let Some(moved) = self.slots.remove(from) else {
             return false;
@@ -152,7 +152,7 @@ impl State {
                 self.forget_scout(process);
                 self.refuse_waiting(&slot, scouted, &failure.error, actions);
                 self.failed(&slot, false, now, jitter);
-                // What it was known to speak may be what is wrong: the next one is asked anew.
+                // The known eras may be wrong: the next process is probed anew.
                 let mut others = self.processes.values();
                 if !others.any(|it| matches!(it.duty, Duty::Serving { .. })) {
                     self.server = None;
@@ -169,7 +169,7 @@ impl State {
         }
     }
 
-    /// Whether what starts there is to show that the server takes a handshake, too.
+    /// Returns true if a start in this slot tests the server for a handshake.
     pub(super) fn is_trial(&self, slot: &SlotKey) -> bool {
         slot.era == Era::Legacy
             && matches!(
@@ -178,7 +178,8 @@ impl State {
             )
     }
 
-    /// It does not, or cannot be tried: those who waited for that are served without, for as long as this server is.
+    /// Notes that the server takes no handshake, or cannot be tested: waiters for it are served without, as long as this server
+    /// runs.
     pub(super) fn settle_on_modern(&mut self, tried: &SlotKey) {
         self.server = Some(EraSupport::Modern);
         if let Some(place) = self.slots.get_mut(tried) {
@@ -191,8 +192,8 @@ impl State {
         self.settle_eras(EraSupport::Modern, &served);
     }
 
-    /// Tells those who waited for a start that failed. Nobody else would fare better while the server's protocol is
-    /// not known, so then it is everyone.
+    /// Refuses the waiters for a start that failed. With `all`, refuses every waiter: while the server's eras are unknown, other
+    /// starts would fail, too.
     fn refuse_waiting(
         &mut self,
         slot: &SlotKey,
@@ -224,7 +225,7 @@ impl State {
         match duty {
             Duty::Spare { .. } => self.spare_failed(now, jitter),
             Duty::Starting(slot) => {
-                // Its task broke off; else it had reported a failed start.
+                // Its task broke off; otherwise it would have reported a failed start.
                 self.count_failure(now);
                 self.forget_scout(process);
                 self.failed(&slot, false, now, jitter);
@@ -234,7 +235,7 @@ impl State {
                 if proven {
                     self.breaker.proved_itself();
                 }
-                // One session's process ends for its own reasons; that says nothing about the others'.
+                // A session's process ends for its own reasons; its end says nothing about other processes.
                 if slot.key == Key::Shared && !(proven && end == End::Clean) {
                     self.count_failure(now);
                 }
@@ -258,7 +259,7 @@ impl State {
         }
     }
 
-    /// Puts a failure on the slot's record and takes its process from it.
+    /// Records a failure in the slot and removes its process.
     fn failed(&mut self, slot: &SlotKey, had_worked: bool, now: Instant, jitter: f64) {
         if let Key::Exclusive(_) = slot.key {
             self.slots.remove(slot);
@@ -293,7 +294,7 @@ impl State {
         self.spares.not_before = Some(now + delay);
     }
 
-    /// For the one who leases it: what lasts in the slot of a process.
+    /// The lasting requests in the slot of a process, for its lease.
     pub(in crate::stdio::pool) fn replay_state_of(
         &self,
         process: ProcessId,

@@ -1,4 +1,4 @@
-//! What happens to a pool, and what it decides.
+//! Events and actions of a pool's state machine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use crate::protocol::{Era, EraSupport};
 use crate::stdio::pool::key::{ConnectionKey, OpenAs, SlotKey};
 use crate::stdio::pool::replay_state::ReplayState;
 
-/// Numbers a process within its pool.
+/// Number of a process within its pool.
 pub(in crate::stdio) type ProcessId = u64;
-/// Numbers a waiting request within its pool.
+/// Number of a waiting request within its pool.
 pub(in crate::stdio) type WaiterId = u64;
 
-/// What happened.
+/// An event of a pool.
 #[derive(Debug)]
 pub(in crate::stdio) enum Event {
     /// The server came into the registry.
@@ -24,17 +24,17 @@ pub(in crate::stdio) enum Event {
         key: ConnectionKey,
         open: Arc<OpenAs>,
     },
-    /// A request wants a process.
+    /// A request needs a process.
     Lease {
         waiter: WaiterId,
         key: ConnectionKey,
         open: Arc<OpenAs>,
     },
-    /// Whoever made the request left.
+    /// A waiting request was dropped by its caller.
     Abandoned { waiter: WaiterId },
-    /// A request is done with its process. `reusable`: the process owes it nothing more.
+    /// A request is done with its process. `reusable`: the process has nothing left to do for it.
     Released { process: ProcessId, reusable: bool },
-    /// The package a process is to run from is being installed, or is not any more.
+    /// The package that a process runs from is being installed, or no longer is.
     Installing { process: ProcessId, now: bool },
     /// A spare process runs.
     Spawned { process: ProcessId },
@@ -44,64 +44,64 @@ pub(in crate::stdio) enum Event {
         server: EraSupport,
         opened: Era,
     },
-    /// A process did not come so far.
+    /// A process did not get as far as taking requests.
     StartFailed {
         process: ProcessId,
         failure: Failure,
     },
-    /// What there is to say of a process that ended unasked.
+    /// The description of the unasked end of a process.
     Explained { why: Failure },
-    /// A process ended, or stopped to listen or to speak, unasked.
+    /// A process ended, or stopped reading or responding, unasked.
     Lost { process: ProcessId, end: End },
-    /// Nothing of a process is left.
+    /// A process is gone entirely.
     Gone { process: ProcessId },
-    /// What lasted in a place of the pool before this one.
+    /// Lasting requests of the former pool.
     Inherit { places: Vec<Place> },
     /// A session is over.
     SessionClosed { tag: Arc<str> },
     /// A session listens again.
     SessionReturned { tag: Arc<str> },
-    /// Whose clients are away, and since when: of those that [`super::State::to_ask`] named.
+    /// The processes whose clients are away, and since when, among those that [`super::State::to_ask`] named.
     Away { since: Vec<(ProcessId, Instant)> },
-    /// A process was opened with credentials that its principal does not have any more.
+    /// A process was opened with credentials that its principal no longer has.
     Outdated { process: ProcessId },
     /// Log messages of a process have been withheld for too long.
     Mute { process: ProcessId },
-    /// Backends are not the server's any more: those with places for what everybody shares, another one for what lasts in
-    /// these, and all processes that lead to them.
+    /// Backends were removed from the server: those with slots for connections that all clients share, another backend for the
+    /// lasting requests there, and all processes that lead to removed backends.
     Removed {
         replicas: Vec<BackendId>,
         instead: Option<BackendId>,
         processes: Vec<ProcessId>,
     },
-    /// An operator wants new processes, at once.
+    /// An operator asked for new processes at once.
     Restart,
-    /// A reload: the process that all share starts where it ended for good.
+    /// A reload: the shared process starts again if it ended for good.
     Revive,
-    /// Nobody wants the server any more.
+    /// The server is no longer served.
     Retire,
     /// Time has passed.
     Tick,
 }
 
-/// Why there is no process: for those who asked for it, and for those who operate the gateway.
+/// Reason why there is no process, for clients and for operators.
 #[derive(Debug, Clone)]
 pub(in crate::stdio) struct Failure {
-    /// What clients are told. Nothing in it is the server's own standard error.
+    /// The error for clients, without the server's standard error.
     pub(in crate::stdio) error: CallError,
-    /// The sentence of the log, with what the server said last. Without secrets.
+    /// The log message for operators, with the server's last output and without secrets.
     pub(in crate::stdio) reason: Arc<str>,
-    /// Another backend, or another client, may fare better: it says nothing about the server as a whole.
+    /// True if another backend or client may succeed: the failure says nothing about the server as a whole.
     pub(in crate::stdio) elsewhere: bool,
 }
 
-/// A place in which something lasts, for the pool that takes another's place.
+/// A slot with lasting requests, for the pool that replaces another.
 #[derive(Debug)]
 pub(in crate::stdio) struct Place {
     pub(in crate::stdio) slot: SlotKey,
     pub(in crate::stdio) open: Arc<OpenAs>,
     pub(in crate::stdio) replay_state: Arc<ReplayState>,
-    /// What its process knew is lost with the pool that had it.
+    /// True if its process's state is lost with its pool.
     pub(in crate::stdio) lost: bool,
 }
 
@@ -110,13 +110,13 @@ pub(in crate::stdio) struct Place {
 pub(in crate::stdio) enum End {
     /// With exit code 0.
     Clean,
-    /// Any other way.
+    /// In any other way.
     Crash,
-    /// It answered nothing any more.
+    /// It stopped responding.
     Unresponsive,
 }
 
-/// What to do now.
+/// An action for the driver or a waiter.
 #[derive(Debug)]
 pub(in crate::stdio) enum Action {
     /// Give the process to the request.
@@ -124,7 +124,7 @@ pub(in crate::stdio) enum Action {
         waiter: WaiterId,
         process: ProcessId,
     },
-    /// Tell the request that it gets none.
+    /// Tell the request that it gets no process.
     Refuse { waiter: WaiterId, refusal: Refusal },
     /// Start a process that waits to be adopted.
     Spare { process: ProcessId },
@@ -139,50 +139,50 @@ pub(in crate::stdio) enum Action {
     },
 }
 
-/// How a process is to be opened.
+/// Order to open a process.
 #[derive(Debug, Clone)]
 pub(in crate::stdio) struct Order {
     pub(in crate::stdio) slot: SlotKey,
     pub(in crate::stdio) open: Arc<OpenAs>,
     pub(in crate::stdio) replay_state: Arc<ReplayState>,
-    /// What the server speaks, where that is known.
+    /// The server's eras, if known.
     pub(in crate::stdio) server: Option<EraSupport>,
-    /// Why the process before it ended unasked, if this one takes its place.
+    /// Reason why the former process ended unasked, if this one replaces it.
     pub(in crate::stdio) restart: Option<&'static str>,
 }
 
-/// Why a request gets no process.
+/// Reason why a request gets no process.
 #[derive(Debug, Clone)]
 pub(in crate::stdio) enum Refusal {
-    /// No place came free in time, or too many wait.
+    /// No slot became free in time, or too many requests wait.
     Overloaded(Full),
-    /// The server failed too often lately.
+    /// The server failed too often recently.
     Unavailable { retry_after: Duration },
-    /// It ended, and is not to be restarted.
+    /// The process ended, and is not restarted.
     Dead,
-    /// What it knew is lost with the one before.
+    /// The session's state is lost with the former process.
     StateLost,
-    /// It did not start.
+    /// The process did not start.
     Failed(CallError),
-    /// The session it was for is over.
+    /// The session that it was for is over.
     SessionClosed,
     /// The server was replaced or the gateway ends.
     Retired,
 }
 
-/// What there is no more of.
+/// The limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::stdio) enum Full {
     /// The server has as many processes as it may.
     Processes,
-    /// The principal has.
+    /// The principal has as many processes as it may.
     Principal,
-    /// So many requests wait for processes.
+    /// As many requests wait for processes as may.
     Waiters,
 }
 
 impl Full {
-    /// The key that sets it, or a word for what none does.
+    /// The configuration key of the limit, or a word for a limit without a key.
     pub(in crate::stdio) fn as_str(self) -> &'static str {
         match self {
             Self::Processes => "max_processes",
@@ -192,20 +192,20 @@ impl Full {
     }
 }
 
-/// Why a process is ended, for metrics and logs.
+/// Reason why a process is ended, for metrics and logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::stdio) enum StopReason {
     Idle,
     Lifetime,
     SessionClosed,
     Retired,
-    /// Another one needs its place, or does its work.
+    /// Another process needs its slot, or does its work.
     Surplus,
-    /// Its client is away, and somebody else waits for a place.
+    /// Its client is away, and a request waits for a slot.
     GaveWay,
-    /// It was one request's alone.
+    /// It served a single request.
     Used,
-    /// It was opened with credentials that its principal does not have any more.
+    /// It was opened with credentials that its principal no longer has.
     Outdated,
     /// The process withheld log messages for too long.
     Mute,

@@ -1,12 +1,12 @@
-//! Room for those who wait: processes nobody has end first, then those of sessions whose clients are away.
+//! Room for waiting requests: unowned processes end first, then those of sessions whose clients are away.
 //!
-//! Many clients never end their session: they are simply gone, and their processes would stay for `idle_stop`. While
-//! somebody waits for a place the pool asks whose clients are away ([`State::to_ask`]) and says so ([`Event::Away`]);
-//! only that event lets a process give way, so that what is decided by is never old. A process with a call in flight is
-//! leased, and one with an open question has a client that is not away, so neither gives way. What lasts in its place is
-//! kept: if the session comes back, its next process is opened as this one was, and told again.
+//! Many clients never end their session: they just vanish, and their processes would stay for `idle_stop`. While a request waits
+//! for a slot, the pool asks which clients are away ([`State::to_ask`]) and reports them ([`Event::Away`]); only that event lets
+//! a process give way, so that decisions never rest on old data. A process with a call in flight is leased, and one with an open
+//! question has a client that is not away, so neither gives way. The slot's lasting requests are kept: if the session comes back,
+//! its next process is opened like this one, and gets them again.
 //!
-//! A principal's process has no one session and does not give way.
+//! A principal's process belongs to no single session and does not give way.
 //!
 //! [`Event::Away`]: super::Event::Away
 
@@ -19,16 +19,16 @@ use super::super::rules::AWAY;
 use super::{Action, Duty, ProcessId, State, StopReason};
 use crate::stdio::link::Inbound;
 
-/// Who needs room, and who may make it.
+/// Demand for room, and the processes that may make it.
 #[derive(Debug, Default)]
 pub(super) struct Room {
-    /// Somebody waits for a place.
+    /// True while a request waits for a slot.
     wanted: bool,
-    /// Processes on their way out whose places no waiter counts on yet.
+    /// Processes that are ending, whose slots no waiter counts on yet.
     freeing: usize,
-    /// Processes whose clients are away, those that are so longest first. Known only while that is told.
+    /// Processes whose clients are away, longest first. Only filled during [`Event::Away`].
     away: Vec<(Instant, ProcessId)>,
-    /// When the next of them will have been away for long enough.
+    /// Time when the next of them will have been away for long enough.
     next: Option<Instant>,
 }
 
@@ -47,7 +47,7 @@ impl Room {
 }
 
 impl State {
-    /// Waiters are about to be placed.
+    /// Resets the counts, before waiters are placed.
     pub(super) fn count_room(&mut self) {
         let stopping = self.processes.values();
         let stopping = stopping.filter(|it| matches!(it.duty, Duty::Stopping));
@@ -55,7 +55,7 @@ impl State {
         self.room.wanted = false;
     }
 
-    /// The processes whose clients may be away: whoever hears them knows. None while nobody waits for a place.
+    /// The processes whose clients may be away, with the handlers that know. Empty unless a request waits for a slot.
     pub(in crate::stdio::pool) fn to_ask(&self) -> Vec<(ProcessId, Arc<dyn Inbound>)> {
         if !self.room.wanted {
             return Vec::new();
@@ -71,13 +71,13 @@ impl State {
         sessions.collect()
     }
 
-    /// When the next process may give way, while somebody waits for that.
+    /// Time when the next process may give way, while a request waits for that.
     pub(super) fn room_at(&self) -> Option<Instant> {
         self.room.next.filter(|_| self.room.wanted)
     }
 
-    /// Sees to it that a process ends for one who needs a process, if any may: one that is on its way out already, one
-    /// that is nobody's, or, for one who waits for it, one whose client is away.
+    /// Makes room for one process, if possible: counts on one that is ending already, or ends an unowned process or, if `waits`
+    /// is set, one whose client is away.
     pub(super) fn make_room(&mut self, waits: bool, now: Instant, actions: &mut Vec<Action>) {
         self.room.wanted |= waits;
         if self.room.freeing == 0
@@ -89,7 +89,7 @@ impl State {
         self.room.freeing -= 1;
     }
 
-    /// The same for one whose principal has as many as it may. Answers whether one of them ends.
+    /// Makes room within a principal's limit. Returns true if one of its processes ends.
     pub(super) fn make_room_for(
         &mut self,
         principal: Option<&Arc<str>>,
@@ -111,7 +111,7 @@ impl State {
         nobodys.is_some()
     }
 
-    /// Ends the process whose client has been away longest, of that principal if one is given.
+    /// Ends the process whose client has been away longest; `principal`: only among that principal's processes.
     fn give_way(
         &mut self,
         principal: Option<&Arc<str>>,

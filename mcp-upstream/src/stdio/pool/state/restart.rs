@@ -1,7 +1,7 @@
-//! A restart that an operator asked for: every process ends, and new ones start when nothing of the old ones is left.
+//! Restarts by an operator: every process ends, and new ones start when the old ones are gone entirely.
 //!
-//! An old process may hold a port or a lock file that the new one needs, so the two never run side by side here. What
-//! lasts in a place (subscriptions, a log level) stays with the place, and requests that wait go on waiting.
+//! An old process may hold a port or a lock file that the new one needs, so the two never run side by side here. The lasting
+//! requests of a slot (subscriptions, a log level) stay with it, and waiting requests go on waiting.
 
 use tokio::time::Instant;
 
@@ -9,7 +9,7 @@ use super::super::key::Key;
 use super::{Action, Duty, Presence, ProcessId, Spares, State, StopReason};
 use crate::stdio::breaker::Breaker;
 
-/// Why a process that takes another's place is started, for metrics.
+/// Restart reason of the replacing processes, for metrics.
 const REQUESTED: &str = "requested";
 
 impl State {
@@ -21,7 +21,7 @@ impl State {
         for process in all {
             self.end_for_restart(process, now, actions);
         }
-        // The server may be another version now: nothing that was true of the old one counts.
+        // The server may be another version now: no knowledge about the old one counts.
         self.breaker = Breaker::new(self.rules.breaker);
         self.server = None;
         self.scout = None;
@@ -44,7 +44,7 @@ impl State {
         }
     }
 
-    /// Starts what all share where it ended for good. Processes of sessions and of requests go on.
+    /// Starts the shared process again if it ended for good. Processes of sessions and single requests go on.
     pub(super) fn revive(&mut self) {
         if self.retired || self.presence() != Presence::Dead {
             return;

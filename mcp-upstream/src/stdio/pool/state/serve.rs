@@ -1,4 +1,4 @@
-//! Gives those who wait a process, or starts one for them.
+//! Grants processes to waiting requests, or starts processes for them.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use super::{
 };
 use crate::stdio::breaker::Admission;
 
-/// What becomes of one who waits.
+/// Outcome for a waiting request.
 enum Placed {
     Granted(ProcessId),
     Refused(Refusal),
     Waits(For),
 }
 
-/// What somebody waits for.
+/// The reason for a request to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum For {
     /// A start, which has a time limit of its own.
     Start,
     /// The end of a delay.
     Delay(Instant),
-    /// A free place.
+    /// A free slot.
     Place(Full),
 }
 
@@ -85,15 +85,15 @@ impl State {
             return self.lease_again(process, slot, waiter, now, actions);
         }
         if self.is_trial(&slot) && !self.has_room() {
-            // A server that may have no second process, above all.
+            // Needed above all by a server that may have no second process.
             self.settle_on_modern(&slot);
             return self.place(waiter, now, actions);
         }
         self.start(slot, &waiter.open, true, now, actions)
     }
 
-    /// A process that was given back by the same principal and was opened just so. What the server still does for the
-    /// one before must not come to another's client.
+    /// A process that the same principal gave back and that was opened equally. Work that the server still does for the former
+    /// request must not reach another principal's client.
     fn returned(&self, slot: &SlotKey, open: &OpenAs) -> Option<ProcessId> {
         let Key::Exclusive(_) = slot.key else {
             return None;
@@ -136,7 +136,7 @@ impl State {
         Placed::Granted(process)
     }
 
-    /// Fills a slot that has no process, if it may be done now. `waits`: somebody waits for it.
+    /// Starts a process for an empty slot, if that is possible now. `waits`: a request waits for it.
     fn start(
         &mut self,
         slot: SlotKey,
@@ -171,7 +171,7 @@ impl State {
         }
         self.breaker.attempted(now);
         let process = spare.unwrap_or_else(|| self.new_process());
-        // What everybody asked for is asked for at every backend.
+        // The lasting requests of all clients apply to every backend.
         let lasting = self.of_replicas(&slot);
         let place = self
             .slots
@@ -213,7 +213,7 @@ impl State {
         Placed::Waits(For::Start)
     }
 
-    /// Fills the slots that are to have a process without a request for one.
+    /// Starts processes for the slots that are filled without a request.
     pub(super) fn fill_eagerly(&mut self, now: Instant, actions: &mut Vec<Action>) {
         let eager: Vec<_> = self
             .slots
@@ -224,12 +224,12 @@ impl State {
             .map(|(key, slot)| (key.clone(), Arc::clone(&slot.open)))
             .collect();
         for (slot, open) in eager {
-            // Refused or waiting, it is tried again when something changes or its time has come.
+            // If refused or waiting, this is tried again when something changes or its time has come.
             let _ = self.start(slot, &open, false, now, actions);
         }
     }
 
-    /// A process that only waits to be opened.
+    /// A spare process, ready to be opened.
     fn spare(&self) -> Option<ProcessId> {
         self.processes.iter().find_map(|(process, entry)| {
             matches!(entry.duty, Duty::Spare { runs: true }).then_some(*process)
@@ -245,7 +245,7 @@ impl State {
         self.next_process
     }
 
-    /// Whether the principal has as many processes as it may.
+    /// Returns true if the principal has as many processes as it may.
     fn is_full_for(&self, open: &OpenAs) -> bool {
         let Some(principal) = &open.principal else {
             return false;

@@ -1,4 +1,4 @@
-//! What time asks for: idle processes stop, old ones are replaced, spares are kept, forgotten slots go.
+//! Timers: idle processes stop, old ones are replaced, spares are kept, outdated slots are removed.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use super::super::rules::SLOTS_MAX;
 use super::{Action, Duty, Process, ProcessId, Slot, SlotKey, State, StopReason};
 use crate::stdio::breaker::{Admission, BreakerState};
 
-/// How long after its last delay a slot's failures stay on record.
+/// Time after its last delay for which a slot's failures stay on record.
 const REMEMBERED: Duration = Duration::from_secs(120);
 
-/// What is due for a process, or when.
+/// The next timer of a process.
 enum Due {
     Stop(StopReason),
-    /// Nothing new comes to it; it ends when nobody uses it any more.
+    /// No new requests; it ends once it is unused.
     Drain,
     At(Instant),
     Never,
@@ -39,7 +39,7 @@ impl State {
         let idle_stop = self.rules.idle_stop;
         let crowded = self.slots.len() > SLOTS_MAX;
         for slot in self.slots.values_mut() {
-            // Nobody asked for it for long: then it waits until somebody does.
+            // A slot without requests for a long time is filled only for the next request.
             if slot.eager && !slot.replay_state.is_awaited() && slot.last_used + idle_stop <= now {
                 slot.eager = false;
             }
@@ -48,8 +48,7 @@ impl State {
             .retain(|_, slot| slot.is_needed() || (!crowded && slot.is_remembered(now)));
     }
 
-    /// Takes its slot from a process that is to end. `refill`: another one is started if somebody waits for news of a
-    /// resource there.
+    /// Takes the slot from a process that is about to end. `refill`: a replacement is started if the slot has subscriptions.
     pub(super) fn vacate(&mut self, process: ProcessId, now: Instant, refill: bool) {
         let Some(Duty::Serving { slot, .. }) = self.processes.get(&process).map(|it| &it.duty)
         else {
@@ -61,7 +60,7 @@ impl State {
         {
             place.process = None;
             place.last_used = now;
-            // Whoever waits for news of a resource does not ask for a process.
+            // A client that waits for notifications of a resource sends no request for a process.
             place.eager = refill && place.replay_state.is_awaited();
         }
     }
@@ -93,7 +92,7 @@ impl State {
                 match unused && !awaited {
                     true if idle <= now => Due::Stop(StopReason::Idle),
                     true => Due::At(idle.min(old)),
-                    // Looked at again; using it costs nothing more than counting that way.
+                    // Checked again then; this is cheaper than counting every use.
                     false => Due::At(old.min(now + self.rules.idle_stop)),
                 }
             }
@@ -110,7 +109,7 @@ impl State {
         }
     }
 
-    /// Until when spare processes are worth having.
+    /// Time until which spare processes are worthwhile.
     fn spares_until(&self) -> Option<Instant> {
         let wanted = self.rules.warm > 0 && !self.retired;
         let asked_for = self.spares.asked_for.filter(|_| wanted)?;
@@ -144,8 +143,8 @@ impl State {
         }
     }
 
-    /// When [`super::Event::Tick`] is due, if nothing happens before. What has become due since the last look counts, what
-    /// that look left as it was does not.
+    /// Time when [`super::Event::Tick`] is due, if no other event comes before. Timers that became due since the last step count;
+    /// timers that the step left alone do not.
     pub(in crate::stdio::pool) fn wake_at(&self) -> Option<Instant> {
         let now = self.looked_at?;
         let processes = self
@@ -182,13 +181,13 @@ impl Process {
 }
 
 impl Slot {
-    /// Whether it has a process, or is to have one.
+    /// Returns true if the slot has a process, or is about to get one.
     fn is_needed(&self) -> bool {
         self.process.is_some() || self.eager || self.replay_state.is_awaited()
     }
 
-    /// Whether there is something on record that the next process goes by. Failures are forgotten after a while, what a
-    /// client asked for once is not.
+    /// Returns true if the slot has a record that its next process needs. Failures are forgotten after a while, lasting requests
+    /// are not.
     fn is_remembered(&self, now: Instant) -> bool {
         let recent = self.not_before.is_some_and(|at| now < at + REMEMBERED);
         self.dead || self.replay_state.lasts() || (self.failures > 0 && recent)
