@@ -1,7 +1,8 @@
-//! One opened process of a server: its link, what it said of itself, who hears what it says on its own. A session of a
+//! An opened process of a server: its link, the server's description of itself, and the routing of its messages. A session of a
 //! remote server is a process here, too: [`super::launch`] tells the two apart.
 //!
-//! `keep` is the task that owns it from spawn to the last of its descendants; everyone else holds it to speak with it.
+//! `keep` is the task that owns the process from its spawn to the end of its last descendant; all other code uses it only to
+//! communicate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,12 +32,12 @@ pub(crate) mod tasks;
 pub(super) use install::Installation;
 pub(crate) use router::{InboundRouter, Listener, ListenerGuard};
 
-/// How a process was opened, with what the server said of itself.
+/// How a process was opened, with the server's description of itself.
 #[derive(Debug, Clone)]
 pub(crate) enum Opened {
     /// By `initialize`.
     Legacy(Initialized),
-    /// By nothing: each request speaks for itself. The result of `server/discover`, untouched.
+    /// Without a handshake: each request is complete in itself. The result of `server/discover`, unchanged.
     Modern(Bytes),
 }
 
@@ -44,26 +45,26 @@ pub(crate) enum Opened {
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: Option<u32>,
-    /// The backend it leads to, of a server that is reached over HTTP.
+    /// The backend of a server that is reached over HTTP.
     backend: Option<BackendId>,
     link: Arc<Link>,
     opened: Opened,
-    /// What it was told about its client.
+    /// The client as the process was told about it.
     identity: Arc<ClientIdentity>,
     router: Arc<InboundRouter>,
-    /// The personal values it was opened with.
+    /// The personal values that the process was opened with.
     personal: Option<PersonalUse>,
-    /// Somebody waited for an answer in vain.
+    /// Notified when a request waited for a response in vain.
     suspected: Notify,
     born: Instant,
-    /// Since when whoever waited did so in vain, in milliseconds after `born`; 0 while requests are answered.
+    /// Milliseconds after `born` since which requests wait in vain; 0 while requests are answered.
     silent_since: AtomicU64,
-    /// The pool knows that it takes nothing any more.
+    /// True once the pool knows that the process takes no more requests.
     over: watch::Sender<bool>,
 }
 
 impl Opened {
-    /// Which way.
+    /// The era of the opening.
     pub(crate) fn era(&self) -> Era {
         match self {
             Self::Legacy(_) => Era::Legacy,
@@ -71,7 +72,7 @@ impl Opened {
         }
     }
 
-    /// What the server said of itself.
+    /// The server's description of itself.
     pub(crate) fn server(&self) -> ServerInfo {
         match self {
             Self::Legacy(initialized) => ServerInfo::Legacy(initialized.result.clone()),
@@ -103,60 +104,60 @@ impl Process {
         }
     }
 
-    /// The pid of its command, if it is a process of this machine.
+    /// The pid of the command, for a process of this machine.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.pid
     }
 
-    /// The connection with it.
+    /// The connection to the process.
     pub(crate) fn link(&self) -> &Arc<Link> {
         &self.link
     }
 
-    /// How it was opened.
+    /// How the process was opened.
     pub(crate) fn opened(&self) -> &Opened {
         &self.opened
     }
 
-    /// The backend it leads to, of a server that is reached over HTTP.
+    /// The backend of a server that is reached over HTTP.
     pub(super) fn backend(&self) -> Option<&BackendId> {
         self.backend.as_ref()
     }
 
-    /// The personal values it was opened with.
+    /// The personal values that the process was opened with.
     pub(super) fn personal(&self) -> Option<&PersonalUse> {
         self.personal.as_ref()
     }
 
-    /// Who hears what it says on its own.
+    /// The routing of messages that belong to no call.
     pub(crate) fn router(&self) -> &Arc<InboundRouter> {
         &self.router
     }
 
-    /// Somebody uses it from now on.
+    /// Counts a user of the process.
     pub(super) fn enter(&self) {
         self.router.enter();
     }
 
-    /// And does not any more.
+    /// Ends a user's use of the process.
     pub(super) fn leave(&self) {
         self.router.leave();
     }
 
-    /// Somebody waited in vain: it is asked whether it lives.
+    /// Notes that a request waited in vain: the process is pinged.
     pub(super) fn suspect(&self) {
         self.suspected.notify_one();
     }
 
-    /// It answered.
+    /// Notes that the process responded to a request.
     pub(super) fn answered(&self) {
         if self.silent_since.load(Ordering::Relaxed) != 0 {
             self.silent_since.store(0, Ordering::Relaxed);
         }
     }
 
-    /// A request that began then was given up: for how long nothing has been answered. Where calls have little time,
-    /// each of them alone says nothing about the process, but all of them together do.
+    /// Notes that a request that began at `since` was given up; returns the time without any response. If calls have short
+    /// timeouts, a single one of them proves nothing about the process, but all of them together do.
     pub(super) fn waited_in_vain(&self, since: Instant) -> Duration {
         let millis = |time: Instant| {
             let time = time.saturating_duration_since(self.born).as_millis();
@@ -170,13 +171,13 @@ impl Process {
         Duration::from_millis(millis(Instant::now()).saturating_sub(since))
     }
 
-    /// Waits until the pool knows that it takes nothing any more, at most so long.
+    /// Waits until the pool knows that the process takes no more requests, at most for `patience`.
     pub(super) async fn is_over_within(&self, patience: Duration) -> bool {
         let mut over = self.over.subscribe();
         timeout(patience, over.wait_for(|over| *over)).await.is_ok()
     }
 
-    /// Parameters of a request of the gateway's own: what the era wants in them, and `fields`.
+    /// Parameters of a request of the gateway: `fields`, and the metadata of the era.
     fn own_params(&self, mut fields: serde_json::Value) -> Box<RawValue> {
         if self.opened.era() == Era::Modern {
             fields["_meta"] = serde_json::json!({

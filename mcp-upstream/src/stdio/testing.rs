@@ -28,12 +28,12 @@ pub(super) struct ServerEnd {
     pub(super) output: pipe::Sender,
 }
 
-/// Keeps what belongs to no call.
+/// Handler that keeps messages without a call.
 pub(super) struct House {
     pub(super) said: mpsc::Sender<String>,
     pub(super) asked: mpsc::Sender<ServerRequest>,
     pub(super) odd: Mutex<Vec<ProtocolViolation>>,
-    /// What became of calls that were given up, and which tasks began.
+    /// Calls that were given up or settled, and tasks that began.
     pub(super) noted: Mutex<Vec<String>>,
 }
 
@@ -59,7 +59,7 @@ impl Inbound for House {
     }
 
     fn request(&self, request: ServerRequest) {
-        // What has no room is dropped, and so answered.
+        // A request without room is dropped, and so answered.
         let _ = self.asked.try_send(request);
     }
 
@@ -81,7 +81,7 @@ impl Inbound for House {
     }
 }
 
-/// Keeps what belongs to a call, as whole messages and as parameters.
+/// Sink that keeps a call's messages, as whole messages and as parameters.
 pub(super) struct Heard(pub(super) mpsc::Sender<(String, String)>);
 
 impl NotificationSink for Heard {
@@ -153,7 +153,7 @@ impl Scene {
         (call, id)
     }
 
-    /// A call that is answered, so everything the server wrote before has been read.
+    /// Makes a call and answers it, so that all earlier lines of the server have been read.
     pub(super) async fn settle(&mut self) {
         let (call, id) = self.begin("ping").await;
         self.peer

@@ -1,9 +1,8 @@
-//! How many servers start at once, over all pools of the gateway.
+//! Limit of concurrent starts of servers, over all pools of the gateway.
 //!
-//! Every start takes a turn and gives it back when its process serves or has failed; while nobody has one left, starts
-//! wait in order. One that a request waits for goes before those that nobody waits for yet: the first processes of new
-//! servers, spares. Which of them that is is looked at when a turn comes free, so a start in the queue moves up as soon as
-//! somebody needs it.
+//! Every start takes a turn and gives it back when its process serves or has failed; while no turn is free, starts wait in order.
+//! A start that a request waits for goes before others: the first processes of new servers, spares. This is decided when a turn
+//! becomes free, so a start in the queue moves up as soon as a request needs it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,13 +11,13 @@ use std::thread::available_parallelism;
 
 use tokio::sync::oneshot;
 
-/// Starts at once for each core. More would only make each of them slower.
+/// Concurrent starts per core. More would only slow all of them down.
 const PER_CORE: usize = 2;
 
-/// Turns of one kind.
+/// The turns of one kind.
 #[derive(Debug)]
 pub(crate) struct Turns {
-    /// Plain data; nothing awaits and no turn is dropped under it.
+    /// Plain data; no awaits under the lock, and no turn is dropped under it.
     queue: Mutex<Queue>,
 }
 
@@ -34,10 +33,10 @@ struct Waiting {
     give: oneshot::Sender<Turn>,
 }
 
-/// How many requests wait for a process of one server.
+/// Number of requests that wait for a process of a server.
 pub(crate) type Requests = Arc<AtomicUsize>;
 
-/// The right to start; dropping it gives it to the next.
+/// The right to start; dropping it gives it to the next start.
 #[derive(Debug)]
 pub(crate) struct Turn {
     turns: Arc<Turns>,
@@ -46,14 +45,14 @@ pub(crate) struct Turn {
 /// The turns of a gateway.
 #[derive(Debug, Clone)]
 pub(crate) struct StartTurns {
-    /// To start a process.
+    /// Turns to start a process.
     pub(crate) starting: Arc<Turns>,
-    /// To install a package. Apart from the others: one that takes minutes keeps only installations waiting.
+    /// Turns to install a package. Separate, so that an installation of minutes delays only other installations.
     pub(crate) installing: Arc<Turns>,
 }
 
 impl StartTurns {
-    /// As many of each kind as suits the machine.
+    /// Numbers of turns that suit the machine's cores.
     pub(crate) fn of_machine() -> Self {
         let cores = available_parallelism().map_or(1, usize::from);
         Self {
@@ -73,7 +72,7 @@ impl Turns {
         })
     }
 
-    /// A turn. `requests` tells whether somebody waits for what is to start; `None`: nobody will.
+    /// Takes a turn. `requests`: the number of requests that wait for the start; `None` if none ever will.
     pub(crate) async fn take(self: &Arc<Self>, requests: Option<Requests>) -> Turn {
         loop {
             let given = {
@@ -87,7 +86,7 @@ impl Turns {
                 queue.waiting.push_back(Waiting { requests, give });
                 given
             };
-            // The queue is ours, so it is always answered.
+            // `self` holds the queue, so it always answers.
             if let Ok(turn) = given.await {
                 return turn;
             }
@@ -112,7 +111,7 @@ impl Turns {
             let turn = Turn {
                 turns: Arc::clone(self),
             };
-            // Who left at this moment drops it, which passes it on again.
+            // A start that has just left drops the turn, which passes it on again.
             let _ = next.give.send(turn);
         }
     }

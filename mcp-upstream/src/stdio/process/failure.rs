@@ -1,7 +1,7 @@
-//! Why a process did not start or ended: one sentence for clients, one for those who operate the gateway.
+//! Messages about a process that did not start or ended: a sentence for clients, and one for operators.
 //!
-//! Both say what happened. The operators' one adds what the server said last on standard error, which may be about
-//! anything and is nothing for clients; theirs says what they can do.
+//! Both tell what happened. The operators' sentence adds the server's last output on standard error, which may be about anything
+//! and is not for clients; the clients' sentence gives advice.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use tooldock_workers::process::Exit;
 use crate::stdio::launch::{Instance, Launcher};
 use crate::stdio::pool::state::Failure;
 
-/// Characters of a sentence, most of which may be the server's own words; of what the server said last, too.
+/// Most characters of a sentence, most of which may be the server's own words, and of the server's last output.
 const WORDS_MAX: usize = 300;
 
-/// What a client can do about a server that does not start.
+/// Advice for clients of a server that does not start.
 pub(in crate::stdio) const ADVICE: &str = "Try again later; if that does not help, ask whoever operates the gateway: its \
      log and GET /ready say more";
 
-/// A failure before anybody may see it.
+/// A failure whose text may contain secrets.
 #[derive(Debug)]
 pub(crate) struct Raw {
     pub(crate) error: CallError,
-    /// What was last said on standard error, as it was logged.
+    /// The last output on standard error, as it was logged.
     pub(crate) said: Option<String>,
 }
 
@@ -34,7 +34,7 @@ impl From<CallError> for Raw {
 }
 
 impl Raw {
-    /// Fit to be shown. A server's own words may hold what the server was told in confidence.
+    /// Removes secrets, so that the failure may be shown. A server's own words may contain secrets that it was given.
     pub(super) fn of(self, server: &dyn Launcher) -> Failure {
         let Self { mut error, said } = self;
         let told = fit_for_others(server, &error.message);
@@ -54,7 +54,7 @@ impl Raw {
         }
     }
 
-    /// Why a process that had served does so no more.
+    /// The failure of a process that served and has ended.
     pub(super) async fn of_end(server: &dyn Launcher, child: &dyn Instance, what: &str) -> Self {
         let name = server.name();
         let message = format!("a process of the server of namespace {name} {what}");
@@ -65,12 +65,12 @@ impl Raw {
     }
 }
 
-/// How it ended, if it does within that time.
+/// Waits for the exit, at most for `limit`.
 pub(super) async fn exit_within(child: &dyn Instance, limit: Duration) -> Option<Exit> {
     timeout(limit, child.exited()).await.ok()
 }
 
-/// The message of an error without the server it is about, if it begins with that.
+/// The message of an error without the server's name at its beginning.
 pub(in crate::stdio) fn what<'a>(message: &'a str, namespace: &str) -> &'a str {
     let named = message.strip_prefix("the server of namespace ");
     let rest = named.and_then(|rest| rest.strip_prefix(namespace));
@@ -78,8 +78,8 @@ pub(in crate::stdio) fn what<'a>(message: &'a str, namespace: &str) -> &'a str {
     rest.unwrap_or(message)
 }
 
-/// A text that quotes the server: first without secrets, then cut short, so that half of one does not remain, and on one
-/// line.
+/// A text that quotes the server: secrets are removed first, so that cutting leaves no half of one; then it is cut short and put
+/// on one line.
 fn fit_for_others(server: &dyn Launcher, text: &str) -> String {
     let mut fit = String::new();
     for letter in server.without_secrets(text).chars().take(WORDS_MAX) {

@@ -1,4 +1,4 @@
-//! Before the start of a process: its package is installed, once for all processes of its pool.
+//! Installation of a server's package before the first start, once for all processes of its pool.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,15 +9,15 @@ use crate::stdio::pool::PoolShared;
 use crate::stdio::pool::state::{Event, ProcessId};
 use crate::stdio::turns::Requests;
 
-/// Whether the package of a server is installed, as far as its pool knows.
+/// State of the installation, as far as the pool knows.
 #[derive(Debug, Default)]
 pub(in crate::stdio) struct Installation {
-    /// Set once it was done. Those who come meanwhile wait for that. Plain data; nothing awaits under the lock.
+    /// Set once the package is installed. Starts that come meanwhile wait for it. Plain data, without awaits under the lock.
     done: Mutex<Arc<OnceCell<()>>>,
 }
 
 impl Installation {
-    /// Installs the package, unless that was done.
+    /// Installs the package, unless it is installed.
     ///
     /// # Errors
     ///
@@ -40,7 +40,7 @@ impl Installation {
         installed.await.map(drop)
     }
 
-    /// A start failed: what was installed may not be there any more, or a new version may have to be.
+    /// Forgets the installation after a failed start: the package may be gone, or a new version may be needed.
     pub(in crate::stdio) fn forget(&self) {
         let fresh = Arc::default();
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,7 +50,7 @@ impl Installation {
     }
 }
 
-/// Shows in `/ready` that a process waits for its package.
+/// Guard that shows in `/ready` that a process waits for its package.
 struct Shown<'a> {
     pool: &'a Arc<PoolShared>,
     process: ProcessId,

@@ -1,7 +1,7 @@
-//! The task that owns one process: starts it, opens it, watches it, and ends it.
+//! The task that owns a process: starts it, opens it, watches it, and ends it.
 //!
-//! Whatever happens it reports to the pool, and only its last report, that nothing of the process is left, frees the
-//! process's place. Dropping the task's future ends the process, in the background.
+//! It reports each event to the pool, and only its last report, that the process is gone entirely, frees the process's slot.
+//! Dropping the task's future ends the process, in the background.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,20 +23,19 @@ use crate::stdio::link::{Closed, Link, LinkLimits};
 use crate::stdio::pool::state::{End, Event, Order, ProcessId, StopReason};
 use crate::stdio::pool::{Key, PoolShared};
 
-/// How long to wait for the exit code of a process that closed its output.
+/// Wait for the exit code of a process that closed its output.
 const EXIT_WAIT: Duration = Duration::from_millis(50);
-/// The same of one that was not open yet: its status is all there is to tell.
+/// Wait for the exit code of a process that was not open yet: its status is all that can be reported.
 const LAST_EXIT_WAIT: Duration = Duration::from_millis(500);
-/// Processes one attempt to start takes at most: one that is asked what it speaks, one that may not take the handshake,
-/// and one that is opened.
+/// Most processes that one attempt to start takes: one for the probe, one that may refuse the handshake, and one that is opened.
 const TRIES: usize = 3;
 
-/// What the pool tells the task.
+/// A command of the pool to the task.
 #[derive(Debug)]
 pub(in crate::stdio) enum Command {
     /// Open the spare.
     Open(Order),
-    /// End it.
+    /// End the process.
     Stop(StopReason),
 }
 
@@ -54,16 +53,16 @@ struct Running {
     router: Arc<InboundRouter>,
 }
 
-/// How the life of a process went on.
+/// The next phase of a process.
 enum Next {
-    /// The pool knows already; only its end is left.
+    /// The pool knows about the end; the process remains to be ended.
     End(Option<Running>),
-    /// It takes calls.
+    /// The process takes calls.
     Serve(Running, Arc<Process>, Order),
 }
 
 impl Keeper {
-    /// Runs to the end of the process. Without an order it is a spare, which waits for one.
+    /// Runs to the end of the process. Without an order the process is a spare, which waits for one.
     pub(in crate::stdio) async fn run(mut self, order: Option<Order>) {
         let running = match self.begin(order).await {
             Next::End(running) => running,
@@ -81,7 +80,7 @@ impl Keeper {
 
     async fn begin(&mut self, order: Option<Order>) -> Next {
         let limit = self.pool.settings().connect_timeout;
-        // A request may wait for a process; none waits for a spare.
+        // A request may wait for a process, but never for a spare.
         let requests = order.as_ref().map(|_| Arc::clone(&self.pool.requests));
         let (pool, id) = (Arc::clone(&self.pool), self.id);
         let opening = &order;
@@ -106,7 +105,7 @@ impl Keeper {
         let (order, until) = match order {
             Some(order) => (order, started + limit),
             None => {
-                // A spare has done what it does for now.
+                // A spare is ready at this point.
                 drop(turn);
                 let Some(order) = self.wait_for_order(&running).await else {
                     return Next::End(Some(running));
@@ -117,7 +116,7 @@ impl Keeper {
         self.open(running, order, until).await
     }
 
-    /// A spare waits for whoever needs it: the order to be opened, the order to end, or its own end.
+    /// Waits with a spare for the order to open it, the order to end it, or its own end.
     async fn wait_for_order(&mut self, running: &Running) -> Option<Order> {
         self.report(Event::Spawned { process: self.id });
         tokio::select! {
@@ -134,7 +133,7 @@ impl Keeper {
         }
     }
 
-    /// Opens it; where that needs another process, with that.
+    /// Opens the process, or another process if needed.
     async fn open(&mut self, mut running: Running, order: Order, until: Instant) -> Next {
         let mut server = order.server;
         let mut outcome = Err(Raw::from(not_opened(&self.pool)));
@@ -167,7 +166,7 @@ impl Keeper {
                     tries -= 1;
                     Some(server)
                 }
-                // Nothing serves yet that could do without the handshake.
+                // No process serves yet that could do without the handshake.
                 Err(_) if tried && order.server.is_none() => {
                     tries -= 1;
                     Some(EraSupport::Modern)
@@ -186,7 +185,7 @@ impl Keeper {
                 break;
             }
             server = found;
-            // The one before ends in the background: waiting for it would make everyone wait.
+            // The former process ends in the background: waiting for it would delay all requests.
             running.link.close();
             running.router.set_own(None);
             running = tokio::select! {
@@ -205,8 +204,8 @@ impl Keeper {
         }
     }
 
-    /// Whether another backend may open what this one did not; notes that this one did not. What is for one backend is
-    /// opened at no other.
+    /// Returns true if another backend may open a connection after this one failed, and notes the failure. A connection for a
+    /// fixed backend is opened at no other.
     fn may_lead_elsewhere(
         &self,
         order: &Order,
@@ -259,12 +258,12 @@ impl Keeper {
         Next::Serve(running, process, order)
     }
 
-    /// Until the process is to end, or does:
-    /// - an order of the pool;
+    /// Serves until the process is ended or ends:
+    /// - a command of the pool;
     /// - the end of the link or of the process;
-    /// - a suspicion, and what comes of asking;
+    /// - a suspicion, and the outcome of the ping;
     /// - a process that is mute takes no new requests;
-    /// - beside that: the subscription of a modern process is kept open, the tools of the shared one are read.
+    /// - beside that, the subscription of a modern process is kept open, and the tools of the shared process are read.
     async fn serve(&mut self, running: &Running, process: &Process, order: &Order) {
         let limit = self.pool.settings().connect_timeout;
         let patience = self.pool.patience.alive_within;
@@ -277,7 +276,7 @@ impl Keeper {
                 }
             };
             let listen = async {
-                // One that is a single request's says nothing that outlasts it.
+                // Messages of a process for a single request do not outlast the request.
                 if !matches!(key, Key::Exclusive(_)) {
                     listen::listen(process, &order.replay_state).await;
                 }
@@ -299,8 +298,8 @@ impl Keeper {
                 reason = stopped(&mut self.commands) => {
                     match reason {
                         Some(StopReason::GaveWay) => self.tell_of_giving_way(process),
-                        // A server that hangs is a reason to restart it: its calls are told now, not at the end of the
-                        // ladder.
+                        // An operator may restart a server because it hangs: its calls fail now, not when its process has been
+                        // ended.
                         Some(StopReason::Restarted) => running.link.close(),
                         _ => {}
                     }
@@ -353,7 +352,7 @@ impl Keeper {
             running.router.ended_for_good();
         }
         running.settle().await;
-        // Nothing more will come: whoever waits is told now, not at the end of the ladder.
+        // No more messages come: waiting calls fail now, not when the process has been ended.
         running.link.close();
         let why = Raw::of_end(&*self.pool.launcher, &*running.child, &what).await;
         let why = why.of(&*self.pool.launcher);
@@ -399,7 +398,7 @@ impl Keeper {
 
     fn tell_of_giving_way(&self, process: &Process) {
         let name = self.pool.name();
-        // Who chose a process for each session has a server that remembers things.
+        // An operator who chose a process per session has a server with state.
         let lost = match self.pool.settings().isolation {
             Isolation::Session => "; what the process remembered for that session is lost",
             _ => "",
@@ -427,7 +426,7 @@ impl Keeper {
     }
 }
 
-/// Starts a process and connects with it.
+/// Starts a process and connects to it.
 async fn start(
     pool: &Arc<PoolShared>,
     order: Option<&Order>,
@@ -441,7 +440,7 @@ async fn start(
         Arc::clone(&pool.metrics),
     );
     let of = Arc::downgrade(pool);
-    // Zero where the pool is gone: then nothing is larger than was known.
+    // Zero if the pool is gone: then the last known limit applies.
     let max_result = move || of.upgrade().map_or(0, |pool| pool.max_result());
     let parts = LinkParts {
         limits: LinkLimits::new(max_result),
@@ -483,7 +482,7 @@ fn not_opened(pool: &PoolShared) -> CallError {
 }
 
 impl Running {
-    /// What it is, for the log.
+    /// The kind of connection, for the log.
     fn what(&self) -> &'static str {
         match self.child.pid() {
             Some(_) => "process",
@@ -491,7 +490,7 @@ impl Running {
         }
     }
 
-    /// Waits for calls that go on although no new one comes, as long as they may.
+    /// Waits for running calls after the connection stopped taking new ones, as long as they may take.
     async fn settle(&self) {
         let limit = self.child.leaves_calls();
         if !limit.is_zero() {
@@ -499,14 +498,14 @@ impl Running {
         }
     }
 
-    /// Closes its input, then the ladder.
+    /// Closes the process's input, then ends the process.
     async fn end(self) {
         self.link.finish();
         self.child.stop().await;
         self.link.close();
     }
 
-    /// Why a process was not opened by a request that was not answered: how it ended, if it did, and what it said last.
+    /// The failure of a process that was not opened because it did not respond: how it ended, if it did, and its last output.
     async fn why_not_open(&self, pool: &PoolShared, error: CallError, asked: &str) -> Raw {
         if !self.link.is_closed() || self.link.closed().await != Closed::Disconnected {
             let said = self.child.last_words().await;
@@ -523,14 +522,14 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// However it ends, replaced or with its keeper: a question that waits with who hears the process holds its link, and
-    /// the link holds who hears it.
+    /// Removes the handler in any case, when the process is replaced or its keeper ends: a question that waits at the handler
+    /// holds the link, and the link holds the handler.
     fn drop(&mut self) {
         self.router.set_own(None);
     }
 }
 
-/// One that closed its output and lives is as good as crashed.
+/// Classifies an end. A process that closed its output and lives is as good as crashed.
 fn end_of(exit: Option<Exit>) -> End {
     match exit {
         Some(Exit::Code(0)) => End::Clean,
@@ -538,7 +537,7 @@ fn end_of(exit: Option<Exit>) -> End {
     }
 }
 
-/// Ends with the order to stop; the pool's end is one, too.
+/// Completes with the command to stop, or with the pool's end.
 async fn stopped(commands: &mut mpsc::Receiver<Command>) -> Option<StopReason> {
     while let Some(command) = commands.recv().await {
         if let Command::Stop(reason) = command {
@@ -549,13 +548,13 @@ async fn stopped(commands: &mut mpsc::Receiver<Command>) -> Option<StopReason> {
     None
 }
 
-/// Whether it answers anything at all; an error is an answer.
+/// Pings the process. Returns true if it responds at all; an error is a response.
 async fn is_alive(process: &Process, patience: Duration) -> bool {
     let params = process.own_params(serde_json::json!({}));
     let ask = || process.link.request("ping", Some(&params), None);
     let mut call = ask();
     if call.is_err() {
-        // No room: it does not read. Perhaps it does again.
+        // No room: the server does not read. It may do so again.
         sleep(patience).await;
         call = ask();
     }

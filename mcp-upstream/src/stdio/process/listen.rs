@@ -1,5 +1,5 @@
-//! The one `subscriptions/listen` of a modern process: what changes at one that many share goes to the audience of the
-//! namespace, which knows who wants to hear of what, and at a session's own to that session.
+//! The `subscriptions/listen` request of a modern process. Notifications of a shared process go to the audience of the namespace,
+//! which knows the subscribers; those of a session's own process go to that session.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::protocol::Era;
 use crate::stdio::link::NotificationSink;
 use crate::stdio::pool::ReplayState;
 
-/// Resources that are asked about; with more, the server would have to take an endless line.
+/// Most resources in the request; with more, the server would have to read an endless line.
 const URIS_MAX: usize = 10_000;
-/// How long to wait before a subscription that ended is asked for again; it doubles …
+/// Pause before a subscription that ended is renewed; it doubles …
 const PAUSE: Duration = Duration::from_secs(1);
 /// … up to this.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ impl NotificationSink for SubscriptionSink {
     }
 }
 
-/// Keeps the subscription open, renewed when other resources are to be heard of. Never ends.
+/// Keeps the subscription open, and renews it when the set of resources changes. Never ends.
 pub(super) async fn listen(process: &Process, replay_state: &ReplayState) {
     if process.opened.era() == Era::Legacy {
         return pending().await;
@@ -55,14 +55,14 @@ pub(super) async fn listen(process: &Process, replay_state: &ReplayState) {
             return pending().await;
         };
         let mut call = call.of_gateway();
-        // Only now, so that nothing is missed between the two.
+        // Dropped only now, so that no notification between the two is missed.
         drop(before.take());
         let ended = tokio::select! {
             () = &mut changed => false,
             _ = call.answer() => true,
         };
         if ended {
-            // It does not know the request, or ended the stream by itself.
+            // The server does not know the request, or ended the stream by itself.
             tokio::select! {
                 () = sleep(pause) => {}
                 () = &mut changed => {}

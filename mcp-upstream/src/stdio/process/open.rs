@@ -1,4 +1,4 @@
-//! Opening a process: from pipes to its first possible call.
+//! Opening a process: from its pipes to its first possible call.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use crate::protocol::{Era, EraSupport};
 use crate::stdio::handshake::{self, Probed, ProbedEra};
 use crate::stdio::link::Link;
 
-/// What an attempt to open a process led to.
+/// Outcome of an attempt to open a process.
 pub(super) enum Outcome {
-    /// It takes calls.
+    /// The process takes calls.
     Opened { opened: Opened, server: EraSupport },
-    /// It is spoilt for the era that is wanted, a new one is not: some servers pin a process to what it heard first,
-    /// some end on a question they do not know.
+    /// The process cannot be used in the wanted era any more, but a new process can: some servers pin a process to the era that
+    /// it heard first, some end on an unknown request.
     TryAnother { server: EraSupport },
 }
 
-/// How long a probe and all of it may take.
+/// Time limits of the probe and of the whole opening.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) probe: Duration,
     pub(super) until: Instant,
 }
 
-/// Opens a process whose server speaks what is given, or finds that out; `heard` is told of that as by [`handshake::probe`].
+/// Opens a process of a server with known eras, or probes for them; `heard` is called as by [`handshake::probe`].
 pub(super) async fn open(
     link: &Link,
     identity: &ClientIdentity,
@@ -60,7 +60,7 @@ pub(super) async fn open(
     Ok(Outcome::Opened { opened, server })
 }
 
-/// Whether opening finds out that the server takes a handshake, too, or does not.
+/// Returns true if opening tests whether the server takes a handshake.
 pub(super) fn is_trial(server: EraSupport, wanted: Era) -> bool {
     server == EraSupport::ModernAtLeast && wanted == Era::Legacy
 }
@@ -83,7 +83,7 @@ fn judge(probed: Probed, wanted: Era) -> Outcome {
     }
 }
 
-/// For the log: what a server speaks.
+/// The server's version, for the log.
 pub(super) fn describe(opened: &Opened) -> &'static str {
     match opened {
         Opened::Legacy(initialized) => initialized.version.as_str(),

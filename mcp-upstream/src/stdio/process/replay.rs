@@ -1,4 +1,4 @@
-//! Asking a new process for what its predecessor had been asked for, and for what the gateway wants to know of it.
+//! Repeats the lasting requests of a former process at a new one, and reads the server's tools from it.
 
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ use crate::jsonrpc::ResponseOutcome;
 use crate::protocol::{Era, ServerInfo};
 use crate::stdio::pool::ReplayState;
 
-/// Subscriptions asked for in one go.
+/// Subscriptions that are sent at a time.
 const STEP: usize = 100;
-/// How long to wait after tools have changed: several changes in a row are one.
+/// Pause after tools have changed: several changes in a row are read once.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Restores log level and subscriptions. What the server refuses now it most likely refused before, so that is not a
-/// reason to do without it.
+/// Restores the log level and the subscriptions. Requests that the server refuses now were most likely refused before, so a
+/// refusal is no reason to give the process up.
 pub(super) async fn restore(process: &Process, replay_state: &ReplayState, limit: Duration) {
-    // A modern process hears both with the requests of its clients, and `listen` renews the subscription.
+    // A modern process gets both with the requests of its clients, and `listen` renews the subscription.
     if process.opened.era() == Era::Modern {
         return;
     }
@@ -71,8 +71,8 @@ impl PageSource for Process {
     }
 }
 
-/// Reads the list of tools, for what it says about repeating a call, for REST, and for when the server is away; again
-/// whenever they may have changed. Never ends.
+/// Reads the list of tools, again whenever it may have changed: for the hints about repeating a call, for REST, and for times
+/// when the server is away. Never ends.
 pub(super) async fn read_tools(
     process: &Process,
     namespace: &NamespaceName,
@@ -83,7 +83,7 @@ pub(super) async fn read_tools(
     announced.mark_unchanged();
     loop {
         if let Some(begun) = catalogue.turn(process.opened.era()).await {
-            // A server without tools refuses it, one that ends is noticed elsewhere.
+            // A server without tools refuses the request; the end of a server is noticed elsewhere.
             let read = timeout(limit, catalogue.read(namespace, process)).await;
             begun.end(read.unwrap_or_else(|_| Err(late(namespace))));
         }

@@ -1,11 +1,11 @@
-//! Who hears what a process says that belongs to no call.
+//! Routing of a process's messages that belong to no call.
 //!
-//! A process of one session, or leased for one request, has a handler of its own and that hears everything. A process
-//! of many has none: requests are refused, and the rest is one of these.
+//! A process of one session, or leased for one request, has a handler of its own that receives all messages. A process of several
+//! clients has none: requests are refused, and other messages are routed by kind.
 //!
-//! - A list or a resource that changed: the audience of the namespace hears of the change, in our words. The server's
+//! - A changed list or resource: the audience of the namespace gets the change in the gateway's own words. The server's message
 //!   may be about a client's call.
-//! - What names a task goes to the owner of the task ([`Tasks`]).
+//! - A message that names a task goes to the owner of the task ([`Tasks`]).
 //! - Any other message reaches a client only while all work that the server may be doing belongs to the client's
 //!   principal and came through the same namespace: calls in flight, calls that were given up and have no answer yet,
 //!   and tasks. A call that ran out of time, was cancelled or became a task may go on in the server, and nothing tells
@@ -42,15 +42,15 @@ use crate::stdio::metrics::ServerMetrics;
 /// them for as long as it lives.
 const GIVEN_UP_MAX: usize = 1024;
 
-/// Who hears one process.
+/// The routing of one process's messages.
 pub(crate) struct InboundRouter {
     namespace: NamespaceName,
     audience: Arc<Audience>,
     catalogue: Arc<Catalogue>,
     metrics: Arc<ServerMetrics>,
-    /// It asked whoever had it for itself: it may know now what nobody else is to be told.
+    /// True once the process asked a client that had it alone: it may know data that other clients must not see.
     asked: AtomicBool,
-    /// Those who use the process now.
+    /// Number of current users of the process.
     users: AtomicUsize,
     tasks: Arc<Tasks>,
     /// Notified when a message was withheld.
@@ -66,9 +66,9 @@ struct Inner {
     listening: Slab<Numbered>,
     /// The number of listeners registered so far.
     listeners: u64,
-    /// Calls the server may still work on although nobody waits for them.
+    /// Calls that the server may still work on although their callers have left.
     given_up: HashMap<u64, GivenUp>,
-    /// There were more of these than are remembered.
+    /// True if there were more of these than are remembered.
     countless: bool,
     /// The time since which messages are withheld from a listener because of a call that was given up, or a task.
     mute_since: Option<Instant>,
@@ -97,7 +97,7 @@ struct Numbered {
 /// A use of a process without a lease; dropping it ends the use.
 pub(crate) struct InUse(Arc<InboundRouter>);
 
-/// A user's ear at a process of many; dropping it takes it away.
+/// A registered listener at a shared process; dropping it removes the listener.
 pub(crate) struct ListenerGuard {
     router: Arc<InboundRouter>,
     key: usize,
@@ -123,20 +123,20 @@ impl InboundRouter {
         })
     }
 
-    /// Whose the tasks of the process are.
+    /// The owners of the tasks on the process.
     pub(crate) fn tasks(&self) -> &Arc<Tasks> {
         &self.tasks
     }
 
-    /// Whether the server may still work on something that nobody waits for.
+    /// Returns true if the server may still work on a call or task whose caller has left.
     pub(crate) fn has_unfinished(&self) -> bool {
         !self.lock().is_settled() || !self.tasks.are_over()
     }
 
-    /// Gives everything to one handler, or to the audience again.
+    /// Sets the handler that receives all messages; `None`: the audience receives changes again.
     pub(crate) fn set_own(&self, handler: Option<Arc<dyn Inbound>>) {
         let before = std::mem::replace(&mut self.lock().own, handler);
-        // Outside the lock: it may be the last of much.
+        // Outside the lock: this may drop the last reference to large data.
         drop(before);
     }
 
@@ -154,28 +154,28 @@ impl InboundRouter {
         }
     }
 
-    /// Whether the process may hold an answer of the client it was opened for.
+    /// Returns true if the process may hold an answer of the client that it was opened for.
     pub(crate) fn has_asked(&self) -> bool {
         self.asked.load(Ordering::Acquire)
     }
 
-    /// Somebody uses the process from now on, before anything of it is sent.
+    /// Counts a user of the process, before anything is sent for it.
     pub(super) fn enter(&self) {
         self.users.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// And does not any more.
+    /// Ends a user's use of the process.
     pub(super) fn leave(&self) {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// The same, for as long as what it gives back is kept.
+    /// Counts a user of the process until the returned guard is dropped.
     pub(crate) fn in_use(self: &Arc<Self>) -> InUse {
         self.enter();
         InUse(Arc::clone(self))
     }
 
-    /// Tells the audience what changed. `false`: the notification is about something else.
+    /// Announces a change to the audience. Returns false if the notification is about something else.
     pub(super) fn announce(&self, notification: &Notification<'_>) -> bool {
         let Some(change) = change(notification) else {
             return false;
@@ -185,7 +185,7 @@ impl InboundRouter {
         true
     }
 
-    /// What the process says on the subscription the gateway holds there: for its owner, else for the audience.
+    /// Routes a notification of the gateway's own subscription: to the process's handler, else to the audience.
     pub(super) fn heard(&self, notification: &Notification<'_>) {
         let Some(own) = self.own() else {
             self.announce(notification);
@@ -195,7 +195,7 @@ impl InboundRouter {
             return;
         };
         self.note(&change);
-        // Without the id of a subscription its owner knows nothing of.
+        // Without the id of the gateway's subscription, which the handler does not know.
         let Some(message) = notification::untagged(&notification.message) else {
             own.notification(notification.clone());
             return;
@@ -209,16 +209,16 @@ impl InboundRouter {
         });
     }
 
-    /// The word of a process that is not everybody's counts, too. The one of everybody may be away, idle or not started,
-    /// while its list is good for long; then nobody else says that the server has other tools. Where the change was one
-    /// client's alone, the list is read once more, and says what it did.
+    /// Notes a change of tools. Processes that are not shared count, too: the shared one may be away, idle or not started while
+    /// its list counts as current for long; then no other process reports that the server's tools changed. If the change concerns
+    /// one client alone, the list is read once more with the same result.
     fn note(&self, change: &Change) {
         if *change == Change::Tools {
             self.catalogue.changed();
         }
     }
 
-    /// Tells who has the process for itself that it ended, and that no other one takes its place.
+    /// Tells the handler that the process ended and is not replaced.
     pub(super) fn ended_for_good(&self) {
         if let Some(own) = self.own() {
             own.ended_for_good();
@@ -379,7 +379,7 @@ impl Inner {
         }
     }
 
-    /// Whether every call that was given up has been answered since.
+    /// Returns true if the server has answered every call that was given up.
     fn is_settled(&self) -> bool {
         self.given_up.is_empty() && !self.countless
     }
@@ -624,7 +624,7 @@ pub(super) mod tests {
     #[tokio::test]
     async fn a_call_that_was_given_up_keeps_others_from_hearing_until_the_server_answers_it() {
         let router = router();
-        // One client's call runs out of time, with or without another's in flight.
+        // A client's call runs out of time, with or without another's in flight.
         router.enter();
         router.given_up(7, Some(&owner("bob")));
         router.leave();

@@ -1,11 +1,11 @@
-//! Whose the tasks of one process are.
+//! Owners of the tasks of one process.
 //!
-//! A server tells the tasks of its clients apart by the connection, and several clients have one here. So each process
-//! has a table: a task belongs to the principal whose call the server answered with it, on that process alone, and
-//! nobody else can name it. A task whose call was given up before its answer came belongs to nobody.
+//! A server tells the tasks of its clients apart by the connection, but here several clients share a connection. So each process
+//! has a table: a task belongs to the principal whose call the server answered with it, on that process alone, and no other
+//! principal can name it. A task whose call was given up before its response has no owner.
 //!
-//! The table is bounded. Where it is full, the principal that holds most loses its oldest task. What is forgotten is not
-//! known to be over, so a process that forgot a running task is never taken for one without work again.
+//! The table is bounded. When it is full, the principal with the most tasks loses its oldest one. A forgotten task is not known
+//! to be over, so a process that forgot a running task never counts as idle again.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -23,15 +23,15 @@ use tokio::time::Instant;
 use crate::jsonrpc::{self, Key, Members, Notification, spans};
 use crate::stdio::link::{CallOwner, Inbound};
 
-/// Tasks of one process.
+/// Most tasks of one process.
 const TASKS_MAX: usize = 2048;
-/// Tasks of one principal on it.
+/// Most tasks of one principal on a process.
 const OF_ONE_MAX: usize = 256;
-/// Bytes of a task's id. The servers' are 36.
+/// Most bytes of a task's id. Typical servers use 36.
 const ID_MAX: usize = 512;
-/// Bytes of a notification that waits for the owner of its task to be known.
+/// Most bytes of a notification that waits until the owner of its task is known.
 const EARLY_MAX: usize = 64 * 1024;
-/// How long a task is known beyond the time its server keeps it.
+/// Time for which a task is kept after its server has dropped it.
 const GRACE: Duration = Duration::from_secs(60);
 
 /// The tasks of one process.
@@ -39,15 +39,15 @@ const GRACE: Duration = Duration::from_secs(60);
 pub(crate) struct Tasks {
     /// Plain data; nothing is called under it.
     table: Mutex<Table>,
-    /// How many of them have no owner yet, for a look without the lock.
+    /// Number of tasks without an owner yet, to be read without the lock.
     ownerless: AtomicUsize,
 }
 
-/// Whose a task is.
+/// The owner of a task.
 #[derive(Clone)]
 pub(crate) struct Owner {
     pub(crate) caller: CallOwner,
-    /// Hears what the server says of the task outside of calls.
+    /// Receives the server's messages about the task outside of calls.
     pub(crate) ear: Option<Arc<dyn Inbound>>,
 }
 
@@ -57,7 +57,7 @@ struct Table {
     /// Tasks whose owner is not known yet, by the call that began them.
     by_call: HashMap<u64, Arc<str>>,
     next: u64,
-    /// A task that may still run was forgotten, or could not be read.
+    /// True if a task that may still run was forgotten, or could not be read.
     lost: bool,
 }
 
@@ -65,14 +65,14 @@ struct Task {
     number: u64,
     owner: Owned,
     over: bool,
-    /// Whether the client cancelled the task. The server may go on with it, as with a cancelled call.
+    /// True if the client cancelled the task. The server may go on with it, as with a cancelled call.
     cancelled: bool,
     expires: Option<Instant>,
 }
 
 enum Owned {
-    /// The answer is on the way to this call, or there was nobody any more whom it could reach. With the last that was
-    /// said of the task meanwhile.
+    /// The response is on its way to this call, or its caller had left (`None`). With the last notification about the task
+    /// meanwhile.
     NotYet(Option<u64>, Option<Early>),
     By(Owner),
 }
@@ -84,23 +84,23 @@ struct Early {
     params: Option<Bytes>,
 }
 
-/// What a message says of a task.
+/// State of a task, as a message reports it.
 struct Said<'a> {
     id: Cow<'a, str>,
     over: bool,
     cancelled: bool,
-    /// How long the server keeps the task, in milliseconds from its beginning.
+    /// Time that the server keeps the task, in milliseconds from its beginning.
     keeps: Option<u64>,
 }
 
 /// The tasks that a message names, decoded.
 pub(crate) type TaskIds<'a> = SmallVec<[Cow<'a, str>; 1]>;
 
-/// A message names tasks in a way that readers could read differently.
+/// Error for a message that names tasks in a way that parsers could read differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unclear;
 
-/// The tasks that parameters, raw JSON, name: by `taskId`, and in their metadata.
+/// The tasks that raw JSON parameters name: by `taskId`, and in their metadata.
 ///
 /// # Errors
 ///
@@ -114,7 +114,7 @@ pub(crate) fn named(params: &str) -> Result<TaskIds<'_>, Unclear> {
     named_by(&members)
 }
 
-/// The same in the parameters of a message.
+/// The tasks that the parameters of a message name.
 ///
 /// # Errors
 ///
@@ -137,19 +137,19 @@ pub(crate) fn named_by<'a>(members: &Members<'a>) -> Result<TaskIds<'a>, Unclear
 }
 
 impl Tasks {
-    /// The server answered a call with this result, which is a task's. Without a call nobody gets the answer.
+    /// Registers the task in the server's response to a call. `None`: the call's caller has left.
     pub(crate) fn begin(&self, call: Option<u64>, result: &RawValue) {
         let now = Instant::now();
         let mut table = self.lock();
         let said = Said::read(result.get()).filter(|said| said.id.len() <= ID_MAX);
         let Some(said) = said else {
-            // Nobody can name the task, and it runs.
+            // No client can name the task, and it runs.
             table.lost = true;
             return;
         };
         table.forget_expired(now);
         if let Some(known) = table.tasks.get_mut(&*said.id) {
-            // Who had it first keeps it.
+            // The first owner keeps the task.
             known.note(&said, now);
         } else {
             if table.tasks.len() >= TASKS_MAX {
@@ -173,12 +173,12 @@ impl Tasks {
         self.count(&table);
     }
 
-    /// Whether a task waits for its owner.
+    /// Returns true if a task waits for its owner.
     pub(crate) fn await_owner(&self) -> bool {
         self.ownerless.load(Ordering::Acquire) > 0
     }
 
-    /// Gives the task of a call to whoever called, if the call began one.
+    /// Assigns the task of a call to its caller, if the call began a task.
     pub(crate) fn claim(&self, call: u64, owner: impl FnOnce() -> Owner) {
         let told = {
             let mut table = self.lock();
@@ -208,7 +208,7 @@ impl Tasks {
         }
     }
 
-    /// Whether that principal may name the task.
+    /// Returns true if that principal may name the task.
     pub(crate) fn owns(&self, principal: Option<&Arc<str>>, id: &str) -> bool {
         let table = self.lock();
         let task = table.tasks.get(id);
@@ -220,7 +220,7 @@ impl Tasks {
         })
     }
 
-    /// A result says how a task is.
+    /// Updates a task from a result that reports its state.
     pub(crate) fn observe(&self, result: &[u8]) {
         let said = std::str::from_utf8(result).ok().and_then(Said::read);
         if let Some(said) = said
@@ -230,20 +230,20 @@ impl Tasks {
         }
     }
 
-    /// The server gave a task's own result away.
+    /// Marks a task as over: the server returned the task's own result.
     pub(crate) fn is_over(&self, id: &str) {
         if let Some(task) = self.lock().tasks.get_mut(id) {
             task.over = true;
         }
     }
 
-    /// Whether all tasks there were are known to be over.
+    /// Returns true if all tasks are known to be over.
     pub(super) fn are_over(&self) -> bool {
         let table = self.lock();
         !table.lost && table.tasks.values().all(|task| task.over)
     }
 
-    /// Whether all tasks that may still run belong to this caller.
+    /// Returns true if all tasks that may still run belong to this caller.
     pub(super) fn are_of(&self, caller: &CallOwner) -> bool {
         let table = self.lock();
         let is_of = |task: &Task| match &task.owner {
@@ -253,14 +253,14 @@ impl Tasks {
         !table.lost && table.tasks.values().all(|task| task.over || is_of(task))
     }
 
-    /// Whether a task runs that was not cancelled and has not expired.
+    /// Returns true if a task runs that was not cancelled and has not expired.
     pub(super) fn are_running(&self) -> bool {
         let now = Instant::now();
         let runs = |task: &Task| !task.over && !task.cancelled && !task.is_expired(now);
         self.lock().tasks.values().any(runs)
     }
 
-    /// Passes what the server says of a task on to the task's owner. `false`: it is about no task.
+    /// Passes a server's message about a task on to the task's owner. Returns false if it is about no task.
     pub(crate) fn tell(&self, notification: &Notification<'_>) -> bool {
         let params = notification.params.as_deref().unwrap_or_default();
         let params = std::str::from_utf8(params).unwrap_or_default();
@@ -268,7 +268,7 @@ impl Tasks {
         let named = match named(params) {
             Ok(named) if named.is_empty() => return of_tasks,
             Ok(named) if named.iter().all(|id| *id == named[0]) => named,
-            // About the tasks of several, or of nobody can say whom.
+            // About several tasks, or in a form that does not tell which.
             _ => return true,
         };
         let said = of_tasks.then(|| Said::read(params)).flatten();
@@ -320,7 +320,7 @@ impl Table {
         });
     }
 
-    /// Forgets the oldest task of whoever holds most.
+    /// Forgets the oldest task of the principal with the most tasks.
     fn make_room(&mut self) {
         let mut held: HashMap<Option<&Option<Arc<str>>>, usize> = HashMap::new();
         for task in self.tasks.values() {
@@ -331,7 +331,7 @@ impl Table {
         self.forget_oldest_of(&most);
     }
 
-    /// Forgets the oldest tasks of a principal that holds more than it may.
+    /// Forgets the oldest task of a principal with more than its share.
     fn keep_share(&mut self, principal: &Option<Arc<str>>) {
         let all = self.tasks.values();
         let held = all
@@ -342,7 +342,7 @@ impl Table {
         }
     }
 
-    /// `None`: of those without an owner.
+    /// Forgets the oldest task of a principal; `None`: of those without an owner.
     fn forget_oldest_of(&mut self, principal: &Option<Option<Arc<str>>>) {
         let all = self.tasks.iter();
         let of_it = all.filter(|(_, task)| task.principal() == principal.as_ref());
@@ -384,7 +384,7 @@ impl Task {
 }
 
 impl Early {
-    /// Copies: a view would keep all alive that was read with it.
+    /// Copies the bytes: a view would keep the whole read buffer alive.
     fn of(notification: &Notification<'_>) -> Self {
         let params = notification.params.as_deref();
         Self {
@@ -396,7 +396,7 @@ impl Early {
 }
 
 impl<'a> Said<'a> {
-    /// Reads a task's state: the object itself, or its member `task`. `None`: it names no task, or two.
+    /// Reads a task's state: the object itself, or its member `task`. `None` if it names no task, or two.
     fn read(object: &'a str) -> Option<Self> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// EraSupport either era and misbehaves on request; its first lines say how.
+/// A server that speaks either era and misbehaves on request; its first lines say how.
 pub(crate) const SCRIPT: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/src/stdio/pool/tests/server.py"
