@@ -132,9 +132,9 @@ impl Leased {
     /// and one of them asks again if there was none. Returns the server's response to the client that asked, `None` to all
     /// others. A restarted server is asked again.
     ///
-    /// When there are too many subscriptions, or the server cannot be asked.
+    /// # Errors
     ///
-    /// When there are too many, or the server cannot be asked.
+    /// When there are too many subscriptions, or the server cannot be asked.
     pub(crate) async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError> {
         self.replay_state.subscribe(uri).map_err(|error| {
             let name = self.pool.name();
