@@ -1,23 +1,23 @@
 //! Many namespaces behind one, whose tools and resources the model turns on and off ("Toolman").
 //!
 //! ```text
-//!   tools/list ──▶ Live: offers of all members ──▶ Catalogue ──▶ what the client's Toolset says ──▶ the list
+//!   tools/list ──▶ Live: offers of all members ──▶ Catalogue ──▶ filter by the client's Toolset ──▶ the list
 //!   tools/call ──▶ published name ──▶ (member, own name) ──▶ the member's own Upstream ──▶ MemberCall
 //!                                                                                             │ engine: view, limits, audit
 //!                                                                                             └▶ engine once more, as a
 //!                                                                                                call of the member
 //! ```
 //!
-//! Members are namespaces of any kind. What they offer is read once and kept ([`member`]); each request finds the
-//! catalogue of the moment ([`live`], [`catalogue`]). Which of it is active for a client: [`toolsets`]; which of it the
-//! client may know of: [`visible`]. Results, errors, progress, questions and cancellations pass between client and member
-//! as they are; only names and URIs change, also in results where they are references ([`references`]).
+//! Members are namespaces of any kind. Their offers are read once and kept ([`member`]); each request finds the current catalogue
+//! ([`live`], [`catalogue`]). [`toolsets`] tells which entries are active for a client, [`visible`] which entries the client may
+//! know of. Results, errors, progress, questions and cancellations pass between client and member unchanged, except for names and
+//! URIs, also in results where URIs are references ([`references`]).
 //!
-//! An aggregate that is a member of another one ([`nested`]) gives all it has to the outer one, which alone says what is
-//! active. At most [`DEPTH_MAX`] aggregates stand behind each other.
+//! An aggregate that is a member of another one ([`nested`]) gives all its entries to the outer one, which alone decides which
+//! are active. At most [`DEPTH_MAX`] aggregates are nested.
 //!
-//! Resource subscriptions are not there (AGG-32): a URI belongs to its member, and `subscriptions/listen` announces changed
-//! lists alone.
+//! Resource subscriptions are not supported (AGG-32): a URI belongs to its member, and `subscriptions/listen` announces only
+//! changed lists.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,22 +76,22 @@ use catalogue::Kind;
 use live::Live;
 use member::{Home, Slot};
 
-/// Aggregates that may stand behind each other. The configuration allows no more; what it can no longer know, such as a
-/// member that has become an aggregate since, ends here.
+/// Most nested aggregates. The configuration allows no more; deeper nesting that it cannot see, such as a member that has become
+/// an aggregate since, ends here.
 const DEPTH_MAX: u8 = tooldock_workers::aggregate::DEPTH_MAX as u8;
-/// What an aggregate says of itself at the beginning of a conversation.
+/// An aggregate's instructions at the beginning of a conversation.
 const INSTRUCTIONS: &str = "Tools and resources of several servers. Only active ones can be used: turn on what you need, and off what you do not, with toolman_activate, whose description lists all of them.";
 
 /// The kinds of upstreams that members may have, beside aggregates.
 pub(super) struct Kinds {
     /// Servers that speak MCP.
     servers: Arc<dyn Upstream>,
-    /// Functions, and all others.
+    /// Functions, and all other kinds.
     workers: Arc<dyn Upstream>,
 }
 
 impl Kinds {
-    /// What runs a namespace that is no aggregate.
+    /// The upstream of a namespace that is no aggregate.
     fn of(&self, namespace: &Namespace) -> &dyn Upstream {
         match self.servers.serves(namespace) {
             true => &*self.servers,
@@ -104,23 +104,23 @@ fn is_aggregate(namespace: &Namespace) -> bool {
     matches!(namespace.upstream, UpstreamKind::Aggregate(_))
 }
 
-/// What all aggregates share.
+/// State that all aggregates share.
 struct Shared {
     home: Home,
     changes: SessionChanges,
     key: SessionKey,
     metrics: ToolmanMetrics,
-    /// By namespace. Plain data; nothing awaits under it.
+    /// Aggregates by namespace. Plain data, without awaits under the lock.
     live: Mutex<HashMap<NamespaceName, Arc<Live>>>,
-    /// The gateway ends: nothing begins any more.
+    /// True at the end of the gateway: no aggregate starts any more.
     stopped: AtomicBool,
 }
 
-/// The namespaces that are aggregates.
+/// The upstream of aggregates.
 #[derive(Clone)]
 pub(crate) struct AggregateUpstream(Arc<Shared>);
 
-/// What runs one member.
+/// The upstream of a member.
 enum Runner<'a> {
     Plain(&'a dyn Upstream),
     Nested(AggregateUpstream),
@@ -162,7 +162,7 @@ impl AggregateUpstream {
         });
         let mut published = shared.home.registry.subscribe();
         let followed = Arc::downgrade(&shared);
-        // Ends with the registry or with the service.
+        // The task ends with the registry or with the service.
         shared.home.control.spawn(async move {
             loop {
                 let snapshot = Arc::clone(&published.borrow_and_update());
@@ -181,7 +181,7 @@ impl AggregateUpstream {
 }
 
 impl Shared {
-    /// Begins with aggregates that are new, and ends those that are gone.
+    /// Starts new aggregates, and ends removed ones.
     fn follow(&self, snapshot: &Snapshot) {
         for namespace in snapshot.namespaces.values() {
             self.of(namespace);
@@ -204,7 +204,7 @@ impl Shared {
         all.get(name).cloned()
     }
 
-    /// The aggregate of a namespace; members that did not change go on as they are.
+    /// The running aggregate of a namespace; unchanged members go on.
     fn of(&self, namespace: &Namespace) -> Option<Arc<Live>> {
         let UpstreamKind::Aggregate(aggregate) = &namespace.upstream else {
             return None;
@@ -216,11 +216,11 @@ impl Shared {
         {
             return Some(Arc::clone(live));
         }
-        // Looked at under the lock, under which all are taken away.
+        // Checked under the lock, which is also held when all are removed.
         if self.stopped.load(Ordering::Relaxed) {
             return None;
         }
-        // A request that began before a reload must not bring back what was replaced or removed.
+        // A request that began before a reload must not bring back a replaced or removed aggregate.
         if !self.is_current(&namespace.name, aggregate) {
             return before.map(Arc::clone);
         }
@@ -241,7 +241,7 @@ impl Shared {
         let live = Arc::new(live);
         let before = all.insert(namespace.name.clone(), Arc::clone(&live));
         drop(all);
-        // Outside of the lock: it ends the tasks of members that are gone.
+        // Outside of the lock: this ends the tasks of removed members.
         drop(before);
         Some(live)
     }
@@ -254,20 +254,20 @@ impl Shared {
         })
     }
 
-    /// The namespaces of its members, as they are served now.
+    /// The namespaces of an aggregate's members, as they are served now.
     fn members(&self, namespace: &Namespace) -> Vec<Arc<Namespace>> {
         let Some(live) = self.of(namespace) else {
             return Vec::new();
         };
         let members = live.slots.iter();
         let members = members.filter_map(|slot| slot.namespace(&self.home.registry));
-        // One that has become this aggregate itself, by now, is asked nothing.
+        // A member that has become this aggregate itself by now is left out.
         members
             .filter(|member| member.name != namespace.name)
             .collect()
     }
 
-    /// What runs a member of that namespace.
+    /// The upstream of a member's namespace.
     fn runner(self: &Arc<Self>, namespace: &Namespace) -> Runner<'_> {
         match is_aggregate(namespace) {
             true => Runner::Nested(AggregateUpstream(Arc::clone(self))),
@@ -309,7 +309,7 @@ impl Upstream for AggregateUpstream {
             }
             let asked = match is_known(&asked, method, members) {
                 true => asked,
-                // It may be of a member that is still starting.
+                // The name may belong to a member that is still starting.
                 false => asked.settled().await,
             };
             match method {
@@ -369,7 +369,7 @@ impl Upstream for AggregateUpstream {
         cx: &'a CallContext<'a>,
         wanted: Filter,
     ) -> Soon<'a, Result<Listening, RequestError>> {
-        // A handle that is none is refused here as in any other request.
+        // An invalid handle is refused here as in any other request.
         if let Err(refused) = Asked::new(&self.0, cx, None) {
             return Soon::Now(Err(refused));
         }
@@ -408,7 +408,7 @@ impl Upstream for AggregateUpstream {
         Asked::new(&self.0, cx, None).is_ok_and(|asked| asked.member_of_task(task).is_some())
     }
 
-    /// All there is, turned on or not.
+    /// All tools, active or not.
     fn tools<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
@@ -434,8 +434,8 @@ impl Upstream for AggregateUpstream {
         Some(self.0.of(namespace)?.tool_list())
     }
 
-    /// The tools that are turned on for a client without a session, by the handle in its address if there is one, and
-    /// open to the caller at their members.
+    /// The tools that are active for a client without a session, by the handle in its address if there is one, and open to the
+    /// caller at their members.
     fn listed<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
@@ -499,7 +499,7 @@ impl Upstream for AggregateUpstream {
     }
 }
 
-/// The refusal of a request that is not MCP: an unusable handle is the caller's fault, all else the server's state.
+/// The refusal of a request that is not MCP: an invalid handle is the caller's fault, all other refusals are the server's state.
 fn as_call_error(refused: RequestError) -> CallError {
     let reason = refused.message().into_owned();
     match refused {
@@ -509,7 +509,7 @@ fn as_call_error(refused: RequestError) -> CallError {
     }
 }
 
-/// Whether what a request names is in the catalogue of the moment.
+/// Returns true if the name in a request is in the current catalogue.
 fn is_known(asked: &Asked<'_>, method: &str, members: &Members<'_>) -> bool {
     let text = |key| members.get(key).and_then(jsonrpc::string);
     match method {
@@ -523,14 +523,14 @@ fn is_known(asked: &Asked<'_>, method: &str, members: &Members<'_>) -> bool {
     }
 }
 
-/// What an aggregate has, whatever its members have now: one that is late may bring anything.
+/// Writes the capabilities of an aggregate, regardless of its current members: a late member may bring anything.
 fn describe(answer: &mut ResultWriter<'_>, with_tasks: bool) {
     let out = answer.key("capabilities");
     out.extend_from_slice(
         br#"{"tools":{"listChanged":true},"resources":{"listChanged":true},"prompts":{"listChanged":true},"completions":{},"logging":{}"#,
     );
     if with_tasks {
-        // There is no `tasks/list`: each member has its own.
+        // `tasks/list` is left out: each member has its own.
         out.extend_from_slice(br#","tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}"#);
     }
     out.push(b'}');

@@ -1,4 +1,4 @@
-//! `toolman_activate`: everything is checked first, then everything is changed at once (AGG-14 to AGG-20).
+//! `toolman_activate`: all arguments are checked first, then all changes are made at once (AGG-14 to AGG-20).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,21 +18,21 @@ use super::{Live, Shared};
 use crate::broadcast::Change;
 use crate::heavy_work;
 
-/// Names and patterns that one call may give, and patterns among them: each pattern is matched with all there is.
+/// Most names and patterns in one call, and most patterns among them: each pattern is matched with all entries.
 const NAMES_MAX: usize = 10_000;
 const PATTERNS_MAX: usize = 100;
-/// Mistakes that one answer explains.
+/// Most mistakes that one response explains.
 const EXPLAINED_MAX: usize = 10;
 /// Bytes of a call that an error shows with all of its names.
 const COMPLETED_MAX: usize = 4096;
-/// Characters of names in a confirmation: the whole stays below 200.
+/// Most characters of names in a confirmation: the whole stays below 200.
 const ONE_LIST: usize = 90;
 const BOTH_LISTS: usize = 40;
 
 /// A checked activation.
 #[derive(Debug)]
 struct Plan<'a> {
-    /// What is to be on or off, by published name; tools and resources apart.
+    /// Entries by published name, tools and resources apart, and whether they are turned on or off.
     wanted: BTreeMap<(bool, &'a str), (&'a Entry, bool)>,
 }
 
@@ -40,7 +40,7 @@ struct Plan<'a> {
 ///
 /// # Errors
 ///
-/// What is wrong with them and what to do, for the model. Nothing is changed then.
+/// The mistakes and how to correct them, for the model. No change is made then.
 fn plan<'a>(
     shown: &'a Shown<'_>,
     arguments: &[u8],
@@ -135,8 +135,8 @@ fn plan<'a>(
     Err(format!("nothing was changed: {}{call}", wrong.join("; ")))
 }
 
-/// The call with unknown names replaced by the nearest there are, and names of the other kind in the other list. `None`
-/// where a name is to be both on and off, where nothing is left, and where the call is too long to be shown.
+/// The call with unknown names replaced by the nearest known names, and names of the other kind in the other list. `None` if a
+/// name would be both on and off, if nothing is left, or if the call is too long to be shown.
 fn corrected(
     shown: &Shown<'_>,
     lists: &[(&str, Vec<String>)],
@@ -177,8 +177,8 @@ fn such_as(shown: &Shown<'_>) -> String {
     call.map_or_else(String::new, |call| format!(", for example {call}"))
 }
 
-/// The call of these arguments with all four lists, for the end of an error: a text becomes a list of it, and all else
-/// that is no list of texts an empty list.
+/// The call of these arguments with all four lists, for the end of an error: a text becomes a list with that text, and other
+/// values that are no list of texts become empty lists.
 fn completed(shown: &Shown<'_>, arguments: &BTreeMap<String, Value>) -> String {
     let lists = LISTS.map(|key| match arguments.get(key) {
         Some(Value::String(name)) => json!([name]),
@@ -193,7 +193,7 @@ fn completed(shown: &Shown<'_>, arguments: &BTreeMap<String, Value>) -> String {
     }
 }
 
-/// What is published under that very name.
+/// The entry that is published under exactly this name.
 fn named<'a>(shown: &'a Shown<'_>, name: &str, resources: bool) -> Option<&'a Entry> {
     let one = match resources {
         true => shown.catalogue.resource(name),
@@ -206,7 +206,7 @@ fn is_pattern(name: &str, options: &AggregateOptions) -> bool {
     options.activation_patterns && name.contains(['*', '?', '[', '{'])
 }
 
-/// The entries that a pattern stands for, or why it is none.
+/// The entries that a pattern matches, or the fault of the pattern.
 fn matching<'a>(
     shown: &'a Shown<'_>,
     pattern: &str,
@@ -220,7 +220,7 @@ fn matching<'a>(
 }
 
 impl Plan<'_> {
-    /// What is to be changed, for the set of the moment it is kept.
+    /// The changes, to be applied to the set that is current when it is stored.
     fn switches(&self, catalogue: &Catalogue) -> Switches {
         let wanted = self.wanted.values();
         let wanted = wanted.map(|(entry, on)| (entry.id, *on, entry.start));
@@ -235,7 +235,7 @@ impl Plan<'_> {
         all.map(|(entry, _)| &*entry.published).collect()
     }
 
-    /// A sentence of what was done.
+    /// A sentence about the changes that were made.
     fn done(&self) -> String {
         let (on, off) = (self.names(true), self.names(false));
         let max = match on.is_empty() || off.is_empty() {
@@ -250,7 +250,7 @@ impl Plan<'_> {
         parts.into_iter().flatten().collect::<Vec<_>>().join(". ")
     }
 
-    /// The definitions of what was turned on, for clients that do not list again.
+    /// The definitions of activated entries, for clients that do not list again.
     fn definitions(&self) -> Option<String> {
         let list = |resources: bool| -> Vec<&RawValue> {
             let on = self.wanted.values().filter(|(_, on)| *on);
@@ -265,7 +265,7 @@ impl Plan<'_> {
         serde_json::to_string(&Definitions { tools, resources }).ok()
     }
 
-    /// Which kinds of entries it touches.
+    /// Returns true if the plan changes entries of this kind.
     fn touches(&self, resources: bool) -> bool {
         self.wanted
             .keys()
@@ -287,7 +287,7 @@ struct Checked {
     changes: Vec<Change>,
 }
 
-/// Checks an activation. Each name and each pattern may be compared with all there is.
+/// Checks an activation. Each name and each pattern may be compared with all entries.
 ///
 /// # Errors
 ///
@@ -318,7 +318,7 @@ pub(super) struct Activation {
 }
 
 impl Activation {
-    /// Changes the set, and tells the clients whose lists change.
+    /// Changes the set, and notifies the clients whose lists change.
     ///
     /// # Errors
     ///
@@ -351,7 +351,7 @@ impl Activation {
             let audience = &self.shared.home.audience;
             match &self.active.keep {
                 Keep::Session(session) => audience.tell(session, &changes).await,
-                // A handle's client knows the new one.
+                // The client of a handle has the new handle.
                 Keep::Handle | Keep::Nowhere => {}
                 Keep::Principal(_) | Keep::Process => {
                     for change in changes {
@@ -363,7 +363,7 @@ impl Activation {
         Ok(said)
     }
 
-    /// Keeps the changed set, and says whether it is another one than before.
+    /// Stores the changed set. Returns true if it differs from the former one.
     async fn keep(&self, switches: &Switches, said: &mut Said) -> Result<bool, String> {
         let metrics = &self.shared.metrics;
         match &self.active.keep {

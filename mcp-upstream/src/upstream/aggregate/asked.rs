@@ -1,4 +1,4 @@
-//! One request of an aggregate, with all that its answer depends on: what is listed, and the way to a member.
+//! A request to an aggregate, with all that its response depends on: its lists, and the way to a member.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -28,10 +28,10 @@ use crate::jsonrpc::{self, Key, Members, Message, RequestError};
 use crate::protocol::Method;
 use crate::upstream::{CallContext, IncomingRequest, Prepared, ServerCopy, Upstream};
 
-/// How long lists may be kept by clients of 2026-07-28: what is active changes with each activation.
+/// Time that clients of 2026-07-28 may keep lists: the active set changes with each activation.
 const TTL_MS: u64 = 1_000;
 
-/// One request of an aggregate, with all that its answer depends on.
+/// A request to an aggregate, with all that its response depends on.
 pub(super) struct Asked<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) cx: &'a CallContext<'a>,
@@ -58,7 +58,7 @@ impl<'a> Asked<'a> {
         })?;
         let active = match cx.depth {
             0 => toolsets::active(cx, members, live.scope(), &live.sets, &shared.key)?,
-            // The outermost aggregate has judged that.
+            // The outermost aggregate has decided that.
             _ => Active::all(),
         };
         Ok(Self {
@@ -71,7 +71,7 @@ impl<'a> Asked<'a> {
         })
     }
 
-    /// The same with what members offer once all have had their time.
+    /// Updates the catalogue once all members have had their time to start.
     pub(super) async fn settled(mut self) -> Self {
         self.live.settled().await;
         self.catalogue = self.live.catalogue();
@@ -79,18 +79,18 @@ impl<'a> Asked<'a> {
         self
     }
 
-    /// Whether the caller may know of an entry: of a namespace that clients reach otherwise, only what they could use
-    /// there.
+    /// Returns true if the caller may know of an entry: of a namespace that clients reach otherwise, only entries that they could
+    /// use there.
     pub(super) fn is_visible(&self, entry: &Entry) -> bool {
         self.visible.shows(self, entry)
     }
 
-    /// Whether an entry can be used: turned on, in the outermost aggregate.
+    /// Returns true if an entry can be used: turned on, in the outermost aggregate.
     pub(super) fn is_active(&self, entry: &Entry) -> bool {
         self.active.is_all || entry.is_active(&self.active.toolset)
     }
 
-    /// The names of the aggregate's own tools. Where another aggregate asks, there are none: its own do the same.
+    /// The names of the aggregate's own tools. Empty if another aggregate asks: it has own tools with the same purpose.
     pub(super) fn own_names(&self) -> Vec<&'static str> {
         match self.cx.depth {
             0 => own::names(self.options()),
@@ -102,7 +102,7 @@ impl<'a> Asked<'a> {
         &self.live.aggregate.spec.options
     }
 
-    /// One page with all entries of a kind that are active.
+    /// Writes a page with all active entries of a kind.
     pub(super) fn list(&self, id: &str, key: &'static str, kind: Kind) -> Vec<u8> {
         let format = self.cx.result_format();
         let mut answer =
@@ -120,7 +120,7 @@ impl<'a> Asked<'a> {
         answer.end()
     }
 
-    /// The definitions of what is active of a kind, the aggregate's own tools first.
+    /// The definitions of active entries of a kind, the aggregate's own tools first.
     fn definitions(&self, kind: Kind) -> Vec<Cow<'_, str>> {
         let visible = |entry: &Entry| self.is_visible(entry);
         let shown = self.shown(&visible);
@@ -140,7 +140,7 @@ impl<'a> Asked<'a> {
         definitions
     }
 
-    /// The same tools for those that do not speak MCP.
+    /// The active tools, for surfaces that do not speak MCP.
     pub(super) fn tool_list(&self) -> Arc<ToolList> {
         let page = self.definitions(Kind::Tool).join(",");
         let page = format!(r#"{{"tools":[{page}]}}"#);
@@ -156,7 +156,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// What the engine goes by for a call of the aggregate.
+    /// The facts of a call of the aggregate, for the engine.
     pub(super) fn facts(&self, method: &str, subject: &str, arguments: Bytes) -> CallFacts {
         CallFacts {
             namespace: Arc::clone(&self.cx.namespace),
@@ -172,7 +172,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// A call that is answered with what the aggregate says: as a result where it is one of a tool, else as an error.
+    /// A call that the aggregate answers itself: with a result for a call of a tool, else with an error.
     pub(super) fn answered(
         &self,
         facts: CallFacts,
@@ -186,7 +186,7 @@ impl<'a> Asked<'a> {
         OwnCall::new(facts, Box::pin(std::future::ready(outcome)))
     }
 
-    /// What to do about a name that is not there.
+    /// Advice about an unknown name.
     pub(super) fn unknown(&self, name: &str, resources: bool) -> String {
         let visible = |entry: &Entry| self.is_visible(entry);
         let mut reason = self.shown(&visible).unknown(name, resources);
@@ -198,7 +198,7 @@ impl<'a> Asked<'a> {
             if prefix.is_empty() || !(is_own(prefix) || is_own(&safe)) {
                 continue;
             }
-            // Nothing is told of a namespace that is closed to the caller.
+            // A namespace that is closed to the caller is not mentioned.
             let namespace = slot.namespace(&self.shared.home.registry);
             if namespace
                 .as_ref()
@@ -229,7 +229,7 @@ impl<'a> Asked<'a> {
         reason
     }
 
-    /// How the copy of a server is that a client like this one talks to.
+    /// State of the copy of a server that this client's requests go to.
     pub(super) fn copy(&self, namespace: Arc<Namespace>) -> ServerCopy {
         let runner = self.shared.runner(&namespace);
         let upstream = runner.upstream();
@@ -237,7 +237,7 @@ impl<'a> Asked<'a> {
         upstream.copy(&child)
     }
 
-    /// A request that goes to a member under its own name, its parameters with these changes.
+    /// Passes a request to a member under the entry's own name, with these parameters.
     pub(super) async fn to_member(
         &self,
         request: IncomingRequest<'_>,
@@ -249,7 +249,7 @@ impl<'a> Asked<'a> {
         self.to_slot(request, slot, published, params).await
     }
 
-    /// The same, for what stands in no catalogue.
+    /// Passes a request to a member's slot, for names that are in no catalogue.
     pub(super) async fn to_slot(
         &self,
         request: IncomingRequest<'_>,
@@ -312,7 +312,7 @@ impl<'a> Asked<'a> {
         })
     }
 
-    /// A member's call as one of the aggregate.
+    /// Wraps a member's call as a call of the aggregate.
     pub(super) fn relayed(
         &self,
         slot: &Slot,
@@ -341,16 +341,16 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// What a member's call is called here.
+/// Published name of a member's call.
 pub(super) struct Published<'a> {
-    /// The tool, the prompt or the URI, by its published name.
+    /// The published name of the tool or prompt, or the published URI.
     pub(super) name: &'a str,
-    /// The tool that the client named instead, and the arguments it gave that tool.
+    /// The tool that the client called instead, and its arguments.
     pub(super) by_way_of: Option<(&'static str, Bytes)>,
 }
 
 impl<'a> Published<'a> {
-    /// What the client named itself.
+    /// A name that the client gave itself.
     pub(super) fn plain(name: &'a str) -> Self {
         Self {
             name,
@@ -359,7 +359,7 @@ impl<'a> Published<'a> {
     }
 }
 
-/// The object with a text in the place of one of its members.
+/// Sets a member of the object to a text.
 pub(super) fn with(object: &str, key: &'static str, text: &str) -> String {
     let text = Value::from(text).to_string();
     spans::edit(object, &[MemberEdit::Set(key, text.into())])
@@ -374,7 +374,7 @@ pub(super) fn text_of<'a>(
     text.ok_or_else(|| RequestError::InvalidParams(format!("{what} must be a string").into()))
 }
 
-/// A cursor is none of ours: there is never a second page.
+/// Refuses a cursor: there is never a second page.
 pub(super) fn one_page(members: &Members<'_>) -> Result<(), RequestError> {
     match members.raw(Key::Cursor) {
         Some(cursor) if cursor != "null" => Err(RequestError::InvalidParams(
@@ -384,8 +384,8 @@ pub(super) fn one_page(members: &Members<'_>) -> Result<(), RequestError> {
     }
 }
 
-/// Whether what a caller says to the aggregate may go to a member: to a namespace of its own only where the caller may use
-/// that namespace by itself.
+/// Returns true if a caller's request to the aggregate may go to a member: if the member is a served namespace, only if the
+/// caller may use that namespace itself.
 pub(super) fn may_reach(caller: &Caller, slot: &Slot, namespace: &Namespace) -> bool {
     !slot.is_served() || caller.is_let_into(namespace)
 }

@@ -1,11 +1,11 @@
-//! What comparing URIs with templates may cost.
+//! Budget for comparing URIs with templates.
 
 use crate::upstream::worker::uri_template;
 
-/// Bytes of a template times bytes of a URI that one request may compare.
+/// Most work of a request for comparisons: bytes of a template times bytes of a URI.
 const COMPARED_MAX: usize = 16 * 1024 * 1024;
 
-/// How much one request may still compare URIs with templates, which costs the product of both lengths.
+/// The remaining work of a request for comparing URIs with templates, which costs the product of both lengths.
 pub(super) struct Budget(usize);
 
 impl Default for Budget {
@@ -15,9 +15,9 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Whether the URI may be one of the template's (K-42). Once the budget is used up, none is.
+    /// Returns true if the URI may match the template (K-42). Once the budget is used up, no URI matches.
     pub(super) fn may_be_of(&mut self, template: &str, uri: &str) -> bool {
-        // Of most templates the text before the first expression says that they are others.
+        // For most templates, the text before the first expression shows that they do not match.
         let begin = &template[..template.find('{').unwrap_or(template.len())];
         if !uri.starts_with(begin) {
             return false;

@@ -1,4 +1,4 @@
-//! Calls of an aggregate: those that a member answers, and those that it answers itself.
+//! Calls of an aggregate: answered by a member, or by the aggregate itself.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,20 +18,20 @@ use crate::session::CancelNotice;
 /// A call that a member answers.
 pub(super) struct MemberCall {
     pub(super) facts: CallFacts,
-    /// The call as the member has it.
+    /// The call at the member.
     pub(super) call: Arc<dyn UpstreamCall>,
-    /// Where the client named another tool, which calls this one: its name, and the arguments it was given.
+    /// If the client called another tool, which calls this one: that tool's name, and its arguments.
     pub(super) by_way_of: Option<(&'static str, Bytes)>,
-    /// What the audit log calls the member.
+    /// The member's name in the audit log.
     pub(super) via: Arc<str>,
     /// Publishes the URIs in the reply.
     pub(super) references: Option<References>,
-    /// How results of this client look.
+    /// The format of results for this client.
     pub(super) format: ResultFormat,
 }
 
 impl MemberCall {
-    /// The sentence that a model can act on.
+    /// An error message that a model can act on.
     fn unreachable(&self, error: &CallError) -> String {
         let server = &self.via;
         let reason = error.message.trim_end_matches('.');
@@ -66,7 +66,7 @@ impl UpstreamCall for MemberCall {
         }
     }
 
-    /// What failed before the server's own answer is told in the convention's form (AGG-39). REST has a form of its own.
+    /// Failures before the server's own response get the convention's form (AGG-39). REST has its own form.
     fn not_relayed(&self, error: CallError) -> CallOutcome {
         let is_away = matches!(
             error.code,
@@ -96,7 +96,7 @@ impl UpstreamCall for MemberCall {
         self.call.has_lost_its_session()
     }
 
-    /// The engine runs the member's call in its place.
+    /// The engine runs the member's call instead.
     fn start(self: Arc<Self>, peer: Peer) -> Work {
         Arc::clone(&self.call).start(peer)
     }
@@ -105,16 +105,16 @@ impl UpstreamCall for MemberCall {
 /// A call that the aggregate answers itself.
 pub(super) struct OwnCall {
     facts: CallFacts,
-    /// Taken when the call has its turn. None for a call that is refused.
+    /// Taken when the call has its turn. `None` for a refused call.
     work: Mutex<Option<OwnWork>>,
     refused: Option<CallError>,
 }
 
-/// What a call does once it has its turn.
+/// The work of a call, done when it has its turn.
 pub(super) type OwnWork = std::pin::Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
 impl OwnCall {
-    /// Does that when it has its turn.
+    /// A call that does this work when it has its turn.
     pub(super) fn new(mut facts: CallFacts, work: OwnWork) -> Arc<Self> {
         facts.talks = Talks::No;
         Arc::new(Self {
@@ -124,7 +124,7 @@ impl OwnCall {
         })
     }
 
-    /// A call that the engine is to refuse.
+    /// A call that the engine refuses with this error.
     pub(super) fn refused(mut facts: CallFacts, error: CallError) -> Arc<Self> {
         facts.talks = Talks::No;
         Arc::new(Self {

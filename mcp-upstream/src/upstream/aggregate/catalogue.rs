@@ -1,8 +1,8 @@
-//! All that the members of an aggregate offer, under published names: one immutable value, made anew when a member's offer
-//! changes.
+//! The catalogue of an aggregate: all offers of its members, under published names. An immutable value, rebuilt when a member's
+//! offer changes.
 //!
-//! Of two equal names the first server's of the file is kept (AGG-09). Tools, resources and prompts are apart; a resource
-//! and a template are of one kind, since both are turned on by their URIs.
+//! If two names are equal, the entry of the server that is first in the file is kept (AGG-09). Tools, resources and prompts are
+//! separate; a resource and a template are of one kind, since both are turned on by their URIs.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -19,15 +19,15 @@ use crate::jsonrpc::{self, spans};
 use crate::session::Toolset;
 use crate::session::toolset::EntryId;
 
-/// Characters of a description that the catalogue shows.
+/// Most characters of a description that the catalogue shows.
 const DESCRIPTION_MAX: usize = 132;
-/// Characters of a definition that are about one token.
+/// Number of characters of a definition that take about one token.
 const CHARACTERS_PER_TOKEN: usize = 4;
 
-/// How many warnings about one catalogue are logged in full; of further warnings only the number is logged.
+/// Most warnings about one catalogue that are logged in full; only the number of further warnings is logged.
 const WARNINGS_MAX: usize = 100;
 
-/// What is published.
+/// The kind of a published entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Tool,
@@ -37,7 +37,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// What tells apart entries of equal names; resources and templates are one.
+    /// Number that separates entries with equal names; resources and templates share one.
     fn family(self) -> u8 {
         match self {
             Self::Tool => 0,
@@ -56,27 +56,27 @@ impl Kind {
     }
 }
 
-/// One tool, resource, template or prompt.
+/// A tool, resource, template or prompt.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) kind: Kind,
-    /// Its position among all.
+    /// Position among all entries.
     pub(super) at: usize,
     /// The position of its member.
     pub(super) member: usize,
-    /// Its member's name for it, or URI.
+    /// The member's own name or URI for it.
     pub(super) own: Arc<str>,
     pub(super) published: Arc<str>,
     /// The original name with its prefix, if `published` replaces some of its characters.
     pub(super) unsafe_name: Option<Arc<str>>,
-    /// Its member's definition with the published name in it.
+    /// The member's definition with the published name in it.
     pub(super) definition: String,
-    /// Its description as the catalogue shows it, on one line.
+    /// The description as the catalogue shows it, on one line.
     pub(super) description: String,
     pub(super) id: EntryId,
-    /// Whether it is active at the start.
+    /// True if the entry is active at the start.
     pub(super) start: bool,
-    /// Its name prepared for comparisons, once a name was asked for that is not there.
+    /// The name prepared for comparisons, set once an unknown name was looked up.
     pub(super) shape: OnceLock<NameShape>,
 }
 
@@ -88,30 +88,30 @@ pub(super) struct Catalogue {
 }
 
 impl Entry {
-    /// Its name prepared for comparisons.
+    /// The name prepared for comparisons.
     pub(super) fn shape(&self) -> &NameShape {
         self.shape.get_or_init(|| NameShape::of(&self.published))
     }
 
-    /// Whether it is active under a toolset. Prompts always are.
+    /// Returns true if the entry is active under a toolset. Prompts always are.
     pub(super) fn is_active(&self, toolset: &Toolset) -> bool {
         self.kind == Kind::Prompt || toolset.says(self.id).unwrap_or(self.start)
     }
 
-    /// About how many tokens its definition takes in a prompt.
+    /// Estimated tokens of the definition in a prompt.
     pub(super) fn tokens(&self) -> usize {
         self.definition.len().div_ceil(CHARACTERS_PER_TOKEN)
     }
 
-    /// What it is called to a model.
+    /// Returns true if models know the entry as a resource.
     pub(super) fn is_resource(&self) -> bool {
         matches!(self.kind, Kind::Resource | Kind::Template)
     }
 }
 
 impl Catalogue {
-    /// Merges what members offer, each with its prefix, and says what is left out or has another name. `reserved` are the
-    /// names of the aggregate's own tools.
+    /// Merges the offers of members, each with its prefix. Also returns warnings about entries that were left out or renamed.
+    /// `reserved` are the names of the aggregate's own tools.
     pub(super) fn new(
         spec: &AggregateSpec,
         offers: &[Offered],
@@ -181,17 +181,17 @@ impl Catalogue {
         (catalogue, warnings.all())
     }
 
-    /// All of one kind.
+    /// All entries of one kind.
     pub(super) fn of(&self, kind: Kind) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(move |entry| entry.kind == kind)
     }
 
-    /// All of them.
+    /// All entries.
     pub(super) fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// What is of that kind and has that published name.
+    /// The entry of this kind with this published name.
     pub(super) fn find(&self, kind: Kind, published: &str) -> Option<&Entry> {
         self.named(kind, published)
             .filter(|entry| entry.kind == kind)
@@ -215,8 +215,8 @@ impl Catalogue {
         Some(&self.entries[*at])
     }
 
-    /// The template that a URI may be of, of those that `fits` says yes to: an active one before others, of these the one
-    /// of the longest prefix (K-42).
+    /// The template that a URI may match, among those that `fits` accepts: active ones before others, then the one with the
+    /// longest prefix (K-42).
     pub(super) fn template(
         &self,
         uri: &str,
@@ -231,7 +231,7 @@ impl Catalogue {
         let mut best: Option<(&Entry, (bool, usize))> = None;
         for entry in matching {
             let rank = (is_active(entry), prefix_of(entry.member));
-            // The first of equal ones stays.
+            // The first of equal templates stays.
             if best.is_none_or(|(_, before)| rank > before) {
                 best = Some((entry, rank));
             }
@@ -257,7 +257,7 @@ impl Catalogue {
     }
 }
 
-/// What is worth a warning, the first of it in full.
+/// Warnings, of which the first ones are kept in full.
 #[derive(Default)]
 struct Warnings {
     told: Vec<String>,
@@ -328,8 +328,8 @@ impl Publisher {
         }
     }
 
-    /// Assigns the name of an entry; `None` if some of its characters must be replaced and an earlier entry has the
-    /// same original name.
+    /// Assigns the name of an entry; `None` if some of its characters must be replaced and an earlier entry has the same original
+    /// name.
     fn name(&mut self, kind: Kind, prefix: &str, own: &str) -> Option<Name> {
         let full = names::prefixed(prefix, own);
         let is_name = matches!(kind, Kind::Tool | Kind::Prompt);
@@ -389,8 +389,8 @@ fn entry(
     }
 }
 
-/// Why a name cannot be published: nobody could say it, or it would end its line in the catalogue and could forge the lines
-/// of others.
+/// The reason why a name cannot be published: an empty name cannot be called, and a name with a line break would end its line in
+/// the catalogue and could forge lines of other entries.
 fn unfit(name: &str) -> Option<&'static str> {
     let breaks = |it: char| it.is_control() || matches!(it, '\u{2028}' | '\u{2029}');
     match name {
@@ -404,7 +404,7 @@ fn renamed(definition: &str, key: &'static str, published: &str) -> String {
     spans::edit(definition, &[spans::MemberEdit::Set(key, name.into())])
 }
 
-/// The description of a definition, cut, with every run of white space as one blank: an entry is one line.
+/// The description of a definition, cut short, with every run of white space as one blank: an entry is one line.
 fn shown(definition: &RawValue) -> String {
     let description = spans::member(definition, "description").and_then(jsonrpc::string);
     let words = description.unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Hints for callers of aggregates: how to activate an inactive entry, and a complete call of `toolman_call` to paste.
 //!
-//! An activation counts for the caller's session, or for requests that bring the handle of its answer. Callers without a
-//! session are told where a handle goes; callers that can bring none are told of no activation.
+//! An activation counts for the caller's session, or for requests that bring the handle of its response. Callers without a
+//! session are told where to put a handle; callers that can bring none are not told about activation.
 
 use super::asked::Asked;
 use super::catalogue::{Entry, Kind};
@@ -25,7 +25,7 @@ impl Asked<'_> {
     ///
     /// # Errors
     ///
-    /// The caller cannot turn anything on, and why.
+    /// The reason why the caller cannot turn anything on.
     fn way_to_activate(&self, entry: &Entry) -> Result<String, &'static str> {
         if !self.cx.view().allows_tool(ACTIVATE) {
             return Err("toolman_activate is not open to you");
@@ -41,8 +41,8 @@ impl Asked<'_> {
         }
     }
 
-    /// A sentence for the description of `toolman_activate`: where the caller puts the handle of an answer. Empty where
-    /// there is no handle.
+    /// A sentence for the description of `toolman_activate`: where the caller puts the handle of a response. Empty for callers
+    /// without handles.
     pub(super) fn about_handle(&self) -> String {
         match &self.active.keep {
             Keep::Handle => format!(
@@ -61,7 +61,7 @@ impl Asked<'_> {
         }
     }
 
-    /// A whole call of `toolman_call`, for the end of an error about its arguments; empty where no tool is active.
+    /// A whole call of `toolman_call`, for the end of an error about its arguments; empty if no tool is active.
     pub(super) fn call_instead(&self) -> String {
         let mut tools = self.catalogue.of(Kind::Tool);
         let active = tools.find(|it| self.is_active(it) && self.is_visible(it));
@@ -69,8 +69,8 @@ impl Asked<'_> {
         call.map_or_else(String::new, |call| format!(": for example {call}"))
     }
 
-    /// A whole call of the tool with the name nearest to one that is not there, for the end of the error. The caller's
-    /// arguments are not repeated: they may hold secrets.
+    /// A whole call of the tool with the name nearest to an unknown one, for the end of the error. The caller's arguments are not
+    /// repeated: they may hold secrets.
     pub(super) fn call_of_nearest(&self, name: &str) -> String {
         let visible = |entry: &Entry| self.is_visible(entry);
         let shown = self.shown(&visible);

@@ -1,4 +1,4 @@
-//! One aggregate as it is served: its members, and the catalogue of what they offer now.
+//! A running aggregate: its members, and the catalogue of their current offers.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -15,17 +15,17 @@ use super::toolsets::SharedSets;
 use crate::catalogue::ToolList;
 use crate::session::Toolset;
 
-/// One aggregate, while its configuration stays as it is.
+/// A running aggregate, for as long as its configuration is unchanged.
 pub(super) struct Live {
     pub(super) name: NamespaceName,
     pub(super) aggregate: Arc<Aggregate>,
-    /// In the order of the file.
+    /// The members, in the order of the file.
     pub(super) slots: Vec<Arc<Slot>>,
-    /// The last catalogue, and the offers that it was made of.
+    /// The last catalogue, and the offers that it was built from.
     built: Mutex<Option<Built>>,
-    /// What was logged of the last catalogue, so that a change says only what is new.
+    /// Warnings that were logged about the last catalogue, so that a change logs only new ones.
     warned: Mutex<HashSet<String>>,
-    /// Kept through reloads.
+    /// The sets that the aggregate keeps, also through reloads.
     pub(super) sets: Arc<SharedSets>,
 }
 
@@ -34,12 +34,12 @@ struct Built {
     offers: Vec<Offered>,
     catalogue: Arc<Catalogue>,
     version: u64,
-    /// All tools, for looking at calls. Made when somebody asks.
+    /// All tools, to look up calls. Built on the first use.
     tools: Arc<OnceLock<Arc<ToolList>>>,
 }
 
 impl Live {
-    /// An aggregate with these members. What lasts of the one before goes on.
+    /// An aggregate with these members. Lasting state of the former version is taken over.
     pub(super) fn new(
         name: NamespaceName,
         aggregate: Arc<Aggregate>,
@@ -60,13 +60,12 @@ impl Live {
         }
     }
 
-    /// What members offer now.
+    /// The catalogue of the members' current offers.
     pub(super) fn catalogue(&self) -> Arc<Catalogue> {
         self.built().catalogue
     }
 
-    /// Publishes what a member offers, and builds the catalogue of it before a request does, on a thread that carries
-    /// messages.
+    /// Publishes a member's offer and builds the new catalogue now, so that no request builds it on a message thread.
     pub(super) fn publishing(&self, publish: impl FnOnce()) {
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
         publish();
@@ -78,7 +77,7 @@ impl Live {
         self.build(&mut built)
     }
 
-    /// The catalogue of what members offer now; the last one, if it still is that.
+    /// Builds the catalogue of the members' current offers; returns the last one if the offers are the same.
     fn build(&self, built: &mut Option<Built>) -> Built {
         let offers: Vec<_> = self.slots.iter().map(|slot| slot.offered()).collect();
         if let Some(built) = &*built
@@ -101,12 +100,12 @@ impl Live {
         next
     }
 
-    /// All tools, turned on or not, for looking at calls. No caller is shown them so.
+    /// All tools, active or not, to look up calls. Callers are not shown this list.
     pub(super) fn tool_list(&self) -> Arc<ToolList> {
         let built = self.built();
         let list = built.tools.get_or_init(|| {
             let options = &self.aggregate.spec.options;
-            // Calls are not judged by what the description lists.
+            // Calls do not depend on the list in the description.
             let nothing = Shown {
                 catalogue: &built.catalogue,
                 toolset: &Toolset::default(),
@@ -123,12 +122,12 @@ impl Live {
         Arc::clone(list)
     }
 
-    /// Counts the catalogues: lists of the same one may be kept.
+    /// The number of the current catalogue; lists of the same number may be kept.
     pub(super) fn version(&self) -> u64 {
         self.built().version
     }
 
-    /// Logs what is new among what is wrong with the offers.
+    /// Logs the warnings about the offers that are new.
     fn warn(&self, warnings: Vec<String>) {
         let aggregate = &self.name;
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +137,7 @@ impl Live {
         *warned = warnings.into_iter().collect();
     }
 
-    /// Waits until each member offers something, does not start, or takes too long.
+    /// Waits until each member has an offer, has failed, or takes too long.
     pub(super) async fn settled(&self) {
         join_all(self.slots.iter().map(|slot| slot.settled())).await;
     }

@@ -1,5 +1,5 @@
-//! One member of an aggregate and the task that keeps up with it: reads what it offers, again when that changes, and takes
-//! it away at once when the member ends.
+//! A member of an aggregate and the task that follows it: reads its offer, again when it changes, and removes the offer at once
+//! when the member ends.
 //!
 //! ```text
 //!   Starting ──▶ Ready ◀──▶ Gone
@@ -26,25 +26,25 @@ use crate::broadcast::{Audience, Change};
 use crate::stdio::pool::Presence;
 use crate::supervise::supervise;
 
-/// Where members are found, and who hears of them.
+/// The registry of members, and the audience of their changes.
 #[derive(Clone)]
 pub(super) struct Home {
     pub(super) registry: Arc<Registry>,
     pub(super) kinds: Arc<Kinds>,
-    /// For members that are aggregates themselves.
+    /// The aggregates, for members that are aggregates themselves.
     pub(super) aggregates: Weak<Shared>,
     pub(super) audience: Arc<Audience>,
     pub(super) control: Handle,
 }
 
-/// A member, for as long as its aggregate is served so.
+/// A running member, for as long as its configuration is unchanged.
 pub(super) struct Slot {
     about: About,
     state: watch::Sender<State>,
     task: AbortHandle,
 }
 
-/// What the file says of a member.
+/// A member's configuration in the aggregate's file.
 #[derive(Clone)]
 struct About {
     aggregate: NamespaceName,
@@ -56,7 +56,7 @@ struct About {
 }
 
 impl Slot {
-    /// Begins to keep up with a member.
+    /// Starts the task that follows a member.
     pub(super) fn start(
         home: &Home,
         aggregate: &NamespaceName,
@@ -65,7 +65,7 @@ impl Slot {
     ) -> Arc<Self> {
         let label = match &target {
             AggregateMember::Own(own) if spec.prefix.is_empty() => own.name.as_str(),
-            // Members may share a prefix, so it does not tell them apart.
+            // Members may share a prefix, so the prefix is no unique label.
             AggregateMember::Own(own) => {
                 let (_, label) = own.name.as_str().split_once('.').unwrap_or_default();
                 label
@@ -90,7 +90,7 @@ impl Slot {
         Arc::new(Self { about, state, task })
     }
 
-    /// Whether it keeps up with just that member.
+    /// Returns true if the slot is for exactly this member.
     pub(super) fn is_of(&self, target: &AggregateMember, spec: &Member) -> bool {
         let same = match (&self.about.target, target) {
             (AggregateMember::Own(one), AggregateMember::Own(other)) => Arc::ptr_eq(one, other),
@@ -102,22 +102,22 @@ impl Slot {
             && self.about.pin == spec.pin
     }
 
-    /// What stands before its names.
+    /// The prefix of the member's names.
     pub(super) fn prefix(&self) -> &Arc<str> {
         &self.about.prefix
     }
 
-    /// What people and the audit log call it.
+    /// The member's name for people and in the audit log.
     pub(super) fn label(&self) -> &Arc<str> {
         &self.about.label
     }
 
-    /// How it is now.
+    /// The current state.
     pub(super) fn state(&self) -> State {
         self.state.borrow().clone()
     }
 
-    /// What it offers now, or offered last.
+    /// The member's current offer, or its last one.
     pub(super) fn offered(&self) -> Offered {
         let state = self.state.borrow();
         Offered {
@@ -127,19 +127,19 @@ impl Slot {
         }
     }
 
-    /// Waits until it offers something, does not start, or its time is over.
+    /// Waits until the member has an offer, has failed, or its time limit is over.
     pub(super) async fn settled(&self) {
         let mut state = self.state.subscribe();
         let settled = state.wait_for(|state| !matches!(state, State::Starting));
         let _ = settled.await;
     }
 
-    /// Its namespace as it is served now.
+    /// The member's namespace as it is served now.
     pub(super) fn namespace(&self, registry: &Registry) -> Option<Arc<Namespace>> {
         found(&self.about.target, registry)
     }
 
-    /// Whether it is a namespace that clients can reach otherwise, so that they must be allowed to.
+    /// Returns true if the member is a namespace that clients can reach otherwise, so that they need access to it.
     pub(super) fn is_served(&self) -> bool {
         matches!(self.about.target, AggregateMember::Served(_))
     }
@@ -158,10 +158,10 @@ fn found(target: &AggregateMember, registry: &Registry) -> Option<Arc<Namespace>
     }
 }
 
-/// Keeps up with a member until the task is aborted.
+/// Follows a member until the task is aborted.
 async fn keep(keeper: Keeper) {
     supervise("the task of an aggregate's member", || {
-        // Dropped by a panic, too: lists then no longer wait for this member, whose task has failed.
+        // Also dropped by a panic: then lists no longer wait for this member, whose task has failed.
         let broken = GoneByPanic(&keeper);
         let round = keeper.run();
         async move {
@@ -172,7 +172,7 @@ async fn keep(keeper: Keeper) {
     .await;
 }
 
-/// When its drop is part of a panic: takes away what the member offered.
+/// Guard that removes the member's offer when it is dropped by a panic.
 struct GoneByPanic<'a>(&'a Keeper);
 
 impl Drop for GoneByPanic<'_> {
@@ -190,11 +190,11 @@ struct Keeper {
     state: watch::Sender<State>,
 }
 
-/// Why a reading brought no offer.
+/// Reason why a reading brought no offer.
 enum Unread {
-    /// The server is there, but did not answer this time: what it offered before may stay.
+    /// The server is there, but did not answer this time: the former offer may stay.
     Refused(String),
-    /// There is nothing that could be published.
+    /// No offer can be published.
     Unfit(Why),
 }
 
@@ -203,9 +203,9 @@ impl Keeper {
         let mut published = self.home.registry.subscribe();
         let mut failures = 0;
         let mut pace = Pace::default();
-        // Whose offer is published, if any is.
+        // The namespace of the published offer, if there is one.
         let mut offered_by: Option<Arc<Namespace>> = None;
-        // Why it did not list everything the last time.
+        // The reasons why lists were missing at the last reading.
         let mut unlisted = Vec::new();
         loop {
             published.mark_unchanged();
@@ -217,7 +217,7 @@ impl Keeper {
                 let _ = published.changed().await;
                 continue;
             };
-            // Before the lists are read: a change meanwhile is read again.
+            // Subscribed before the lists are read: a change meanwhile causes another reading.
             let mut overheard = self.home.audience.overhear(&namespace.name);
             overheard.mark_unchanged();
             let same = offered_by.is_some_and(|by| Arc::ptr_eq(&by, &namespace));
@@ -253,8 +253,8 @@ impl Keeper {
         }
     }
 
-    /// Waits while the member is on its way up, for a step of the start. Answers whether there was one. Others wait for the
-    /// member's own time at most.
+    /// Waits for a step of the gateway's start while the member is on its way up. Returns false if it is not. Requests wait only
+    /// for the member's own time limit.
     async fn until_up(&self, published: &mut watch::Receiver<Arc<Snapshot>>) -> bool {
         let (AggregateMember::Served(name), registry) = (&self.about.target, &self.home.registry)
         else {
@@ -279,7 +279,7 @@ impl Keeper {
         true
     }
 
-    /// Reads what the member offers. The first time, its time limit only says when others wait no longer.
+    /// Reads the member's offer. At the first reading, the time limit only ends the wait of requests.
     async fn read(
         &self,
         namespace: &Arc<Namespace>,
@@ -302,7 +302,7 @@ impl Keeper {
                 reading.await
             }
         };
-        // A server that is away may be spoken for by what it said last. Here that counts for nothing.
+        // A server that is away may be represented by its last good answers. These do not count as an offer.
         let presence = self.presence(namespace);
         let is_there = presence.is_none_or(|it| *it.borrow() == Presence::There);
         let reading = match read {
@@ -311,7 +311,7 @@ impl Keeper {
             Err(reason) if is_there => return Err(Unread::Refused(reason)),
             Err(reason) => return Err(Unread::Unfit(Why::Unread(reason))),
         };
-        // What is published already was judged before.
+        // An offer that is published already was checked before.
         if before.is_some_and(|before| reading.offer.changes(before).is_empty()) {
             return Ok(reading);
         }
@@ -341,8 +341,8 @@ impl Keeper {
         Ok(reading)
     }
 
-    /// Waits until the member may offer something else, ended, or is back. One that is never restarted comes back only by a
-    /// reload. `again`: when it is to be asked once more in any case.
+    /// Waits until the member's offer may have changed, the member ended, or it is back. A member that is never restarted comes
+    /// back only by a reload. `again`: the time until the next reading in any case.
     async fn until_worth_a_reading(
         &self,
         namespace: &Arc<Namespace>,
@@ -360,10 +360,10 @@ impl Keeper {
                 .as_ref()
                 .is_some_and(|it| *it.borrow() == Presence::Dead);
             let due = at.filter(|_| !is_dead);
-            // - its server ended, or is there again
-            // - one of its lists changed
-            // - time to ask again
-            // - a reload; only one that touched it counts
+            // - the server ended, or is back
+            // - a list changed
+            // - time to read again
+            // - a reload, which counts only if it changed this member
             tokio::select! {
                 () = turned(&mut presence, offers) => {
                     if !offers {
@@ -399,7 +399,7 @@ impl Keeper {
         self.state.borrow().offer()
     }
 
-    /// Says why it did not list all it offers, once.
+    /// Logs the reasons for missing lists, each once.
     fn unlisted(&self, reasons: Vec<String>, told: &mut Vec<String>) {
         for reason in reasons.iter().filter(|it| !told.contains(it)) {
             tracing::warn!(
@@ -414,11 +414,11 @@ impl Keeper {
         *told = reasons;
     }
 
-    /// Publishes what it offers, unless that is published already.
+    /// Publishes the offer, unless it is published already.
     fn ready(&self, offer: Offer, before: Option<&Offer>) {
         let changes = match before {
             Some(before) => offer.changes(before),
-            // With a reload, who may see what may have changed, too.
+            // With a reload, access of clients may have changed, too.
             None if self.offer().is_some() => {
                 vec![Change::Tools, Change::Resources, Change::Prompts]
             }
@@ -458,7 +458,7 @@ impl Keeper {
         }
     }
 
-    /// Takes away what the member offered, and says so once.
+    /// Removes the member's offer, and logs it once.
     fn gone(&self, why: Why) {
         let mut offered = None;
         let news = self.state.send_if_modified(|state| {
@@ -492,8 +492,8 @@ impl Keeper {
     }
 }
 
-/// Waits until a server whose offer is published ends, or another one is there again. One that is stopped for nobody's use
-/// starts when it is used.
+/// Waits until a server with a published offer ends, or a server without one is back. A server that was stopped because it was
+/// unused starts when it is used.
 async fn turned(presence: &mut Option<watch::Receiver<Presence>>, offers: bool) {
     let Some(presence) = presence else {
         return std::future::pending().await;
@@ -502,7 +502,7 @@ async fn turned(presence: &mut Option<watch::Receiver<Presence>>, offers: bool) 
         return;
     }
     loop {
-        // Whatever it was before: the request behind this may have failed for other reasons.
+        // The earlier state does not matter: the last request may have failed for other reasons.
         if presence.changed().await.is_err() {
             return std::future::pending().await;
         }

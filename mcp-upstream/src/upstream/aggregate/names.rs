@@ -1,10 +1,10 @@
-//! Under which names an aggregate publishes what its members offer.
+//! Names under which an aggregate publishes the offers of its members.
 
 use sha2::{Digest as _, Sha256};
 
 use super::catalogue::Kind;
 
-/// The longest name of a tool or prompt that all clients take.
+/// The longest name of a tool or prompt that all clients accept.
 const NAME_MAX: usize = 64;
 /// Digits of the digest at the end of a name that was too long, or would equal another name.
 const DIGITS: usize = 8;
@@ -25,14 +25,14 @@ pub(super) fn own<'a>(prefix: &str, published: &'a str) -> Option<&'a str> {
     }
 }
 
-/// The name of a tool or prompt behind its prefix, where that is too long for some clients.
+/// The prefixed name of a tool or prompt, if it is too long for some clients.
 pub(super) fn prefixed_too_long(kind: Kind, prefix: &str, own: &str) -> Option<String> {
     let is_name = matches!(kind, Kind::Tool | Kind::Prompt);
     let published = prefixed(prefix, own);
     (is_name && published.chars().count() > NAME_MAX).then_some(published)
 }
 
-/// A short form of a name that is too long for some clients, the same at every start; `None` where the name is short.
+/// A short form of a name that is too long for some clients, the same at every start; `None` if the name is short.
 pub(super) fn short(published: &str) -> Option<String> {
     let is_long = published.chars().count() > NAME_MAX;
     is_long.then(|| told_apart(published, published))

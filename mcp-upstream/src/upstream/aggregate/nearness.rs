@@ -1,19 +1,19 @@
-//! The names nearest to one that is not there.
+//! Finding the names nearest to an unknown name.
 //!
-//! Comparing two names costs the product of their lengths, and an aggregate may publish ten thousand. So the names with the
-//! most letters in common are found first, by counts that each entry keeps, and only those few are compared.
+//! Comparing two names costs the product of their lengths, and an aggregate may publish ten thousand. So the names with the most
+//! letters in common are found first, by counts that each entry keeps, and only those few are compared.
 
 use super::catalogue::Entry;
 use super::own::{ALIKE, COMPARED_MAX, likeness};
 
-/// Names that are suggested for one.
+/// Most names that are suggested.
 pub(super) const SUGGESTIONS: usize = 3;
-/// Names that are compared with one.
+/// Most names that are compared.
 const COMPARED: usize = 24;
-/// Kinds of letters that are told apart by the counts.
+/// Number of classes of letters that are counted separately.
 const LETTERS: usize = 32;
 
-/// A name in small letters, and how often it has each letter.
+/// A name in lower case, and how often each letter occurs.
 #[derive(Debug)]
 pub(super) struct NameShape {
     lower: Box<str>,
@@ -34,7 +34,7 @@ impl NameShape {
         }
     }
 
-    /// How alike two names can be at most, as far as their letters say; larger is more alike.
+    /// Upper bound of the likeness of two names, by their letters; larger is more alike.
     fn may_be_like(&self, other: &Self) -> u32 {
         let pairs = self.counts.iter().zip(&other.counts);
         let common: u32 = pairs.map(|(one, other)| u32::from(*one.min(other))).sum();
@@ -44,7 +44,7 @@ impl NameShape {
     }
 }
 
-/// The names nearest to one, the nearest first. A name without its prefix is meant for the name that ends with it.
+/// The names nearest to `name`, the nearest first. A name without its prefix is close to the name that ends with it.
 pub(super) fn nearest<'e>(name: &str, entries: impl Iterator<Item = &'e Entry>) -> Vec<&'e str> {
     if name.len() > COMPARED_MAX {
         return Vec::new();
@@ -62,7 +62,7 @@ pub(super) fn nearest<'e>(name: &str, entries: impl Iterator<Item = &'e Entry>) 
         let by_letters = |it: &(bool, u32, &Entry)| std::cmp::Reverse((it.0, it.1));
         candidates.select_nth_unstable_by_key(COMPARED, by_letters);
         candidates.truncate(COMPARED);
-        // As they were listed: of equally near names the first one is suggested.
+        // In the order of the list: of equally near names, the first is suggested.
         candidates.sort_by_key(|(_, _, entry)| entry.at);
     }
     let mut near: Vec<_> = candidates

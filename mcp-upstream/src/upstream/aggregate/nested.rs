@@ -1,4 +1,4 @@
-//! An aggregate as a member of another one: all that its members offer, active or not, and none of its own tools.
+//! An aggregate as a member of another one: all entries of its members, active or not, and none of its own tools.
 
 use tooldock_workers::registry::Namespace;
 
@@ -7,11 +7,11 @@ use super::catalogue::Kind;
 use super::offer::{Listed, Offer};
 use super::reading::Reading;
 
-/// What the aggregate offers once its members have had their time.
+/// The aggregate's offer, once its members have had their time to start.
 ///
 /// # Errors
 ///
-/// The aggregate is not served any more.
+/// When the aggregate is not served any more.
 pub(super) async fn read(shared: &Shared, namespace: &Namespace) -> Result<Reading, String> {
     let live = shared.of(namespace);
     let live = live.ok_or("the aggregate is not served any more")?;

@@ -1,4 +1,4 @@
-//! What one member of an aggregate offers, as the member wrote it, within bounds.
+//! The offer of a member of an aggregate, as the member wrote it, within limits.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use crate::broadcast::Change;
 use crate::catalogue::{ListKind, mend};
 use crate::protocol::Era;
 
-/// Bytes of names and definitions that are kept of one member at most, of all its lists together: 8 MiB.
+/// Most bytes of names and definitions that are kept of one member, of all its lists together: 8 MiB.
 const BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Bytes of the longest name that is kept.
 pub(super) const NAME_MAX: usize = 256;
 /// Bytes of the longest URI that is kept.
 pub(super) const URI_MAX: usize = 8 * 1024;
-/// Bytes of the longest template of URIs: each URI that is read is compared with it.
+/// Bytes of the longest URI template: each URI that is read is compared with it.
 pub(super) const TEMPLATE_MAX: usize = 1024;
-/// Definitions of one reading whose faults are told.
+/// Most definitions of a reading whose faults are reported.
 const WRONG_MAX: usize = 10;
 
-/// What a member offers at one moment.
+/// A member's offer at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Offer {
     pub(super) tools: Vec<Listed>,
@@ -30,30 +30,30 @@ pub(super) struct Offer {
     pub(super) prompts: Vec<Listed>,
 }
 
-/// How much of what a member lists may still be kept.
+/// Remaining room for a member's entries.
 #[derive(Debug)]
 pub(super) struct Room {
     bytes: usize,
     pub(super) is_full: bool,
-    /// Entries whose names are too long.
+    /// Number of entries whose names are too long.
     too_long: usize,
-    /// What was wrong with definitions, of the first few of them, and how many more there were.
+    /// Faults of the first few wrong definitions, and the number of further ones.
     wrong: Vec<String>,
     more_wrong: usize,
 }
 
-/// One entry of a list.
+/// An entry of a list.
 #[derive(Debug, Clone)]
 pub(super) struct Listed {
-    /// The member's own name for it, or its URI.
+    /// The member's own name or URI for the entry.
     pub(super) own: Arc<str>,
-    /// Its definition as the member wrote it.
+    /// The definition as the member wrote it.
     pub(super) definition: Box<RawValue>,
 }
 
 impl Offer {
-    /// Which lists of clients differ from those of another offer. Tools do wherever resources do: their catalogue stands in
-    /// the list of tools.
+    /// The lists of clients that differ from those of another offer. Tools differ whenever resources do: the catalogue of
+    /// resources is part of the list of tools.
     pub(super) fn changes(&self, other: &Self) -> Vec<Change> {
         let resources = self.resources != other.resources || self.templates != other.templates;
         let tools = resources || self.tools != other.tools;
@@ -67,7 +67,7 @@ impl Offer {
         changed.map(|(_, change)| change).collect()
     }
 
-    /// Stands for all names and definitions.
+    /// Digest of all names and definitions.
     pub(super) fn digest(&self) -> Pin {
         let mut hash = Sha256::new();
         for list in [&self.tools, &self.resources, &self.templates, &self.prompts] {
@@ -96,8 +96,8 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Whether an entry is kept. From the first that has no room on, none is: what is published does not depend on which of
-    /// the rest are small.
+    /// Returns true if there is room for an entry. After the first entry without room, no more are kept: the published set does
+    /// not depend on the sizes of the rest.
     pub(super) fn takes(&mut self, own: &str, definition: &RawValue, longest: usize) -> bool {
         if own.len() > longest {
             self.too_long += 1;
@@ -109,7 +109,7 @@ impl Room {
         !self.is_full
     }
 
-    /// The definition as strict clients take it; `None` for one that no client could use.
+    /// The definition as strict clients accept it; `None` if no client could use it.
     pub(super) fn mended(
         &mut self,
         method: &str,
@@ -171,7 +171,7 @@ impl PartialEq for Listed {
 }
 
 impl Listed {
-    /// An entry with that definition; `None` where that is no JSON.
+    /// An entry with this definition; `None` if it is no JSON.
     pub(super) fn new(own: &Arc<str>, definition: &str) -> Option<Self> {
         Some(Self {
             own: Arc::clone(own),
@@ -179,8 +179,8 @@ impl Listed {
         })
     }
 
-    /// The definition with its keys in order, so that only what it says counts. Every byte of one that cannot be read
-    /// counts, such as one with a number beyond all bounds: what is not seen here could change under the same pin.
+    /// The definition with its keys in order, so that only its meaning counts. If it cannot be parsed, such as one with a number
+    /// beyond all bounds, every byte counts: a part that were ignored here could change under the same pin.
     fn canonical(&self) -> String {
         let text = self.definition.get();
         match serde_json::from_str::<serde_json::Value>(text) {

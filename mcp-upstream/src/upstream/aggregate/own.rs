@@ -1,5 +1,5 @@
-//! The aggregate's own tools, as `tools/list` shows them, and the form of everything the aggregate says itself (AGG-39):
-//! an object with `success`, `result` and `error`, whose error tells the model what to do.
+//! The aggregate's own tools, as `tools/list` shows them, and the form of the aggregate's own responses (AGG-39): an object with
+//! `success`, `result` and `error`, whose error tells the model what to do.
 
 use std::borrow::Cow;
 
@@ -24,10 +24,10 @@ pub(super) const SEARCH: &str = "toolman_search";
 /// Calls any active tool.
 pub(super) const CALL: &str = "toolman_call";
 
-/// Its four lists.
+/// The four lists of [`ACTIVATE`].
 pub(super) const LISTS: [&str; 4] = ["tools_on", "tools_off", "resources_on", "resources_off"];
 
-/// A whole call of [`ACTIVATE`] that turns a name on, as words that can be followed as they are: all four lists are required.
+/// A whole call of [`ACTIVATE`] that turns a name on, in words that can be followed literally: all four lists are required.
 pub(super) fn activation_of(name: &str, is_resource: bool) -> String {
     let (tools, resources) = match is_resource {
         false => (vec![name], Vec::new()),
@@ -45,7 +45,7 @@ pub(super) fn activation(lists: [Value; 4]) -> String {
     format!("call {ACTIVATE} with {{{}}}", members.join(", "))
 }
 
-/// A whole call of [`CALL`], in words. A tool that needs arguments says which.
+/// A whole call of [`CALL`], in words. A tool that needs arguments reports the missing ones.
 pub(super) fn call_of(tool: &str) -> String {
     format!(
         "call {CALL} with {{\"tool\": {}, \"arguments\": {{}}}}",
@@ -53,21 +53,21 @@ pub(super) fn call_of(tool: &str) -> String {
     )
 }
 
-/// How alike a name must be to be suggested.
+/// Lowest likeness of a suggested name.
 pub(super) const ALIKE: f64 = 0.75;
-/// Bytes of a name that is compared with others, which costs the product of both lengths; of a longer one that is listed, a
-/// search looks at so many characters.
+/// Bytes of the longest name that is compared with others, which costs the product of both lengths; a search looks at as many
+/// characters of a longer listed name.
 pub(super) const COMPARED_MAX: usize = 256;
-/// Characters and words of a query that count.
+/// Most characters and words of a query that count.
 const QUERY_MAX: usize = 256;
 const WORDS_MAX: usize = 16;
-/// Entries that a search answers with.
+/// Most entries in the result of a search.
 const FOUND_MAX: usize = 20;
-/// The most that one search may compare: letters of one word times letters of the other. Beyond that, words that are
-/// nearly in a name are not found any more.
+/// Most work of a search: letters of one word times letters of the other. Beyond that, words that are similar to a part of a name
+/// are no longer found.
 const EFFORT_MAX: usize = 64 * 1024 * 1024;
 
-/// The names of the tools there are.
+/// The names of the aggregate's own tools.
 pub(super) fn names(options: &AggregateOptions) -> Vec<&'static str> {
     let mut names = vec![ACTIVATE];
     names.extend(options.toolman_search.then_some(SEARCH));
@@ -75,7 +75,8 @@ pub(super) fn names(options: &AggregateOptions) -> Vec<&'static str> {
     names
 }
 
-/// The definition of an own tool of an aggregate. `about_handle` is the sentence of callers whose activations are kept in a handle.
+/// The definition of an own tool of an aggregate. `about_handle` is the sentence for callers whose activations are kept in a
+/// handle.
 pub(super) fn definition(
     name: &str,
     catalogue: &Shown<'_>,
@@ -131,31 +132,31 @@ const LEAD: &str = "Activate or deactivate tools and resources. Only active ones
 pub(super) struct Shown<'a> {
     pub(super) catalogue: &'a Catalogue,
     pub(super) toolset: &'a Toolset,
-    /// Which entries the caller may know of.
+    /// Returns true if the caller may know of the entry.
     pub(super) visible: &'a (dyn Fn(&Entry) -> bool + Sync),
 }
 
 impl Shown<'_> {
-    /// All that may be seen of some kinds.
+    /// All visible entries of a kind.
     pub(super) fn of(&self, kind: Kind) -> impl Iterator<Item = &Entry> {
         self.catalogue
             .of(kind)
             .filter(|entry| (self.visible)(entry))
     }
 
-    /// What may be turned on and off.
+    /// The entries that can be turned on and off.
     pub(super) fn switched(&self) -> impl Iterator<Item = &Entry> {
         let all = self.catalogue.entries().iter();
         all.filter(|entry| entry.kind != Kind::Prompt && (self.visible)(entry))
     }
 
-    /// An entry for an example: one that is not active, if there is any.
+    /// An entry for an example, preferably an inactive one.
     pub(super) fn exemplary(&self) -> Option<&Entry> {
         let mut inactive = self.switched().filter(|it| !it.is_active(self.toolset));
         inactive.next().or_else(|| self.switched().next())
     }
 
-    /// A sentence with a whole call that turns an entry on; empty where there is nothing to turn on.
+    /// A sentence with a whole call that turns an entry on; empty if there is no entry.
     fn example(&self) -> String {
         let call = self
             .exemplary()
@@ -198,13 +199,13 @@ impl Shown<'_> {
         }
     }
 
-    /// The names nearest to one that is not there, the nearest first.
+    /// The names nearest to an unknown name, the nearest first.
     pub(super) fn near(&self, name: &str, resources: bool) -> Vec<&str> {
         let all = self.switched();
         nearest(name, all.filter(|entry| entry.is_resource() == resources))
     }
 
-    /// What to do about a name that is not there.
+    /// Advice about an unknown name.
     pub(super) fn unknown(&self, name: &str, resources: bool) -> String {
         let kind = if resources { "resource" } else { "tool" };
         let near = self.near(name, resources);
@@ -223,7 +224,7 @@ impl Shown<'_> {
         }
     }
 
-    /// The entries that fit some words, the best first.
+    /// The entries that match some words, the best first.
     pub(super) fn search(&self, query: &str) -> Vec<Value> {
         let query: String = query.chars().take(QUERY_MAX).collect();
         let query = query.to_lowercase();
@@ -258,7 +259,7 @@ impl Shown<'_> {
     }
 }
 
-/// How well an entry fits: words in its name count most, then in its description, then words that are nearly in its name.
+/// Score of an entry: words in its name count most, then words in its description, then words similar to a part of its name.
 fn score(entry: &Entry, words: &[&str], effort: &mut usize) -> f64 {
     let name: String = entry.published.chars().take(COMPARED_MAX).collect();
     let name = name.to_lowercase();
@@ -266,7 +267,7 @@ fn score(entry: &Entry, words: &[&str], effort: &mut usize) -> f64 {
     let parts: Vec<&str> = name.split(|it: char| !it.is_alphanumeric()).collect();
     let mut alike = |part: &str, word: &str| {
         let (shorter, longer) = (part.len().min(word.len()), part.len().max(word.len()));
-        // No word is like another one of twice its length.
+        // A word is never like one of twice its length.
         if 2 * shorter < longer {
             return 0.0;
         }
@@ -294,7 +295,7 @@ fn score(entry: &Entry, words: &[&str], effort: &mut usize) -> f64 {
     words.iter().map(one).sum()
 }
 
-/// How alike two names are, from 0 to 1. One that is too long is like none.
+/// Likeness of two names, from 0 to 1. It is 0 for a name that is too long.
 pub(super) fn likeness(one: &str, other: &str) -> f64 {
     match one.len().max(other.len()) > COMPARED_MAX {
         true => 0.0,
@@ -308,7 +309,7 @@ fn sorted<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<&'a Entry> {
     entries
 }
 
-/// Names in one text of about so many characters, the rest counted.
+/// A text with names, of about `max` characters; the remaining names are counted.
 pub(super) fn few(names: &[&str], max: usize) -> String {
     let mut text = String::new();
     for (at, name) in names.iter().enumerate() {
@@ -323,9 +324,9 @@ pub(super) fn few(names: &[&str], max: usize) -> String {
     text
 }
 
-/// What the aggregate answers itself.
+/// The aggregate's own response.
 pub(super) struct Said {
-    /// What was done, or what to do instead.
+    /// The result, or advice for the model.
     pub(super) outcome: Result<Value, String>,
     /// Further blocks of text, for the model.
     pub(super) further: Vec<String>,
@@ -336,7 +337,7 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// What was done.
+    /// A successful response.
     pub(super) fn result(result: Value) -> Self {
         Self {
             outcome: Ok(result),
@@ -346,7 +347,7 @@ impl Said {
         }
     }
 
-    /// An error that tells what to do.
+    /// An error with advice.
     pub(super) fn failed(reason: impl Into<String>, code: CallErrorCode) -> Self {
         Self {
             outcome: Err(reason.into()),
@@ -355,17 +356,17 @@ impl Said {
         }
     }
 
-    /// An error about what was given.
+    /// An error about the arguments.
     pub(super) fn invalid(reason: impl Into<String>) -> Self {
         Self::failed(reason, CallErrorCode::InvalidArguments)
     }
 
-    /// An error about a name that is not there, or not active.
+    /// An error about a name that is unknown or inactive.
     pub(super) fn unknown(reason: impl Into<String>) -> Self {
         Self::failed(reason, CallErrorCode::ToolNotFound)
     }
 
-    /// The error with further words at its end.
+    /// Adds words at the end of the error.
     pub(super) fn adding(mut self, words: &str) -> Self {
         if let Err(reason) = &mut self.outcome {
             reason.push_str(words);
@@ -373,7 +374,7 @@ impl Said {
         self
     }
 
-    /// The convention's object.
+    /// The object of the convention.
     fn object(&self) -> Value {
         match &self.outcome {
             Ok(result) => json!({ "success": true, "result": result, "error": null }),
@@ -381,7 +382,7 @@ impl Said {
         }
     }
 
-    /// As the result of a tool.
+    /// The response as the result of a tool.
     pub(super) fn as_result(&self, format: &ResultFormat) -> Response {
         let object = self.object();
         let mut content = vec![json!({ "type": "text", "text": object.to_string() })];
@@ -410,7 +411,7 @@ impl Said {
         Response::from_outcome(ResponseOutcome::Result(bytes(&result)))
     }
 
-    /// As the outcome of a call. REST has a form of its own for errors.
+    /// The response as the outcome of a call. REST has its own form of errors.
     pub(super) fn as_outcome(&self, transport: Transport, format: &ResultFormat) -> CallOutcome {
         match &self.outcome {
             Err(reason) if transport == Transport::Rest => {
@@ -420,7 +421,7 @@ impl Said {
         }
     }
 
-    /// As the error of a method that has no other place for it.
+    /// The response as a JSON-RPC error, for methods without another place for it.
     pub(super) fn rpc_error(&self, code: i32) -> Response {
         let message: Cow<'_, str> = match &self.outcome {
             Err(error) => error.as_str().into(),

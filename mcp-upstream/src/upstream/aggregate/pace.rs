@@ -1,24 +1,24 @@
-//! How often a member is read.
+//! Pace of reading a member.
 
 use std::time::Duration;
 
-/// How long to wait after a list has changed: several changes in a row are one.
+/// Pause after a list has changed: several changes in a row are read once.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The same of a member whose lists never stop changing.
+/// Longest pause, for a member whose lists never stop changing.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// A member that says nothing for so long after a reading has stopped.
+/// Time after a reading without changes, after which the pause starts anew.
 const QUIET: Duration = Duration::from_secs(10);
-/// How often lists that could not be read are asked for while something else stands for them: not for ever, since a
-/// server that is asked is never stopped for nobody's use.
+/// Most retries of lists that could not be read while a former list replaces them: not for ever, since a server that is asked is
+/// never stopped as unused.
 const AGAIN_MAX: u32 = 6;
 
-/// How long to wait before the next reading, for a member that says that a list has changed.
+/// Pause before the next reading of a member that announced a changed list.
 #[derive(Debug, Default)]
 pub(super) struct Pace(Duration);
 
 impl Pace {
-    /// The member said so that long after it was read: each change soon after a reading doubles the pause, so that one
-    /// that answers each reading with a change is not read without end.
+    /// The pause after a change that came `quiet` after the last reading: each change soon after a reading doubles the pause, so
+    /// that a member that answers each reading with a change is not read without end.
     pub(super) fn after(&mut self, quiet: Duration) -> Duration {
         let before = match quiet < QUIET {
             true => self.0,
@@ -29,12 +29,12 @@ impl Pace {
     }
 }
 
-/// How long a member is left alone before it is asked again after it could not be.
+/// Pause before a member is read again after a failure.
 pub(super) fn retry_after(failures: u32) -> Duration {
     Duration::from_secs(1 << failures.min(6))
 }
 
-/// The same where it offers something meanwhile; `None` once that has been tried often enough.
+/// Pause before missing lists are read again while the member has an offer; `None` after enough attempts.
 pub(super) fn again_after(failures: u32) -> Option<Duration> {
     (1..=AGAIN_MAX)
         .contains(&failures)

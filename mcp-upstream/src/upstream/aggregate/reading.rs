@@ -1,4 +1,4 @@
-//! A member of an aggregate is asked for what it offers, as a client would ask, to the end of all pages.
+//! Reading a member of an aggregate: it is asked for its lists as a client would ask, to the end of all pages.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -23,22 +23,22 @@ const PAGES_MAX: usize = 100;
 /// Entries that are read of one list at most.
 const ENTRIES_MAX: usize = 10_000;
 
-/// What a member answered when it was asked.
+/// The result of reading a member.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) offer: Offer,
-    /// Why lists could not be read. What they were before stands for them, or nothing.
+    /// Reasons why lists could not be read. Their former contents replace them, if any.
     pub(super) failed: Vec<String>,
-    /// What is not kept of what it listed, and what was mended.
+    /// Entries that were left out, and faults that were mended.
     pub(super) left_out: Vec<String>,
 }
 
-/// Asks a namespace for all it offers. A server without tools is of no use; what else it does not list is as it was
+/// Reads all lists of a namespace. A server whose tools cannot be listed is of no use; other lists that fail are taken from
 /// `before`.
 ///
 /// # Errors
 ///
-/// Why it cannot be asked, or does not list its tools, in one line.
+/// The reason, in one line, why the namespace cannot be asked or does not list its tools.
 pub(super) async fn read(
     namespace: &Arc<Namespace>,
     upstream: &dyn Upstream,
@@ -89,7 +89,7 @@ pub(super) async fn read(
     })
 }
 
-/// Nobody's request: the gateway asks for what it shows to all.
+/// The caller of the gateway's own requests, for lists that are shown to all clients.
 fn gateway() -> Caller {
     Caller {
         namespace: None,
@@ -124,7 +124,7 @@ impl Asked<'_> {
             body,
             namespace: Arc::clone(self.namespace),
             upstream: self.upstream,
-            // The richest of the versions whose definitions mean the same in both eras.
+            // The richest version whose definitions mean the same in both eras.
             client: Client::Legacy(ProtocolVersion::V2025_11_25),
             streams: false,
             depth: 0,
@@ -142,7 +142,7 @@ impl Asked<'_> {
         Ok(capabilities.to_owned())
     }
 
-    /// All entries of one list, those without a name or without room left out.
+    /// All entries of a list, except those without a name or without room.
     async fn list(
         &self,
         method: &str,
@@ -211,7 +211,7 @@ impl Asked<'_> {
         };
         let no_result = || format!("its answer to {method} is no result");
         match self.upstream.prepare(&cx, request).get().await {
-            // It has the capability but nothing of the kind now.
+            // The member has the capability, but no entries of this kind now.
             Err(RequestError::MethodNotFound(_)) => nothing(&method).ok_or_else(no_result),
             Err(refused) => Err(refused.message().into_owned()),
             Ok(Prepared::Response(answer)) => result(&answer).ok_or_else(no_result),
@@ -222,7 +222,7 @@ impl Asked<'_> {
                     UpstreamReply::Result(result) => owned(&result).ok_or_else(no_result),
                     UpstreamReply::Response(response) => match response.outcome() {
                         ResponseOutcome::Result(result) => owned(&result).ok_or_else(no_result),
-                        // Many servers declare what they have no lists of, templates above all.
+                        // Many servers declare capabilities whose lists they do not have, templates above all.
                         ResponseOutcome::Error(error) if is_unknown_method(&error) => {
                             nothing(&method).ok_or_else(no_result)
                         }

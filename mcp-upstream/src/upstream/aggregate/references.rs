@@ -1,5 +1,5 @@
-//! URIs in what members answer, where the protocol defines them as references to resources: as the aggregate publishes
-//! them, so that a client can read what it is pointed to. URIs that the member does not offer stay as they are.
+//! URIs in members' results that the protocol defines as references to resources: they are published under the aggregate's names,
+//! so that a client can read the resources. URIs that the member does not offer are unchanged.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,12 +17,12 @@ pub(super) struct References {
     catalogue: Arc<Catalogue>,
     member: usize,
     prefix: Arc<str>,
-    /// What comparing URIs may still cost: a result may hold very many.
+    /// Remaining work for comparing URIs: a result may hold very many.
     budget: Mutex<Budget>,
 }
 
 impl References {
-    /// Of a member with that prefix; `None` where URIs are published as they are.
+    /// For a member with this prefix; `None` if URIs are published unchanged.
     pub(super) fn new(
         catalogue: &Arc<Catalogue>,
         member: usize,
@@ -36,7 +36,7 @@ impl References {
         })
     }
 
-    /// A reply to a request of that method.
+    /// Publishes the URIs in a reply to a request of this method.
     pub(super) fn publish(&self, method: &str, reply: UpstreamReply) -> UpstreamReply {
         match reply {
             UpstreamReply::Response(response) if !response.is_error() => {
@@ -61,7 +61,7 @@ impl References {
         }
     }
 
-    /// A result object; `None` where nothing in it changes.
+    /// A result object with published URIs; `None` if nothing in it changes.
     fn result(&self, method: &str, result: &[u8]) -> Option<String> {
         if !spans::may_hold(result, "uri") {
             return None;
@@ -83,12 +83,12 @@ impl References {
         self.blocks(spans::member(object, key)?.get().as_bytes())
     }
 
-    /// A list of content blocks.
+    /// A list of content blocks with published URIs.
     fn blocks(&self, list: &[u8]) -> Option<String> {
         each(list, |block| self.block(block))
     }
 
-    /// A content block: a link to a resource, or one that holds it.
+    /// A content block with published URIs: a link to a resource, or an embedded resource.
     fn block(&self, block: &RawValue) -> Option<String> {
         let kind = spans::member(block, "type").and_then(jsonrpc::string)?;
         match &*kind {
@@ -130,7 +130,7 @@ impl References {
     }
 }
 
-/// A list with some of its items changed; `None` where none is.
+/// Changes items of a list; `None` if no item changes.
 fn each(list: &[u8], change: impl Fn(&RawValue) -> Option<String>) -> Option<String> {
     let items: Vec<&RawValue> = serde_json::from_slice(list).ok()?;
     let changed: Vec<_> = items.iter().map(|item| change(item)).collect();

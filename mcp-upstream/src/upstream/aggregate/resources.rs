@@ -1,4 +1,4 @@
-//! What an aggregate passes to the member that has it: reading of resources, prompts, completions.
+//! Requests that an aggregate passes to a member: reading of resources, prompts, completions.
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -34,7 +34,7 @@ impl Asked<'_> {
         }
     }
 
-    /// An active resource, or template, by a published URI, and the member's own URI.
+    /// The active resource, or template, for a published URI, and the member's own URI.
     pub(super) fn resource(&self, uri: &str) -> Result<(&Entry, String), (Said, i32)> {
         let listed = self.catalogue.resource(uri);
         let listed = listed.filter(|entry| entry.kind == Kind::Resource && self.is_visible(entry));
@@ -104,7 +104,7 @@ impl Asked<'_> {
         }
     }
 
-    /// `completion/complete`: goes to the member of the prompt or template that it is about.
+    /// `completion/complete`: passed to the member that has the prompt or template.
     pub(super) async fn complete(
         &self,
         request: IncomingRequest<'_>,

@@ -10,12 +10,12 @@ use crate::session::Toolset;
 pub(super) struct Snapshot {
     pub(super) catalogue: Arc<Catalogue>,
     pub(super) toolset: Arc<Toolset>,
-    /// Whether the caller may know of an entry, by the entry's position.
+    /// Visibility of entries for the caller, by position.
     pub(super) visible: Vec<bool>,
 }
 
 impl Snapshot {
-    /// Looks at the catalogue as the client saw it.
+    /// Runs `look` on the catalogue as the client saw it.
     pub(super) fn look<T>(&self, look: impl FnOnce(&Shown<'_>) -> T) -> T {
         let visible = |entry: &Entry| self.visible.get(entry.at).copied().unwrap_or(false);
         look(&Shown {

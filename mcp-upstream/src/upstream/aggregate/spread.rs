@@ -1,5 +1,5 @@
-//! What a client says to no member alone: its log level, and notifications. Only copies of servers that run hear of it;
-//! nothing is started for it. A copy that starts later gets the level as it starts.
+//! Messages of a client to all members: its log level, and notifications. They go only to running copies of servers; none is
+//! started for them. A copy that starts later gets the level as it starts.
 
 use futures_util::future::join_all;
 use tokio::time::{Duration, timeout};
@@ -13,11 +13,11 @@ use crate::jsonrpc::{Key, RequestError};
 use crate::session::SessionPatch;
 use crate::upstream::{IncomingRequest, Prepared, ServerCopy};
 
-/// How long members may take to hear of another log level.
+/// Time limit for telling members another log level.
 const LEVEL_WAIT: Duration = Duration::from_secs(5);
 
 impl Asked<'_> {
-    /// `logging/setLevel`: the session remembers the level; members that log are asked for as much.
+    /// `logging/setLevel`: the session remembers the level; members are asked for the same level.
     pub(super) async fn set_level(
         &self,
         request: IncomingRequest<'_>,
@@ -42,7 +42,7 @@ impl Asked<'_> {
             }
             Ok::<_, RequestError>(())
         });
-        // A member that has no log says so; that is no failure.
+        // A member without logging refuses the request; that is no failure.
         let _ = timeout(LEVEL_WAIT, join_all(told)).await;
         let format = self.cx.result_format();
         Ok(Prepared::Response(
@@ -50,7 +50,7 @@ impl Asked<'_> {
         ))
     }
 
-    /// A notification for whoever it may concern.
+    /// Passes a notification to all members that run.
     pub(super) fn notify(&self, method: &str, message: &str) {
         for slot in self.live.slots.iter().filter(|slot| self.hears(slot)) {
             let Ok(namespace) = self.member_namespace(slot) else {
@@ -63,7 +63,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Whether a copy of the server runs that a client like this one talks to.
+    /// Returns true if the copy of the server that this client's requests go to is running.
     fn hears(&self, slot: &Slot) -> bool {
         let namespace = slot.namespace(&self.shared.home.registry);
         slot.offered().now

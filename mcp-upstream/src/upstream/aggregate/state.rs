@@ -1,4 +1,4 @@
-//! How a member of an aggregate is, and why it offers nothing where it does not.
+//! States of a member of an aggregate, and the reasons for a missing offer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,54 +6,54 @@ use std::sync::Arc;
 use super::offer::Offer;
 use crate::upstream::health::MemberOffer;
 
-/// Why a member offers nothing any more.
+/// The reason for an ended server.
 pub(super) const ENDED: &str = "its server ended";
 
-/// How a member is.
+/// State of a member.
 #[derive(Clone)]
 pub(super) enum State {
     /// Its lists are being read for the first time.
     Starting,
-    /// That takes longer than its time limit.
+    /// The first reading takes longer than its time limit.
     Late,
-    /// It offers this.
+    /// It has this offer.
     Ready(Arc<Offer>),
-    /// It offers nothing.
+    /// It has no offer.
     Gone {
         why: Arc<Why>,
-        /// What it offered last. Its names stay its own: a later server of the file must not take the place of a tool that
-        /// a client has turned on.
+        /// Its last offer. The names stay reserved: a later server of the file must not replace a tool that a client has turned
+        /// on.
         last: Option<Arc<Offer>>,
     },
 }
 
-/// What one member has to do with the catalogue.
+/// A member's contribution to the catalogue.
 #[derive(Clone)]
 pub(super) struct Offered {
-    /// What stands before its names.
+    /// The prefix of its names.
     pub(super) prefix: Arc<str>,
-    /// What it offers, or where that is nothing now, what it offered last.
+    /// The current offer, or the last one if there is none now.
     pub(super) offer: Option<Arc<Offer>>,
-    /// Whether it offers that now.
+    /// True if the offer is current.
     pub(super) now: bool,
 }
 
-/// Why a member offers nothing.
+/// Reason why a member has no offer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Why {
     /// No namespace of that name is served.
     Missing,
     /// Its server ended.
     Ended,
-    /// What it offers is not what its `pin` says. In full, for the log.
+    /// The offer differs from its `pin`. The full text, for the log.
     Pin(String),
-    /// Nobody could learn what it offers: the words of its server, or of what failed here. For the log alone, since they may
-    /// hold paths, commands and whatever a server likes to say.
+    /// The offer could not be read: the words of its server, or of the failure here. Only for the log, since they may hold paths,
+    /// commands and other words of a server.
     Unread(String),
 }
 
 impl Why {
-    /// The reason as clients may see it.
+    /// The reason for clients.
     pub(super) fn told(&self) -> &'static str {
         match self {
             Self::Missing => "no namespace of that name is served",
@@ -67,7 +67,7 @@ impl Why {
 }
 
 impl fmt::Display for Why {
-    /// In full, for the log.
+    /// The full reason, for the log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Pin(reason) | Self::Unread(reason) => reason,
@@ -94,7 +94,7 @@ impl State {
         }
     }
 
-    /// What it offered last.
+    /// The last offer.
     pub(super) fn last(&self) -> Option<Arc<Offer>> {
         match self {
             Self::Ready(offer) => Some(Arc::clone(offer)),

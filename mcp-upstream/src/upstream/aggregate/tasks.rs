@@ -1,7 +1,7 @@
-//! `tasks/get`, `tasks/result` and `tasks/cancel`: they go to the member that runs the task. Which member that is, the
-//! members know: a task belongs to the principal whose call began it. Names of tasks come sealed from the members
-//! (`client/task_names.rs`): they say nothing, and only the member that made one knows it. There is no `tasks/list`, since the members' lists have
-//! cursors of their own.
+//! `tasks/get`, `tasks/result` and `tasks/cancel`, which go to the member that runs the task. The members know their tasks: a
+//! task belongs to the principal whose call began it. Members seal the names of their tasks (`client/task_names.rs`), so that a
+//! name reveals nothing and only its member can open it. There is no `tasks/list`, since the members' lists have cursors of their
+//! own.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::jsonrpc::{self, RequestError, spans};
 use crate::upstream::{IncomingRequest, Prepared};
 
 impl Asked<'_> {
-    /// A request about one task.
+    /// Passes on a request about a task.
     pub(super) async fn task(
         &self,
         request: IncomingRequest<'_>,

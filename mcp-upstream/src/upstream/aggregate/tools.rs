@@ -1,4 +1,4 @@
-//! `tools/call` of an aggregate: a member's tool, or one of its own.
+//! `tools/call` of an aggregate: a member's tool, or one of the aggregate's own.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::protocol::code;
 use crate::upstream::{IncomingRequest, Prepared};
 
 impl Asked<'_> {
-    /// A tool by its published name, if it is there for this caller and active.
+    /// Finds the active tool with this published name that the caller may use.
     pub(super) fn active_tool(&self, name: &str) -> Result<&Entry, Said> {
         let found = self.catalogue.tool(name);
         match found.filter(|entry| self.is_visible(entry)) {
@@ -31,7 +31,7 @@ impl Asked<'_> {
         }
     }
 
-    /// `tools/call` of anything but a member's tool.
+    /// A call of one of the aggregate's own tools.
     pub(super) fn own_tool(
         &self,
         name: &str,
@@ -97,7 +97,7 @@ impl Asked<'_> {
                 let named = with(params, "name", &entry.own);
                 let changes = [MemberEdit::Set("arguments", inner.arguments.get().into())];
                 let params = spans::edit(&named, &changes);
-                // What is limited by the name of a tool is so, too, for a call by way of this one.
+                // Limits by the name of a tool also apply to calls by way of `toolman_call`.
                 let published = Published {
                     name: &inner.tool,
                     by_way_of: Some((CALL, arguments)),
@@ -115,7 +115,7 @@ impl Asked<'_> {
         Ok(Prepared::Call(call))
     }
 
-    /// A call that did not come as MCP.
+    /// Prepares a call that did not come as MCP.
     pub(super) fn call_tool(
         &self,
         tool: &str,
@@ -150,7 +150,7 @@ impl Asked<'_> {
         Ok(self.relayed(slot, Published::plain(&name), call))
     }
 
-    /// What a call of that name is for.
+    /// Finds the target of a call with this name.
     fn target(&self, name: &str, arguments: &Bytes) -> Target<'_> {
         if !self.own_names().contains(&name) {
             return match self.active_tool(name) {
@@ -159,7 +159,7 @@ impl Asked<'_> {
                 Err(said) => Target::Nothing(said),
             };
         }
-        // The engine refuses what this listener's policy hides, by the name the call has.
+        // The engine refuses tools that this listener's policy hides, by the name of the call.
         if name != CALL || !self.cx.view().allows_tool(CALL) {
             return Target::Own;
         }
@@ -178,8 +178,8 @@ impl Asked<'_> {
         }
     }
 
-    /// Whether the caller is told of a tool only that its credential does not open it: a caller with scopes does not learn
-    /// which other tools there are.
+    /// Returns true if the caller learns only that its credential does not open a tool: a caller with scopes does not learn which
+    /// other tools exist.
     fn is_closed(&self, name: &str) -> bool {
         let is_scoped = self
             .cx
@@ -190,14 +190,14 @@ impl Asked<'_> {
         is_scoped && !self.is_listed(name)
     }
 
-    /// True if the catalogue that the caller sees has a tool of that name.
+    /// Returns true if the catalogue that the caller sees has a tool of that name.
     fn is_listed(&self, name: &str) -> bool {
         let tool = self.catalogue.tool(name);
         tool.is_some_and(|entry| self.is_visible(entry))
     }
 
-    /// The call of a tool that the caller's scopes do not open. The aggregate refuses the call itself, under the name that
-    /// the caller wrote: no member is asked, so that the answer is the same whether or not there is such a tool.
+    /// A call of a tool that the caller's scopes do not open. The aggregate refuses the call itself, under the name that the
+    /// caller wrote: no member is asked, so that the response is the same whether or not the tool exists.
     fn closed(&self, method: &str, tool: &str, arguments: Bytes) -> Arc<dyn UpstreamCall> {
         let facts = self.facts(method, tool, arguments);
         OwnCall::refused(facts, insufficient_scope(tool))
@@ -209,21 +209,21 @@ impl Asked<'_> {
     }
 }
 
-/// What a call of a tool is for.
+/// Target of a call of a tool.
 enum Target<'a> {
-    /// A tool of the aggregate's own.
+    /// A tool of the aggregate itself.
     Own,
     /// A member's tool.
     Member(&'a Entry),
     /// A member's tool, by way of `toolman_call`.
     Inner(&'a Entry, Inner),
-    /// Nothing that the scopes of the caller's credential open.
+    /// No tool that the scopes of the caller's credential open.
     Closed(String),
-    /// Nothing that could be called.
+    /// No tool that can be called.
     Nothing(Said),
 }
 
-/// Finds entries by words. The words of all entries are looked at.
+/// Finds entries by words, among all visible entries.
 fn search(shown: &Shown<'_>, arguments: &[u8]) -> Said {
     #[derive(serde::Deserialize)]
     struct Query {
@@ -237,7 +237,7 @@ fn search(shown: &Shown<'_>, arguments: &[u8]) -> Said {
     }
 }
 
-/// What `toolman_call` is to call.
+/// The arguments of `toolman_call`.
 struct Inner {
     tool: String,
     arguments: Box<RawValue>,
@@ -246,7 +246,7 @@ struct Inner {
 impl Inner {
     /// # Errors
     ///
-    /// The member that is wrong.
+    /// The wrong argument.
     fn read(arguments: &Bytes) -> Result<Self, &'static str> {
         #[derive(serde::Deserialize)]
         struct Sent {

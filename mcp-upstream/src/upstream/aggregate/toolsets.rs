@@ -1,4 +1,4 @@
-//! Whose active set counts for a request, and where a changed one is kept.
+//! The active set of a request, and where a changed set is kept.
 //!
 //! | client | set | kept |
 //! |---|---|---|
@@ -7,11 +7,11 @@
 //! | without both | the start set | as a new handle |
 //! | by the relay's socket, which takes no handle | the start set | nowhere: a change is refused |
 //!
-//! `activation_scope = "principal"` keeps one set for all clients with the same token, `"process"` one for everybody; a
-//! handle takes precedence over a principal's. Clients without a token are no principal: each keeps its own set as with
+//! `activation_scope = "principal"` keeps one set for all clients with the same token, `"process"` a single set for all clients;
+//! a handle takes precedence over a principal's set. Clients without a token share no set: each keeps its own as with
 //! `"session"`.
 //!
-//! A change is applied to the set of the moment it is kept, under a lock: of two activations at once both count.
+//! A change is applied to the set that is current when it is stored, under a lock: of two concurrent activations, both count.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -30,17 +30,17 @@ use crate::session::{Session, SessionPatch, Toolset};
 use crate::upstream::CallContext;
 use crate::upstream::sessions::SessionChanges;
 
-/// The member of `_meta` that may hold a handle, and that holds a new one in the answer to an activation.
+/// The member of `_meta` that may hold a handle, and that holds the new handle in the response to an activation.
 pub(super) const HANDLE_KEY: &str = "tooldock/toolset";
-/// Principals whose sets are kept.
+/// Most principals whose sets are kept.
 const PRINCIPALS_MAX: usize = 10_000;
 
-/// The set that counts for a request, and what becomes of a changed one.
+/// The active set of a request, and where a changed set is kept.
 #[derive(Clone)]
 pub(super) struct Active {
     pub(super) toolset: Arc<Toolset>,
     pub(super) keep: Keep,
-    /// Everything is active, for another aggregate that says itself what is.
+    /// True if everything is active: another aggregate asks, which decides itself.
     pub(super) is_all: bool,
 }
 
@@ -53,7 +53,7 @@ impl Active {
         }
     }
 
-    /// Everything.
+    /// All entries are active.
     pub(super) fn all() -> Self {
         Self {
             is_all: true,
@@ -62,20 +62,20 @@ impl Active {
     }
 }
 
-/// Where a changed set goes.
+/// Place of a changed set.
 #[derive(Clone)]
 pub(super) enum Keep {
     Session(Arc<Session>),
-    /// To the client.
+    /// The client keeps it as a handle.
     Handle,
-    /// Nowhere: the caller can bring no handle.
+    /// Not kept: the caller can bring no handle.
     Nowhere,
     Principal(Arc<str>),
     Process,
 }
 
 impl Keep {
-    /// The word for it in metrics.
+    /// The label in metrics.
     pub(super) fn form(&self) -> &'static str {
         match self {
             Self::Session(_) => "session",
@@ -87,7 +87,7 @@ impl Keep {
     }
 }
 
-/// Sets that one aggregate keeps itself, by principal; everybody's has none.
+/// Sets that an aggregate keeps itself, by principal, or one for all clients.
 #[derive(Default)]
 pub(super) struct SharedSets(Mutex<HashMap<Owner, (Arc<Toolset>, KeptToolset)>>);
 
@@ -97,11 +97,11 @@ enum Owner {
     Principal(Arc<str>),
 }
 
-/// What an activation turns on and off: entries, whether they are to be on, and whether they are at the start.
+/// The changes of an activation: entries, whether they become active, and whether they are active at the start.
 #[derive(Debug)]
 pub(super) struct Switches {
     pub(super) wanted: Vec<(EntryId, bool, bool)>,
-    /// All there is now. Where a set would grow too large, what is gone is forgotten.
+    /// All current entries. If a set would grow too large, entries that no longer exist are dropped from it.
     pub(super) known: HashSet<EntryId>,
 }
 
@@ -110,7 +110,7 @@ impl Switches {
     ///
     /// # Errors
     ///
-    /// It differs from the start set by more than is kept.
+    /// When the set differs from the start set by more than is kept.
     pub(super) fn applied(&self, before: &Toolset) -> Result<Toolset, String> {
         let mut after = before.clone();
         for (entry, on, at_start) in &self.wanted {
@@ -128,11 +128,11 @@ impl Switches {
     }
 }
 
-/// Activations of one session take turns, so that none of them misses what another changed, here or in the store.
+/// Lock of a session's activations, so that none of them misses a change of another, here or in the store.
 struct SessionTurn {
-    /// Its one permit is held by the activation that changes the set.
+    /// Its only permit is held by the activation that changes the set.
     turn: Semaphore,
-    /// Counts the set while it differs from the start.
+    /// Counts the set in metrics while it differs from the start.
     counted: Mutex<Option<KeptToolset>>,
 }
 
@@ -145,11 +145,11 @@ impl Default for SessionTurn {
     }
 }
 
-/// Changes the set of a session, and says whether it is another one now.
+/// Changes the set of a session. Returns true if the set differs now.
 ///
 /// # Errors
 ///
-/// The set would be too large, or cannot be recorded.
+/// When the set would be too large, or cannot be recorded.
 pub(super) async fn keep_in_session(
     session: &Session,
     aggregate: &NamespaceName,
@@ -158,7 +158,7 @@ pub(super) async fn keep_in_session(
     metrics: &ToolmanMetrics,
 ) -> Result<bool, String> {
     let own: Arc<SessionTurn> = session.upstream_binding(aggregate, Arc::default);
-    // Never closed, so there is always a turn.
+    // Never closed, so the permit is always granted.
     let _turn = own.turn.acquire().await;
     let before = session.toolset();
     let after = switches.applied(&before)?;
@@ -183,11 +183,11 @@ impl SharedSets {
         own.unwrap_or_default()
     }
 
-    /// Changes the set of a request with that [`Keep`], and says whether it is another one now.
+    /// Changes the set for this [`Keep`]. Returns true if the set differs now.
     ///
     /// # Errors
     ///
-    /// The set would be too large, or no further principal can have one of its own.
+    /// When the set would be too large, or no further principal can have one of its own.
     pub(super) fn keep(
         &self,
         keep: &Keep,
@@ -233,11 +233,11 @@ impl SharedSets {
     }
 }
 
-/// The set that counts for a request. `members` are the request's, where it is one of MCP.
+/// The active set of a request. `members` are the request's, if it is one of MCP.
 ///
 /// # Errors
 ///
-/// A handle that is none, or somebody else's.
+/// When a handle is invalid, or belongs to another principal.
 pub(super) fn active(
     cx: &CallContext<'_>,
     members: Option<&Members<'_>>,
@@ -250,7 +250,7 @@ pub(super) fn active(
         return Ok(Active::of(toolset, Keep::Process));
     }
     let principal = cx.caller.principal.clone();
-    // Strangers are not all the same somebody.
+    // Anonymous clients are not one principal.
     let of_principal = principal
         .clone()
         .filter(|name| scope == ActivationScope::Principal && **name != *ANONYMOUS);
@@ -281,7 +281,7 @@ pub(super) fn active(
     })
 }
 
-/// The handle that a request brings: in `_meta`, else in its address.
+/// The handle of a request: in `_meta`, else in its address.
 fn handle(
     cx: &CallContext<'_>,
     members: Option<&Members<'_>>,
@@ -300,7 +300,7 @@ fn handle(
 pub(super) fn changes(tools: bool, resources: bool) -> Vec<Change> {
     let mut changes = Vec::new();
     if tools || resources {
-        // The catalogue in the description of toolman_activate is another one, whatever was turned on.
+        // The catalogue in the description of toolman_activate changes with every activation.
         changes.push(Change::Tools);
     }
     if resources {

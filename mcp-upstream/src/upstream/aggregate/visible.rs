@@ -1,14 +1,14 @@
-//! What a client may know of what the members of an aggregate offer.
+//! Visibility: the entries of an aggregate that a client may know of.
 //!
-//! | member | what is shown |
+//! | member | visible |
 //! |---|---|
 //! | a server of the aggregate alone | all that the file's policy allows |
-//! | a namespace that is served anyway | to whom that namespace is open, what its policy allows |
-//! | another aggregate | the same once more, for the members of that one |
+//! | a namespace that is served anyway | to callers with access to that namespace, all that its policy allows |
+//! | another aggregate | by the same rules, for its members |
 //!
-//! Of tools, that is narrowed to those that the scopes of the caller's credential open in their own namespaces.
+//! Tools are further narrowed to those that the scopes of the caller's credential open in their own namespaces.
 //!
-//! In a session whose own copy of a server has ended for good, that server offers nothing any more (AGG-35).
+//! If a session's own copy of a server has ended for good, that server offers nothing in the session any more (AGG-35).
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,16 +19,16 @@ use super::catalogue::{Entry, Kind};
 use crate::catalogue::View;
 use crate::upstream::ServerCopy;
 
-/// What is known of the members so far, each looked at once in a request.
+/// The members that a request has looked up so far, each once.
 pub(super) struct Visible(Box<[OnceLock<Option<Arc<Namespace>>>]>);
 
 impl Visible {
-    /// Of that many members, nothing is known yet.
+    /// No member of that many is looked up yet.
     pub(super) fn new(members: usize) -> Self {
         Self((0..members).map(|_| OnceLock::new()).collect())
     }
 
-    /// Whether the caller of a request may know of an entry.
+    /// Returns true if the caller of a request may know of an entry.
     pub(super) fn shows(&self, asked: &Asked<'_>, entry: &Entry) -> bool {
         let is_tool = entry.kind == Kind::Tool;
         // Patterns may be written for the published or for the original name.
@@ -61,7 +61,7 @@ impl Visible {
     }
 }
 
-/// What a member that is an aggregate says of an entry to the caller.
+/// Asks a member that is an aggregate about an entry, for this caller.
 fn inside(
     asked: &Asked<'_>,
     namespace: &Arc<Namespace>,
