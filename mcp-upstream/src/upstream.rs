@@ -1,4 +1,4 @@
-//! What runs a namespace: one trait for every kind.
+//! Upstreams run namespaces: one trait for every kind.
 //!
 //! ```text
 //!   surface ──▶ Upstream::prepare ──▶ an answer that is there
@@ -6,17 +6,17 @@
 //!                      └─────────────▶ UpstreamCall ──▶ Engine::run ──▶ UpstreamCall::start ──▶ UpstreamReply
 //! ```
 //!
-//! A request is understood by its upstream and judged by the engine. [`Upstream::prepare`] reads the spans of the request
-//! once; what it gives owns only what the call needs, so that a call that waits keeps no body alive.
+//! A request is read by its upstream and judged by the engine. [`Upstream::prepare`] reads the spans of the request once; its
+//! result owns only the data that the call needs, so that a waiting call keeps no body alive.
 //!
-//! | kind | module | what runs it |
+//! | kind | module | runs on |
 //! |---|---|---|
 //! | functions | [`worker`] | Python workers; for the management tools this program ([`system`]) |
 //! | a server that speaks MCP | [`client`] | a stdio server's processes, or a remote server's backends ([`http`]) |
 //! | several namespaces | [`aggregate`] | their own upstreams, by the engine once more |
 //! | all namespaces at once | [`global`] | the upstream of the namespace that has the tool |
 //!
-//! A new kind is a folder here, an implementation of [`Upstream`], and a place in the list that [`Upstreams`] is made of.
+//! A new kind is a folder here, an implementation of [`Upstream`], and a place in the list that is given to [`Upstreams`].
 
 use std::any::Any;
 use std::fmt;
@@ -56,7 +56,7 @@ mod tests;
 pub(crate) use context::{CallContext, Client, RequestMeta};
 pub(crate) use sessions::{SessionChanges, gauge, store_away, store_failure};
 
-/// A future of this value that owns its place in memory.
+/// A boxed future of a value.
 pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A value that is mostly there at once. Then it costs no future.
@@ -77,7 +77,7 @@ impl<T> Soon<'_, T> {
     }
 }
 
-/// One request of MCP, as its surface read it.
+/// A request of MCP, as its surface read it.
 #[derive(Clone, Copy)]
 pub(crate) struct IncomingRequest<'a> {
     /// Raw JSON.
@@ -86,7 +86,7 @@ pub(crate) struct IncomingRequest<'a> {
     pub(crate) members: &'a Members<'a>,
 }
 
-/// A request that was understood.
+/// A request that was read by its upstream.
 pub(crate) enum Prepared {
     /// The whole JSON-RPC response.
     Response(Vec<u8>),
@@ -103,71 +103,71 @@ impl fmt::Debug for Prepared {
     }
 }
 
-/// What of a client's wish to hear of changes is granted. Dropping it ends the wish.
+/// The granted part of a client's wish for change notifications. Dropping it ends the wish.
 pub(crate) struct Listening {
     pub(crate) granted: Filter,
-    /// What keeps the wish alive at the upstream.
+    /// Keeps the wish alive at the upstream.
     pub(crate) guard: Option<Box<dyn Any + Send>>,
 }
 
-/// How long somebody waits for tools that have to be read first.
+/// How long a caller waits for tools that must be read first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ToolsWait {
-    /// Until they are read: they are what was asked for.
+    /// Until they are read: the caller needs the list itself.
     Long,
-    /// A call waits behind it: where they are not there soon, those known before serve.
+    /// Shortly, since a call waits for the list: the last known tools serve if it is not there soon.
     Short,
 }
 
-/// The namespace that has a tool which another one publishes.
+/// The namespace that has a tool which another namespace publishes.
 pub(crate) struct Behind {
     pub(crate) namespace: Arc<Namespace>,
     /// The tool's own name there.
     pub(crate) tool: Box<str>,
-    /// Whether clients reach that namespace otherwise too, so that they must be allowed to.
+    /// True if clients reach that namespace otherwise too, so that they need access to it.
     pub(crate) is_served: bool,
 }
 
-/// A kind of upstream. What it knows of one namespace it finds by the [`Namespace`] of the request's snapshot.
+/// A kind of upstream. Its state about a namespace is found by the [`Namespace`] of the request's snapshot.
 pub(crate) trait Upstream: Send + Sync + 'static {
-    /// Whether namespaces like this one are of this kind.
+    /// Returns true if this kind runs the namespace.
     fn serves(&self, namespace: &Namespace) -> bool;
 
-    /// Whether what runs the namespace speaks MCP itself: it reads messages as clients wrote them, so that none may be
-    /// ambiguous, and a `requestState` may be its own.
+    /// Returns true if the upstream speaks MCP itself: it reads messages as clients wrote them, so no message may be ambiguous,
+    /// and a `requestState` may be its own.
     fn speaks_mcp(&self) -> bool;
 
-    /// Whether the namespace is known to have the method, before anything of the request is read.
+    /// Checks if the namespace has the method, before anything of the request is read.
     ///
     /// # Errors
     ///
-    /// It is known not to have the method, or why that is not known.
+    /// The namespace does not have the method, or the reason why that is unknown.
     fn offers(&self, _cx: &CallContext<'_>, _method: &str) -> Result<(), RequestError> {
         Ok(())
     }
 
-    /// Whether the state that a session had at its upstream is lost, so that the session is over.
+    /// Returns true if a session's state at its upstream is lost, so that the session is over.
     fn has_lost(&self, _namespace: &Namespace, _session: &Session) -> bool {
         false
     }
 
-    /// Whether running a request twice is as good as once. `subject` is the tool of a call.
+    /// Returns true if a request may run twice without harm. `subject` is the tool of a call.
     fn is_harmless(&self, _namespace: &Namespace, _method: &str, _subject: &str) -> bool {
         false
     }
 
-    /// Understands one request. What the namespace does not offer is refused here; what a call comes to is not known yet.
+    /// Reads a request. Names that the namespace does not have are refused here; the outcome of a call is not known yet.
     fn prepare<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
         request: IncomingRequest<'a>,
     ) -> Soon<'a, Result<Prepared, RequestError>>;
 
-    /// A tool call that did not come as MCP: `arguments` are a JSON object.
+    /// Prepares a tool call that did not come as MCP: `arguments` are a JSON object.
     ///
     /// # Errors
     ///
-    /// Why the call cannot be made.
+    /// The reason why the call cannot be made.
     fn call_tool(
         &self,
         cx: &CallContext<'_>,
@@ -175,7 +175,7 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         arguments: Bytes,
     ) -> Result<Arc<dyn UpstreamCall>, CallError>;
 
-    /// The whole response to `initialize`, for a session whose client has said what it can be asked. `id` is raw JSON.
+    /// Writes the whole response to `initialize`, for a session whose client has declared its capabilities. `id` is raw JSON.
     fn initialize<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -184,7 +184,7 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         version: ProtocolVersion,
     ) -> Soon<'a, Result<Vec<u8>, CallError>>;
 
-    /// The whole response to `server/discover`. `versions` are those that the listener serves.
+    /// Writes the whole response to `server/discover`. `versions` are those that the listener serves.
     fn discover<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -192,21 +192,21 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         versions: &'a [&'a str],
     ) -> Soon<'a, Result<Vec<u8>, CallError>>;
 
-    /// Grants what of `subscriptions/listen` the namespace has.
+    /// Grants the parts of `subscriptions/listen` that the namespace supports.
     fn listen<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
         wanted: Filter,
     ) -> Soon<'a, Result<Listening, RequestError>>;
 
-    /// A client's notification that the gateway does not act on itself. Never waits.
+    /// Handles a client's notification that the gateway does not act on itself. Never waits.
     fn notify(&self, _cx: &CallContext<'_>, _method: &str, _message: &str) {}
 
-    /// A session of the namespace has a stream now for what is said outside of answers.
+    /// Notes that a session of the namespace has a stream now for messages outside of responses.
     fn stream_opened(&self, _namespace: &Namespace, _session: &Arc<Session>) {}
 
-    /// The tools of a namespace, those that a view hides among them. `principal` is whose list it is, where the server of the
-    /// namespace is reached with credentials of whoever asks.
+    /// The tools of a namespace, including those that a view hides. `principal`: the caller, for servers that are reached with
+    /// the caller's credentials.
     fn tools<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
@@ -214,11 +214,11 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         wait: ToolsWait,
     ) -> Soon<'a, Result<Arc<ToolList>, CallError>>;
 
-    /// The tools, as far as they are known without asking anybody.
+    /// The tools, as far as known without a request to a server.
     fn tools_known(&self, namespace: &Namespace) -> Option<Arc<ToolList>>;
 
-    /// The tools that lists show this caller before its view hides some by their names: all there are, unless the upstream
-    /// shows each caller its own.
+    /// The tools that lists show this caller before its view hides some by their names: all tools, unless the upstream has a list
+    /// per caller.
     fn listed<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
@@ -227,22 +227,22 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         self.tools(namespace, caller.principal.as_ref(), ToolsWait::Long)
     }
 
-    /// The same, as far as they are known without asking anybody.
+    /// The result of [`Self::listed`], as far as known without a request to a server.
     fn listed_now(&self, namespace: &Arc<Namespace>, _caller: &Caller) -> Option<Arc<ToolList>> {
         self.tools_known(namespace)
     }
 
-    /// Where a tool comes from that the namespace publishes for another one. `None` where the tool is its own.
+    /// The origin of a tool that the namespace publishes for another one; `None` for the namespace's own tools.
     fn behind(&self, _namespace: &Namespace, _tool: &str) -> Option<Behind> {
         None
     }
 
-    /// The eras that the server of a namespace speaks, as far as is known without asking; the client is of that era.
+    /// The eras that the server of a namespace speaks, as far as known without a request; the client is of that era.
     fn speaks(&self, _namespace: &Namespace, _client: Era) -> Option<EraSupport> {
         None
     }
 
-    /// How the server of a namespace is; `None` where there is none, or nobody asked for it yet.
+    /// State of the server of a namespace; `None` if there is no server, or it was not needed yet.
     fn health(&self, _namespace: &Namespace) -> Option<health::ServerHealth> {
         None
     }
@@ -256,7 +256,7 @@ pub(crate) trait Upstream: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The namespace has no server, or is not served any more.
+    /// When the namespace has no server, or is not served any more.
     fn restart(&self, namespace: &Namespace) -> Result<(), CallError> {
         Err(CallError::new(
             CallErrorCode::WorkerUnavailable,
@@ -264,37 +264,37 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         ))
     }
 
-    /// The last lines that the processes of a namespace printed; `None` where it has no processes of its own.
+    /// The last lines of output of a namespace's processes; `None` if it has no processes of its own.
     fn output(&self, _namespace: &Namespace) -> Option<Arc<RecentLines>> {
         None
     }
 
-    /// Whether what everybody shares of the server of a namespace is there, now and whenever that changes; `None` where there
+    /// Presence of the connection to the namespace's server that all clients share, now and whenever it changes; `None` if there
     /// is no server.
     fn presence(&self, _namespace: &Namespace) -> Option<watch::Receiver<Presence>> {
         None
     }
 
-    /// How the copy of the server is that this client's requests go to.
+    /// State of the copy of the server that this client's requests go to.
     fn copy(&self, _cx: &CallContext<'_>) -> ServerCopy {
         ServerCopy::Running
     }
 
-    /// Whether the server runs a task of that id that a call of this caller's principal began.
+    /// Returns true if the server runs a task with this id that a call of the caller's principal began.
     fn has_task(&self, _cx: &CallContext<'_>, _task: &str) -> bool {
         false
     }
 
-    /// Waits until an upstream that came into the registry serves, why it does not is known, or that takes long.
+    /// Waits until an upstream that came into the registry serves, has failed, or turns out to take long.
     fn settled<'a>(&'a self, _namespace: &'a Namespace) -> Soon<'a, ()> {
         Soon::Now(())
     }
 
-    /// Ends what it asks of servers unasked, so that these can end. For the end of the gateway.
+    /// Ends the requests that it makes to servers unasked, so that these can end. Called at the end of the gateway.
     fn stop(&self) {}
 }
 
-/// All kinds. The first that serves a namespace runs it; the last one serves any.
+/// All kinds. The first kind that serves a namespace runs it; the last kind serves any namespace.
 #[derive(Clone)]
 pub(crate) struct Upstreams {
     kinds: Vec<Arc<dyn Upstream>>,
@@ -302,18 +302,18 @@ pub(crate) struct Upstreams {
 }
 
 impl Upstreams {
-    /// These kinds, in their order, and the one for all other namespaces.
+    /// Combines these kinds, in their order, with the kind for all other namespaces.
     pub(crate) fn new(kinds: Vec<Arc<dyn Upstream>>, last: Arc<dyn Upstream>) -> Self {
         Self { kinds, last }
     }
 
-    /// The same with another kind before the last.
+    /// Adds another kind before the last.
     pub(crate) fn with(mut self, kind: Arc<dyn Upstream>) -> Self {
         self.kinds.push(kind);
         self
     }
 
-    /// Ends what they ask of servers unasked.
+    /// Ends the requests that the kinds make to servers unasked.
     pub(crate) fn stop(&self) {
         for kind in &self.kinds {
             kind.stop();
@@ -321,7 +321,7 @@ impl Upstreams {
         self.last.stop();
     }
 
-    /// What runs a namespace.
+    /// The upstream that runs a namespace.
     pub(crate) fn of(&self, namespace: &Namespace) -> &dyn Upstream {
         let mut kinds = self.kinds.iter();
         &**kinds

@@ -1,4 +1,4 @@
-//! Who asks, and for what namespace: what an upstream knows of a request beside its message.
+//! The context of a request: its caller, its namespace, and all that an upstream knows beside the message.
 
 use std::sync::Arc;
 
@@ -15,19 +15,20 @@ use crate::format::{ModernFormat, ResultFormat};
 use crate::protocol::ProtocolVersion;
 use crate::session::Session;
 
-/// One message's context. Lives as long as its message.
+/// Context of a message. Lives as long as the message.
 pub(crate) struct CallContext<'a> {
     pub(crate) caller: &'a Caller,
-    /// The bytes the message's spans point into.
+    /// The bytes that the message's spans point into.
     pub(crate) body: &'a Bytes,
-    /// Out of the snapshot the request began with.
+    /// The namespace, from the snapshot that the request began with.
     pub(crate) namespace: Arc<Namespace>,
-    /// What runs that namespace.
+    /// The upstream that runs the namespace.
     pub(crate) upstream: &'a dyn Upstream,
     pub(crate) client: Client,
-    /// Whether the client takes events with its answer. One that does not can be told and asked nothing before it.
+    /// True if the client takes events with its response. Otherwise it cannot be sent notifications or questions before the
+    /// response.
     pub(crate) streams: bool,
-    /// How many aggregates the request came through.
+    /// Number of aggregates that the request came through.
     pub(crate) depth: u8,
 }
 
@@ -51,46 +52,46 @@ impl<'a> CallContext<'a> {
     }
 }
 
-/// Who makes a request, as far as an upstream may know.
+/// The client that makes a request, as far as an upstream may know it.
 #[derive(Debug, Clone)]
 pub(crate) enum Client {
     /// A client in a session, which `initialize` opened.
     Session(Arc<Session>),
     /// A client without a session, of a version that `initialize` opens.
     Legacy(ProtocolVersion),
-    /// A client of 2026-07-28, with what its request says about it.
+    /// A client of 2026-07-28, with the metadata of its request.
     Modern(RequestMeta),
     /// A caller that does not speak MCP: REST.
     Plain,
 }
 
-/// What a request of 2026-07-28 says about itself in `params._meta`. The spans are views into its body.
+/// The metadata of a 2026-07-28 request in `params._meta`. The spans are views into its body.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestMeta {
-    /// What the client can be asked: a JSON object.
+    /// The client's capabilities: a JSON object.
     pub(crate) capabilities: Bytes,
-    /// Who the client says it is: a JSON object.
+    /// The client's description of itself: a JSON object.
     pub(crate) client_info: Option<Bytes>,
-    /// From which severity on it wants log messages; without one it wants none.
+    /// Lowest severity of the log messages that the client wants; `None`: no log messages.
     pub(crate) log_level: Option<LogLevel>,
-    /// What its progress notifications are to carry: a JSON string or number.
+    /// The token for progress notifications: a JSON string or number.
     pub(crate) progress_token: Option<Bytes>,
     /// Answers sent along with a first call: a JSON object of objects.
     pub(crate) inputs: Option<Bytes>,
 }
 
 impl Client {
-    /// Whether messages of its own era are the modern one's.
+    /// Returns true if the client speaks the modern era.
     pub(crate) fn is_modern(&self) -> bool {
         matches!(self, Self::Modern(_))
     }
 
-    /// Whether the methods that went with 2026-07-28 are there for it.
+    /// Returns true if the client may use the methods that 2026-07-28 removed.
     pub(crate) fn is_legacy(&self) -> bool {
         matches!(self, Self::Session(_) | Self::Legacy(_))
     }
 
-    /// The session, which only legacy clients have, and not all of them.
+    /// The session; `None` for modern clients and legacy clients without a session.
     pub(crate) fn session(&self) -> Option<&Arc<Session>> {
         match self {
             Self::Session(session) => Some(session),
@@ -98,7 +99,7 @@ impl Client {
         }
     }
 
-    /// The version a legacy client speaks.
+    /// The version of a legacy client.
     pub(crate) fn version(&self) -> Option<ProtocolVersion> {
         match self {
             Self::Session(session) => Some(session.version()),
@@ -109,22 +110,22 @@ impl Client {
 }
 
 impl CallContext<'_> {
-    /// The session, which only legacy conversations have, and not all of them.
+    /// The session; `None` for modern clients and legacy clients without a session.
     pub(crate) fn session(&self) -> Option<&Arc<Session>> {
         self.client.session()
     }
 
-    /// The version a legacy conversation is in.
+    /// The version of a legacy client.
     pub(crate) fn version(&self) -> Option<ProtocolVersion> {
         self.client.version()
     }
 
-    /// What the caller may see and call of the namespace.
+    /// The caller's view of the namespace: the tools that it may see and call.
     pub(crate) fn view(&self) -> View<'_> {
         View::of(self.caller, &self.namespace)
     }
 
-    /// What results of this conversation begin with and hold. REST reads none of it.
+    /// The format of results for this client. REST does not use it.
     pub(crate) fn result_format(&self) -> ResultFormat {
         match self.version() {
             Some(version) => ResultFormat::Legacy(version),
@@ -132,7 +133,7 @@ impl CallContext<'_> {
         }
     }
 
-    /// How the request came in.
+    /// The transport of the request.
     pub(crate) fn transport(&self) -> Transport {
         match self.client {
             _ if self.caller.relay.is_some() => Transport::Relay,
@@ -141,7 +142,7 @@ impl CallContext<'_> {
         }
     }
 
-    /// The version in force, as it is spelled on the wire.
+    /// The version in force, as it is written on the wire.
     pub(crate) fn wire_version(&self) -> Option<&'static str> {
         match &self.client {
             _ if self.caller.relay.is_some() => None,
@@ -151,8 +152,8 @@ impl CallContext<'_> {
         }
     }
 
-    /// A span as bytes of its own: a view into the body where it is most of it, else a copy, since a view keeps the
-    /// whole body alive in queues that count only what they see.
+    /// Makes an owned copy of a span: a view into the body if the span is most of it, else a copy, since a view keeps the whole
+    /// body alive in queues that count only their own bytes.
     pub(crate) fn own(&self, span: &[u8]) -> Bytes {
         if span.len() * 2 < self.body.len() {
             Bytes::copy_from_slice(span)
@@ -161,7 +162,7 @@ impl CallContext<'_> {
         }
     }
 
-    /// A span that may be absent, as an object.
+    /// An owned copy of an object; `{}` if it is absent.
     pub(crate) fn own_object(&self, span: Option<&RawValue>) -> Bytes {
         span.map_or_else(
             || Bytes::from_static(b"{}"),

@@ -1,13 +1,13 @@
-//! All namespaces at once: the tools of those that the caller may use, under one name each.
+//! All namespaces at once: the tools of all namespaces that the caller may use, each under a unique name.
 //!
 //! ```text
 //!   tools/list ──▶ view::GlobalTools ──▶ the definitions, under their published names
 //!   tools/call ──▶ view::find ──▶ (namespace, own name) ──▶ that namespace's own Upstream ──▶ its call
 //! ```
 //!
-//! It stands for a namespace that is in no snapshot ([`NamespaceName::global`]). A call is made as a call of the namespace
-//! that has the tool: policy, limits, clock, metrics and audit are that namespace's. There are tools here and nothing else:
-//! a URI or a prompt does not say whose it is.
+//! It is the upstream of a namespace that is in no snapshot ([`NamespaceName::global`]). A call is made as a call of the
+//! namespace that has the tool: policy, limits, clock, metrics and audit are that namespace's. Only tools are published here: the
+//! namespace of a URI or a prompt cannot be told from its name.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -42,21 +42,21 @@ mod view;
 
 pub(crate) use view::{GlobalTools, find, members};
 
-/// How long clients of 2026-07-28 may keep the list: any namespace may change it.
+/// Time that clients of 2026-07-28 may keep the list: any namespace may change it.
 const TTL_MS: u64 = 1_000;
-/// What the endpoint says of itself at the beginning of a conversation.
+/// The endpoint's instructions at the beginning of a conversation.
 const INSTRUCTIONS: &str = "The tools of all namespaces. Where several namespaces have a tool of the same name, the later ones show theirs as <namespace>_<tool>.";
 
-/// See the module.
+/// The upstream for all namespaces at once; see the module.
 pub(crate) struct GlobalUpstream {
     registry: Arc<Registry>,
-    /// What runs the namespaces.
+    /// The upstreams of the namespaces.
     kinds: Upstreams,
     changes: SessionChanges,
 }
 
 impl GlobalUpstream {
-    /// All namespaces of a registry, which these kinds run.
+    /// The upstream for all namespaces of a registry, which `kinds` run.
     pub(crate) fn new(registry: Arc<Registry>, kinds: Upstreams, changes: SessionChanges) -> Self {
         registry.set_global(Arc::new(namespace()));
         Self {
@@ -66,7 +66,7 @@ impl GlobalUpstream {
         }
     }
 
-    /// The one page there is.
+    /// Writes the only page of the list.
     async fn list(&self, cx: &CallContext<'_>, id: &str) -> Result<Vec<u8>, RequestError> {
         let snapshot = self.registry.snapshot();
         let tools = GlobalTools::of(&self.kinds, &snapshot, cx.caller).await;
@@ -106,7 +106,7 @@ impl GlobalUpstream {
             let cx = child(cx, cx.body, namespace, upstream);
             return upstream.prepare(&cx, request).get().await;
         }
-        // The request as one to that namespace: the same but for the name.
+        // The request for that namespace differs only in the name.
         let params = members.params().map_or("{}", RawValue::get);
         let own = Value::from(&*own).to_string();
         let params = spans::edit(params, &[MemberEdit::Set("name", own.into())]);
@@ -131,7 +131,7 @@ impl GlobalUpstream {
         upstream.prepare(&cx, request).get().await
     }
 
-    /// `logging/setLevel`: the session remembers the level, which functions go by.
+    /// `logging/setLevel`: the session remembers the level, which functions apply.
     async fn set_level(
         &self,
         cx: &CallContext<'_>,
@@ -151,7 +151,7 @@ impl GlobalUpstream {
     }
 }
 
-/// What stands for all namespaces. Nothing of it limits a call: that is for the namespaces.
+/// The namespace that represents all namespaces. It limits no call: the namespaces do that.
 fn namespace() -> Namespace {
     let limits = Limits::default();
     Namespace {
@@ -198,7 +198,7 @@ fn child<'c>(
     }
 }
 
-/// One tool under its published name, as MCP describes it.
+/// Writes the definition of a tool under its published name.
 fn define(out: &mut Vec<u8>, name: &str, entry: &ToolEntry, format: &ResultFormat) {
     match (entry.declaration(), entry.definition()) {
         (Some(tool), _) => describe(out, name, tool, format),
@@ -211,7 +211,7 @@ fn define(out: &mut Vec<u8>, name: &str, entry: &ToolEntry, format: &ResultForma
     }
 }
 
-/// A call of a tool that no namespace has: it is recorded as any other, and fails.
+/// A call of a tool that no namespace has: it is recorded like any other, and fails.
 fn unknown(cx: &CallContext<'_>, name: &str, arguments: Bytes) -> Arc<dyn UpstreamCall> {
     Arc::new(UnknownCall(CallFacts {
         namespace: Arc::clone(&cx.namespace),
@@ -247,7 +247,7 @@ impl UpstreamCall for UnknownCall {
     }
 }
 
-/// A cursor is none of ours: there is never a second page.
+/// Refuses a cursor: there is never a second page.
 fn one_page(request: IncomingRequest<'_>) -> Result<(), RequestError> {
     match request.members.raw(Key::Cursor) {
         Some(cursor) if cursor != "null" => Err(RequestError::InvalidParams(
@@ -269,7 +269,7 @@ impl Upstream for GlobalUpstream {
         namespace.name.is_global()
     }
 
-    /// Some of the namespaces' servers do.
+    /// Some servers of the namespaces speak MCP.
     fn speaks_mcp(&self) -> bool {
         true
     }
@@ -352,7 +352,7 @@ impl Upstream for GlobalUpstream {
         }))
     }
 
-    /// None of its own: what is asked for is asked of the namespaces, which know their caller.
+    /// No tools of its own: the namespaces are asked for theirs, with their caller.
     fn tools<'a>(
         &'a self,
         _: &'a Arc<Namespace>,
@@ -368,7 +368,7 @@ impl Upstream for GlobalUpstream {
     }
 }
 
-/// A published name, of a namespace's tool whose own name is taken by a namespace before.
+/// The published name of a tool whose own name belongs to an earlier namespace.
 fn prefixed<'a>(namespace: &NamespaceName, own: &str) -> Cow<'a, str> {
     format!("{namespace}_{own}").into()
 }

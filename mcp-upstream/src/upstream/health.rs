@@ -1,4 +1,4 @@
-//! How what runs a namespace is: for `/ready`, `/health` and the answers to a reload.
+//! State of upstreams, for `/ready`, `/health` and responses to a reload.
 
 use std::sync::Arc;
 
@@ -10,49 +10,49 @@ use crate::catalogue::MendReport;
 /// A member of an aggregate.
 #[derive(Debug)]
 pub(crate) struct MemberHealth {
-    /// Its prefix, or the namespace that it is.
+    /// Its prefix, or the name of its namespace.
     pub(crate) name: Arc<str>,
-    /// Its namespace, where that is served.
+    /// Its namespace, if that is served.
     pub(crate) namespace: Option<Arc<Namespace>>,
-    /// Whether clients can reach it otherwise.
+    /// True if clients can reach it otherwise.
     pub(crate) is_served: bool,
-    /// Whether it offers anything.
+    /// State of its offer.
     pub(crate) offer: MemberOffer,
 }
 
-/// Whether a member of an aggregate offers anything.
+/// State of a member's offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemberOffer {
-    /// It has not said yet what it offers.
+    /// Its offer has not been read yet.
     Awaited,
-    /// It did not say so within its time, and may still.
+    /// Its offer was not read within its time limit, and may still be.
     Late,
-    /// It does.
+    /// It has an offer.
     There,
-    /// It does not, for this reason.
+    /// It has no offer, for this reason.
     Gone(&'static str),
 }
 
-/// How a server is, for `/ready`.
+/// State of a server, for `/ready`.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ServerHealth {
     /// `ready`, `installing`, `starting`, `idle` or `failed`.
     #[serde(skip)]
     pub(crate) state: &'static str,
-    /// Why it does not start: the code.
+    /// The code of the error that keeps it from starting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<&'static str>,
-    /// Why nothing serves: the sentence of the log, with what the server said last, without secrets.
+    /// Reason why no process serves: the log message, with the server's last output and without secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// What it speaks, once that is known.
+    /// The eras that it speaks, once known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) era: Option<&'static str>,
     /// `closed`, `half_open` or `open`.
     pub(crate) breaker: &'static str,
     /// Requests that wait for a process.
     pub(crate) waiting: usize,
-    /// The last process that took the place of one that had ended.
+    /// The last process that replaced one that had ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_restart: Option<LastRestart>,
     /// Its processes.
@@ -62,26 +62,26 @@ pub(crate) struct ServerHealth {
     pub(crate) lists: Vec<MendReport>,
 }
 
-/// The last process that took the place of one that had ended unasked.
+/// The last process that replaced one that had ended unasked.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct LastRestart {
-    /// How that one had ended: a word of `tooldock_server_restarts_total`.
+    /// How the former process had ended: a label value of `tooldock_server_restarts_total`.
     pub(crate) reason: &'static str,
-    /// How long ago that was.
+    /// Seconds since the replacement.
     pub(crate) seconds_ago: u64,
 }
 
-/// How many processes a server has.
+/// Numbers of a server's processes.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct ProcessCounts {
-    /// Taking requests.
+    /// Processes that take requests.
     pub(crate) serving: usize,
-    /// On their way there.
+    /// Processes that are starting.
     pub(crate) starting: usize,
-    /// Waiting for the installation of their package.
+    /// Processes that wait for the installation of their package.
     pub(crate) installing: usize,
-    /// Kept for who comes next.
+    /// Processes kept for the next request.
     pub(crate) spare: usize,
-    /// On their way out.
+    /// Processes that are ending.
     pub(crate) stopping: usize,
 }

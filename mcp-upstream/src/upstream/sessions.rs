@@ -1,4 +1,4 @@
-//! How a client's message changes its session: one write path for surfaces and upstreams.
+//! Changes of sessions by clients' messages: the write path that surfaces and upstreams share.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::session::table::SessionTable;
 use crate::session::{PatchRefused, Session, SessionPatch};
 use crate::stream::StoreError;
 
-/// Changes what is recorded of sessions, and counts those that others had to give way for. Cheap to clone.
+/// Changes the records of sessions, and counts the sessions that were evicted for others. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct SessionChanges {
     table: Arc<SessionTable>,
@@ -22,12 +22,12 @@ impl SessionChanges {
         Self { table, metrics }
     }
 
-    /// Changes what is recorded of a session, and answers whether anything is different now. It may cost the session's
-    /// principal other sessions.
+    /// Changes the record of a session. Returns true if the record differs now. The change may evict other sessions of the
+    /// principal.
     ///
     /// # Errors
     ///
-    /// A bound that the change would break.
+    /// A limit that the change would exceed.
     pub(crate) async fn commit(
         &self,
         session: &Session,
@@ -59,13 +59,13 @@ impl From<PatchRefused> for RequestError {
     }
 }
 
-/// A store that cannot be asked, as its client hears of it; the log says more.
+/// The error for clients when the session store failed; the log has the details.
 pub(crate) fn store_failure(error: &StoreError) -> RequestError {
     tracing::error!(%error, "the session store failed");
     RequestError::Internal
 }
 
-/// A store that cannot be asked about a session, as its client hears of it; the log says more.
+/// The error for clients when a session cannot be looked up in its store; the log has the details.
 pub(crate) fn store_away(error: &StoreError) -> RequestError {
     tracing::error!(%error, "a session cannot be looked up");
     RequestError::StoreAway

@@ -8,11 +8,11 @@
 //!                              Workspace (folders, files, environments) ◀── Management ──▶ CoreLink (reload, test)
 //! ```
 //!
-//! The tools are declared as a worker declares its own, in the [`Namespace`]. So lists, sessions, eras, limits, audit and
-//! metrics are those of `WorkerUpstream`, and nothing of the transport stands here.
+//! The tools are declared like a worker's, in the [`Namespace`]. So lists, sessions, eras, limits, audit and metrics are those of
+//! `WorkerUpstream`, and this module has no transport code.
 //!
-//! A tool runs in the control runtime, where children of this process belong. Dropping its call ends the tool, and with
-//! it the child processes that the tool waits for. A change of files that has begun is finished.
+//! A tool runs in the control runtime, which owns the child processes. Dropping its call ends the tool, and with it the child
+//! processes that the tool waits for. A change of files that has begun is finished.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -53,29 +53,29 @@ pub use tools::{KeyTools, ServerFacts};
 use self::core::CoreLink;
 use tool::{Entry, Progress, Time};
 
-/// What the management server says about itself at the beginning of a conversation.
+/// The management server's instructions at the beginning of a conversation.
 const INSTRUCTIONS: &str = "Management of this ToolDock server: namespaces, tool files, Python packages, secrets. \
     To make a tool: create_namespace, write_tool, add_requirement for each package the code imports, check_secrets, \
     reload_core, test_tool; read_output shows what it printed. To run a server that others wrote: add_server, reload_core. \
     An API key for a client of some namespaces: token_create; explain says what a key may do. Secret values never pass through these tools.";
 
-/// What the management tools work on.
+/// State that the management tools work on.
 pub struct Management {
-    /// The folders of the namespaces, and what is done with them.
+    /// The folders of the namespaces, and the operations on them.
     pub workspace: Arc<Workspace>,
     secrets: ManagedSecrets,
     /// Reads repositories and packages of others.
     pub builder: Builder,
     core: Arc<dyn CoreLink>,
-    /// As the configuration has them; the lock guards a pointer.
+    /// Facts from the configuration; the lock is held to copy a pointer.
     facts: Mutex<Arc<ServerFacts>>,
-    /// How long an installer may take.
+    /// Time limit of an installer.
     install: Duration,
     control: Handle,
     started: Instant,
 }
 
-/// The secrets as management knows them: names, how a person sets their values, and the API keys.
+/// The secrets as management knows them: names, the way for people to set values, and the API keys.
 #[derive(Debug, Clone)]
 pub struct ManagedSecrets {
     /// Names and statuses.
@@ -87,7 +87,7 @@ pub struct ManagedSecrets {
 }
 
 impl Management {
-    /// Management of this workspace, where an installer may take `install`, and of the core behind `core`. Tools run on
+    /// Management of this workspace, with `install` as the time limit of installers, and of the core behind `core`. Tools run on
     /// `control`.
     pub fn new(
         workspace: Arc<Workspace>,
@@ -110,12 +110,13 @@ impl Management {
         }
     }
 
-    /// The configuration has changed.
+    /// Replaces the facts after a change of the configuration.
     pub fn set_facts(&self, facts: ServerFacts) {
         *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(facts);
     }
 
-    /// Runs what may start child processes where those belong. `None`: it was interrupted. Dropping the future ends it.
+    /// Runs work that may start child processes on the control runtime. `None`: it was interrupted. Dropping the future ends the
+    /// work.
     pub(crate) async fn on_control<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -125,12 +126,12 @@ impl Management {
         task.join_next().await?.ok()
     }
 
-    /// What is done with API keys.
+    /// The tools for API keys.
     fn key_tools(&self) -> KeyTools {
         KeyTools::of_management(Arc::clone(&self.secrets.keys))
     }
 
-    /// The secrets store without a way to its values.
+    /// The secrets store without access to values.
     pub(crate) fn secret_names(&self) -> SecretNames {
         self.secrets.names.clone()
     }
@@ -150,7 +151,7 @@ impl Management {
 
     /// The namespace of the tools, for the registry.
     pub(crate) fn namespace(&self) -> Namespace {
-        // The longest of what a tool may wait for.
+        // The longest time that a tool may wait.
         Self::namespace_within(self.install.max(self.builder.timeout()))
     }
 
@@ -232,7 +233,7 @@ impl WorkerPort for SystemPort {
             let management = Arc::clone(&self.management);
             let progress = Progress::new(sink, call.maker);
             let run = (entry.run)(management, arguments, progress);
-            // A set of one: dropping the call ends the task.
+            // A set with a single task: dropping the call ends the task.
             let mut task = JoinSet::new();
             task.spawn_on(run, &self.management.control);
             let value = match task.join_next().await {

@@ -1,11 +1,11 @@
-//! Which tools there are in all namespaces together, and whose each one is (K-06).
+//! Names of tools in all namespaces together, and the namespace that each name belongs to (K-06).
 //!
-//! `shared` comes first, then the others by their names. A bare name belongs to the first namespace that has it; of later
-//! ones the tool is shown as `NAMESPACE_TOOL`, by which any tool can be called. Each tool is listed once. Where even that
+//! `shared` comes first, then the others by their names. A bare name belongs to the first namespace that has it; in later
+//! namespaces the tool is shown as `NAMESPACE_TOOL`, which every tool can be called by. Each tool is listed once. If even that
 //! name is an earlier tool's own, the tool is not shown: it can be called in its namespace.
 //!
-//! A caller sees the namespaces it may use, and no trace of others: names do not depend on them. Aggregates are left out:
-//! they have their own way of naming, and are of one session each.
+//! A caller sees the namespaces that it may use, and no trace of others: names do not depend on them. Aggregates are left out:
+//! they have their own naming, and their sets belong to sessions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::caller::Caller;
 use crate::catalogue::{ToolEntry, ToolList, View};
 use crate::upstream::{Soon, ToolsWait, Upstreams};
 
-/// How long one request waits for the lists of servers. What is not there by then is what was known before, or nothing.
+/// Time that a request waits for the lists of servers. Lists that are late are replaced by the last known list, or left out.
 const WAIT: Duration = Duration::from_secs(5);
 /// The namespace whose tools come first.
 const FIRST: &str = "shared";
@@ -32,28 +32,28 @@ pub(crate) struct GlobalTools {
     tools: Vec<Place>,
 }
 
-/// Where a tool is, and its published name.
+/// A tool's list, its own name, and its published name.
 struct Place {
     name: Box<str>,
     list: usize,
     own: Box<str>,
 }
 
-/// One tool of all namespaces.
+/// A tool of all namespaces.
 pub(crate) struct GlobalTool<'a> {
     /// Its published name.
     pub(crate) name: &'a str,
     pub(crate) namespace: &'a Arc<Namespace>,
-    /// As the namespace describes it, under its own name.
+    /// The namespace's description of the tool, under its own name.
     pub(crate) entry: &'a ToolEntry,
 }
 
 impl GlobalTools {
-    /// The tools of all namespaces that a caller may use. Those of a namespace that is not up are left out.
+    /// The tools of all namespaces that a caller may use. Namespaces that are not up are left out.
     ///
     /// # Errors
     ///
-    /// There are namespaces, and of none the tools are known.
+    /// When there are namespaces, but the tools of none are known.
     pub(crate) async fn of(
         kinds: &Upstreams,
         snapshot: &Snapshot,
@@ -85,7 +85,7 @@ impl GlobalTools {
         Ok(Self { lists, tools })
     }
 
-    /// Each tool once.
+    /// All tools, each once.
     pub(crate) fn iter(&self) -> impl Iterator<Item = GlobalTool<'_>> {
         self.tools.iter().filter_map(|tool| {
             let (namespace, list) = &self.lists[tool.list];
@@ -98,7 +98,7 @@ impl GlobalTools {
     }
 }
 
-/// The namespaces that a caller may use, aggregates left out, in the order in which their names count.
+/// The namespaces that a caller may use, aggregates left out, in the order of their claims to names.
 pub(crate) fn members(snapshot: &Snapshot, caller: &Caller) -> Vec<Arc<Namespace>> {
     let all = snapshot.namespaces.values();
     let mut members: Vec<_> = all
@@ -138,7 +138,7 @@ pub(crate) async fn find(
     None
 }
 
-/// The tools of a namespace, as far as they are known by the deadline.
+/// The tools of a namespace, as far as known by the deadline.
 async fn list(
     kinds: &Upstreams,
     (namespace, caller): (&Arc<Namespace>, &Caller),
@@ -153,21 +153,21 @@ async fn list(
     read.or_else(|| upstream.tools_known(namespace))
 }
 
-/// The names of all tools, by the rule that [`find`] goes by.
+/// The published names of all tools, by the same rule as [`find`].
 fn named(lists: &[(Arc<Namespace>, Arc<ToolList>)], caller: &Caller) -> Vec<Place> {
     let mut bare: HashMap<&str, usize> = HashMap::new();
     let mut all = Vec::new();
     for (at, (namespace, list)) in lists.iter().enumerate() {
         let mut own: HashMap<&str, ()> = HashMap::new();
         for tool in View::of(caller, namespace).tools(list) {
-            // Of two tools of one name a namespace serves the first.
+            // A namespace serves the first of two tools with the same name.
             if own.insert(tool.name(), ()).is_none() {
                 bare.entry(tool.name()).or_insert(at);
                 all.push((at, tool.name()));
             }
         }
     }
-    // Whose a name is that no tool has for its own.
+    // The owner of a prefixed name that is no tool's own name.
     let by_prefix = |name: &str| {
         let mut lists = lists.iter().enumerate();
         lists.find_map(|(at, (namespace, list))| {
