@@ -1,25 +1,25 @@
 //! MCP servers that are reached over HTTP.
 //!
-//! The port below is what the proxy's HTTP client implements: it knows pools, health and connections, and nothing of MCP.
-//! Above it a session at a backend is a connection like a child process (`crate::stdio`), so that pools, handshake, router
-//! and bridge are those of stdio servers:
+//! The proxy's HTTP client implements the port below: it knows pools, health and connections, and nothing of MCP. Above it a
+//! session at a backend is a connection like a child process (`crate::stdio`), so that pools, handshake, router and bridge are
+//! those of stdio servers:
 //!
 //! ```text
 //! Pools ─▶ launch: picks a backend ─▶ session: POST for each message, over the port
-//!                                        ├─ answer: what a response means     ├─ headers: what a request says beside its body
+//!                                        ├─ answer: meaning of a response     ├─ headers: the headers of a request
 //!                                        ├─ stream: the events of one request, resumed
 //!                                        ├─ listen: the general stream
-//!                                        └─ sse: the same over HTTP+SSE of 2024-11-05
+//!                                        └─ sse: the transport HTTP+SSE of 2024-11-05
 //! ```
 //!
-//! A reload that changes where a server is, but not in whose name the gateway speaks with it, keeps the sessions: `reached`
-//! holds the version of the server that they go by.
+//! A reload that changes where a server is, but not in whose name the gateway uses it, keeps the sessions: `reached` holds their
+//! version of the server.
 //!
-//! What both modes share: `passed` says which of a client's own headers go up, `retry` when a message goes to another
-//! backend, `hash` what stands for a client.
+//! Used in both modes: `passed` selects the client's headers that go up, `retry` decides if a message goes to another backend,
+//! `hash` makes a number of a client.
 //!
-//! What everybody shares has a connection at each backend, and the pool spreads requests over these. A client's own
-//! session stays at its backend until that is gone; then it is opened at another, and told what it had been told.
+//! Connections that all clients share exist at each backend, and the pool spreads requests over them. A client's own session
+//! stays at its backend until that is gone; then it is opened at another, and gets its lasting requests again.
 
 mod answer;
 mod events;

@@ -1,4 +1,4 @@
-//! What a backend's response means for the request: which kind of body it has, and what is wrong with it.
+//! The meaning of a backend's response for its request: the kind of its body, and its faults.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,32 +19,32 @@ use crate::call_error::retry_seconds;
 use crate::jsonrpc::plain::call_number;
 use crate::jsonrpc::{self, Message};
 
-/// When to try again what a backend could not do now, where it does not say.
+/// Delay before a retry, for backends that do not set one.
 const RETRY: Duration = Duration::from_secs(1);
-/// The longest time to wait that a backend is believed.
+/// Longest delay that a backend may set, in seconds.
 const RETRY_MAX: u64 = 3600;
 
-/// Why a request has no answer.
+/// Reason for a missing response.
 #[derive(Debug, Clone)]
 pub(super) struct Failed {
     pub(super) error: CallError,
-    /// The server did not begin with it.
+    /// True if the server did not begin to process the request.
     pub(super) is_unsent: bool,
-    /// The server does not know the session any more.
+    /// True if the server does not know the session any more.
     pub(super) is_session_gone: bool,
 }
 
-/// Why a body was not read to its end.
+/// Reason why a body was not read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unread {
-    /// So much of it was seen, or announced.
+    /// The size that was read, or announced.
     TooLarge(u64),
-    /// All answers together are as large as they may be.
+    /// All responses together have reached their limit.
     NoRoom(NoAnswerRoom),
     Cut(BodyError),
 }
 
-/// Reads a whole body, as long as `fits` allows it. `answers` counts what is read until the end of the body.
+/// Reads a whole body, as long as `fits` allows it. `answers` counts the read bytes until the end of the body.
 pub(super) async fn body(
     mut response: BackendResponse,
     fits: impl Fn(usize) -> bool,
@@ -98,7 +98,7 @@ impl<'a> CountedBody<'a> {
         }
     }
 
-    /// Notes that the body has so many bytes now.
+    /// Notes that the body has this size now.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl<'a> CountedBody<'a> {
     }
 }
 
-/// Whether a body answers the request of that id.
+/// Returns true if a body answers the request with this id.
 pub(super) fn answers(body: &[u8], id: u64) -> bool {
     answered(body).is_some_and(|answered| call_number(answered) == Some(id))
 }
@@ -131,8 +131,8 @@ fn answered(body: &[u8]) -> Option<&str> {
     }
 }
 
-/// The answer made of an error without an id, or with the id `null`: it is about the request that it came alone for, whose
-/// raw id is `id`. `None` for other answers.
+/// Makes a response of an error without an id, or with the id `null`: it is about the only request of its exchange, whose raw id
+/// is `id`. `None` for other bodies.
 pub(crate) fn error_of_request(body: &[u8], id: impl fmt::Display) -> Option<Bytes> {
     use serde::de::IgnoredAny;
     #[derive(Deserialize)]
@@ -220,7 +220,7 @@ pub(crate) fn session_verdict(
     }
 }
 
-/// The code with which servers refuse an unknown session.
+/// The code by which servers refuse an unknown session.
 const SESSION_NOT_FOUND: i64 = -32001;
 
 /// True if an answer with status 200 is short and has the code of an unknown session.
@@ -259,14 +259,14 @@ pub(super) fn may_be_no_such_question(error: &SendError) -> bool {
     broke_off && !error.unsent
 }
 
-/// What such a server would have answered.
+/// The response that such a server would have sent.
 pub(super) fn unknown_method(id: u64) -> Bytes {
     let code = crate::protocol::code::METHOD_NOT_FOUND;
     let error = format!(r#"{{"code":{code},"message":"no such method"}}"#);
     format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
 }
 
-/// Whether the answer to `initialize` may be that of a server that speaks HTTP+SSE of 2024-11-05.
+/// Returns true if the response to `initialize` may be that of a server that speaks HTTP+SSE of 2024-11-05.
 pub(super) fn is_no_streamable(status: StatusCode) -> bool {
     matches!(
         status,
@@ -284,7 +284,7 @@ pub(super) fn failed(server: &RemoteServer, code: CallErrorCode, what: &str) -> 
     }
 }
 
-/// What a status means that is no answer.
+/// The failure for a status that is no response to the request.
 pub(super) fn refused(server: &RemoteServer, status: StatusCode, headers: &HeaderMap) -> Failed {
     let number = status.as_u16();
     let mut passed = server.spec.headers.pass.iter();
@@ -359,7 +359,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
             let date = |text| httpdate::parse_http_date(text).ok();
             let now = text(header::DATE).and_then(date);
             let until = date(value)?.duration_since(now.unwrap_or_else(SystemTime::now));
-            // What has passed is now.
+            // A date in the past means now.
             until.unwrap_or(RETRY).max(RETRY)
         }
     };

@@ -1,37 +1,37 @@
 //! Reading server-sent events: from pieces of a body to whole events, bounded.
 //!
-//! Any line end that the format allows is one, also where a piece ends between `\r` and `\n`. Comments and unknown
-//! fields are skipped. Of an event that is too long only its size is kept: it is read to its end, piece by piece.
+//! Every line end that the format allows is accepted, also if a piece ends between `\r` and `\n`. Comments and unknown fields are
+//! skipped. Of an event that is too long only the size is kept: it is read to its end, piece by piece.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
 use super::port::{BodyError, ResponseBody};
 
-/// An event that is so many times as long as it may be, and still not over, is not read on …
+/// Multiple of the longest event after which an unfinished event is given up …
 const ENDLESS: u64 = 4;
 /// … once it has more bytes than this.
 const ENDLESS_MIN: u64 = 1024 * 1024;
-/// Bytes of an event's id. It is kept and sent back.
+/// Most bytes of an event's id. It is kept and sent back.
 const ID_MAX: usize = 4096;
 
-/// One event.
+/// An event.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Event {
-    /// Its name; most have none.
+    /// The event's name; most events have none.
     pub(super) name: Option<String>,
-    /// Where to resume behind it.
+    /// The id to resume after.
     pub(super) id: Option<String>,
-    /// How many milliseconds to wait before coming back.
+    /// Milliseconds to wait before reconnecting.
     pub(super) retry: Option<u64>,
-    /// Its data lines, joined by line feeds.
+    /// The data lines, joined by line feeds.
     pub(super) data: Data,
 }
 
-/// What an event carries.
+/// The data of an event.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Data {
     Whole(Bytes),
-    /// It had so many bytes and is gone.
+    /// The size of data that were too long and were dropped.
     TooLong(u64),
 }
 
@@ -41,12 +41,12 @@ impl Default for Data {
     }
 }
 
-/// Why there are no more events.
+/// Reason for the end of the events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// The stream ended between two events.
     Complete,
-    /// It was cut, ended within an event, or took too long.
+    /// The stream was cut, ended within an event, or took too long.
     Cut,
     /// An event had no end.
     Endless,
@@ -68,26 +68,26 @@ pub(super) struct Events {
 struct Building {
     event: Event,
     data: Option<BytesMut>,
-    /// Bytes of data, kept or not.
+    /// Size of the data, kept or not.
     size: u64,
     too_long: bool,
-    /// Something was said since the last blank line.
+    /// True if a line has come since the last blank one.
     begun: bool,
 }
 
-/// What has come and is not yet read, a line at a time.
+/// The bytes that wait to be read, line by line.
 #[derive(Default)]
 struct Lines {
     buffer: BytesMut,
-    /// How much of the buffer holds no line end for sure.
+    /// Length of the buffer's beginning that is known to have no line end.
     scanned: usize,
-    /// The last line ended with `\r`: a `\n` that follows belongs to it.
+    /// True if the last line ended with `\r`: a following `\n` belongs to it.
     after_return: bool,
     begun: bool,
 }
 
 impl Lines {
-    /// The next whole line.
+    /// Returns the next whole line.
     fn next(&mut self) -> Option<Bytes> {
         if self.after_return && !self.buffer.is_empty() {
             self.after_return = false;
@@ -117,7 +117,7 @@ impl Lines {
 }
 
 impl Events {
-    /// `fits` says whether the data of an event may have so many bytes.
+    /// `fits` returns true if the data of an event may have this size.
     pub(super) fn new(
         body: Box<dyn ResponseBody>,
         fits: impl Fn(usize) -> bool + Send + 'static,
@@ -131,11 +131,11 @@ impl Events {
         }
     }
 
-    /// The next event that says anything.
+    /// Returns the next event with content.
     ///
     /// # Errors
     ///
-    /// [`End`]. Nothing of an event without its blank line comes out.
+    /// [`End`]. An event without its blank line is dropped.
     pub(super) async fn next(&mut self) -> Result<Event, End> {
         loop {
             while let Some(line) = self.lines.next() {
@@ -175,7 +175,7 @@ impl Events {
         size > ENDLESS_MIN && !fits(size / ENDLESS)
     }
 
-    /// A line that cannot fit is not gathered: its beginning is dropped, and with it the event.
+    /// Drops the beginning of a line that cannot fit, and with it the event.
     fn skip_long_line(&mut self) {
         let waiting = self.lines.buffer.len();
         if !(self.fits)(waiting) {
@@ -183,13 +183,13 @@ impl Events {
             self.event.too_long = true;
             self.event.size += waiting as u64;
             self.event.data = None;
-            // What is left of the line is no field that means anything.
+            // The rest of the line becomes a comment.
             self.lines.buffer = BytesMut::from(&b":"[..]);
             self.lines.scanned = 0;
         }
     }
 
-    /// Takes a line in; a blank one ends the event.
+    /// Processes a line; a blank line ends the event.
     fn line(&mut self, line: Bytes) -> Option<Event> {
         if line.is_empty() {
             let built = std::mem::take(&mut self.event);

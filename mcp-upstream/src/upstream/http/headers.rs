@@ -20,14 +20,14 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The deepest chain of `properties` that is searched for mirrored arguments.
 const DEPTH_MAX: usize = 16;
 
-/// A message on its way up, as far as its headers depend on it.
+/// A message on its way up, with the parts that its headers depend on.
 pub(super) struct Outgoing<'a> {
     method: Option<Cow<'a, str>>,
     members: Option<Members<'a>>,
 }
 
 impl<'a> Outgoing<'a> {
-    /// Of a message of ours, which is JSON-RPC.
+    /// Reads a message of the gateway, which is JSON-RPC.
     pub(super) fn of(message: &'a Bytes) -> Self {
         let text = std::str::from_utf8(message).unwrap_or_default();
         let (method, members) = match jsonrpc::message(text) {
@@ -42,17 +42,17 @@ impl<'a> Outgoing<'a> {
         Self { method, members }
     }
 
-    /// Its method; an answer has none.
+    /// The message's method; `None` for a response.
     pub(super) fn method(&self) -> Option<&str> {
         self.method.as_deref()
     }
 
-    /// Whether it is one of the requests that open a connection.
+    /// Returns true if the message is a request that opens a connection.
     pub(super) fn opens(&self) -> bool {
         matches!(self.method(), Some("initialize" | "server/discover"))
     }
 
-    /// Mirrors what the message says, as a server of 2026-07-28 wants it (SEP-2243).
+    /// Mirrors parts of the message in headers, as a server of 2026-07-28 requires (SEP-2243).
     pub(super) fn mirror(&self, headers: &mut HeaderMap, catalogue: &Catalogue) {
         headers.insert(VERSION, HeaderValue::from_static(MODERN));
         let Some(method) = self.method() else {
@@ -78,20 +78,20 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// The arguments that the tool's schema wants in headers. Where the tool is not known yet the server refuses what it
-    /// misses.
+    /// Mirrors the arguments that the tool's schema names. While the tool is unknown, the server refuses a call whose headers are
+    /// missing.
     fn mirror_arguments(&self, headers: &mut HeaderMap, catalogue: &Catalogue) -> Option<()> {
         let members = self.members.as_ref()?;
         let name = members.get(Key::Name).and_then(jsonrpc::string)?;
         let tools = catalogue.known()?;
         let schema = tools.tool(&name)?.input_schema()?.get();
-        // Few tools mirror anything: the others cost one scan.
+        // Few tools mirror arguments: the others cost one scan.
         memchr::memmem::find(schema.as_bytes(), b"x-mcp-header")?;
         mirror_properties(schema, members.get(Key::Arguments)?, headers, DEPTH_MAX)
     }
 }
 
-/// What a schema says about one property, as far as headers go.
+/// The parts of a property's schema that matter for headers.
 #[derive(Deserialize)]
 struct Property<'a> {
     #[serde(borrow, default, rename = "x-mcp-header")]
@@ -128,7 +128,7 @@ fn mirror_properties(
     Some(())
 }
 
-/// A value as its header spells it; objects, lists and `null` have no header.
+/// A value as written in its header; objects, lists and `null` have no header.
 fn scalar(value: &RawValue) -> Option<Cow<'_, str>> {
     match value.get().as_bytes().first()? {
         b'"' => jsonrpc::string(value),
@@ -137,7 +137,7 @@ fn scalar(value: &RawValue) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Those of every POST.
+/// The headers of every POST.
 pub(super) fn of_post() -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(6);
     let json = HeaderValue::from_static("application/json");
@@ -147,7 +147,7 @@ pub(super) fn of_post() -> HeaderMap {
     headers
 }
 
-/// Those of every stream, which may begin behind an event.
+/// The headers of every stream; `after`: the event that it continues after.
 pub(super) fn of_get(after: Option<&str>) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(4);
     let events = HeaderValue::from_static("text/event-stream");

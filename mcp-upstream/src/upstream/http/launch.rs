@@ -22,18 +22,18 @@ use crate::stdio::launch::{
 };
 use crate::stdio::link::Link;
 
-/// Sessions of one server at once: as many as the gateway may hold itself.
+/// Most sessions of a server at once: as many as the gateway may hold itself.
 const SESSIONS_MAX: usize = 100_000;
-/// How long a session that nobody uses is kept at its backend …
+/// Time that an unused session is kept at its backend …
 const IDLE: Duration = Duration::from_secs(600);
-/// … unless its state lives there alone: then for as long as its client's.
+/// … unless its state lives there alone: then it is kept as long as its client's session.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
-/// How long calls may go on that were under way when their session took no more of them. They have limits of their own.
+/// Time for calls that were running when their session stopped taking calls. They have limits of their own.
 const LEFT: Duration = Duration::from_secs(3600);
-/// When to ask again for a server none of whose backends is healthy.
+/// Delay before a retry at a server without healthy backends.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Opens the connections of all servers, child processes and remote ones.
+/// The launchers for all servers, child processes and remote ones.
 pub(crate) struct AllLaunchers {
     processes: ProcessLaunchers,
     client: Arc<dyn HttpClient>,
@@ -74,7 +74,7 @@ impl Launchers for AllLaunchers {
     }
 }
 
-/// Opens sessions at the backends of one server.
+/// Launcher of sessions at the backends of a server.
 struct RemoteLauncher {
     name: NamespaceName,
     reached: Arc<Reached>,
@@ -83,7 +83,7 @@ struct RemoteLauncher {
     runtime: Handle,
 }
 
-/// How the pool keeps the sessions of a server.
+/// Settings for the pool of a server's sessions.
 fn settings(spec: &RemoteSpec) -> StdioSettings {
     let opening = spec.timeouts.connect + spec.timeouts.head;
     StdioSettings {
@@ -122,7 +122,7 @@ impl Launcher for RemoteLauncher {
         now.server.spec.backends.iter().any(|it| it.id == *backend)
     }
 
-    /// Nothing is sent yet: the first message opens the session.
+    /// Sends no message yet: the first message opens the session.
     async fn launch(
         &self,
         place: Place<'_>,
@@ -202,7 +202,7 @@ impl Launcher for RemoteLauncher {
     }
 }
 
-/// A session as its keeper has it.
+/// A session, as its keeper holds it.
 struct RemoteSession {
     session: Arc<Session>,
     id: BackendId,
@@ -232,7 +232,7 @@ impl Instance for RemoteSession {
     }
 }
 
-/// Where there is no HTTP client: no backend is healthy.
+/// Stands in for a missing HTTP client: no backend is healthy.
 struct NoClient;
 
 impl HttpClient for NoClient {

@@ -1,5 +1,5 @@
-//! The general stream of a session: what a server says of its own accord. Opened by GET, and again for as long as the
-//! session lives. A server that offers none answers with 405.
+//! The general stream of a session: the server's messages that belong to no request. Opened by GET, and reopened for as long as
+//! the session lives. A server without such a stream responds with 405.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use super::media::{MediaKind, media_kind};
 use super::session::Session;
 use super::stream::{Cursor, take};
 
-/// The longest pause between two tries; it doubles up to this while nothing comes.
+/// The longest pause between two tries; the pause doubles up to this while no event comes.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Whether the answer to the first GET says that there is no such stream, or none for the gateway. A server that is only
-/// busy, or fails, is asked again.
+/// Returns true if the response to the first GET means that the server has no such stream, or none for the gateway. A server that
+/// is busy or fails is asked again.
 fn offers_none(status: StatusCode) -> bool {
     let later = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
     !status.is_server_error() && !later.contains(&status)
 }
 
-/// Listens until the session is over. Ends early where the server has no such stream.
+/// Listens until the session is over. Ends early if the server has no such stream.
 pub(super) async fn run(session: Arc<Session>) {
     session.opened().await;
     let mut cursor = Cursor::default();
@@ -41,7 +41,7 @@ pub(super) async fn run(session: Arc<Session>) {
                     take(&session, None, event);
                 }
             }
-            // It had one, so what it does not know is the session.
+            // The server had a stream, so the session is unknown to it.
             Ok(response) if had_one && response.status == StatusCode::NOT_FOUND => {
                 session.lose();
                 return;

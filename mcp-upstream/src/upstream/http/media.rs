@@ -1,5 +1,4 @@
-//! The media types of remote servers' answers. Some servers label JSON by another type than `application/json`, or not at
-//! all.
+//! The media types of remote servers' responses. Some servers label JSON by another type than `application/json`, or not at all.
 
 use async_trait::async_trait;
 use bytes::Bytes;

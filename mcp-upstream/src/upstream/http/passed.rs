@@ -1,5 +1,5 @@
-//! What goes up of a client's own headers, in either mode: those that the server's `headers.pass` names, and the trace that
-//! the request belongs to. Beside them goes the gateway's id of the request.
+//! The client's headers that go up, in either mode: those that the server's `headers.pass` names, and the trace of the request.
+//! The gateway's id of the request is added.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tooldock_workers::remote::HeaderRules;
@@ -8,16 +8,16 @@ use crate::caller::Caller;
 
 /// The trace (W3C Trace Context), which always goes up.
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// What tracing systems add to it.
+/// Additions of tracing systems to the trace.
 pub(crate) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// The gateway's id of the request, by which its logs know it.
+/// The gateway's id of the request, as in its logs.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Headers that usually go up, with those that either mode adds.
+/// Number of headers that usually go up, with those that either mode adds.
 const USUAL: usize = 6;
 
-/// The headers that go up with a request of a caller, by the rules of a server.
+/// The headers that go up with a caller's request, by the rules of a server.
 pub(crate) fn of_caller(caller: &Caller, rules: &HeaderRules) -> HeaderMap {
     let mut passed = match &caller.headers {
         Some(own) => of_client(own, &rules.pass),
@@ -29,14 +29,14 @@ pub(crate) fn of_caller(caller: &Caller, rules: &HeaderRules) -> HeaderMap {
     passed
 }
 
-/// Adds the id of a caller's request, which takes the place of what its client said.
+/// Adds the id of a caller's request, which replaces an id from the client.
 pub(crate) fn add_request_id(headers: &mut HeaderMap, caller: &Caller) {
     if let Ok(id) = HeaderValue::from_str(&caller.request_id) {
         headers.insert(REQUEST_ID, id);
     }
 }
 
-/// The headers of a client that go up, none of which is ever printed.
+/// The client's headers that go up. Their values are marked as sensitive, so that they are never printed.
 pub(crate) fn of_client(client: &HeaderMap, pass: &[String]) -> HeaderMap {
     let mut passed = HeaderMap::with_capacity(USUAL);
     for (name, value) in client {
@@ -49,12 +49,12 @@ pub(crate) fn of_client(client: &HeaderMap, pass: &[String]) -> HeaderMap {
     passed
 }
 
-/// Whether a header says which request this is, and nothing of its client.
+/// Returns true if a header identifies the request and reveals nothing about its client.
 pub(crate) fn names_the_request(name: &HeaderName) -> bool {
     is_trace(name) || *name == REQUEST_ID
 }
 
-/// Whether a header says which trace a request belongs to.
+/// Returns true if a header belongs to the trace.
 pub(crate) fn is_trace(name: &HeaderName) -> bool {
     [TRACEPARENT, TRACESTATE].contains(name)
 }

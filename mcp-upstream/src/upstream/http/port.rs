@@ -1,13 +1,12 @@
-//! What this crate needs of an HTTP client: pools of backends, and one request at one of them.
+//! Port to an HTTP client: pools of backends, and single requests at them.
 //!
 //! ```text
 //! HttpClient::backends(server) ─▶ Backends::pick ─▶ Backend::send ─▶ BackendResponse ─▶ ResponseBody::chunk, …
 //! ```
 //!
-//! The client decides which backend is healthy, adds the server's own headers and credentials, and takes the headers
-//! away that go no further than one connection. It repeats a request only with a new token after 401, and at the target
-//! of a redirect that only adds or removes a slash. Whether any other request may be sent again is decided above, by
-//! [`SendError::unsent`].
+//! The client decides which backend is healthy, adds the server's own headers and credentials, and removes hop-by-hop headers. It
+//! repeats a request only with a new token after 401, and at the target of a redirect that only adds or removes a slash. The
+//! layer above decides if other requests may be sent again, by [`SendError::unsent`].
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -19,28 +18,28 @@ use smallvec::SmallVec;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::remote::{BackendId, RemoteServer};
 
-/// Reaches remote servers.
+/// Client that reaches remote servers.
 pub trait HttpClient: Send + Sync {
-    /// The backends of a server. The same `Arc` of a server gives the same backends; of a server that replaces one of its
-    /// name, backends that did not change keep their health and connections, and those that are gone are drained.
+    /// The backends of a server. The same `Arc` of a server gives the same backends; if a server replaces another of its name,
+    /// unchanged backends keep their health and connections, and removed ones are drained.
     fn backends(&self, server: &Arc<RemoteServer>) -> Arc<dyn Backends>;
 
-    /// The backends that the server of a namespace has now; `None` where the namespace has no remote server any more. For
-    /// what outlives a request: backends that are held are those of one version, which a reload may replace.
+    /// The current backends of a namespace's server; `None` if the namespace has no remote server any more. For users that
+    /// outlive a request: a [`Backends`] belongs to one version of the server, which a reload may replace.
     fn current(&self, name: &NamespaceName) -> Option<Arc<dyn Backends>>;
 }
 
-/// The pool of one server.
+/// The pool of backends of a server.
 pub trait Backends: Send + Sync {
     /// The backend for a new session, or for a request without one; none of `avoid`. Backends that are not healthy, or are
     /// drained, are left out, and backups are used only while nothing else is left. With `balance: hash` the same `hash`
     /// leads to the same backend.
     fn pick(&self, avoid: &[BackendId], hash: u64) -> Option<Arc<dyn Backend>>;
 
-    /// The backend of that name, while it is configured or drained.
+    /// The backend with this id, while it is configured or drained.
     fn get(&self, id: &BackendId) -> Option<Arc<dyn Backend>>;
 
-    /// How each backend is, in the order of the configuration.
+    /// The states of all backends, in the order of the configuration.
     fn states(&self) -> Vec<BackendState>;
 }
 
@@ -50,50 +49,50 @@ pub trait Backend: Send + Sync {
     /// `host:port` or `unix:/path`.
     fn id(&self) -> &BackendId;
 
-    /// Whether new sessions may go there: it is configured, healthy, and its weight is not 0.
+    /// Returns true if new sessions may go there: the backend is configured, healthy, and its weight is not 0.
     fn accepts_new(&self) -> bool;
 
-    /// Whether requests are likely to be answered.
+    /// Returns true if requests are likely to be answered.
     fn is_healthy(&self) -> bool;
 
-    /// Sends one request and waits for the head of its response. Dropping the future gives the request up.
+    /// Sends a request and waits for the head of the response. Dropping the future gives the request up.
     ///
     /// # Errors
     ///
-    /// Why there is no response, and whether the backend can have seen anything of the request.
+    /// The reason for a missing response, and if the backend can have seen any part of the request.
     async fn send(&self, request: BackendRequest) -> Result<BackendResponse, SendError>;
 }
 
 /// A request.
 #[derive(Debug, Clone)]
 pub struct BackendRequest {
-    /// Its method.
+    /// Method of the request.
     pub method: Method,
-    /// Path and query, where they are not those of the backend's URL.
+    /// Path and query, if they differ from the backend's URL.
     pub target: Option<String>,
-    /// Its headers. `Host`, the framing, and headers of the server's configuration are added. `Accept-Encoding` is not
-    /// sent; it decides whether a compressed response is also kept undecoded ([`ResponseBody::take_coded`]).
+    /// Headers of the request. `Host`, the framing, and headers of the server's configuration are added. `Accept-Encoding` is not
+    /// sent; it decides if a compressed response is also kept undecoded ([`ResponseBody::take_coded`]).
     pub headers: RequestHeaders,
-    /// Its whole body.
+    /// The whole body.
     pub body: Bytes,
-    /// Whether the response may be a stream of any length: `timeouts.idle` holds for it instead of `timeouts.call`. A
-    /// response that says `text/event-stream` is such a stream in any case.
+    /// True if the response may be a stream of any length: `timeouts.idle` applies to it instead of `timeouts.call`. A response
+    /// of type `text/event-stream` is such a stream in any case.
     pub streams: bool,
-    /// Where it may be given up before it is sent.
+    /// Lets the caller give the request up before it is sent.
     pub departure: Option<Departure>,
-    /// The principal whose credentials are added, where the server's are personal. Without one none of these are.
+    /// The principal whose credentials are added, for servers with personal credentials; `None`: none of these are added.
     pub on_behalf_of: Option<Arc<str>>,
 }
 
 impl BackendRequest {
-    /// To be asked right before the first byte is written: whether the request is still wanted.
+    /// Marks the request as leaving, right before the first byte is written. Returns false if it was given up.
     pub fn may_leave(&self) -> bool {
         self.departure.as_ref().is_none_or(Departure::leaves)
     }
 }
 
-/// The headers of a request: those that it shares with other requests for the same client, and its own, which take the
-/// place of shared ones of their names.
+/// The headers of a request: shared ones, which other requests for the same client use, too, and its own, which replace shared
+/// ones of the same name.
 #[derive(Debug, Clone, Default)]
 pub struct RequestHeaders {
     shared: Arc<HeaderMap>,
@@ -101,7 +100,7 @@ pub struct RequestHeaders {
 }
 
 impl RequestHeaders {
-    /// Shared headers, and so far none beside them.
+    /// Starts with shared headers and no own ones.
     pub(crate) fn sharing(shared: &Arc<HeaderMap>) -> Self {
         Self {
             shared: Arc::clone(shared),
@@ -109,13 +108,13 @@ impl RequestHeaders {
         }
     }
 
-    /// The same with one more of its own, of a name that it has none of.
+    /// Adds an own header. `name` must not be present among the own headers yet.
     pub(crate) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.own.push((name, value));
         self
     }
 
-    /// All of them.
+    /// All headers that are sent.
     pub fn iter(&self) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
         let own = self.own.iter().map(|(name, value)| (name, value));
         let replaced = |name| self.own.iter().any(|(own, _)| own == name);
@@ -135,7 +134,7 @@ impl RequestHeaders {
         self.get(name).is_some()
     }
 
-    /// The first of a name.
+    /// The first header of this name.
     pub(crate) fn get(&self, name: &str) -> Option<&HeaderValue> {
         self.iter()
             .find_map(|(it, value)| (it == name).then_some(value))
@@ -151,22 +150,22 @@ impl std::ops::Index<&str> for RequestHeaders {
     }
 }
 
-/// Whether a request was sent or given up, whichever came first.
+/// Record of a request that was sent or given up, whichever came first.
 #[derive(Debug, Clone, Default)]
 pub struct Departure(Arc<OnceLock<bool>>);
 
 impl Departure {
-    /// The request is about to be sent. False: it was given up before, and must not be.
+    /// Marks the request as sent. Returns false if it was given up before, and must not be sent.
     pub fn leaves(&self) -> bool {
         *self.0.get_or_init(|| true)
     }
 
-    /// Nobody wants the request any more. True: it was not sent, and will not be.
+    /// Gives the request up. Returns true if it was not sent, and will not be.
     pub fn give_up(&self) -> bool {
         !self.0.get_or_init(|| false)
     }
 
-    /// Whether the request was sent.
+    /// Returns true if the request was sent.
     pub fn has_left(&self) -> bool {
         self.0.get() == Some(&true)
     }
@@ -175,17 +174,17 @@ impl Departure {
 /// The head of a response, and its body; a compressed body is decoded. Redirects that are not followed are responses
 /// like any other; their `Location` may be shown to clients.
 pub struct BackendResponse {
-    /// Its status.
+    /// Status of the response.
     pub status: StatusCode,
-    /// Its headers, without those that are about the connection.
+    /// Headers of the response, without hop-by-hop headers.
     pub headers: HeaderMap,
-    /// Its body.
+    /// Body of the response.
     pub body: Box<dyn ResponseBody>,
 }
 
 impl BackendResponse {
-    /// Whether the status is about the gateway's own request, or about the backend: whatever the body says is then no
-    /// answer for a client. With other 4xx a server refuses the message itself.
+    /// Returns true if the status is about the gateway's own request, or about the backend: the body is then no response for a
+    /// client. With other 4xx a server refuses the message itself.
     pub(crate) fn is_refusal(&self) -> bool {
         match self.status {
             StatusCode::UNAUTHORIZED
@@ -206,22 +205,22 @@ impl std::fmt::Debug for BackendResponse {
     }
 }
 
-/// A body that is read as it comes. Dropping it before its end closes the connection.
+/// A body that is read in pieces. Dropping it before its end closes the connection.
 #[async_trait]
 pub trait ResponseBody: Send {
-    /// The next piece; `None` after the last one. May be dropped while it waits, and asked again.
+    /// Returns the next piece; `None` after the last one. The future may be dropped while it waits, and called again.
     ///
     /// # Errors
     ///
-    /// The body ended before its end, or took too long.
+    /// The body was cut, or took too long.
     async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError>;
 
-    /// Whether the last piece is known to have been the last. `false` where only the next one will tell.
+    /// Returns true if the last piece is known to have been the last; `false` if only the next call will tell.
     fn is_over(&self) -> bool {
         false
     }
 
-    /// Whether the body ends with its connection, so that nobody can tell its end from a cut.
+    /// Returns true if the body ends with its connection, so that its end cannot be told from a cut.
     fn may_be_cut(&self) -> bool {
         false
     }
@@ -233,34 +232,34 @@ pub trait ResponseBody: Send {
     }
 }
 
-/// Why there is no response.
+/// Failure of a request without a response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct SendError {
-    /// What went wrong.
+    /// Kind of the failure.
     pub kind: SendErrorKind,
-    /// Nothing of the request can have reached the backend.
+    /// True if no byte of the request can have reached the backend.
     pub unsent: bool,
-    /// What went wrong in words, for those who operate the gateway: with the backend, without secrets.
+    /// Description for operators: with the backend, without secrets.
     pub message: String,
 }
 
-/// What goes wrong with a request.
+/// Kind of a request's failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SendErrorKind {
     /// The name has no address, or none that may be used.
     Resolve,
     /// There is no connection.
     Connect,
-    /// There was none in time.
+    /// The connection was not made in time.
     ConnectTimeout,
-    /// There is one, but it cannot be encrypted, or the backend is not who it should be.
+    /// The connection cannot be encrypted, or the backend's certificate is not accepted.
     Tls,
     /// The connection ended before the head of the response.
     Closed,
     /// The head of the response did not come in time.
     HeadTimeout,
-    /// What came is no HTTP response.
+    /// The response is not HTTP.
     Malformed,
     /// The request cannot be sent as it is.
     Request,
@@ -272,7 +271,7 @@ pub enum SendErrorKind {
 }
 
 impl SendErrorKind {
-    /// What went wrong, for clients: where the backends are is no concern of theirs.
+    /// Description for clients, without addresses of backends.
     pub fn told(self) -> &'static str {
         match self {
             Self::Resolve => "its address was not found, or may not be used",
@@ -288,7 +287,7 @@ impl SendErrorKind {
         }
     }
 
-    /// As it is spelled in metrics and messages.
+    /// Name of the kind in metrics and messages.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Resolve => "resolve",
@@ -305,13 +304,13 @@ impl SendErrorKind {
     }
 }
 
-/// Why a body did not come to its end.
+/// Reason why a body did not come to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
     /// The connection ended in the middle of the body, or the body's framing is broken.
     #[error("the response was cut")]
     Cut,
-    /// Nothing came for `timeouts.idle`, or the body was not complete within `timeouts.call`.
+    /// No bytes came for `timeouts.idle`, or the body was not complete within `timeouts.call`.
     #[error("the response took longer than {} s", .0.as_secs_f32())]
     Timeout(Duration),
     /// The body is compressed and cannot be decoded. The text follows "the response".
@@ -355,19 +354,19 @@ impl std::fmt::Display for CodingName {
     }
 }
 
-/// How a backend is.
+/// State of a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendState {
-    /// Which backend.
+    /// Id of the backend.
     pub id: BackendId,
-    /// Whether it answers.
+    /// True if the backend answers.
     pub healthy: bool,
-    /// Whether it takes no new sessions because its weight is 0 or it is not configured any more.
+    /// True if the backend takes no new sessions because its weight is 0 or it is not configured any more.
     pub draining: bool,
-    /// Whether it is used only while no other backend is healthy.
+    /// True if the backend is used only while no other backend is healthy.
     pub backup: bool,
     /// Requests that wait for their response, or whose response is being read.
     pub in_flight: usize,
-    /// Why it is not healthy, without secrets.
+    /// Reason why the backend is not healthy, without secrets.
     pub problem: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The version of a server that its sessions go by. A reload may bring another one while they last.
+//! The version of a server that its sessions use. A reload may bring another version while they last.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,11 +11,11 @@ use super::port::{Backends, HttpClient};
 /// A server as it is configured now, for all its sessions.
 pub(super) struct Reached {
     version: ArcSwap<Version>,
-    /// Whether a session was given up because of an answer to a request, and no session was opened since.
+    /// True if a session was given up because of a response to a request, and no session was opened since.
     refused: AtomicBool,
 }
 
-/// One version of a server, with its backends.
+/// A version of a server, with its backends.
 pub(super) struct Version {
     pub(super) server: Arc<RemoteServer>,
     pub(super) backends: Arc<dyn Backends>,
@@ -30,22 +30,22 @@ impl Reached {
         })
     }
 
-    /// The version that counts now.
+    /// The current version.
     pub(super) fn now(&self) -> Arc<Version> {
         self.version.load_full()
     }
 
-    /// Notes that a session is given up because of an answer that may be about the request alone.
+    /// Notes that a session is given up because of a response that may be about the request alone.
     pub(super) fn note_refusal(&self) {
         self.refused.store(true, Ordering::Relaxed);
     }
 
-    /// True if a session was given up for such an answer since the last session was opened.
+    /// Returns true if a session was given up for such a response since the last session was opened.
     pub(super) fn take_refusal(&self) -> bool {
         self.refused.swap(false, Ordering::Relaxed)
     }
 
-    /// Another version counts from now on. False: it did already.
+    /// Makes another version the current one. Returns false if it was already.
     pub(super) fn adopt(&self, server: &Arc<RemoteServer>, client: &dyn HttpClient) -> bool {
         let other = !Arc::ptr_eq(&self.version.load().server, server);
         if other {
@@ -54,7 +54,7 @@ impl Reached {
         other
     }
 
-    /// Whether sessions of the version that counts may go on as that one says.
+    /// Returns true if sessions of the current version may go on with this version of the server.
     pub(super) fn serves(&self, server: &Arc<RemoteServer>) -> bool {
         let now = self.version.load();
         Arc::ptr_eq(&now.server, server) || now.server.keeps_sessions(server)

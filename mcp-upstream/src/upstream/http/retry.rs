@@ -1,12 +1,13 @@
-//! When a message goes to another backend, in either mode.
+//! Repeating a message at another backend, in either mode.
 //!
-//! `retry.max` says how many further backends one message is given to. The first always gets it. A further one does where
-//! nothing of the message can have reached the one before, or where running it twice is as good as once. A backend that
-//! took too long is not followed by another: the time is up for the message, not for the backend.
+//! `retry.max` is the number of further backends that a message may be sent to. The first backend always gets it. A further one
+//! gets it if no part of the message can have reached the former backend, or if it may run twice without harm. After a backend
+//! that took too long, no other is tried: the time of the message is up, too.
 
 use tooldock_workers::remote::RemoteRetry;
 
-/// Whether a message that `tried` backends have not answered goes to one more. `unsent`: nothing of it reached the last.
+/// Returns true if a message that `tried` backends have not answered goes to another. `unsent`: no part of it reached the last
+/// backend.
 pub(crate) fn goes_on(
     retry: RemoteRetry,
     tried: usize,

@@ -1,4 +1,4 @@
-//! One session at one backend: the transport of a link over Streamable HTTP.
+//! A session at a backend: the transport of a link over Streamable HTTP.
 //!
 //! ```text
 //! Link ── request ──▶ a task: POST ──▶ backend
@@ -8,13 +8,13 @@
 //!   └─── Incoming ◀── the general stream (`listen`): GET, reopened for as long as the session lives
 //! ```
 //!
-//! Each request is a POST of its own with a task of its own, in the runtime of its caller. Until the server has been told
-//! `notifications/initialized`, nothing else goes up. A server of 2026-07-28 has no session: this is then no more than a
-//! way to its backend.
+//! Each request is a POST of its own with a task of its own, in the runtime of its caller. Until the server has received
+//! `notifications/initialized`, no other message goes up. A server of 2026-07-28 has no session: this is then just a way to its
+//! backend.
 //!
-//! Whether a call may be sent again is decided above; what decides it is said here, by [`Unsent`]: a request is unsent
-//! where nothing of it can have reached the backend, or where the backend answered that it knows no such session. A session
-//! whose backend is gone or not healthy is left for one at another backend, unless its state lives there alone.
+//! The layer above decides if a call may be sent again; the reasons are recorded here, by [`Unsent`]: a request is unsent if no
+//! part of it can have reached the backend, or if the backend responded that it knows no such session. A session whose backend is
+//! gone or not healthy is left for one at another backend, unless its state lives there alone.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,62 +43,62 @@ use crate::jsonrpc::plain::call_number;
 use crate::protocol::ProtocolVersion;
 use crate::stdio::link::{Incoming, Transport, Unsent};
 
-/// Notifications and answers under way at once.
+/// Most notifications and responses under way at once.
 const SENDS_MAX: usize = 256;
-/// How long the stream of a cancelled call of a session is read on: the server may still answer it.
+/// Time for which the stream of a cancelled call of a session is still read: the server may still respond.
 const AFTER_CANCEL: Duration = Duration::from_secs(60);
-/// How long a session's end may take to be told.
+/// Time limit for telling the backend that a session ends.
 const DELETE_WAIT: Duration = Duration::from_secs(2);
 
-/// A session, or where there is none, the way to a backend.
+/// A session, or for servers without sessions, the way to a backend.
 pub(super) struct Session {
     pub(super) server: Arc<RemoteServer>,
     reached: Arc<Reached>,
     /// The backend, as it was when the session was opened.
     opened_at: Arc<dyn Backend>,
     pub(super) incoming: Incoming,
-    /// Where tasks run that no caller's runtime is there for.
+    /// The runtime of tasks without a caller's runtime.
     runtime: Handle,
     /// The session's id, once the backend has given it.
     id: OnceLock<HeaderValue>,
-    /// What `initialize` negotiated; `None` inside where the server knows no such thing.
+    /// The version that `initialize` negotiated; `None` inside for servers without `initialize`.
     version: OnceLock<Option<ProtocolVersion>>,
-    /// Whether requests of clients may go up.
+    /// True once requests of clients may go up.
     open: watch::Sender<bool>,
-    /// The connection takes no more calls.
+    /// True once the connection takes no more calls.
     lost: watch::Sender<bool>,
-    /// The backend said that it does not know the session any more: there is nothing to end.
+    /// True once the backend responded that it does not know the session: then it need not be ended.
     gone: AtomicBool,
-    /// Whether the session before was given up because of an answer that may come again, and this session has answered
-    /// no request of a client yet.
+    /// True if the former session was given up because of a response that may come again, and this session has answered no
+    /// request of a client yet.
     follows_refusal: AtomicBool,
-    /// Requests under way. Plain data; a task is spawned under it.
+    /// Requests under way. Plain data; tasks are spawned under the lock.
     calls: Mutex<HashMap<u64, Call>>,
     listening: Mutex<Option<AbortHandle>>,
     sends: Arc<Semaphore>,
-    /// HTTP+SSE of 2024-11-05, where the backend speaks that.
+    /// HTTP+SSE of 2024-11-05, if the backend speaks it.
     pub(super) old: sse::Channel,
-    /// Which arguments of which tools are mirrored in headers.
+    /// The server's tools, whose schemas name the arguments to mirror in headers.
     catalogue: Arc<Catalogue>,
-    /// Whose session it is.
+    /// The client that the session is opened for.
     opener: Opener,
 }
 
-/// For whom a session is opened.
+/// The client that a session is opened for.
 pub(super) struct Opener {
-    /// What of its one client's own headers goes with every message; nothing where several share the session.
+    /// Headers of the session's only client, sent with every message; `None` for shared sessions.
     pub(super) headers: Option<Arc<HeaderMap>>,
-    /// Whose credentials go with every message, where they are personal.
+    /// The principal whose credentials go with every message, if they are personal.
     pub(super) principal: Option<Arc<str>>,
-    /// Several clients share it: which backend is asked is decided with each request, above.
+    /// True if several clients share the session: the backend is chosen for each request, in the pool.
     pub(super) is_shared: bool,
 }
 
-/// What became of a request that did not fail.
+/// Outcome of a request that did not fail.
 enum Sent {
     /// It was answered, or given up.
     Over,
-    /// Its answer comes on the stream of the session.
+    /// The response comes on the stream of the session.
     AnsweredElsewhere,
 }
 
@@ -109,7 +109,7 @@ struct Call {
     of_client: OfClient,
 }
 
-/// What of a client's own headers goes with one message.
+/// The client's own headers that go with a message.
 pub(super) type OfClient = Option<Arc<HeaderMap>>;
 
 impl Session {
@@ -145,13 +145,13 @@ impl Session {
         })
     }
 
-    /// The session's backend, as it is configured now; of one that is not, what it was.
+    /// The session's backend, as it is configured now; as it was at the opening, if it is not configured any more.
     pub(super) fn backend(&self) -> Arc<dyn Backend> {
         let known = self.reached.now().backends.get(self.opened_at.id());
         known.unwrap_or_else(|| Arc::clone(&self.opened_at))
     }
 
-    /// Runs one request to its end.
+    /// Runs a request to its end.
     async fn call(
         self: Arc<Self>,
         id: u64,
@@ -166,7 +166,7 @@ impl Session {
         let modern = self.is_modern(&outgoing);
         let left = async {
             given_up.notified().await;
-            // To close the stream is how a modern server hears of it. What was not sent nobody answers.
+            // Closing the stream is how a modern server learns of it. A request that was not sent gets no response.
             if !modern && departure.has_left() {
                 sleep(AFTER_CANCEL).await;
             }
@@ -190,7 +190,7 @@ impl Session {
                 failed.error
             }
         };
-        // Of a call that was answered nobody waits for this.
+        // If the call was answered, this has no effect.
         self.incoming.failed(id, error);
     }
 
@@ -223,7 +223,7 @@ impl Session {
         let sent = self.post(outgoing, message.clone(), Some(departure), of_client);
         let response = match sent.await {
             Ok(response) => response,
-            // Some servers close the connection at an unknown method.
+            // Some servers close the connection on an unknown method.
             Err(error) if probes && answer::may_be_no_such_question(&error) => {
                 self.incoming.message(answer::unknown_method(id));
                 return Ok(Sent::Over);
@@ -234,7 +234,7 @@ impl Session {
             if self.old.is_possible() && answer::is_no_streamable(response.status) {
                 let refused = self.refused(response.status, &response.headers);
                 drop(response);
-                // What is no event stream either is what it was.
+                // If there is no event stream either, the first refusal counts.
                 self.old.open(self).await.map_err(|_| refused)?;
                 self.old.request(self, message, of_client).await?;
                 return Ok(Sent::AnsweredElsewhere);
@@ -262,7 +262,7 @@ impl Session {
         answered.map(|()| Sent::Over)
     }
 
-    /// Takes the response to a request in.
+    /// Processes the response to a request.
     async fn answer(
         &self,
         id: u64,
@@ -325,7 +325,7 @@ impl Session {
             _ if self.is_unknown(response.status) => Err(self.session_is_gone()),
             MediaKind::Other | MediaKind::Unlabelled if self.may_say_unknown(response.status) => {
                 let mut response = response;
-                // Words that do not come are no words.
+                // A body that cannot be read counts as empty.
                 let words = answer::refusal_words(&mut *response.body).await;
                 let words = words.unwrap_or_default();
                 let gone = self.without_session(response.status, &words, Some(id));
@@ -346,7 +346,7 @@ impl Session {
         }
     }
 
-    /// Sends a message that is not answered.
+    /// Sends a message without a response.
     async fn tell(&self, message: Bytes, of_client: &OfClient) {
         let text = message.clone();
         let outgoing = Outgoing::of(&text);
@@ -382,7 +382,7 @@ impl Session {
         }
     }
 
-    /// Sends one message to the backend.
+    /// Sends a message to the backend.
     async fn post(
         &self,
         outgoing: &Outgoing<'_>,
@@ -410,7 +410,7 @@ impl Session {
             .await
     }
 
-    /// Opens a stream of the session: the general one, or what is left of a call's.
+    /// Opens a stream of the session: the general one, or the rest of a call's.
     pub(super) async fn get(
         &self,
         after: Option<&str>,
@@ -432,12 +432,12 @@ impl Session {
             .await
     }
 
-    /// Whose credentials go with its messages, where they are personal.
+    /// The principal whose credentials go with the session's messages, if they are personal.
     pub(super) fn principal(&self) -> Option<Arc<str>> {
         self.opener.principal.clone()
     }
 
-    /// Those of the client whose message it is, or of the one client of the session.
+    /// Adds the headers of the message's client, or of the session's only client.
     pub(super) fn add_of_client(&self, headers: &mut HeaderMap, of_client: &OfClient) {
         for (name, value) in of_client
             .iter()
@@ -464,8 +464,8 @@ impl Session {
         Events::new(response.body, move |size| incoming.fits(size))
     }
 
-    /// Whether a message goes to a server of 2026-07-28, as far as that is known: until it is opened, its first question
-    /// is one for such a server.
+    /// Returns true if a message goes to a server of 2026-07-28, as far as known: until the server is opened, its first request
+    /// is a probe for such a server.
     fn is_modern(&self, outgoing: &Outgoing<'_>) -> bool {
         match self.version.get() {
             Some(version) => version.is_none(),
@@ -473,29 +473,29 @@ impl Session {
         }
     }
 
-    /// Whether the server was opened by `initialize`.
+    /// Returns true if the server was opened by `initialize`.
     pub(super) fn is_legacy(&self) -> bool {
         matches!(self.version.get(), Some(Some(_)))
     }
 
     async fn wait_until_open(&self) {
         let mut open = self.open.subscribe();
-        // The sender is ours.
+        // `self` holds the sender.
         let _ = open.wait_for(|open| *open).await;
     }
 
-    /// True where a status alone says that the backend does not know the session.
+    /// Returns true if the status alone means that the backend does not know the session.
     fn is_unknown(&self, status: StatusCode) -> bool {
         self.id.get().is_some() && status == StatusCode::NOT_FOUND
     }
 
-    /// True where the words of a refusal may say that the backend does not know the session.
+    /// Returns true if the words of a refusal may mean that the backend does not know the session.
     fn may_say_unknown(&self, status: StatusCode) -> bool {
         let words = [StatusCode::BAD_REQUEST, StatusCode::GONE];
         self.id.get().is_some() && words.contains(&status)
     }
 
-    /// The failure of a request whose answer says that the backend does not know the session; `None` for other answers.
+    /// The failure of a request whose response means that the backend does not know the session; `None` for other responses.
     fn without_session(&self, status: StatusCode, body: &[u8], id: Option<u64>) -> Option<Failed> {
         self.id.get()?;
         let is_own = |answered: &str| id.is_some_and(|id| call_number(answered) == Some(id));
@@ -503,7 +503,7 @@ impl Session {
             SessionVerdict::Known => None,
             SessionVerdict::Unknown => Some(self.session_is_gone()),
             SessionVerdict::Refused { in_words } => {
-                // An error that comes again in the session opened after it is the answer to the request.
+                // An error that comes again in the next session is the response to the request.
                 if self.follows_refusal.swap(false, Ordering::Relaxed) && !in_words {
                     return None;
                 }
@@ -522,7 +522,7 @@ impl Session {
         }
     }
 
-    /// The session is over: the next call opens another one.
+    /// Ends the session, which the backend does not know any more: the next call opens another.
     pub(super) fn session_is_gone(&self) -> Failed {
         self.gone.store(true, Ordering::Relaxed);
         self.lose();
@@ -533,8 +533,8 @@ impl Session {
         }
     }
 
-    /// Whether what comes next is better asked of another backend: this one is known not to answer, another one takes new
-    /// sessions, and nothing is lost that only this one knows.
+    /// Returns true if requests should go to another backend: this one is known not to answer, another one takes new sessions,
+    /// and no state is lost that only this one has.
     fn is_better_elsewhere(&self) -> bool {
         if self.version.get().is_none() || self.backend().is_healthy() {
             return false;
@@ -544,12 +544,12 @@ impl Session {
         self.may_move() && others().is_some()
     }
 
-    /// Whether a session at another backend is as good as this session.
+    /// Returns true if a session at another backend is as good as this session.
     fn may_move(&self) -> bool {
         !self.opener.is_shared && !self.server.spec.stateful
     }
 
-    /// The session is left for one at another backend.
+    /// Leaves the session for one at another backend.
     fn is_left(&self) -> Failed {
         self.lose();
         Failed {
@@ -559,18 +559,18 @@ impl Session {
         }
     }
 
-    /// The backend cannot be used any more by this connection.
+    /// Stops taking calls: this connection cannot use the backend any more.
     pub(super) fn lose(&self) {
         self.lost.send_replace(true);
         self.incoming.lost();
     }
 
-    /// The connection ended by itself.
+    /// Notes that the connection ended by itself.
     pub(super) fn note_lost(&self) {
         self.lost.send_replace(true);
     }
 
-    /// Begins what goes on for as long as the session.
+    /// Spawns work that lasts as long as the session.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         self.runtime.spawn(work).abort_handle()
     }
@@ -579,16 +579,16 @@ impl Session {
         *self.lost.borrow()
     }
 
-    /// What it means that a request has no response.
+    /// The failure of a request that got no response.
     pub(super) fn not_sent(&self, error: &SendError) -> Failed {
         let code = match error.kind {
             SendErrorKind::HeadTimeout => CallErrorCode::ExecutionTimeout,
             _ => CallErrorCode::WorkerUnavailable,
         };
-        // Another backend may be there: the next call goes to one that is.
+        // Another backend may work: the next call goes to a healthy one.
         let away = match error.kind {
             SendErrorKind::Resolve | SendErrorKind::Connect | SendErrorKind::Tls => true,
-            // It may be as busy as that for a moment, and has the session.
+            // The backend has the session, and may just be busy for a moment.
             SendErrorKind::ConnectTimeout => !self.backend().is_healthy(),
             _ => false,
         };
@@ -596,7 +596,7 @@ impl Session {
         if left {
             self.lose();
         }
-        // The log has the failure to get a token already.
+        // A failure to get a token is in the log already.
         if !matches!(
             error.kind,
             SendErrorKind::GivenUp | SendErrorKind::Authorization
@@ -614,14 +614,14 @@ impl Session {
         let mut failed = answer::failed(&self.server, code, &what);
         failed.error = failed.error.caused_by(error.kind.as_str(), &*error.message);
         failed.is_unsent = error.unsent;
-        // The request may have been sent to this backend once, when the connection ended under the request: that the backend is
-        // not reached now is no attempt.
+        // The request may have been sent to this backend once, and the connection ended under it: that the backend cannot be
+        // reached now is no attempt.
         let retries = self.server.spec.retry.max > 0;
         failed.is_session_gone = left && error.unsent && retries && self.may_move();
         failed
     }
 
-    /// What it means that a response ended before its end.
+    /// The failure of a response that ended before its end.
     pub(super) fn cut(&self, error: super::port::BodyError) -> Failed {
         use super::port::BodyError;
         let (code, what) = match error {
@@ -680,7 +680,7 @@ impl Session {
             departure: None,
             on_behalf_of: self.principal(),
         };
-        // A backend that does not take it ends the session in its own time.
+        // A backend that does not accept this ends the session in its own time.
         let _ = timeout(DELETE_WAIT, self.backend().send(request)).await;
     }
 
@@ -698,7 +698,7 @@ impl Session {
     }
 }
 
-/// The link's end of a session.
+/// The session as the transport of its link.
 pub(super) struct SessionTransport(pub(super) Arc<Session>);
 
 impl Transport for SessionTransport {
@@ -741,7 +741,7 @@ impl Transport for SessionTransport {
         }
         let legacy = session.is_legacy() || session.old.is_used();
         if let Some(words) = words.filter(|_| legacy && !unsent) {
-            // Without room the server works on in vain.
+            // If there is no room, the server works on in vain.
             let _ = self.send_of(words, of_client);
         }
     }
@@ -772,7 +772,7 @@ impl Transport for SessionTransport {
 }
 
 impl SessionTransport {
-    /// Sends what is no request; `of_client` as for one.
+    /// Sends a message that is no request; `of_client` as for requests.
     fn send_of(&self, message: Bytes, of_client: OfClient) -> Result<(), CallError> {
         let session = Arc::clone(&self.0);
         let Ok(permit) = Arc::clone(&session.sends).try_acquire_owned() else {
@@ -788,7 +788,7 @@ impl SessionTransport {
 }
 
 impl Session {
-    /// Waits until the server was told that it is initialized.
+    /// Waits until the server has been sent `notifications/initialized`.
     pub(super) async fn opened(&self) {
         self.wait_until_open().await;
     }

@@ -1,11 +1,11 @@
 //! Recognizes the words by which servers refuse a request because its session is not known.
 //!
-//! Servers word it freely, in JSON of any shape, in plain text or in a page. A text says so if a denial stands near the
-//! word "session": `Invalid session ID`, `Session 123 does not exist`, `SessionNotFound`, `Mcp-Session-Id is required`.
+//! Servers word it freely, in JSON of any shape, in plain text or in a page. A text means it if a denial stands near the word
+//! "session": `Invalid session ID`, `Session 123 does not exist`, `SessionNotFound`, `Mcp-Session-Id is required`.
 
 use serde_json::Value;
 
-/// The longest text that is looked into, in bytes.
+/// The longest text that is searched, in bytes.
 pub(super) const REFUSAL_MAX: usize = 4096;
 /// The largest distance of a denial behind the word "session", in words.
 const NEAR: usize = 8;
@@ -94,7 +94,7 @@ const PHRASES_AFTER: [&str; 18] = [
     "must be provided",
     "not present",
 ];
-/// Wordings without "session".
+/// Phrases without "session".
 const UNINITIALIZED: [&str; 8] = [
     "server not initialized",
     "server is not initialized",
@@ -109,11 +109,11 @@ const UNINITIALIZED: [&str; 8] = [
 /// The words of a refusal about the session of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SessionWords {
-    /// Nothing.
+    /// No words about the session.
     None,
     /// The word "session" without a denial.
     Named,
-    /// The session is not known.
+    /// The session is unknown.
     Denied,
 }
 
@@ -122,7 +122,7 @@ pub(super) fn session_words(body: &[u8]) -> SessionWords {
     let body = &body[..body.len().min(REFUSAL_MAX)];
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
     match serde_json::from_slice::<Value>(body) {
-        // An error alone counts, where there is one.
+        // If there is an error, only the error counts.
         Ok(Value::Object(members)) => match members.get("error") {
             Some(error) if !error.is_null() => {
                 let code = members.get("message").map_or(SessionWords::None, of_value);

@@ -1,6 +1,7 @@
-//! HTTP+SSE of 2024-11-05: the backend's messages come on one stream, which says at its beginning where ours go.
+//! HTTP+SSE of 2024-11-05: the backend's messages come on a single stream, which begins with the address for the gateway's
+//! messages.
 //!
-//! The stream is the session: when it ends, the session does, and with it every call that waits.
+//! The stream is the session: when it ends, the session ends, and with it every pending call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -22,12 +23,12 @@ use super::session::{OfClient, Session};
 use super::stream::take;
 use crate::stdio::link::Closed;
 
-/// How long the backend may take to say where messages go.
+/// Time that the backend has to send the address for messages.
 const ENDPOINT_WAIT: Duration = Duration::from_secs(10);
 /// The longest such address.
 const ENDPOINT_MAX: usize = 4096;
 
-/// The old transport of a session, where it is used.
+/// The old transport of a session, if it is used.
 pub(super) struct Channel {
     transport: Transport,
     used: AtomicBool,
@@ -37,7 +38,7 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Used from the beginning, never, or where the backend does not know Streamable HTTP.
+    /// Used from the beginning, never, or after the backend has refused Streamable HTTP.
     pub(super) fn new(transport: Transport) -> Self {
         Self {
             transport,
@@ -47,21 +48,21 @@ impl Channel {
         }
     }
 
-    /// Whether messages go this way.
+    /// Returns true if messages go this way.
     pub(super) fn is_used(&self) -> bool {
         self.used.load(Ordering::Acquire)
     }
 
-    /// Whether it is to be tried where the backend refuses `initialize`.
+    /// Returns true if this transport is tried after the backend refused `initialize`.
     pub(super) fn is_possible(&self) -> bool {
         self.transport == Transport::Auto
     }
 
-    /// Opens the stream and waits for the address of messages.
+    /// Opens the stream and waits for the address for messages.
     ///
     /// # Errors
     ///
-    /// The backend has no such stream, or its address is not its own.
+    /// When the backend has no such stream, or its address is not its own.
     pub(super) async fn open(&self, session: &Arc<Session>) -> Result<(), Failed> {
         let response = session.get(None, &None).await;
         let response = response.map_err(|error| session.not_sent(&error))?;
@@ -89,7 +90,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Sends a request, whose answer comes on the stream.
+    /// Sends a request, whose response comes on the stream.
     pub(super) async fn request(
         &self,
         session: &Arc<Session>,
@@ -147,8 +148,7 @@ impl Channel {
         *place = Some(reader);
     }
 
-    /// Path and query of the address, if that is at the backend itself: an address elsewhere would be sent what is meant
-    /// for the backend.
+    /// Path and query of the address, if it is at the backend itself: messages for the backend must not go to another host.
     fn own_target(&self, session: &Session, endpoint: &str) -> Option<String> {
         let backends = &session.server.spec.backends;
         let own = backends
@@ -162,7 +162,8 @@ impl Channel {
     }
 }
 
-/// What an address, which may be relative to `base`, comes to at the origin of (encrypted, authority).
+/// Resolves an address, which may be relative to `base`, at the origin `own` (encrypted, authority); `None` if it is at another
+/// origin.
 fn target(endpoint: &str, base: &str, own: Option<(bool, String)>) -> Option<String> {
     let endpoint = endpoint.trim();
     let plain = endpoint

@@ -1,7 +1,7 @@
-//! The stream that answers one request: its messages go to the link as they come, until the response is among them.
+//! The stream that answers a request: its messages go to the link as they come, until the response is among them.
 //!
-//! A stream that ends before that is resumed where it told an id of an event (2025-11-25 lets a server close the
-//! connection and be polled). Without one nobody knows whether the request ran: the call fails, and says so.
+//! A stream that ends before the response is resumed if it has sent an id of an event (2025-11-25 lets a server close the
+//! connection and be polled). Without an id, it is unknown if the request ran: the call fails with such an error.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use super::media::{MediaKind, media_kind};
 use super::port::{BodyError, ResponseBody};
 use super::session::{OfClient, Session};
 
-/// How long to wait before a stream is resumed, unless the server says otherwise.
+/// Pause before a stream is resumed, unless the server sets another.
 const RETRY: Duration = Duration::from_secs(1);
-/// What a server may make us wait.
+/// Longest pause that a server may set.
 const RETRY_MAX: Duration = Duration::from_secs(60);
-/// How often in a row a stream is resumed without anything new on it.
+/// Most times in a row that a stream is resumed without a new event.
 const TRIES: usize = 5;
-/// How long the rest of a stream is read behind the response, so that its connection can be used again.
+/// Time for reading the rest of a stream after the response, so that its connection can be used again.
 const AFTER_RESPONSE: Duration = Duration::from_secs(1);
 
-/// Where a stream is resumed.
+/// Position from which a stream is resumed.
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
     pub(super) last_id: Option<String>,
@@ -99,7 +99,7 @@ pub(super) async fn read(
                 return Err(session.broken("does not resume the stream of a request"));
             }
             Ok(response) => {
-                // It may have run: never unsent.
+                // The request may have run, so it is never unsent.
                 let refused = session.refused(response.status, &response.headers);
                 return Err(refused);
             }
@@ -116,16 +116,16 @@ pub(super) async fn read(
     }
 }
 
-/// Reads what follows the response.
+/// Reads the rest of a stream after the response.
 async fn rest(session: &Session, events: &mut Events) {
     while let Ok(event) = events.next().await {
         take(session, None, event);
     }
 }
 
-/// Hands the message of an event on. `id` is the request whose response may be what was too long.
+/// Passes on the message of an event. `id`: the request whose response an over-long event may be.
 pub(super) fn take(session: &Session, id: Option<u64>, event: Event) {
-    // Other names are of no revision that is known.
+    // No known revision uses other names.
     let is_message = event.name.as_deref().is_none_or(|name| name == "message");
     match event.data {
         Data::Whole(data) if is_message && !data.is_empty() => {
@@ -147,7 +147,7 @@ pub(super) fn take(session: &Session, id: Option<u64>, event: Event) {
     }
 }
 
-/// The stream of a try that failed.
+/// The stream of a failed try.
 struct Nothing;
 
 #[async_trait::async_trait]

@@ -1,4 +1,4 @@
-//! Backends that a test plays: each request goes to a function, and what the function says comes back.
+//! Backends that a test plays: each request is passed to a function, which makes the response.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -50,24 +50,24 @@ impl Seen {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// The method of its message, or that of HTTP.
+    /// The method of the message, or the method of HTTP.
     pub(super) fn what(&self) -> String {
         let method = self.body["method"].as_str();
         method.map_or_else(|| self.method.to_string(), ToOwned::to_owned)
     }
 
-    /// A response to its message.
+    /// A response to the message.
     pub(super) fn result(&self, result: Value) -> Value {
         json!({ "jsonrpc": "2.0", "id": self.body["id"], "result": result })
     }
 }
 
-/// One backend.
+/// A played backend.
 pub(super) struct Played {
     id: BackendId,
     play: Box<Play>,
     pub(super) seen: Mutex<Vec<Seen>>,
-    /// Nothing listens there.
+    /// True if connections are refused.
     pub(super) down: AtomicBool,
     pub(super) ejected: AtomicBool,
 }
@@ -129,7 +129,7 @@ impl Backend for Arc<Played> {
     }
 }
 
-/// The pool of those.
+/// The pool of played backends.
 pub(super) struct Pool {
     pub(super) backends: Vec<Arc<Played>>,
     next: AtomicUsize,
@@ -175,7 +175,7 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// With so many backends, all of which play the same.
+    /// With this number of backends, all of which behave the same.
     pub(super) fn new<F>(
         count: usize,
         play: impl Fn(Seen) -> F + Clone + Send + Sync + 'static,
@@ -303,7 +303,7 @@ fn spec(backends: Vec<BackendSpec>, transport: Transport) -> RemoteSpec {
     }
 }
 
-/// Pieces as they are sent; nothing more comes when the sender is gone.
+/// A body of pieces that the test sends; it waits after the last one.
 pub(super) struct Pieces(mpsc::Receiver<Result<Bytes, BodyError>>);
 
 #[async_trait]
@@ -315,7 +315,7 @@ impl ResponseBody for Pieces {
 
 pub(super) type Pour = mpsc::Sender<Result<Bytes, BodyError>>;
 
-/// A response of that status with those headers, and what its body is written with.
+/// A response with this status and these headers, and the sender for its body.
 pub(super) fn open(status: u16, headers: &[(&'static str, &str)]) -> (BackendResponse, Pour) {
     let (pour, pieces) = mpsc::channel(16);
     let mut map = HeaderMap::new();
@@ -352,7 +352,7 @@ pub(super) fn json(message: &Value) -> BackendResponse {
     )
 }
 
-/// A stream of events, whose end is the end of what it is written with.
+/// A stream of events, which ends when the sender is dropped.
 pub(super) fn events() -> (BackendResponse, Pour) {
     open(
         200,

@@ -26,7 +26,7 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
         .expect("in time")
 }
 
-/// Answers as a server of 2025-11-25 with sessions does; a call by `call`.
+/// Responds like a server of 2025-11-25 with sessions; to a call by `call`.
 async fn legacy(seen: Seen, call: impl FnOnce(&Seen) -> Sent + Send) -> Sent {
     static SESSIONS: AtomicUsize = AtomicUsize::new(1);
     Ok(match &*seen.what() {
@@ -42,7 +42,7 @@ async fn legacy(seen: Seen, call: impl FnOnce(&Seen) -> Sent + Send) -> Sent {
             ];
             whole(200, &headers, &seen.result(result).to_string())
         }
-        // As the TypeScript SDK refuses what names no session.
+        // The TypeScript SDK refuses requests without a session like this.
         "server/discover" => whole(
             400,
             &[("content-type", "application/json")],
@@ -57,7 +57,7 @@ async fn legacy(seen: Seen, call: impl FnOnce(&Seen) -> Sent + Send) -> Sent {
     })
 }
 
-/// Answers as a server of 2026-07-28 does.
+/// Responds like a server of 2026-07-28.
 async fn modern(seen: Seen) -> Sent {
     Ok(match &*seen.what() {
         "server/discover" => json(&seen.result(json!({
@@ -501,7 +501,7 @@ async fn an_expired_session_is_opened_anew_once_for_all_its_calls() {
     drop(leased);
     let again = join_all((0..8).map(|_| session(&scene, "a"))).await;
     assert!(call(&again[0]).await.outcome.is_ok());
-    // One of the sessions is the first of the server, which tells what it speaks.
+    // The count includes the first session of the server, which probes for its eras.
     assert_eq!(scene.backends[0].count("initialize"), 3);
 }
 
@@ -690,7 +690,7 @@ async fn a_session_whose_state_was_at_a_lost_backend_is_over() {
         .lease(&scene.server, key, OpenAs::gateway(Era::Legacy));
     let error = within(lease).await.expect_err("its state is lost");
     assert!(error.message.contains("Begin a new session"), "{error}");
-    // Another one has lost nothing.
+    // Another session has lost no state.
     let leased = session(&scene, "b").await;
     assert!(call(&leased).await.outcome.is_ok());
 }

@@ -26,7 +26,7 @@ pub(super) struct Room {
     wanted: bool,
     /// Processes that are ending, whose slots no waiter counts on yet.
     freeing: usize,
-    /// Processes whose clients are away, longest first. Only filled during [`Event::Away`].
+    /// Processes whose clients are away, longest first. Only filled during [`super::Event::Away`].
     away: Vec<(Instant, ProcessId)>,
     /// Time when the next of them will have been away for long enough.
     next: Option<Instant>,
