@@ -1,17 +1,16 @@
-//! Namespaces whose server speaks MCP itself: requests go up and answers come down with their bytes untouched.
+//! Upstream of namespaces whose server speaks MCP itself: requests go up and responses come down with their bytes unchanged.
 //!
 //! ```text
 //!   prepare ──▶ ServerCall ──▶ engine ──▶ start ──▶ connection ──▶ server
 //!   (kept here, or up)    (policy, clock …)  │         │
-//!            isolation: which connection ────┘         └─ inbound: what the server says of its own accord
+//!            isolation: which connection ────┘         └─ inbound: messages that belong to no call
 //! ```
 //!
-//! Answered here are `initialize`, `server/discover`, `subscriptions/listen`, and, where a process is not the
-//! session's own, log levels and resource subscriptions. What differs between a client and a server of unlike eras is
-//! `crate::bridge`'s.
+//! The gateway itself answers `initialize`, `server/discover`, `subscriptions/listen`, and, if a process is not the session's
+//! own, log levels and resource subscriptions. `crate::bridge` translates between clients and servers of different eras.
 //!
-//! What a message means is decided here, by a few of its keys; the server reads all of them again. So a message in which
-//! it could find something else is refused: a key that is there twice, or that differs from a known one only in case
+//! The meaning of a message is decided here, by a few of its keys; the server reads all of them again. So a message that the
+//! server could read differently is refused: one with a repeated key, or with a key that differs from a known one only in case
 //! ([`Members::unambiguous`]). A task is known only to the principal that began it (`tasks`).
 
 use std::borrow::Cow;
@@ -74,26 +73,26 @@ use isolation::Place;
 pub(crate) use requester::Requester;
 use task_names::TaskNames;
 
-/// What is known of external servers beside their processes.
+/// State of external servers beside their processes.
 pub(crate) struct ExternalServers {
     processes: Arc<dyn Connector>,
     registry: Arc<Registry>,
     audience: Arc<Audience>,
     events: Arc<EventLog>,
     notices: notifications::NotificationQuota,
-    /// Seals what a server wants back from a client of another era.
+    /// Seals state that a server expects back from a client of another era.
     key: SessionKey,
     changes: SessionChanges,
 }
 
-/// The namespaces whose server speaks MCP.
+/// The upstream of namespaces whose server speaks MCP.
 #[derive(Clone)]
 pub(crate) struct ClientUpstream(pub(crate) Arc<ExternalServers>);
 
-/// The right to use a process, and the handler of what the process says, for as long as a request needs them.
+/// The right to use a process, and the handler for its messages, for as long as a request needs them.
 pub(crate) struct Leased {
     pub(crate) process: Arc<dyn Connection>,
-    /// Of one that nobody shares.
+    /// Handler for server messages; `None` for shared connections.
     handler: Option<Arc<InboundHandler>>,
     place: Place,
 }
@@ -118,7 +117,7 @@ impl ExternalServers {
         })
     }
 
-    /// Which process a request goes to.
+    /// Decides which process a request goes to.
     async fn place(
         &self,
         namespace: &Namespace,
@@ -127,7 +126,7 @@ impl ExternalServers {
         method: &str,
     ) -> Result<Place, CallError> {
         let principal = requester.principal.as_ref();
-        // Before anything is started or asked.
+        // Checked before a process is started or asked.
         self.processes
             .check_credentials(namespace, principal.map(|it| &**it))?;
         let isolation = self.processes.isolation(namespace);
@@ -136,7 +135,7 @@ impl ExternalServers {
         let speaks = match self.processes.known_to_speak(namespace, era) {
             Some(speaks) => speaks,
             None => {
-                // Where nothing is everybody's, whoever comes first is the one who asks.
+                // Without a shared connection, the first client's connection is used for the probe.
                 let own = matches!(isolation, Isolation::Session | Isolation::Principal);
                 let headers = own.then(|| requester.opener()).flatten();
                 let opener = match (principal, headers) {
@@ -154,7 +153,7 @@ impl ExternalServers {
         ))
     }
 
-    /// Where the tool calls of a client go, as far as that is known without asking.
+    /// The place of a client's tool calls, as far as known without a request to the server.
     fn known_place(&self, cx: &CallContext<'_>) -> Option<Place> {
         let isolation = self.processes.isolation(&cx.namespace)?;
         let era = cx.client.own_era();
@@ -165,7 +164,7 @@ impl ExternalServers {
         ))
     }
 
-    /// How the copy of a server is that a client talks to.
+    /// State of the copy of a server that this client's requests go to.
     fn copy(&self, cx: &CallContext<'_>) -> ServerCopy {
         self.known_place(cx).map_or(ServerCopy::Idle, |place| {
             let (key, era) = (&place.key, place.open.era);
@@ -173,7 +172,7 @@ impl ExternalServers {
         })
     }
 
-    /// A process for a request.
+    /// Leases a process for a request.
     async fn lease(
         self: &Arc<Self>,
         namespace: &Arc<Namespace>,
@@ -185,7 +184,7 @@ impl ExternalServers {
         self.lease_at(namespace, client, place).await
     }
 
-    /// The same, where it is known which.
+    /// Leases the process of a known place.
     async fn lease_at(
         self: &Arc<Self>,
         namespace: &Namespace,
@@ -208,7 +207,7 @@ impl ExternalServers {
         if let (ConnectionKey::Session(tag), Client::Session(session)) = (&place.key, client)
             && session.state() == SessionState::Closed
         {
-            // Its end came before its process, which nobody would end then.
+            // The session ended before its process started, which would be left running.
             self.processes.end_session(tag);
         }
         Ok(Leased {
@@ -218,7 +217,7 @@ impl ExternalServers {
         })
     }
 
-    /// The process of a place.
+    /// Leases the process of a place, with this handler.
     async fn at(
         &self,
         namespace: &Namespace,
@@ -232,7 +231,7 @@ impl ExternalServers {
         self.processes.lease(namespace, &place.key, open).await
     }
 
-    /// Who hears the process of a place that is not shared.
+    /// The handler for messages of a process that is not shared.
     fn handler(
         self: &Arc<Self>,
         namespace: &Namespace,
@@ -270,17 +269,18 @@ impl ExternalServers {
         )
     }
 
-    /// Makes a process as talkative as the most curious of its clients wants it. Each of them filters what it hears.
+    /// Asks a process for log messages from this level on. A shared process logs at the lowest level of its clients; each
+    /// client's messages are filtered.
     async fn want_level(&self, leased: &Leased, level: LogLevel) {
         if server_info::declares(leased.process.opening(), &["logging"]) {
-            // A server that cannot do it logs as it does.
+            // A server that refuses logs as before.
             let _ = leased.process.set_log_level(level).await;
         }
     }
 }
 
 impl Leased {
-    /// Whether several clients share it.
+    /// Returns true if several clients share the process.
     fn is_common(&self) -> bool {
         self.place.is_common()
     }
@@ -417,7 +417,7 @@ impl Upstream for ClientUpstream {
             Ok(catalogue) => catalogue,
             Err(error) => return Soon::Now(Err(error)),
         };
-        // Mostly.
+        // This is the usual case.
         if let Some(current) = catalogue.current() {
             return Soon::Now(Ok(current));
         }
@@ -475,11 +475,11 @@ impl Upstream for ClientUpstream {
     }
 }
 
-/// Whether a request is answered here as long as its process is not its client's own.
+/// Returns true if the gateway answers a request itself, unless the process is the client's own.
 ///
 /// # Errors
 ///
-/// A key that some servers would take for another, and what the era does not have.
+/// A key that some servers would read as another one, or a method that the era does not have.
 fn kept_here(
     cx: &CallContext<'_>,
     IncomingRequest {
@@ -487,15 +487,15 @@ fn kept_here(
     }: IncomingRequest<'_>,
 ) -> Result<bool, RequestError> {
     members.unambiguous()?;
-    // It is kept for as long as the call, and with a task for longer.
+    // The token is kept for as long as the call, and with a task for longer.
     members.progress_token()?;
-    // A server that looks at the method alone would take it for the notification, about whoever's request it names.
+    // A server that looks only at the method would read it as the notification, about the request of any client.
     if method.starts_with("notifications/") || is_misspelt_call(method) {
         return Err(RequestError::MethodNotFound(method.to_owned()));
     }
     let of_sessions = subscriptions::lasts(method);
-    // What has gone with 2026-07-28, and what is not a request on its own: a server of both eras might take it for the
-    // beginning of the other.
+    // Methods that 2026-07-28 removed, and methods that are no requests on their own: a server of both eras might read them as
+    // the beginning of the other era.
     let of_other_era = match cx.client.is_modern() {
         true => of_sessions || matches!(method, "initialize" | "ping"),
         false => matches!(method, "server/discover" | "subscriptions/listen"),
@@ -506,7 +506,7 @@ fn kept_here(
     }
 }
 
-/// The call of a request that goes up.
+/// The call of a request that goes to the server.
 fn call_of(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -530,7 +530,7 @@ fn call_of(
     Ok(Prepared::Call(call))
 }
 
-/// Restores the server's own spelling of the cursor in a request for a further page.
+/// Puts the server's own form of the cursor into a request for a further page.
 fn with_server_cursor(method: &str, request: Request) -> Request {
     if ListKind::of(method).is_none() {
         return request;
@@ -545,7 +545,7 @@ fn with_server_cursor(method: &str, request: Request) -> Request {
     }
 }
 
-/// What of a request the policy, the limits and the audit log go by.
+/// The parts of a request that the policy, the limits and the audit log use.
 #[derive(Default)]
 pub(crate) struct Named<'a> {
     /// The tool, the prompt or the URI.
@@ -555,7 +555,7 @@ pub(crate) struct Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    /// Reads them.
+    /// Reads the parts.
     ///
     /// # Errors
     ///
@@ -585,7 +585,7 @@ impl<'a> Named<'a> {
     }
 }
 
-/// A request that goes up. `subject` and `arguments` are what it names.
+/// Makes the call of a request that goes to the server, with its subject and arguments.
 fn up(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -611,7 +611,7 @@ fn up(
             (false, true) => Talks::Tells,
             (false, false) => Talks::No,
         },
-        // The token stands in the request.
+        // The token is part of the request.
         progress_token: None,
         asks_singly: true,
     };

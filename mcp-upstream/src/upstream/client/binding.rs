@@ -1,5 +1,5 @@
-//! What an external server keeps for one session: its own process, the resources it subscribed to on one of everybody.
-//! It ends with the session.
+//! State of an external server for one session: the session's own process, and its resource subscriptions on a shared one. It
+//! ends with the session.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -11,20 +11,20 @@ use super::inbound::InboundHandler;
 use super::watch::Watch;
 use crate::session::Session;
 
-/// One session's part.
+/// The state for one session.
 pub(super) struct UpstreamBinding {
     external: Weak<ExternalServers>,
     tag: Arc<str>,
-    /// Who hears its own process, if it has one.
+    /// Handler for messages of its own process, if it has one.
     own: OnceLock<Arc<InboundHandler>>,
-    /// Hears of its tasks on a process it shares, if it began any.
+    /// Handler for messages about its tasks on a shared process, if it began any.
     tasks: OnceLock<Arc<InboundHandler>>,
-    /// By URI.
+    /// Subscriptions by URI.
     watches: Mutex<BTreeMap<Arc<str>, Watch>>,
 }
 
 impl UpstreamBinding {
-    /// The session's, made when it is first wanted.
+    /// The state of a session, made on first use.
     pub(super) fn of(
         external: &Arc<ExternalServers>,
         namespace: &NamespaceName,
@@ -41,7 +41,7 @@ impl UpstreamBinding {
         })
     }
 
-    /// Who hears the session's own process.
+    /// The handler for messages of the session's own process.
     pub(super) fn own_handler(
         &self,
         make: impl FnOnce() -> Arc<InboundHandler>,
@@ -49,12 +49,12 @@ impl UpstreamBinding {
         Arc::clone(self.own.get_or_init(make))
     }
 
-    /// Whether the session has, or had, a process of its own.
+    /// Returns true if the session has, or had, a process of its own.
     pub(super) fn has_own(&self) -> bool {
         self.own.get().is_some()
     }
 
-    /// Who hears of the session's tasks on a process it shares.
+    /// The handler for messages about the session's tasks on a shared process.
     pub(super) fn task_handler(
         &self,
         make: impl FnOnce() -> Arc<InboundHandler>,
@@ -62,7 +62,7 @@ impl UpstreamBinding {
         Arc::clone(self.tasks.get_or_init(make))
     }
 
-    /// The session has a general stream now: what waited for one goes there.
+    /// Notes that the session has a general stream now, and sends the waiting messages there.
     pub(super) fn stream_opened(&self) {
         for handler in [&self.own, &self.tasks]
             .into_iter()
@@ -72,18 +72,18 @@ impl UpstreamBinding {
         }
     }
 
-    /// Whether the session watches that resource.
+    /// Returns true if the session is subscribed to the resource.
     pub(super) fn watches(&self, uri: &str) -> bool {
         self.lock().contains_key(uri)
     }
 
-    /// Watches a resource for the session from now on.
+    /// Keeps a subscription for the session.
     pub(super) fn keep(&self, uri: &str, watch: Watch) {
         let before = self.lock().insert(uri.into(), watch);
         drop(before);
     }
 
-    /// Does not watch it any more.
+    /// Ends a subscription.
     pub(super) fn leave(&self, uri: &str) {
         let left = self.lock().remove(uri);
         drop(left);

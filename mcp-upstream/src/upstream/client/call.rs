@@ -1,4 +1,4 @@
-//! One request on its way through a process, and its answer on the way back.
+//! A request on its way through a process, and its response on the way back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -37,20 +37,20 @@ use crate::stdio::process::Listener;
 use crate::upstream::Client;
 use crate::upstream::http::retry;
 
-/// How long a server may take to say that it has read what opened it.
+/// Time that a server has to confirm that it has read its opening messages.
 const READ_WAIT: Duration = Duration::from_secs(5);
-/// How long one that asked before its call is given to make use of the answer. Nothing on the wire says when it has; a
-/// client of its own would come with its first call later than that.
+/// Time that a server which asked before its call has to process the answer. No message tells when it has; a client of its own
+/// would send its first call later than that.
 const TAKEN_IN: Duration = Duration::from_millis(100);
-/// Into so many parts that time is cut, with a ping behind each: a server on a busy machine gets more of it.
+/// Number of parts of that time, with a ping after each: a server on a busy machine gets more time.
 const TAKEN_IN_PARTS: u32 = 4;
-/// The longest page of a list, in bytes, that is mended by the thread that carries its messages.
+/// The longest page of a list, in bytes, that is mended on a message thread.
 const MENDED_HERE_MAX: usize = 64 * 1024;
 
-/// A page of a list that is too long to be mended by a thread that carries messages.
+/// A page of a list that is too long to be mended on a message thread.
 struct LongPage {
     catalogue: Arc<Catalogue>,
-    /// The version of the tools when the page was there.
+    /// The version of the tools when the page arrived.
     version: u64,
     kind: ListKind,
     era: Era,
@@ -59,24 +59,24 @@ struct LongPage {
     answer: Response,
 }
 
-/// A request that goes up.
+/// A call of a request that goes to the server.
 pub(super) struct ServerCall {
     pub(super) external: Arc<ExternalServers>,
     pub(super) facts: CallFacts,
     pub(super) client: Client,
     pub(super) requester: Requester,
-    /// What of its caller matters for what lists show.
+    /// The caller's access, which decides what lists show.
     pub(super) access: Access,
     pub(super) request: Request,
     /// The request with arguments converted to the types of the tool's schema, if any were sent as JSON in strings.
     pub(super) coerced: OnceLock<Request>,
-    /// What it has to do with tasks.
+    /// The tasks that the request names.
     pub(super) tasks: tasks::Named,
-    /// How its client names tasks, where it came through an aggregate.
+    /// Task names of the client, if the request came through an aggregate.
     pub(super) task_names: Option<TaskNames>,
-    /// What gives it up at the server, once it is there.
+    /// Cancels the request at the server, once it was sent.
     pub(super) sent: Mutex<Option<Canceller>>,
-    /// The call failed, and the state of its session is lost.
+    /// True if the call failed and the state of its session is lost.
     pub(super) lost: AtomicBool,
 }
 
@@ -130,27 +130,27 @@ impl ServerCall {
         if place.key == ConnectionKey::Shared
             && let Some(task) = self.tasks.ids().first()
         {
-            // What is about a task goes where the task runs.
+            // A request about a task goes to the backend that runs the task.
             let (processes, era) = (&self.external.processes, place.open.era);
             let principal = self.requester.principal.as_ref();
             let found = processes.place_of_task(&facts.namespace, era, principal, task);
             place.key = found.unwrap_or(place.key);
         }
-        // Where it went: counted, and by backend where it could have gone to any.
+        // Number of attempts, and the backends that were tried if the request could have gone to any.
         let (mut attempts, mut tried) = (1, Vec::new());
         let mut reopened = false;
         loop {
             let outcome = if facts.method.ends_with("/list") {
                 let attempt = self.attempt(&place, peer, &mut tried, is_open);
                 let last_good = || self.last_good(&place);
-                // Boxed, or every call would move the room for it.
+                // Boxed, since every call would carry the size of its future otherwise.
                 Box::pin(catalogue::or_last_good(attempt, last_good)).await
             } else {
                 self.attempt(&place, peer, &mut tried, is_open).await
             };
             match outcome {
                 Ok(answer) => return Ok(answer),
-                // Its session is opened again, once.
+                // The session is opened again, once.
                 Err(Unanswered { fate, .. })
                     if !reopened
                         && (fate == Fate::SessionGone
@@ -198,15 +198,15 @@ impl ServerCall {
         }
     }
 
-    /// The request as the server gets it.
+    /// The request as it is sent to the server.
     fn request(&self) -> &Request {
         self.coerced.get().unwrap_or(&self.request)
     }
 
-    /// Holds arguments that no MCP client has checked against the tool's schema: when the call has its turn, so that
-    /// refused calls count for limits and audit as they do with a worker.
+    /// Checks arguments that no MCP client has checked against the tool's schema. Done when the call has its turn, so that
+    /// refused calls count for limits and audit as they do for a worker.
     async fn check_arguments(&self) -> Result<(), CallError> {
-        // A server that does not list its tools says itself what is wrong with a call.
+        // A server that does not list its tools reports wrong arguments itself.
         let (namespace, tool) = (&self.facts.namespace, &*self.facts.subject);
         let whose = Whose {
             namespace,
@@ -240,8 +240,8 @@ impl ServerCall {
         Box::pin(heavy_work::run(&self.requester.principal, check)).await?
     }
 
-    /// Makes the call once, and notes in `tried` the backends where a lease for it was looked for. `is_open`: nothing is left
-    /// to be asked of the process before the call may go there.
+    /// Makes the call once, and notes in `tried` the backends that a lease was tried at. `is_open`: the process need not be asked
+    /// for its tools before the call.
     async fn attempt(
         &self,
         place: &Place,
@@ -268,7 +268,7 @@ impl ServerCall {
     }
 
     async fn with(&self, leased: &Leased, peer: &Peer) -> Result<Response, Unanswered> {
-        // At each process anew: another one has other tasks.
+        // Checked at each process: another process has other tasks.
         if let Some(refused) = self
             .tasks
             .refused(leased, self.requester.principal.as_ref())
@@ -294,8 +294,8 @@ impl ServerCall {
         Ok(answer)
     }
 
-    /// A session's own process is told the level that the session asked for before the process was there: behind an
-    /// aggregate nothing is started for that request alone.
+    /// Sets the level of a session's own process if the session asked for it before the process was there: behind an aggregate,
+    /// no process is started for that request alone.
     async fn tell_level(&self, leased: &Leased) {
         if let (ConnectionKey::Session(_), Client::Session(session)) =
             (&leased.place.key, &self.client)
@@ -303,20 +303,20 @@ impl ServerCall {
             && &*self.facts.method != "logging/setLevel"
             && matches!(leased.process.opening(), ServerInfo::Legacy(_))
         {
-            // Only where the process was not asked for that much already.
+            // Skipped if the process logs at that level already.
             self.external.want_level(leased, session.log_level()).await;
         }
     }
 
-    /// A server that was opened for this call alone may ask at once, as one for files does for the roots it serves. Its
-    /// client answers before the call goes up, which means something else without that.
+    /// Lets a server that was opened for this call alone ask before the call, as a file server asks for its roots. The client
+    /// answers before the call goes up, since the call could mean something else without the answer.
     async fn let_ask(&self, leased: &Leased, handler: &InboundHandler) {
         let process = &*leased.process;
         let own = leased.place.key == ConnectionKey::Exclusive;
         if !own || !matches!(process.opening(), ServerInfo::Legacy(_)) || !self.has_roots() {
             return;
         }
-        // What it asked on `notifications/initialized` comes before the answer to this.
+        // Questions sent on `notifications/initialized` arrive before the response to this ping.
         has_read(process).await;
         if handler.asked().is_asking() {
             handler.asked().settled().await;
@@ -328,7 +328,7 @@ impl ServerCall {
         }
     }
 
-    /// Whether the client declares roots: what servers ask for of their own accord.
+    /// Returns true if the client declares roots, which servers ask for on their own.
     fn has_roots(&self) -> bool {
         let capabilities = self.client.capabilities();
         spans::member(&capabilities, "roots").is_some()
@@ -403,7 +403,7 @@ impl ServerCall {
             Some(result) => answer.with_payload(result.into()),
             None => answer,
         };
-        // A principal's list is nobody else's; and none of these is kept where it is not everybody's.
+        // A principal's list concerns no other client, and only lists of shared connections are kept.
         if leased.place.key == ConnectionKey::Shared
             && !self.requester.is_told_apart()
             // The tools may have changed while the page was mended.
@@ -490,11 +490,11 @@ impl ServerCall {
         }
     }
 
-    /// A page of a list as strict clients take it.
+    /// Mends a page of a list so that strict clients accept it.
     ///
     /// # Errors
     ///
-    /// The page, where mending it is more work than a thread that carries messages should do.
+    /// The page, if mending it is too much work for a message thread.
     fn mended(
         &self,
         kind: ListKind,
@@ -530,11 +530,11 @@ impl ServerCall {
         )
     }
 
-    /// Mends a long page where no messages wait meanwhile.
+    /// Mends a long page on another thread, so that no messages wait.
     ///
     /// # Errors
     ///
-    /// `overloaded`: too much of such work runs and waits already.
+    /// `overloaded`: too much of such work is running and waiting.
     async fn mended_apart(&self, long: Box<LongPage>) -> Result<Response, CallError> {
         let name = self.facts.namespace.name.clone();
         let mend = move || {
@@ -548,7 +548,7 @@ impl ServerCall {
         heavy_work::run(&self.requester.principal, mend).await
     }
 
-    /// An answer with the names of tasks that its client knows.
+    /// Replaces names of tasks in a response by the names that the client knows.
     fn published(&self, answer: Response) -> Response {
         let names = self.task_names.as_ref();
         match names.and_then(|names| names.published(answer.payload())) {
@@ -557,7 +557,7 @@ impl ServerCall {
         }
     }
 
-    /// The listener that hears the process on behalf of this call.
+    /// The listener for the process's messages on behalf of this call.
     fn listener(&self, peer: &Peer) -> CallListener {
         CallListener {
             peer: peer.clone(),
@@ -577,7 +577,7 @@ impl ServerCall {
         }
     }
 
-    /// Notes what an answer says of tasks, and takes those of others out.
+    /// Updates tasks from a response, and removes the tasks of other principals from it.
     fn with_tasks(&self, leased: &Leased, answer: Response) -> Response {
         let (process, principal) = (&*leased.process, self.requester.principal.as_ref());
         if process.tasks().await_owner()
@@ -596,7 +596,7 @@ impl ServerCall {
         }
     }
 
-    /// The answer as this client is to see it.
+    /// Translates the response for this client.
     fn for_client(&self, opening: &ServerInfo, answer: Response) -> Response {
         let view = self.access.view(&self.facts.namespace);
         let part = match (&self.client, opening) {
@@ -616,7 +616,7 @@ impl ServerCall {
             (Client::Session(_) | Client::Legacy(_) | Client::Plain, ServerInfo::Modern(_)) => {
                 reply::to_legacy(&self.facts.method, answer.outcome())
             }
-            // Between equals only the policy changes anything.
+            // Between equal eras, only the policy changes a response.
             _ if &*self.facts.method != "tools/list" => return answer,
             _ => answer.outcome(),
         };
@@ -631,7 +631,7 @@ impl ServerCall {
         })
     }
 
-    /// Which request a state is good for.
+    /// The request that a sealed state is bound to.
     fn bound(&self) -> BoundRequest<'_> {
         BoundRequest {
             principal: self.requester.principal.as_deref(),
@@ -642,13 +642,13 @@ impl ServerCall {
         }
     }
 
-    /// Which page of a list is asked for, if it is one.
+    /// The page of a list that is requested, if it is one.
     fn page(&self, opening: &ServerInfo) -> Option<PageKey> {
         let cursor = self.request.raw(Key::Cursor);
         PageKey::of(opening.era(), &self.facts.method, cursor)
     }
 
-    /// The list as it was when the server last answered. Only what everybody shares lists for everybody.
+    /// The last good list of the server. Only a shared connection's list is for all clients.
     fn last_good(&self, place: &Place) -> Option<Response> {
         if place.key != ConnectionKey::Shared {
             return None;
@@ -668,7 +668,8 @@ impl ServerCall {
         ))
     }
 
-    /// Towards a modern server: what it asks becomes requests to the client, until it has its answer.
+    /// Runs the call at a modern server in rounds: the server's input requests are sent to the client, until the server has all
+    /// answers.
     async fn in_rounds(
         &self,
         process: &dyn Connection,
@@ -711,7 +712,7 @@ impl ServerCall {
         .into())
     }
 
-    /// Sends the request, its client's own or as it became on the way.
+    /// Sends the request, in the client's form or as it was edited on the way.
     async fn send(
         &self,
         process: &dyn Connection,
@@ -732,7 +733,7 @@ impl ServerCall {
         self.answered(sent.map_err(unsent)?).await
     }
 
-    /// Waits for the response, and lets who cancels meanwhile say so in its own words.
+    /// Waits for the response; meanwhile the client can cancel in its own words.
     async fn answered(&self, sent: SentRequest) -> Result<Response, Unanswered> {
         *self.sent() = Some(sent.cancel);
         let answer = sent.answer.await;
@@ -774,23 +775,23 @@ impl ServerCall {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who hears what belongs to the request. Nothing does without a token.
+    /// The sink for messages that belong to the request; `None` without a progress token.
     fn sink(&self, peer: &Peer) -> Option<Arc<dyn NotificationSink>> {
         let has_token = self.request.token().is_some();
         (has_token && peer.is_heard()).then(|| Arc::new(self.listener(peer)) as _)
     }
 
-    /// Whether a request is sent once more, after its process ended under it or its backend did not take it: because it
-    /// never ran, or because running it twice is as good as once.
+    /// Returns true if a request is sent again after its process ended or its backend did not take it: because it never ran, or
+    /// because it may run twice without harm.
     fn goes_on(&self, unanswered: &Unanswered, attempts: usize, tried: &[BackendId]) -> bool {
         let namespace = &self.facts.namespace;
         let (retry, is_remote) = match &namespace.upstream {
             UpstreamKind::Remote(server) => (server.spec.retry, true),
-            // Another process of a server is tried once.
+            // Another process of the server is tried once.
             _ => (RemoteRetry { max: 1 }, false),
         };
         if unanswered.error.code != CallErrorCode::WorkerUnavailable
-            // All backends that may be tried were.
+            // All backends that may be tried were tried.
             || (is_remote && unanswered.fate == Fate::Unleased)
         {
             return false;
@@ -801,7 +802,7 @@ impl ServerCall {
         }) && (tried.is_empty() || self.external.processes.has_another(namespace, tried))
     }
 
-    /// True if the call may be repeated without harm.
+    /// Returns true if the call may be repeated without harm.
     fn is_harmless(&self) -> bool {
         let name = self.request.raw(Key::Name).and_then(json::raw);
         let name = name.and_then(jsonrpc::string);
@@ -810,7 +811,7 @@ impl ServerCall {
         catalogue.is_ok_and(|it| it.is_repeatable(&self.facts.method, name.as_deref()))
     }
 
-    /// Notes where the state of the client's session is gone, so that the session ends.
+    /// Notes that the state of the client's session is lost, so that the session ends.
     fn note_lost(&self) {
         if let Client::Session(session) = &self.client {
             let (processes, namespace) = (&self.external.processes, &self.facts.namespace);
@@ -820,7 +821,7 @@ impl ServerCall {
     }
 }
 
-/// Waits until a server has read what was sent to it before. An error is an answer, too.
+/// Waits until a server has read the messages sent before. An error is a response, too.
 async fn has_read(process: &dyn Connection) {
     if let Ok(sent) = process.request("ping", None, None) {
         let _ = timeout(READ_WAIT, sent.answer).await;
@@ -836,7 +837,7 @@ pub(super) fn unreadable(error: Unreadable) -> CallError {
     CallError::new(CallErrorCode::InvalidArguments, error.to_string())
 }
 
-/// Whether a request failed because its server is not there, or cannot take it.
+/// Returns true if a request failed because its server is not there, or cannot take it.
 fn is_away(error: &CallError) -> bool {
     matches!(
         error.code,
@@ -844,7 +845,7 @@ fn is_away(error: &CallError) -> bool {
     )
 }
 
-/// The answer where nobody can say which tools a page holds, and some are hidden.
+/// The response if the tools on a page cannot be read while some tools are hidden.
 fn unreadable_list(namespace: &Namespace) -> Response {
     let name = &namespace.name;
     tracing::warn!(

@@ -1,4 +1,4 @@
-//! The tools of a server, read for whoever has to know them beforehand, and what answers for a server that takes too long.
+//! The tools of a server, read for callers that need them beforehand, and the fallback for a server that takes too long.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,16 +19,16 @@ use crate::jsonrpc::ResponseOutcome;
 use crate::stdio::metrics::LastGood;
 use crate::upstream::Client;
 
-/// How often the tools are read that change meanwhile, or whose reading failed with whoever else began it.
+/// Most readings of tools that change meanwhile, or whose reading failed under another caller.
 const TRIES: usize = 2;
-/// How long a list may take that is known from before.
+/// Time that a list may take before the last good one is used.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whose lists are meant.
+/// The namespace and principal whose lists are meant.
 #[derive(Clone, Copy)]
 pub(super) struct Whose<'a> {
     pub(super) namespace: &'a Arc<Namespace>,
-    /// Who asks. It matters where the server is reached with credentials of whoever asks.
+    /// The caller's principal. It matters for servers that are reached with the caller's credentials.
     pub(super) principal: Option<&'a Arc<str>>,
 }
 
@@ -50,11 +50,11 @@ impl PageSource for Arc<dyn Connection> {
 }
 
 impl ExternalServers {
-    /// What the namespace's server offers: to a principal, where the server is reached with its credentials.
+    /// The catalogue of the namespace's server; the principal's own, if the server is reached with the caller's credentials.
     ///
     /// # Errors
     ///
-    /// The server is not served any more, or could not be brought up.
+    /// When the server is not served any more, or could not be brought up.
     pub(super) fn catalogue(
         &self,
         namespace: &Namespace,
@@ -82,11 +82,11 @@ impl ExternalServers {
         Ok(catalogue)
     }
 
-    /// The tools of a namespace's server, those that a view hides among them. Read once, whoever asks meanwhile.
+    /// The tools of a namespace's server, including those that a view hides. Concurrent callers share one reading.
     ///
     /// # Errors
     ///
-    /// Why they cannot be read.
+    /// The reason why they cannot be read.
     pub(super) async fn tools(
         self: &Arc<Self>,
         whose: Whose<'_>,
@@ -94,7 +94,7 @@ impl ExternalServers {
     ) -> Outcome {
         let namespace = whose.namespace;
         let version = catalogue.version();
-        // One for all tries.
+        // The deadline covers all tries.
         let end = Instant::now() + namespace.limits.timeout;
         let mut tries = 0;
         loop {
@@ -105,7 +105,7 @@ impl ExternalServers {
             let (reading, is_own) = self.reading(whose, catalogue);
             let outcome = timeout_at(end, reading.outcome()).await;
             match outcome.unwrap_or_else(|_| Err(late(&namespace.name))) {
-                // It may have been begun before the change that this request knows of.
+                // The reading may have begun before the change that this request knows of.
                 Ok(read) if read.version() < version && tries < TRIES => {}
                 Ok(read) => return Ok(read),
                 Err(_) if !is_own && !reading.is_slow() && tries < TRIES => {}
@@ -114,11 +114,11 @@ impl ExternalServers {
         }
     }
 
-    /// The same, for a call that cannot wait long for them: where they are not there soon, those known before serve.
+    /// The tools for a call that cannot wait long: if they are not there soon, the last known ones serve.
     ///
     /// # Errors
     ///
-    /// Why none are known.
+    /// The reason why no tools are known.
     pub(super) async fn tools_soon(
         self: &Arc<Self>,
         whose: Whose<'_>,
@@ -135,7 +135,7 @@ impl ExternalServers {
         outcome.or_else(|error| catalogue.known().ok_or(error))
     }
 
-    /// The reading of the tools that serves now, begun where there is none. `true`: it was.
+    /// The current reading of the tools, begun if there is none. The flag is true if it was begun here.
     fn reading(
         self: &Arc<Self>,
         whose: Whose<'_>,
@@ -147,7 +147,7 @@ impl ExternalServers {
             let (external, namespace) = (Arc::clone(self), Arc::clone(whose.namespace));
             let principal = whose.principal.cloned();
             let catalogue = Arc::clone(catalogue);
-            // One for each catalogue, and bounded by the time of a call.
+            // A single task per catalogue, bounded by the time limit of a call.
             tokio::spawn(async move {
                 let whose = Whose {
                     namespace: &namespace,
@@ -161,8 +161,8 @@ impl ExternalServers {
         (reading, is_own)
     }
 
-    /// Asks the process that everybody shares: it lists for everybody, even where calls have processes of their own. Where
-    /// there is none, since the server is reached with credentials of whoever asks, the one of the principal that asks.
+    /// Reads the tools from the shared process, which lists for all clients, even if calls have processes of their own. If the
+    /// server is reached with the caller's credentials, reads them from the process of the principal.
     async fn read_tools(self: &Arc<Self>, whose: Whose<'_>, catalogue: &Catalogue) -> Outcome {
         let namespace = whose.namespace;
         let client = Client::Plain;
@@ -194,9 +194,9 @@ impl ExternalServers {
         Ok(list)
     }
 
-    /// What a server that cannot be asked listed before.
+    /// The last known tools of a server that cannot be asked.
     fn last_tools(&self, namespace: &Namespace, catalogue: &Catalogue) -> Option<Arc<ToolList>> {
-        // Whether its last words still count is the pool's to say.
+        // The pool decides if the server's last answers still count.
         self.processes.last_opening(namespace, Era::Legacy)?;
         let last = catalogue.known()?;
         self.processes.fell_back(namespace, LastGood::List);
@@ -204,7 +204,7 @@ impl ExternalServers {
     }
 }
 
-/// Whether the lists of a namespace's server are mended.
+/// Mode for mending the lists of a namespace's server.
 fn list_mode(namespace: &Namespace) -> ListMode {
     match &namespace.upstream {
         UpstreamKind::External(server) => server.spec.settings.lists,
@@ -213,7 +213,7 @@ fn list_mode(namespace: &Namespace) -> ListMode {
     }
 }
 
-/// The answer to a list method; after [`PATIENCE`] the last good one, if there is one. A request that is given up so
+/// The response to a list method; after [`PATIENCE`] the last good one, if there is one. A request that is given up for that
 /// makes its process suspect.
 pub(super) async fn or_last_good<T, E>(
     attempt: impl Future<Output = Result<T, E>>,

@@ -1,6 +1,6 @@
-//! What forwarding needs of the processes of external servers: one with a process in its hands, one that hands them out.
+//! The port from forwarding to the processes of external servers: a connection in use, and the connector that leases connections.
 //!
-//! The pools satisfy it; so does the fake server of the tests. Nothing here starts, counts or ends a process.
+//! The pools implement it, and so does the fake server of the tests. No process is started, counted or ended here.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -37,26 +37,26 @@ pub(crate) type PendingResponse =
 pub(crate) struct SentRequest {
     /// The whole response.
     pub(crate) answer: PendingResponse,
-    /// Gives the request up in its client's own words.
+    /// Cancels the request with the client's own message.
     pub(crate) cancel: Canceller,
 }
 
-/// Why there is no response.
+/// Reason for a missing response.
 #[derive(Debug, Clone)]
 pub(crate) struct Unanswered {
     pub(crate) error: CallError,
-    /// What became of the request.
+    /// Fate of the request.
     pub(crate) fate: Fate,
 }
 
-/// What became of a request without a response.
+/// Fate of a request without a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// The server may have begun with it.
+    /// The server may have begun to process it.
     Sent,
-    /// Nothing of it reached the server.
+    /// No byte of it reached the server.
     Unsent,
-    /// The server did nothing with it, as it does not know the session any more.
+    /// The server did not process it, because it does not know the session any more.
     SessionGone,
     /// The server refused the request because it does not know the session. It may have begun to process the request.
     SessionRefused,
@@ -73,32 +73,32 @@ impl From<CallError> for Unanswered {
     }
 }
 
-/// Hands out processes.
+/// Leases connections.
 #[async_trait]
 pub(crate) trait Connector: Send + Sync {
-    /// How the processes of a namespace's server are shared; `None` where the namespace is no external server.
+    /// Mode for sharing the processes of a namespace's server; `None` if the namespace is no external server.
     fn isolation(&self, namespace: &Namespace) -> Option<Isolation>;
 
-    /// Whether a principal has what it takes to reach the server.
+    /// Checks that a principal has the credentials that the server needs.
     ///
     /// # Errors
     ///
-    /// `missing_credential`: the server needs credentials of whoever calls, and there are none.
+    /// `missing_credential`: the server needs credentials of the caller, and there are none.
     fn check_credentials(&self, _: &Namespace, _: Option<&str>) -> Result<(), CallError> {
         Ok(())
     }
 
-    /// Whether the server is reached with credentials of whoever calls, so that what it answers is nobody else's.
+    /// Returns true if the server is reached with the caller's credentials, so that its answers concern no other principal.
     fn is_personal(&self, _: &Namespace) -> bool {
         false
     }
 
-    /// What the server speaks, as far as it matters to a client of that era. Asks it the first time; `opener` is whose
-    /// connection finds out.
+    /// The eras that the server speaks, as far as they matter to a client of this era. Probes the server the first time;
+    /// `opener`: the connection for the probe.
     ///
     /// # Errors
     ///
-    /// Why it cannot be asked.
+    /// The reason why the server cannot be asked.
     async fn speaks(
         &self,
         namespace: &Namespace,
@@ -106,18 +106,18 @@ pub(crate) trait Connector: Send + Sync {
         opener: Opener,
     ) -> Result<EraSupport, CallError>;
 
-    /// The same without asking; `None` where only asking tells. Nearly always it is known.
+    /// The eras, without a request; `None` if only a probe can tell. They are nearly always known.
     fn known_to_speak(&self, _: &Namespace, _: Era) -> Option<EraSupport> {
         None
     }
 
-    /// The process of that key, opened if it is not there. What one of a session or of a single call says of its own
-    /// accord goes to [`OpenAs::inbound`]; of one that several share, changes go to the namespace's audience and the rest
-    /// to who hears it ([`Connection::hear`]).
+    /// Leases the process for this key, and opens it if needed. Messages of a session's or a single call's process that belong to
+    /// no call go to [`OpenAs::inbound`]; for a shared process, changes go to the namespace's audience and other messages to
+    /// registered listeners ([`Connection::hear`]).
     ///
     /// # Errors
     ///
-    /// Why there is none.
+    /// The reason why there is no process.
     async fn lease(
         &self,
         namespace: &Namespace,
@@ -125,7 +125,7 @@ pub(crate) trait Connector: Send + Sync {
         open: OpenAs,
     ) -> Result<Arc<dyn Connection>, CallError>;
 
-    /// The process of a key that several clients share, where it is there and nobody needs to wait: nearly always.
+    /// Leases the process for a shared key if that needs no wait, as nearly always.
     fn lease_at_once(
         &self,
         _: &Namespace,
@@ -135,12 +135,12 @@ pub(crate) trait Connector: Send + Sync {
         None
     }
 
-    /// Whether a further backend may take a request that these have not answered.
+    /// Returns true if a further backend may take a request that the backends in `tried` have not answered.
     fn has_another(&self, _: &Namespace, _tried: &[BackendId]) -> bool {
         true
     }
 
-    /// Where a principal's task runs, of what everybody shares at several backends.
+    /// The backend where a principal's task runs, among several backends that all clients share.
     fn place_of_task(
         &self,
         _: &Namespace,
@@ -151,17 +151,17 @@ pub(crate) trait Connector: Send + Sync {
         None
     }
 
-    /// Whether the state that the session of that tag had at its server is lost for good.
+    /// Returns true if the state of this session at its server is lost for good.
     fn has_lost(&self, _: &Namespace, _: &Arc<str>) -> bool {
         false
     }
 
-    /// How the copy of the server is that is reached by that key.
+    /// State of the copy of the server that this key leads to.
     fn copy(&self, _: &Namespace, _: &ConnectionKey, _: Era) -> ServerCopy {
         ServerCopy::Running
     }
 
-    /// Whether a copy of the server runs a principal's task.
+    /// Returns true if a copy of the server runs a task of the principal.
     fn has_task(
         &self,
         _: &Namespace,
@@ -172,68 +172,68 @@ pub(crate) trait Connector: Send + Sync {
         false
     }
 
-    /// The session of that tag is over, and with it its process.
+    /// Ends the process of a closed session.
     fn end_session(&self, tag: &Arc<str>);
 
-    /// The session of that tag listens again: news it waits for is to reach it.
+    /// Notes that a session listens again and must receive notifications of its subscriptions.
     fn session_returned(&self, _: &Arc<str>) {}
 
-    /// What the server last said of itself when it was opened so.
+    /// The server's last description of itself, preferably from an opening in this era.
     fn last_opening(&self, namespace: &Namespace, era: Era) -> Option<ServerInfo>;
 
-    /// What the server offers to everybody. The same one for as long as the namespace is served.
+    /// The server's catalogue for all clients, unchanged for as long as the namespace is served.
     ///
     /// # Errors
     ///
-    /// The server is not served any more.
+    /// When the server is not served any more.
     fn catalogue(&self, namespace: &Namespace) -> Result<Arc<Catalogue>, CallError>;
 
-    /// How the server of a namespace is; `None` where nobody asked for it yet.
+    /// State of a namespace's server; `None` if it was not needed yet.
     fn health(&self, namespace: &Namespace) -> Option<ServerHealth>;
 
     /// Ends every connection of the server, with the calls that run there, and opens new ones.
     ///
     /// # Errors
     ///
-    /// The server is not served any more.
+    /// When the server is not served any more.
     fn restart(&self, _: &Namespace) -> Result<(), CallError> {
         Ok(())
     }
 
-    /// What the processes of the server printed lately; `None` where it has none.
+    /// Recent output of the server's processes; `None` for servers without processes.
     fn output(&self, _: &Namespace) -> Option<Arc<RecentLines>> {
         None
     }
 
-    /// Whether what everybody shares of the server is there, now and whenever that changes.
+    /// Presence of the connection to the server that all clients share, now and whenever it changes.
     fn presence(&self, _: &Namespace) -> Option<watch::Receiver<Presence>> {
         None
     }
 
-    /// Waits until a server that came into the registry serves, why it does not is known, or that takes long.
+    /// Waits until a server that came into the registry serves, has failed, or turns out to take long.
     async fn settled(&self, _: &Namespace) {}
 
-    /// One client less wants to hear of a resource. Waits for nothing.
+    /// Ends a client's subscription to a resource. Does not wait.
     fn unsubscribe(&self, namespace: &Namespace, key: &ConnectionKey, era: Era, uri: &str);
 
-    /// What a server last said answered for it.
+    /// Counts a request that was answered from a last good answer.
     fn fell_back(&self, _: &Namespace, _: LastGood) {}
 
     /// Counts a message that a server should not have sent.
     fn violation(&self, _: &Namespace, _: ProtocolViolation) {}
 }
 
-/// An opened process, held while it is used.
+/// An opened process, leased while it is in use.
 #[async_trait]
 pub(crate) trait Connection: Send + Sync {
-    /// How it was opened.
+    /// How the process was opened.
     fn opening(&self) -> &ServerInfo;
 
-    /// Sends a request of ours. An error means that nothing was written.
+    /// Sends a request of the gateway. An error means that nothing was written.
     ///
     /// # Errors
     ///
-    /// The process is gone, or takes no more.
+    /// When the process is gone, or takes no more requests.
     fn request(
         &self,
         method: &str,
@@ -241,9 +241,8 @@ pub(crate) trait Connection: Send + Sync {
         sink: Option<Arc<dyn NotificationSink>>,
     ) -> Result<SentRequest, CallError>;
 
-    /// Sends the whole request of a client of the server's own era. An error means that nothing was written.
-    /// `of_client`: what of the client's own headers goes with it. `account`: the request's owner, and the counter for
-    /// the bytes of its answer.
+    /// Sends the whole request of a client of the server's own era. An error means that nothing was written. `of_client`: the
+    /// client's headers to send along. `account`: the request's owner, and the counter for the bytes of its response.
     ///
     /// # Errors
     ///
@@ -260,45 +259,45 @@ pub(crate) trait Connection: Send + Sync {
     ///
     /// # Errors
     ///
-    /// The process is gone, or takes no more.
+    /// When the process is gone, or takes no more messages.
     fn notify(&self, message: &str) -> Result<(), CallError>;
 
-    /// The backends that the request was tried at, where it could have gone to any.
+    /// The backends that the request was tried at, if it could have gone to any.
     fn tried(&self) -> &[BackendId] {
         &[]
     }
 
-    /// The backend that it leads to, of a server that is reached over HTTP.
+    /// The backend of a server that is reached over HTTP.
     fn backend(&self) -> Option<&BackendId> {
         None
     }
 
-    /// Whose the tasks of the process are.
+    /// The owners of the tasks on the process.
     fn tasks(&self) -> &Tasks;
 
     /// Registers a listener for messages of a shared process that can only concern the owner of this use, for as long
     /// as the process is held. Called once: the listener does not change.
     fn hear(&self, listener: Listener);
 
-    /// Asks for news of a resource, for one more client. `None`: others had asked for it before.
+    /// Adds a client's subscription to a resource. `None`: other clients were subscribed before.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked, or is asked for too much already.
+    /// When the server cannot be asked, or has too many subscriptions.
     async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError>;
 
-    /// Asks for log messages from that level on, now and after a restart. What was asked for that much already is not asked
-    /// again.
+    /// Asks for log messages from this level on, now and after a restart. The server is not asked again for a level that is in
+    /// effect.
     async fn set_log_level(&self, level: LogLevel) -> Result<ResponseOutcome, CallError>;
 
-    /// The server answered a request of its one client with a result.
+    /// Notes that the server granted a request of its only client.
     fn granted(&self, _method: &str, _params: Option<&RawValue>) {}
 
-    /// The request it was leased for has its answer: one that nobody else had may serve another.
+    /// Notes that the request of this lease was answered: a process that no other client used may serve another request.
     fn answered(&self);
 }
 
-/// An error of ours as its peer is told it.
+/// An error of the gateway as a JSON-RPC error object.
 pub(crate) fn error_object(code: i32, message: &str) -> Bytes {
     serde_json::json!({ "code": code, "message": message })
         .to_string()

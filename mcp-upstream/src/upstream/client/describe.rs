@@ -1,4 +1,4 @@
-//! The beginning of a conversation with an external server: what it says of itself, through a process that is there.
+//! The beginning of a conversation with an external server: the server's description of itself, through a leased process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::session::Session;
 use crate::stdio::metrics::LastGood;
 use crate::upstream::{CallContext, Client};
 
-/// How long a client waits for a server that was there before and has to be started again.
+/// Time that a client waits for a server that was there before and must be started again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The result of `initialize` for a session whose client has said what it can be asked.
+/// The result of `initialize` for a session whose client has declared its capabilities.
 ///
 /// # Errors
 ///
-/// Why its server cannot be reached.
+/// The reason why its server cannot be reached.
 pub(super) async fn initialize(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -39,7 +39,7 @@ pub(super) async fn initialize(
 ///
 /// # Errors
 ///
-/// Why the server cannot be reached.
+/// The reason why the server cannot be reached.
 pub(super) async fn discover(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -50,8 +50,8 @@ pub(super) async fn discover(
     Ok(server_info::discover(&opening, versions, scope))
 }
 
-/// What the server says of itself; while it is away, or slow to come back, what it last said. Its clients then begin as
-/// ever, and find it there again, or hear why not, with what they ask for next.
+/// The server's description of itself; while it is away, or slow to come back, its last one. Clients then begin as usual, and
+/// their next request finds the server again, or reports why it is away.
 async fn of_server(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -69,11 +69,11 @@ async fn of_server(
     let early = timeout(PATIENCE, &mut leased).await.ok();
     let outcome = match early {
         Some(outcome) => outcome,
-        // It was there for others a moment ago.
+        // The server was there for other clients a moment ago.
         None if common && let Some(opening) = last(external, namespace, client) => {
             return Ok(opening);
         }
-        // The start of one's own, or of one nothing is known of, takes what it takes.
+        // The start of the client's own process, or of an unknown server, takes as long as it takes.
         None => leased.await,
     };
     match outcome {
@@ -81,7 +81,7 @@ async fn of_server(
             leased.process.answered();
             Ok(leased.process.opening().clone())
         }
-        // A limit is no reason to begin what cannot go on.
+        // A limit is no reason to begin a conversation that cannot go on.
         Err(error) if error.code == CallErrorCode::Overloaded => Err(error),
         Err(error) => last(external, namespace, client).ok_or(error),
     }

@@ -1,21 +1,21 @@
-//! What a server says of its own accord, and who hears it.
+//! Routing of a server's messages that belong to no call.
 //!
-//! | it says | on a process of several clients | on a session's own | on one for a single call |
+//! | message | on a process of several clients | on a session's own | on one for a single call |
 //! |---|---|---|---|
-//! | `*/list_changed`, `resources/updated` | the namespace's audience, in our words | the session | the namespace's audience, in our words |
-//! | what names a task | the session that began the task | the newest call, else the session | the call |
-//! | log message, any other notification | the one call that runs, if the server can be doing nothing else | the newest call, else the session | the call |
+//! | `*/list_changed`, `resources/updated` | the namespace's audience, in the gateway's words | the session | the namespace's audience, in the gateway's words |
+//! | a message that names a task | the session that began the task | the newest call, else the session | the call |
+//! | log message, any other notification | the only running call, if the server can be doing nothing else | the newest call, else the session | the call |
 //! | elicitation, sampling, roots | refused | the newest call, else the session | the call, once it begins |
 //! | any other request | refused | the session | refused |
-//! | a request taken back | – | taken back at its client, too | the same |
+//! | a cancelled request | – | cancelled at its client, too | cancelled at its client, too |
 //!
-//! To clients of its own era a server speaks in its own words: whole messages, in which only the ids of its requests
-//! are others. A modern client whose call is suspended cannot be told that a question was taken back; its call goes on, and
-//! the answer it brings is nobody's.
+//! Clients of its own era get the server's own words: whole messages, in which only the ids of the server's requests are
+//! replaced. A modern client whose call is suspended cannot be told that a question was cancelled; its call goes on, and its
+//! answer to that question is dropped.
 //!
-//! A process of several gives no link between what is said and who caused it, and guessing would show it to a stranger:
-//! its pool sees to the first column, and a call hears what is left of it ([`CallListener`]). *The session* means its general stream, opened by GET; what comes before there is
-//! one waits, within bounds.
+//! On a process of several clients, a message cannot be linked to the client that caused it, and guessing would show it to a
+//! stranger: the pool handles the first column, and a call gets the rest of it ([`CallListener`]). *The session* means its
+//! general stream, opened by GET; messages before that wait, within limits.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -43,36 +43,36 @@ use crate::session::Session;
 use crate::stdio::link::NotificationSink;
 use crate::stream::EventLog;
 
-/// Messages to a session that has no stream for them yet. Beyond, notifications are dropped and requests refused.
+/// Most messages that wait for a session's stream. Beyond, notifications are dropped and requests refused.
 const WAITING_MAX: usize = 256;
-/// Bytes of them.
+/// Most bytes of these messages.
 const WAITING_BYTES: usize = 4 * 1024 * 1024;
 
-/// Who hears one process, or one after the other of the same session.
+/// Handler for messages of one process, or of successive processes of the same session.
 pub(crate) struct InboundHandler {
     namespace: NamespaceName,
     scope: ProcessOwner,
-    /// The secrets of the server, hidden in what it says outside of calls.
+    /// The secrets of the server, hidden in its messages outside of calls.
     hidden: HiddenValues,
     audience: Arc<Audience>,
     events: Arc<EventLog>,
-    /// How long a question may take that no call asked.
+    /// Time limit of a question that no call asked.
     ask_timeout: Duration,
-    /// Calls that run. Plain data, nothing awaits under it.
+    /// Running calls. Plain data, without awaits under the lock.
     calls: Mutex<Calls>,
     waiting: Mutex<Waiting>,
-    /// Requests of the server that have no answer, by its own ids.
+    /// Requests of the server without an answer, by the server's ids.
     asked: ConnectionInteractions,
     /// Seals the names of tasks for sessions of aggregates.
     key: SessionKey,
 }
 
-/// Whose process it is.
+/// Owner of a process.
 #[derive(Debug)]
 pub(crate) enum ProcessOwner {
-    /// One session's.
+    /// A session.
     Session(Weak<Session>),
-    /// One call's.
+    /// A single call.
     Call,
 }
 
@@ -85,11 +85,11 @@ struct Calls {
 struct Running {
     number: u64,
     peer: Peer,
-    /// How its client names tasks, where it came through an aggregate.
+    /// Task names of the client, if the call came through an aggregate.
     names: Option<TaskNames>,
-    /// Answers that came along with the call: a JSON object of objects.
+    /// Answers that came with the call: a JSON object of objects.
     inputs: Option<Bytes>,
-    /// Questions so far, by kind, for their keys.
+    /// Number of questions so far, by kind, for their keys.
     asked: [u32; 3],
 }
 
@@ -97,11 +97,11 @@ struct Running {
 struct Waiting {
     messages: VecDeque<Bytes>,
     bytes: usize,
-    /// A task delivers.
+    /// True while a task delivers messages.
     delivering: bool,
 }
 
-/// A call's place among those that run; dropping it leaves.
+/// Registration of a running call; dropping it ends the registration.
 pub(crate) struct RunningCall {
     handler: Arc<InboundHandler>,
     number: u64,
@@ -131,7 +131,8 @@ impl InboundHandler {
         })
     }
 
-    /// A call begins. `inputs` are answers its client sent along, `names` how it names tasks where it came through an aggregate.
+    /// Registers a call. `inputs`: answers that its client sent along. `names`: task names of the client, if the call came
+    /// through an aggregate.
     pub(crate) fn enter(
         self: &Arc<Self>,
         peer: Peer,
@@ -162,12 +163,12 @@ impl InboundHandler {
         }
     }
 
-    /// What the server waits for.
+    /// Requests of the server without an answer.
     pub(crate) fn asked(&self) -> &ConnectionInteractions {
         &self.asked
     }
 
-    /// The session has a general stream now: what waited for one goes there.
+    /// Notes that the session has a general stream now, and sends the waiting messages there.
     pub(crate) fn stream_opened(self: &Arc<Self>) {
         let start = {
             let mut waiting = self.waiting();
@@ -178,7 +179,7 @@ impl InboundHandler {
         }
     }
 
-    /// Lists and resources that changed. Says whether it was one of these.
+    /// Handles a changed list or resource. Returns false for other notifications.
     fn changed(self: &Arc<Self>, notification: &Notification<'_>) -> bool {
         let change = match notification.method {
             "notifications/tools/list_changed" => Change::Tools,
@@ -195,24 +196,24 @@ impl InboundHandler {
             _ => return false,
         };
         match &self.scope {
-            // An aggregate's lists are those of the process that all its clients share, whatever this one says of its own.
+            // An aggregate's lists are read from the shared process, so changes of a session's own process do not matter.
             ProcessOwner::Session(session) if self.is_of_aggregate(session) => {}
             ProcessOwner::Session(_) => {
                 self.put(notification.message.clone());
             }
-            // What the server says of the change may be about the call.
+            // The server's own message about the change may be about the call.
             ProcessOwner::Call => self.audience.announce(&self.namespace, change),
         }
         true
     }
 
-    /// Whether the session came by way of an aggregate.
+    /// Returns true if the session came through an aggregate.
     fn is_of_aggregate(&self, session: &Weak<Session>) -> bool {
         let session = session.upgrade();
         session.is_some_and(|it| it.binding().namespace != self.namespace)
     }
 
-    /// The call a message without a link may go to.
+    /// The call that a message without a link may go to.
     fn listener(&self) -> Option<(Peer, Option<TaskNames>)> {
         let calls = self.calls();
         let heard = |running: &&Running| running.peer.is_heard();
@@ -225,7 +226,7 @@ impl InboundHandler {
 
     fn said(self: &Arc<Self>, notification: &Notification<'_>) {
         if let Some((peer, names)) = self.listener() {
-            // A session's own server filters them itself.
+            // A session's own server filters log messages itself.
             let level = match self.scope {
                 ProcessOwner::Session(_) => None,
                 ProcessOwner::Call => filtered_level(notification),
@@ -241,7 +242,7 @@ impl InboundHandler {
         }
     }
 
-    /// Puts a message on the session's general stream, or lets it wait for one. `false`: there is no room.
+    /// Puts a message on the session's general stream, or lets it wait for one. Returns false if there is no room.
     pub(super) fn put(self: &Arc<Self>, message: Bytes) -> bool {
         let message = published(self.session_names().as_ref(), message);
         let start = {
@@ -262,7 +263,7 @@ impl InboundHandler {
         true
     }
 
-    /// How the session names tasks, where it came by way of an aggregate.
+    /// Task names of the session, if it came through an aggregate.
     fn session_names(&self) -> Option<TaskNames> {
         let ProcessOwner::Session(session) = &self.scope else {
             return None;
@@ -274,7 +275,7 @@ impl InboundHandler {
     fn start_delivery(self: &Arc<Self>) {
         match Handle::try_current() {
             Ok(runtime) => {
-                // Ends with nothing left to deliver, or nowhere to deliver it to.
+                // The task ends when no messages are left, or when there is no stream for them.
                 runtime.spawn(Arc::clone(self).deliver());
             }
             Err(_) => self.waiting().delivering = false,
@@ -302,7 +303,7 @@ impl InboundHandler {
             };
             let mut waiting = self.waiting();
             if !reached {
-                // There is no stream yet; whoever opens one starts this again.
+                // There is no stream yet; opening one starts the delivery again.
                 waiting.delivering = false;
                 return;
             }
@@ -312,11 +313,11 @@ impl InboundHandler {
         }
     }
 
-    /// A question of the server to the client of a call. Gives it back where no call can be asked.
+    /// Passes a question of the server to the client of a call. Returns the request if no call can be asked.
     fn ask_in_call(&self, method: AskMethod, request: ServerRequest) -> Option<ServerRequest> {
         let (peer, names, key, given) = {
             let mut calls = self.calls();
-            // A process is opened before the call it is for can begin; some servers ask at once.
+            // A process is opened before its call begins; some servers ask at once.
             if calls.next == 0 && matches!(self.scope, ProcessOwner::Call) {
                 return self.asked.keep_early(method, request);
             }
@@ -352,7 +353,7 @@ impl InboundHandler {
         None
     }
 
-    /// A request that no call is to answer: to the session's general stream.
+    /// Passes a request that no call can answer to the session's general stream.
     fn ask_in_session(self: &Arc<Self>, request: ServerRequest) {
         let session = match &self.scope {
             ProcessOwner::Session(session) => session.upgrade(),
@@ -379,9 +380,9 @@ impl InboundHandler {
         {
             entry.fail(ask_failed("The client does not read what it is sent"));
         }
-        // Bounded by its time and by the questions a session may have open.
+        // Bounded by the time limit, and by the number of questions that a session may have open.
         runtime.spawn(async move {
-            // settled: answered, failed or taken back. sleep_until: nobody did in time.
+            // settled: answered, failed or cancelled. sleep_until: no answer in time.
             tokio::select! {
                 () = wait.settled.notified() => {}
                 () = sleep_until(entry.deadline()) => entry.expire(),
@@ -400,7 +401,7 @@ impl InboundHandler {
 }
 
 impl InboundHandler {
-    /// Since when the session of the process is away. Nothing is known of who has a process for a single call.
+    /// Time since which the session of the process is away. `None` for processes of a single call.
     fn away_since(&self, now: Instant) -> Option<Instant> {
         let ProcessOwner::Session(session) = &self.scope else {
             return None;
@@ -413,7 +414,7 @@ impl InboundHandler {
     }
 }
 
-/// The wait for an answer that no call waits for.
+/// Waits for the answer to a question outside of calls.
 struct OutsideCalls {
     handler: Arc<InboundHandler>,
     settled: Notify,
@@ -433,7 +434,7 @@ impl interaction::Scope for OutsideCalls {
 }
 
 impl Running {
-    /// The key of the call's next question of that kind.
+    /// The key of the call's next question of this kind.
     fn next_key(&mut self, method: AskMethod) -> String {
         let (place, kind) = match method {
             AskMethod::Elicit => (0, "elicitation"),
@@ -455,13 +456,13 @@ impl Drop for RunningCall {
     }
 }
 
-/// A handler as a process is given one: by reference of its `Arc`.
+/// A process's reference to its handler.
 pub(crate) struct HandlerRef(pub(crate) Arc<InboundHandler>);
 
 impl Inbound for HandlerRef {
     fn notification(&self, notification: Notification<'_>) {
         match notification.method {
-            // Of a call that is over: its token is nobody's any more.
+            // About a call that is over: its token has no owner any more.
             "notifications/progress" => {}
             "notifications/cancelled" => self.0.asked.withdraw(&notification),
             _ => {
@@ -483,7 +484,7 @@ impl Inbound for HandlerRef {
         }
     }
 
-    /// The session's lists lose what the server offered (AGG-35).
+    /// The server's entries vanish from the session's lists (AGG-35).
     fn ended_for_good(&self) {
         if let ProcessOwner::Session(_) = self.0.scope {
             for change in [Change::Tools, Change::Resources, Change::Prompts] {
@@ -497,14 +498,14 @@ impl Inbound for HandlerRef {
     }
 }
 
-/// What one call hears of a process of several, and what belongs to it there.
+/// A call's listener for messages of a shared process, and the sink for the call's own messages.
 pub(super) struct CallListener {
     pub(super) peer: Peer,
-    /// How the client names tasks, where it came through an aggregate.
+    /// Task names of the client, if the call came through an aggregate.
     pub(super) names: Option<TaskNames>,
 }
 
-/// A message with the names of tasks that its client knows.
+/// Replaces names of tasks in a message by the names that its client knows.
 fn published(names: Option<&TaskNames>, message: Bytes) -> Bytes {
     match names {
         Some(names) => names.in_message(message),
@@ -514,7 +515,7 @@ fn published(names: Option<&TaskNames>, message: Bytes) -> Bytes {
 
 impl Inbound for CallListener {
     fn notification(&self, notification: Notification<'_>) {
-        // Of a call that is over, or about a request that was refused.
+        // About a call that is over, or about a request that was refused.
         if matches!(
             notification.method,
             "notifications/progress" | "notifications/cancelled"
@@ -541,8 +542,8 @@ impl NotificationSink for CallListener {
     }
 }
 
-/// The level of a log message that each client filters for itself. One whose level cannot be read counts as the most
-/// severe: who wants any messages hears it, and who wants none does not.
+/// The level of a log message that each client filters for itself. A message with an unreadable level counts as the most severe:
+/// clients that want any messages get it, others do not.
 pub(super) fn filtered_level(notification: &Notification<'_>) -> Option<LogLevel> {
     if notification.method != "notifications/message" {
         return None;

@@ -1,22 +1,22 @@
-//! Which process a request goes to.
+//! Choosing the process for a request.
 //!
 //! | `isolation` | legacy session | modern request, legacy server | modern request otherwise | REST, no session |
 //! |---|---|---|---|---|
-//! | `auto` | its own if it can be asked something and the server opens by `initialize`, else shared | one for the call if its client can be asked something and the method may ask, else shared | shared | shared |
+//! | `auto` | its own if the client can be asked and the server opens by `initialize`, else shared | one for the call if the client can be asked and the method may ask, else shared | shared | shared |
 //! | `shared` | shared | shared | shared | shared |
 //! | `session` | its own | one for the call | one for the call | one for the call |
 //! | `principal` | the principal's | the principal's | the principal's | the principal's |
 //!
-//! A process that several clients share is opened in the gateway's name and told of no capabilities: its server is not
-//! to ask, since its question would carry no link to the call that caused it. One that asks all the same is refused.
-//! A principal's is one of these: a person's two clients are two, and which of them a question is for nobody could say.
-//! A modern server asks nobody; what it requires goes back with the result, and what its client can be asked comes with
-//! each request, whoever shares the process.
+//! A process that several clients share is opened in the gateway's name and without capabilities: its server must not ask, since
+//! its question could not be linked to the call that caused it. If it asks all the same, the question is refused. A principal's
+//! process is shared, too: the principal may have several clients, and a question could not be assigned to one of them. A modern
+//! server sends no questions; its input requests come with the result, and the client's capabilities come with each request, so
+//! sharing the process does not matter.
 //!
-//! Two things have no process of their own whatever `isolation` says, because nothing of a process's state is in them:
-//! what a server says of itself to a client without a session (`server/discover`), and what such a client hears of
-//! (`subscriptions/listen`). A process for them alone would begin with them and know of nothing that happens elsewhere;
-//! the shared one is restarted and subscribed to for all of them.
+//! Two methods have no process of their own, regardless of `isolation`, because they do not depend on a process's state: the
+//! server's description of itself for a client without a session (`server/discover`), and such a client's change notifications
+//! (`subscriptions/listen`). A process for them alone would begin with them and know nothing about other processes; the shared
+//! process is restarted and subscribed to for all of them.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use crate::protocol::{ClientIdentity, ProtocolVersion};
 use crate::session::SessionState;
 use crate::upstream::Client;
 
-/// Where a request goes.
+/// The connection that a request goes to, and how to open it.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) key: ConnectionKey,
@@ -38,14 +38,14 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Whether several clients share the process.
+    /// Returns true if several clients share the process.
     pub(crate) fn is_common(&self) -> bool {
         self.key.is_common()
     }
 }
 
 impl Client {
-    /// The era its messages are in. REST is written by us, so it takes what the server likes.
+    /// The era of the client's messages. Messages of REST are written by the gateway, so they take the era of the server.
     pub(crate) fn own_era(&self) -> Era {
         match self {
             Self::Session(_) | Self::Legacy(_) => Era::Legacy,
@@ -53,7 +53,7 @@ impl Client {
         }
     }
 
-    /// The era its server is opened in.
+    /// The era that its server is opened in.
     fn era(&self, speaks: EraSupport) -> Era {
         match speaks {
             EraSupport::Legacy => Era::Legacy,
@@ -62,12 +62,12 @@ impl Client {
         }
     }
 
-    /// Whether nothing connects its requests with each other.
+    /// Returns true if the client's requests are not connected by a session.
     fn has_no_session(&self) -> bool {
         !matches!(self, Self::Session(_))
     }
 
-    /// What the client can be asked: a JSON object.
+    /// The client's capabilities: a JSON object.
     pub(crate) fn capabilities(&self) -> Arc<RawValue> {
         match self {
             Self::Session(session) => Arc::clone(&session.client().capabilities),
@@ -76,7 +76,7 @@ impl Client {
         }
     }
 
-    /// Who the client is: a JSON object, if it said so.
+    /// The client's description of itself: a JSON object; `None` if it sent none.
     pub(crate) fn info(&self) -> Option<Arc<RawValue>> {
         match self {
             Self::Session(session) => session.client().info.clone(),
@@ -85,7 +85,7 @@ impl Client {
         }
     }
 
-    /// Whether it declares sampling, elicitation or roots.
+    /// Returns true if the client declares sampling, elicitation or roots.
     pub(crate) fn can_be_asked(&self) -> bool {
         match self {
             Self::Session(_) | Self::Modern(_) => declares_any(self.capabilities().get()),
@@ -94,7 +94,7 @@ impl Client {
     }
 }
 
-/// The place of a request.
+/// Chooses the place of a request.
 pub(crate) fn place(
     isolation: Isolation,
     speaks: EraSupport,
@@ -110,7 +110,7 @@ pub(crate) fn place(
         })
     };
     let own = || match client {
-        // Of a session that is over only what still runs goes on, in a process that ends with it.
+        // After the end of a session, only its running calls go on, in a process that ends with them.
         Client::Session(session) if session.state() == SessionState::Closed => {
             ConnectionKey::Exclusive
         }
@@ -125,7 +125,7 @@ pub(crate) fn place(
         }
         Isolation::Session => own(),
         Isolation::Auto if era == Era::Modern || !client.can_be_asked() => ConnectionKey::Shared,
-        // Of a modern client only the methods that may ask need a process to themselves.
+        // Requests of a modern client need a process of their own only for methods that may ask.
         Isolation::Auto if client.is_modern() && !may_ask(method) => ConnectionKey::Shared,
         Isolation::Auto => own(),
     };
@@ -156,12 +156,12 @@ pub(crate) fn place(
     Place { key, open }
 }
 
-/// Whether the state of a process may show in the answer.
+/// Returns true if the state of a process may affect the response.
 fn is_of_a_process(method: &str) -> bool {
     !matches!(method, "server/discover" | "subscriptions/listen")
 }
 
-/// The methods whose server may ask before it answers (MRTR).
+/// Returns true for methods whose server may ask before it responds (MRTR).
 pub(crate) fn may_ask(method: &str) -> bool {
     matches!(method, "tools/call" | "prompts/get" | "resources/read")
 }
@@ -176,7 +176,7 @@ fn declares_any(capabilities: &str) -> bool {
         #[serde(borrow, default)]
         roots: Option<&'a RawValue>,
     }
-    // Of the many that declare nothing.
+    // Many clients declare nothing.
     if capabilities == "{}" {
         return false;
     }
@@ -186,7 +186,7 @@ fn declares_any(capabilities: &str) -> bool {
             .iter()
             .any(|(key, value)| asks(key) && *value != "null");
     }
-    // With a key twice it depends on which.
+    // With a repeated key, the result depends on the parser's choice.
     serde_json::from_str::<Declared<'_>>(capabilities).is_ok_and(|declared| {
         declared.elicitation.is_some() || declared.sampling.is_some() || declared.roots.is_some()
     })

@@ -1,12 +1,12 @@
 //! Calls of tools where some tools are closed to the caller: only names that the server lists go up.
 //!
-//! A policy and a credential's scopes judge the name that a client spells. A server may take other spellings for the same
-//! tool: `Delete_All`, `delete_all` with a blank or a NUL behind it, full-width letters. So where a name could be closed, it
-//! has to be, byte for byte, one that the server lists. Where nothing is closed, names go up as they are, and a server may
-//! have tools that it does not list.
+//! A policy and a credential's scopes judge the name as the client writes it. A server may accept other spellings for the same
+//! tool: `Delete_All`, `delete_all` with a blank or a NUL behind it, full-width letters. So if a name could be closed, it must
+//! be, byte for byte, a name that the server lists. If no tool is closed, names go up unchanged, and a server may have tools that
+//! it does not list.
 //!
-//! The list that all clients share is asked first; it is read where it is not known as it is now. A process of the client's
-//! own may list more: it is asked itself, once for such a call.
+//! The list that all clients share is checked first; it is read if the current one is unknown. A process of the client's own may
+//! list more: it is asked itself, once for such a call.
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,9 +23,9 @@ use crate::catalogue::{PageSource, listed_by};
 use crate::engine::unknown_tool;
 use crate::jsonrpc::{Key, Request, ResponseOutcome};
 
-/// The word of the shared list on the tool that a call names.
+/// The result of looking a tool up in the shared list.
 pub(super) enum SharedList {
-    /// Nothing is closed to the caller, or the tool is listed.
+    /// No tool is closed to the caller, or the tool is listed.
     Open,
     /// The tool is not listed.
     Unlisted,
@@ -33,11 +33,11 @@ pub(super) enum SharedList {
     Unread(CallError),
 }
 
-/// A connection that is asked for lists on behalf of a client, with what of its own headers goes up.
+/// A connection that is asked for lists on behalf of a client, with the client's headers.
 struct ForClient<'a> {
     process: &'a Arc<dyn Connection>,
     headers: Option<&'a Arc<HeaderMap>>,
-    /// Set where the connection did not answer: whether its session is gone.
+    /// Set if the connection did not answer: tells if its session is gone.
     fate: OnceLock<Fate>,
 }
 
@@ -69,7 +69,7 @@ impl ServerCall {
     pub(super) async fn shared_list(&self) -> SharedList {
         let facts = &self.facts;
         let namespace = &facts.namespace;
-        // A call without a name is the server's to refuse.
+        // A call without a name is left to the server to refuse.
         let names_a_tool = facts.method.is_tool_call() && self.request.raw(Key::Name).is_some();
         if !names_a_tool || self.access.view(namespace).allows_every_tool() {
             return SharedList::Open;
@@ -84,7 +84,7 @@ impl ServerCall {
         };
         let list = match catalogue.current() {
             Some(list) => list,
-            // Boxed: few calls read it.
+            // Boxed, since few calls read the list.
             None => match Box::pin(self.external.tools(whose, &catalogue)).await {
                 Ok(list) => list,
                 Err(error) => return SharedList::Unread(error),
@@ -96,13 +96,13 @@ impl ServerCall {
         }
     }
 
-    /// Whether the call may go to that place without asking the process there, as far as the list of all says.
+    /// Returns true if the call may go to that place without asking the process there, as far as the shared list tells.
     ///
     /// # Errors
     ///
-    /// The tool is not listed where that list speaks for the place, or nothing is known of it.
+    /// When the tool is not listed and the list applies to the place, or when the list is unknown.
     pub(super) fn judge(&self, shared: SharedList, place: &Place) -> Result<bool, CallError> {
-        // A client with headers of its own may be listed other tools.
+        // A client with headers of its own may have other tools.
         let is_for_all = place.is_common() && !self.requester.is_told_apart();
         match shared {
             SharedList::Open => Ok(true),
@@ -112,11 +112,11 @@ impl ServerCall {
         }
     }
 
-    /// Asks a process of the client's own whether it lists a tool that is not in the list of all.
+    /// Asks a process of the client's own for a tool that is not in the shared list.
     ///
     /// # Errors
     ///
-    /// It does not, or cannot be asked.
+    /// When the process does not list the tool, or cannot be asked.
     pub(super) async fn is_listed_at(&self, leased: &Leased) -> Result<(), Unanswered> {
         let source = ForClient {
             process: &leased.process,

@@ -1,4 +1,4 @@
-//! Notifications of clients that are for their server.
+//! Notifications of clients that are passed to their server.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,30 +9,29 @@ use super::connector::{ConnectionKey, ServerInfo};
 use super::{ExternalServers, Requester, tasks};
 use crate::upstream::{CallContext, Client};
 
-/// What the gateway acts on itself.
+/// Notifications that the gateway handles itself.
 const OURS: [&str; 3] = [
     "notifications/initialized",
     "initialized",
     "notifications/cancelled",
 ];
-/// What one of several clients must not tell a server they share: it asked none of them.
+/// Notifications that a client of a shared server must not send: the server asked none of its clients.
 const PRIVATE: [&str; 3] = [
     "notifications/roots/list_changed",
     "notifications/progress",
     "notifications/tasks/status",
 ];
 
-/// Notifications of one client that are on their way at a time, in one namespace. Each may wait for a process; beyond, they
-/// are dropped.
+/// Most pending notifications of a client in a namespace. Each may wait for a process; further ones are dropped.
 const OF_ONE_MAX: usize = 32;
-/// Notifications of all clients on their way: of so many clients each may have all of its own.
+/// Most pending notifications of all clients: as many as 32 clients with all of theirs.
 const ALL_MAX: usize = 32 * OF_ONE_MAX;
-/// Bytes of one client's: the longest message and some more.
+/// Most bytes of a client's pending notifications: the longest message and some more.
 const OF_ONE_BYTES: usize = 8 * 1024 * 1024;
-/// Bytes of all.
+/// Most bytes of all pending notifications.
 const ALL_BYTES: usize = 16 * OF_ONE_BYTES;
 
-/// The notifications on their way, by client. Holds nothing of a client that has none.
+/// Pending notifications by client. Clients without any take no space.
 #[derive(Debug, Default)]
 pub(super) struct NotificationQuota(Mutex<Waiting>);
 
@@ -42,18 +41,18 @@ struct Waiting {
     by_client: HashMap<NotificationSource, Usage>,
 }
 
-/// How many notifications, and their bytes.
+/// Number and bytes of notifications.
 #[derive(Debug, Default, Clone, Copy)]
 struct Usage {
     count: usize,
     bytes: usize,
 }
 
-/// Whose notification it is, and for which namespace: the principal's, or of who needs no credentials the session's.
+/// Source of a notification and its namespace: the principal, or the session of a client without credentials.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct NotificationSource(NamespaceName, Option<Arc<str>>, Option<Arc<str>>);
 
-/// A notification on its way; dropping it makes room.
+/// Guard of a pending notification; dropping it makes room.
 struct PendingNotification {
     external: Arc<ExternalServers>,
     source: NotificationSource,
@@ -71,7 +70,7 @@ impl NotificationSource {
 }
 
 impl Usage {
-    /// With one more of so many bytes, if there is room.
+    /// The usage with one more notification of this size, if there is room.
     fn and(self, bytes: usize, count_max: usize, bytes_max: usize) -> Option<Self> {
         let more = Self {
             count: self.count + 1,
@@ -89,7 +88,7 @@ impl Usage {
 }
 
 impl NotificationQuota {
-    /// Counts one more of that client, if there is room.
+    /// Counts a notification of the client. Returns false if there is no room.
     fn begin(&self, source: &NotificationSource, bytes: usize) -> bool {
         let mut waiting = self.lock();
         let own = waiting.by_client.get(source).copied().unwrap_or_default();
@@ -103,7 +102,7 @@ impl NotificationQuota {
         true
     }
 
-    /// One that was counted is not on its way any more.
+    /// Ends the count of a notification.
     fn end(&self, source: &NotificationSource, bytes: usize) {
         let mut waiting = self.lock();
         let Some(own) = waiting.by_client.get_mut(source) else {
@@ -141,8 +140,7 @@ impl Drop for PendingNotification {
     }
 }
 
-/// Passes a whole notification on, if its server is to hear of it. Does not wait: that nobody could be told is no error of
-/// who said it.
+/// Passes a whole notification on if its server should receive it. Does not wait: a failed delivery is no error of the sender.
 pub(super) fn notify(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -163,7 +161,7 @@ pub(super) fn notify(
     };
     let namespace = Arc::clone(&cx.namespace);
     let (method, message) = (method.to_owned(), message.to_owned());
-    // Bounded by its place and by the time a process may take to start.
+    // Bounded by the quota and by the time that a process may take to start.
     tokio::spawn(async move {
         let _on_the_way = on_the_way;
         let place = external.place(&namespace, &client, &requester, &method);
@@ -173,7 +171,7 @@ pub(super) fn notify(
         let private = PRIVATE.contains(&&*method);
         let told = match place.key {
             ConnectionKey::Session(_) => true,
-            // One that was started for nothing else would hear of what it knows nothing of.
+            // A process that is started for this alone would not know the subject of the notification.
             ConnectionKey::Exclusive => false,
             ConnectionKey::Shared | ConnectionKey::Replica(_) | ConnectionKey::Principal(_) => {
                 !private

@@ -1,11 +1,11 @@
-//! The lists of servers that are reached with credentials of whoever calls: each principal has its own.
+//! The lists of servers that are reached with the caller's credentials: each principal has its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::catalogue::Catalogue;
 
-/// Principals whose lists are kept for one namespace. All are read anew after that many.
+/// Most principals whose lists are kept for a namespace. Beyond that, all are dropped and read again.
 const PRINCIPALS_MAX: usize = 1_000;
 
 /// The catalogue of each principal, kept with the namespace.
@@ -14,8 +14,8 @@ pub(super) struct OwnLists(Mutex<HashMap<Arc<str>, Own>>);
 
 struct Own {
     catalogue: Arc<Catalogue>,
-    /// The version of the server's own catalogue that the lists were read at. It counts every change that the server
-    /// tells of, in whoever's connection.
+    /// The version of the server's own catalogue when the lists were read. It counts every change that the server announces, on
+    /// any connection.
     seen: u64,
 }
 
@@ -23,7 +23,7 @@ impl OwnLists {
     /// A principal's catalogue. Its lists are read again when `base`, the server's own catalogue, has changed.
     pub(super) fn of(&self, principal: &Arc<str>, base: &Catalogue) -> Arc<Catalogue> {
         let version = base.version();
-        // Plain data, short sections.
+        // The lock is held for a short time.
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= PRINCIPALS_MAX && !all.contains_key(principal) {
             all.clear();

@@ -1,4 +1,4 @@
-//! The pools of processes as forwarding wants them.
+//! The pools as a connector for forwarding.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -28,7 +28,7 @@ use crate::stdio::process::tasks::Tasks;
 use crate::stdio::process::{Listener, ListenerGuard};
 use crate::upstream::health::{LastRestart, ProcessCounts, ServerHealth};
 
-/// The servers of the registry.
+/// The connector for the servers of the registry.
 pub(crate) struct PooledConnector(pub(crate) Arc<Pools>);
 
 fn there(namespace: &Namespace) -> Result<ServerRef<'_>, CallError> {
@@ -236,11 +236,11 @@ fn sent(mut call: Call) -> SentRequest {
     SentRequest { answer, cancel }
 }
 
-/// A leased process.
+/// A leased process as a connection.
 struct Held {
     opening: ServerInfo,
     answered: AtomicBool,
-    /// Goes before the lease does: nobody hears who is not counted.
+    /// Dropped before the lease, so that only counted users have a listener.
     listener: OnceLock<ListenerGuard>,
     leased: Leased,
 }
@@ -309,7 +309,7 @@ impl Connection for Held {
 
     async fn set_log_level(&self, level: LogLevel) -> Result<ResponseOutcome, CallError> {
         let asked = self.leased.set_log_level(level).await?;
-        // It is that talkative already.
+        // The process logs at that level already.
         Ok(asked.unwrap_or_else(|| ResponseOutcome::Result(Bytes::from_static(b"{}"))))
     }
 

@@ -1,4 +1,4 @@
-//! Whose request it is, as far as its connection and its way up go by that.
+//! The requester: properties of a caller that decide about its connection and its headers.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use crate::upstream::CallContext;
 use crate::upstream::http::hash;
 use crate::upstream::http::passed::{self, REQUEST_ID, TRACEPARENT, TRACESTATE};
 
-/// Who makes a request.
+/// The client behind a request.
 #[derive(Clone, Default)]
 pub(crate) struct Requester {
-    /// Whose token came with it.
+    /// The principal of the request's token.
     pub(crate) principal: Option<Arc<str>>,
-    /// What goes up of its own headers, with that request alone. Only servers that are reached over HTTP have any.
+    /// The client's headers to send with this request alone. Only used for servers that are reached over HTTP.
     pub(super) headers: Option<Arc<HeaderMap>>,
-    /// Stands for the client, where its server's backends are chosen by that.
+    /// Hash of the client, for servers whose backends are chosen by it.
     pub(super) hash: u64,
     /// The aggregate that the client called, if the request came through one.
     pub(super) aggregate: Option<NamespaceName>,
     /// The gateway's id of the request, for servers that are reached over pipes.
     pub(super) request_id: Option<Arc<str>>,
-    /// Where the edge wants to be told which backend the request went to.
+    /// Note for the edge about the backend that the request went to.
     pub(super) note: Option<Arc<CallNote>>,
 }
 
@@ -72,13 +72,13 @@ impl Requester {
         self.headers.as_ref()
     }
 
-    /// Whether the server is told who asks, so that what it answers may be nobody else's.
+    /// Returns true if the server learns which client asks, so that its answers may be for this client alone.
     pub(crate) fn is_told_apart(&self) -> bool {
         let headers = self.headers.as_ref();
         headers.is_some_and(|it| it.keys().any(|name| !passed::names_the_request(name)))
     }
 
-    /// The headers of a request that opens a connection for its session alone: without the trace and the id of the request.
+    /// The headers for opening a connection that only this session uses: without the trace and the id of the request.
     pub(crate) fn opener(&self) -> Option<Arc<HeaderMap>> {
         let headers = self.headers.as_ref().filter(|_| self.is_told_apart())?;
         let mut headers = HeaderMap::clone(headers);
@@ -88,7 +88,7 @@ impl Requester {
         Some(Arc::new(headers))
     }
 
-    /// A request of the client with the trace it belongs to in its metadata, unless it says so itself.
+    /// Adds the trace to the metadata of a client's request, unless the request has one.
     pub(crate) fn traced<'a>(&self, request: &'a Request) -> Cow<'a, Request> {
         let header = |name: HeaderName| {
             let value = self.headers.as_ref()?.get(name)?.to_str().ok()?;

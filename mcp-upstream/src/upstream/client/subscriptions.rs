@@ -1,4 +1,4 @@
-//! What is answered here because the process is not the session's own, or has no such method: log levels, resource
+//! Requests that the gateway answers because the process is not the session's own, or has no such method: log levels, resource
 //! subscriptions, `subscriptions/listen`.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::upstream::{CallContext, IncomingRequest};
 
 const LISTEN: &str = "subscriptions/listen";
 
-/// Whether a request of that method asks for something that lasts.
+/// Returns true for methods with a lasting effect.
 pub(super) fn lasts(method: &str) -> bool {
     matches!(
         method,
@@ -29,8 +29,8 @@ pub(super) fn lasts(method: &str) -> bool {
     )
 }
 
-/// Answers what is kept here as long as its process is not its client's own; in no more time than a call has. `None`: the
-/// server is to answer.
+/// Answers a request with a lasting effect, unless the process is the client's own; within the time limit of a call. `None`: the
+/// server must answer.
 pub(super) async fn kept(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -112,7 +112,7 @@ async fn subscription(
             .await?;
         return Ok(Some(empty(cx, id)));
     }
-    // Before the server confirms it: an update may come right behind the server's answer.
+    // Recorded before the server confirms it: an update may follow right after the server's response.
     let subscribed = SessionPatch::Subscribe(Arc::clone(&uri));
     let is_new = external.changes.commit(session, subscribed).await?;
     if !upstream_binding.watches(&uri) {
@@ -135,7 +135,8 @@ async fn subscription(
     Ok(Some(empty(cx, id)))
 }
 
-/// Lets a `subscriptions/listen` request hear of what its server has of it: what is granted, and the wish itself.
+/// Grants the parts of a `subscriptions/listen` request that the server supports. Returns the granted filter and the
+/// subscription.
 pub(super) async fn listen(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -180,13 +181,13 @@ impl From<NotWatched> for RequestError {
     }
 }
 
-/// When a request that begins now has had the time that a call has.
+/// Deadline of a request that begins now: the time limit of a call.
 fn end_of_call(cx: &CallContext<'_>) -> Instant {
     after(Instant::now(), cx.namespace.limits.timeout)
 }
 
-/// Gives a request no more time than a call has. A process that leaves it unanswered is given back like that, which makes
-/// it suspect.
+/// Limits a request to the time of a call. A process that has not answered by then is given back unanswered, which makes it
+/// suspect.
 async fn in_time<T>(
     cx: &CallContext<'_>,
     method: &str,

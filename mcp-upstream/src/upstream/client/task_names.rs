@@ -1,9 +1,9 @@
 //! Names of tasks for clients that reach a server through an aggregate.
 //!
-//! A server's own name for a task may say which server that is, and the names of two servers may be the same. So what an
-//! aggregate publishes is sealed: bound to the principal, the aggregate and the member, of a length that says little, and
-//! the same each time, since clients compare it. Any other name is one of no task. Nothing is kept: a name is good for as
-//! long as its server's process knows the task.
+//! A server's own name for a task may reveal the server, and names of two servers may be equal. So an aggregate publishes sealed
+//! names: bound to the principal, the aggregate and the member, of a length that reveals little, and the same each time, since
+//! clients compare them. Any other name belongs to no task. Nothing is stored: a name is valid for as long as its server's
+//! process knows the task.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -16,7 +16,7 @@ use crate::seal::{SessionKey, TaskSeal};
 use crate::session::Session;
 use crate::upstream::CallContext;
 
-/// Where metadata names a task that a message belongs to.
+/// The key in metadata of the task that a message belongs to.
 const RELATED: &str = "io.modelcontextprotocol/related-task";
 const TASK_ID: &str = "taskId";
 
@@ -32,7 +32,7 @@ impl TaskNames {
         Some(Self(key.task_seal(home, &cx.namespace.name, principal)))
     }
 
-    /// The names for what the member says to a session outside of calls.
+    /// The names for the member's messages to a session outside of calls.
     pub(super) fn of_session(
         key: &SessionKey,
         member: &NamespaceName,
@@ -44,12 +44,12 @@ impl TaskNames {
         behind.then(|| Self(key.task_seal(home, member, binding.principal.as_deref())))
     }
 
-    /// The server's own name for a task; `None` where this is no name of a task of that member for that principal.
+    /// The server's own name for a task; `None` if this is no name of a task of that member for that principal.
     pub(super) fn own(&self, published: &str) -> Option<String> {
         self.0.open(published)
     }
 
-    /// A result or parameters, an object, with published names in it. `None`: it names no task.
+    /// Publishes the names of tasks in a result or in parameters. `None`: the object names no task.
     pub(super) fn published(&self, object: &[u8]) -> Option<String> {
         if !spans::may_hold(object, TASK_ID) {
             return None;
@@ -71,7 +71,7 @@ impl TaskNames {
         (!changes.is_empty()).then(|| spans::edit(object.get(), &changes))
     }
 
-    /// A whole message of the server with published names in its parameters.
+    /// Publishes the names of tasks in a whole message of the server.
     pub(super) fn in_message(&self, message: Bytes) -> Bytes {
         if !spans::may_hold(&message, TASK_ID) {
             return message;
@@ -85,7 +85,7 @@ impl TaskNames {
         changed.map_or(message, Bytes::from)
     }
 
-    /// An object that has a task's name, with its published name.
+    /// Publishes the name in an object that names a task.
     fn named(&self, object: &RawValue) -> Option<String> {
         let name = self.name_of(object)?;
         let change = MemberEdit::Set(TASK_ID, name.into());

@@ -1,11 +1,11 @@
-//! Tasks: only whose call began a task may name it, and hears of it.
+//! Tasks: only the principal whose call began a task may name it, and receives messages about it.
 //!
-//! A request that names a task of somebody else, or one that nobody has, is answered here in the same words; the server
-//! does not see it. Each process knows its own tasks (`stdio::process::tasks`): a task ends with the process that runs
-//! it, since another process may give its id to another client's task.
+//! A request that names another principal's task, or an unknown task, is answered here with the same error; the server does not
+//! see it. Each process knows its own tasks (`stdio::process::tasks`): a task ends with the process that runs it, since another
+//! process may give its id to another client's task.
 //!
-//! `tasks/list` passes, and its result loses the tasks of others. On a process of several its cursor is sealed: servers
-//! make cursors of the ids of tasks.
+//! `tasks/list` is passed on, and other principals' tasks are removed from its result. On a shared process its cursor is sealed,
+//! since servers make cursors from the ids of tasks.
 
 use std::sync::{Arc, Weak};
 
@@ -32,32 +32,32 @@ use crate::stdio::process::tasks;
 pub(super) use crate::stdio::process::tasks::Owner;
 use crate::upstream::Client;
 
-/// What a sealed cursor begins with: other sealed states begin otherwise.
+/// Prefix of a sealed cursor, different from other sealed states.
 const MARK: &[u8; 8] = b"tasks\0\0\0";
 /// The longest cursor of a server that is sealed.
 const CURSOR_MAX: usize = 64 * 1024;
 
 pub(super) const LIST: &str = "tasks/list";
 
-/// What a request has to do with tasks.
+/// The tasks in a request.
 #[derive(Debug, Default)]
 pub(super) struct Named {
-    /// Those it names.
+    /// The tasks that it names.
     ids: Vec<Arc<str>>,
-    /// It is a request about a task of the server.
+    /// True for a request about a task of the server.
     about_one: bool,
-    /// It goes on with a list by a cursor that was not made here.
+    /// True if the cursor of a further page was not made here.
     foreign_cursor: bool,
-    /// It came through an aggregate, and names what that did not publish.
+    /// True if the request came through an aggregate, and names a task that the aggregate did not publish.
     foreign_name: bool,
 }
 
 impl Named {
-    /// What a request of that method has to do with tasks.
+    /// Reads the tasks in a request of this method.
     ///
     /// # Errors
     ///
-    /// A task that could be read as another, or a request about a task that names none.
+    /// When a task's name is ambiguous, or a request about a task names none.
     pub(super) fn read(method: &str, members: &Members<'_>) -> Result<Self, RequestError> {
         let about_one = method.starts_with("tasks/") && method != LIST;
         let ids = tasks::named_by(members).map_err(|_| {
@@ -78,7 +78,7 @@ impl Named {
         })
     }
 
-    /// The request with the server's own names of tasks in the place of those that an aggregate published.
+    /// Replaces published names of tasks in the request by the server's own.
     pub(super) fn with_own_names(&mut self, names: &TaskNames, request: Request) -> Request {
         let mut changes = Vec::new();
         self.ids.clear();
@@ -110,7 +110,7 @@ impl Named {
         }
     }
 
-    /// The request for a further page of tasks with the server's own cursor in it. Any other request stays.
+    /// Replaces the sealed cursor in a request for a further page of tasks by the server's own. Other requests are unchanged.
     pub(super) fn with_own_cursor(
         &mut self,
         key: &SessionKey,
@@ -136,7 +136,7 @@ impl Named {
         &self.ids
     }
 
-    /// Why the request may not go to this process.
+    /// The refusal if the request may not go to this process.
     pub(super) fn refused(
         &self,
         leased: &Leased,
@@ -146,7 +146,7 @@ impl Named {
             return Some(refusal("Task not found"));
         }
         let known = leased.process.tasks();
-        // A client that may be asked has tasks of its own, which its own process may be told of.
+        // The own process of a client that may be asked may know further tasks, so names there are not checked.
         let checked = self.about_one || leased.is_common();
         if checked && !self.ids.iter().all(|id| known.owns(principal, id)) {
             return Some(refusal("Task not found"));
@@ -154,7 +154,7 @@ impl Named {
         (self.foreign_cursor && leased.is_common()).then(|| refusal("Invalid cursor"))
     }
 
-    /// What an answer says of the tasks that were named.
+    /// Updates the named tasks from a response.
     pub(super) fn answered(&self, method: &str, process: &dyn Connection, answer: &Response) {
         match (method, &*self.ids) {
             _ if answer.is_error() => {}
@@ -170,7 +170,7 @@ fn refusal(reason: &str) -> Response {
     Response::from_outcome(ResponseOutcome::Error(error))
 }
 
-/// An answer to `tasks/list` as that principal may see it.
+/// Limits a response to `tasks/list` to the principal's tasks.
 pub(super) fn own_list(
     key: &SessionKey,
     leased: &Leased,
@@ -191,8 +191,7 @@ pub(super) fn own_list(
     }
 }
 
-/// The list with only the tasks that are the principal's, and with its cursor sealed by that key. `None`: it is that
-/// already.
+/// The list with only the principal's tasks, and with its cursor sealed by this key. `None` if nothing changes.
 fn listed(
     result: &[u8],
     is_own: impl Fn(&str) -> bool,
@@ -248,8 +247,8 @@ fn opened(key: &SessionKey, sealed: &str) -> Option<String> {
     String::from_utf8(cursor.to_vec()).ok()
 }
 
-/// Who hears of the task that a request began, outside of calls: the session on its own stream. Everybody else asks how
-/// the task is. The owner of a process hears of it anyway.
+/// The handler for messages about the task that a request began, outside of calls: the session's own stream. Other clients poll
+/// the task. A process with a single user has a handler anyway.
 pub(super) fn ear(
     external: &Arc<ExternalServers>,
     namespace: &Namespace,
@@ -271,7 +270,7 @@ pub(super) fn ear(
     }))
 }
 
-/// A session hears of its tasks on a process it shares.
+/// Handler that passes messages about tasks on a shared process to their session.
 struct Told {
     session: Weak<Session>,
     handler: Arc<InboundHandler>,
@@ -297,7 +296,7 @@ impl Inbound for Told {
     }
 }
 
-/// Whether a client may tell a process what names those tasks.
+/// Returns true if a client may send a process a notification that names these tasks.
 pub(super) fn may_name(leased: &Leased, principal: Option<&Arc<str>>, notification: &[u8]) -> bool {
     let known = leased.process.tasks();
     let named = || {

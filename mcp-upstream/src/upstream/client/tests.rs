@@ -36,7 +36,7 @@ const SERVER: &str = "io.modelcontextprotocol/serverInfo";
 
 const ERAS: [EraSupport; 2] = [EraSupport::Legacy, EraSupport::Modern];
 
-/// A gateway before one fake server.
+/// A gateway in front of a fake server.
 struct House {
     harness: Harness,
     seen: Arc<KeyScan>,
@@ -51,7 +51,7 @@ fn house_of(fake: Fake) -> House {
     house_with(fake, limits)
 }
 
-/// Before a server some of whose tools are closed: `secret_*`.
+/// A gateway in front of a server with closed tools: `secret_*`.
 fn denying(speaks: EraSupport) -> House {
     let limits = Limits {
         tools_deny: vec!["secret_*".into()],
@@ -87,12 +87,12 @@ impl House {
         timeout(limit, reply).await.expect("an answer in time")
     }
 
-    /// The leases so far: key, era, and what was told of the client.
+    /// The leases so far: key, era, and the client as the server was told about it.
     fn leases(&self) -> Vec<(ConnectionKey, Era, String)> {
         self.seen.leases.lock().expect("not poisoned").clone()
     }
 
-    /// The last request of that method, as the server got it.
+    /// The last request of this method, as the server received it.
     fn request(&self, method: &str) -> String {
         let requests = self.seen.requests.lock().expect("not poisoned");
         let mut found = requests.iter().rev();
@@ -100,7 +100,7 @@ impl House {
         found.expect("such a request").1.clone()
     }
 
-    /// How often a tool was called.
+    /// Number of tool calls.
     fn calls(&self) -> usize {
         let requests = self.seen.requests.lock().expect("not poisoned");
         requests
@@ -109,7 +109,7 @@ impl House {
             .count()
     }
 
-    /// Opens a session and gives its id and the result of `initialize`.
+    /// Opens a session and returns its id and the result of `initialize`.
     async fn open(&self, capabilities: Value) -> (String, Value) {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
             "protocolVersion": "2025-11-25", "capabilities": capabilities,
@@ -126,7 +126,7 @@ impl House {
         (id, answer["result"].clone())
     }
 
-    /// A request in a session.
+    /// Sends a request in a session.
     async fn in_session(&self, session: &str, method: &str, params: Value) -> Reply {
         let body = json!({ "jsonrpc": "2.0", "id": "q", "method": method, "params": params });
         self.post(head(Some(session), None), &body).await
@@ -141,7 +141,7 @@ impl House {
         assert_eq!(reply.head().status, StatusCode::ACCEPTED);
     }
 
-    /// A message as it is spelled, in a session or on its own.
+    /// Sends a message exactly as written, in a session or on its own.
     async fn raw(&self, session: Option<&str>, text: &str) -> Reply {
         let service = &self.harness.service;
         let body = text.to_owned().into();
@@ -150,13 +150,13 @@ impl House {
         timeout(limit, reply).await.expect("an answer in time")
     }
 
-    /// Who hears the newest process that is a client's own.
+    /// The handler of the newest process that a client has alone.
     fn ear(&self) -> Arc<dyn super::connector::Inbound> {
         let ear = self.seen.ear.lock().expect("not poisoned").clone();
         ear.expect("a process of its own")
     }
 
-    /// A request of 2026-07-28.
+    /// Sends a request of 2026-07-28.
     async fn modern(&self, method: &str, params: Value) -> Reply {
         let message = modern(method, params);
         self.post(modern_head(&message), &message).await
@@ -194,7 +194,7 @@ fn body(reply: &Reply) -> Value {
     parts(reply).1
 }
 
-/// The bytes of an answer that is no stream.
+/// The bytes of a response that is no stream.
 fn text(reply: &Reply) -> String {
     let body = crate::error::body_of(reply);
     String::from_utf8(body.to_vec()).expect("UTF-8")

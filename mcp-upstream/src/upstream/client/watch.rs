@@ -1,7 +1,7 @@
-//! A client's wish to hear of resources of a process that several clients share.
+//! A client's subscription to resources of a process that several clients share.
 //!
-//! The pool counts who wants what, asks the server once and asks it again after a restart; what is updated, and which
-//! lists change, comes to the namespace's audience. Here is only the end of the wish.
+//! The pool counts the subscriptions, asks the server once and asks it again after a restart; updates and changed lists go to the
+//! namespace's audience. This module only ends the subscription.
 
 use std::sync::{Arc, Weak};
 
@@ -12,7 +12,7 @@ use super::isolation::Place;
 use super::{ExternalServers, Leased};
 use crate::jsonrpc::ResponseOutcome;
 
-/// Somebody's wish to hear of changes; dropping it ends it.
+/// A client's subscription; dropping it ends it.
 pub(crate) struct Watch {
     external: Weak<ExternalServers>,
     namespace: Arc<Namespace>,
@@ -20,16 +20,16 @@ pub(crate) struct Watch {
     uris: Vec<Arc<str>>,
 }
 
-/// Why a resource is not watched.
+/// Reason for a failed subscription.
 pub(crate) enum NotWatched {
-    /// The server said no: its error object.
+    /// The server's refusal: its error object.
     Refused(bytes::Bytes),
-    /// It could not be asked.
+    /// The server could not be asked.
     Failed(CallError),
 }
 
 impl Watch {
-    /// Watches resources through a process that is there. Those before one that is refused are given up again.
+    /// Subscribes to resources through a leased process. If one is refused, the subscriptions before it are ended again.
     pub(super) async fn begin(
         external: &Arc<ExternalServers>,
         namespace: &Arc<Namespace>,
