@@ -43,7 +43,7 @@ pub trait Backends: Send + Sync {
     fn states(&self) -> Vec<BackendState>;
 }
 
-/// One copy of a server.
+/// A copy of a server.
 #[async_trait]
 pub trait Backend: Send + Sync {
     /// `host:port` or `unix:/path`.

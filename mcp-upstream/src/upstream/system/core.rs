@@ -1,5 +1,5 @@
-//! The core as the management server uses it: in the same process, or another one behind `CORE_URL`. Either way these are
-//! requests of the core's own surface, so that nothing is reloaded or tested in a second way.
+//! The core as the management server uses it: in the same process, or another one behind `CORE_URL`. Both are used by requests of
+//! the core's own surface, so that there is a single way to reload and test.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use tooldock_workers::names::NamespaceName;
 use super::Management;
 use super::tool::refused;
 
-/// What is asked of the core.
+/// A request to the core.
 #[derive(Debug, Clone)]
 pub enum CoreRequest {
     /// `GET /health`.
@@ -43,7 +43,7 @@ pub enum CoreRequest {
     },
 }
 
-/// What the core answered.
+/// The core's response.
 #[derive(Debug, Clone)]
 pub struct CoreAnswer {
     /// The status.
@@ -52,12 +52,12 @@ pub struct CoreAnswer {
     pub body: Bytes,
 }
 
-/// Why the core gave no answer, in one line.
+/// The reason, in one line, why the core gave no response.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct Unreachable(pub String);
 
-/// A way to the core. Every request is made with the manager's token.
+/// A connection to the core. Every request is made with the manager's token.
 #[async_trait]
 pub trait CoreLink: Send + Sync {
     /// Asks the core. Dropping the future gives the request up.
@@ -68,14 +68,14 @@ pub trait CoreLink: Send + Sync {
     async fn send(&self, request: CoreRequest) -> Result<CoreAnswer, Unreachable>;
 }
 
-/// What `GET /health` tells the manager.
+/// The core's response to `GET /health`.
 #[derive(Debug, Deserialize)]
 pub(super) struct CoreHealth {
     pub(super) namespaces: usize,
     pub(super) tools: usize,
 }
 
-/// A namespace of `GET /namespaces`.
+/// A namespace in the response to `GET /namespaces`.
 #[derive(Debug, Deserialize)]
 pub(super) struct CoreNamespace {
     pub(super) name: String,
@@ -85,11 +85,11 @@ pub(super) struct CoreNamespace {
 }
 
 impl Management {
-    /// Asks the core and reads its answer.
+    /// Sends a request to the core and reads the response.
     ///
     /// # Errors
     ///
-    /// The core cannot be reached, or refuses; what to do about it.
+    /// When the core cannot be reached, or refuses; with advice.
     pub(super) async fn ask_core<T: DeserializeOwned>(
         &self,
         request: CoreRequest,
@@ -108,11 +108,11 @@ impl Management {
         })
     }
 
-    /// Asks the core, whatever it answers.
+    /// Sends a request to the core and returns any response.
     ///
     /// # Errors
     ///
-    /// The core cannot be reached; what to do about it.
+    /// When the core cannot be reached; with advice.
     pub(super) async fn answer_of(&self, request: CoreRequest) -> Result<CoreAnswer, CallError> {
         self.core.send(request).await.map_err(|error| {
             refused(format!(
@@ -126,7 +126,7 @@ impl Management {
     }
 }
 
-/// What a refusal says.
+/// The words of a refusal.
 fn words(status: StatusCode, body: &[u8]) -> String {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     match body["detail"].as_str() {

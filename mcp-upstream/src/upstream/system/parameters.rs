@@ -1,4 +1,4 @@
-//! Names in the parameters of management tools: read as the types that check them, so that no tool sees another name.
+//! Names in the parameters of management tools, read as the types that check them, so that no tool sees an unchecked name.
 
 use std::borrow::Cow;
 
@@ -26,7 +26,7 @@ impl JsonSchema for Namespace {
     }
 }
 
-/// The name of a namespace that is only asked about: `_system` too.
+/// The name of a namespace in a question about it: may also be `_system`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(transparent)]
 pub(super) struct ServedNamespace(
@@ -104,7 +104,7 @@ impl JsonSchema for Package {
     }
 }
 
-/// The namespace that is meant, and nothing else.
+/// The namespace as the only parameter.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct InNamespace {

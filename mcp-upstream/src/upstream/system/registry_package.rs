@@ -1,7 +1,7 @@
 //! Finds the package of a server that is added by its name in the MCP registry (K-18).
 //!
-//! For most packages the name alone suffices, so a server is added even if the registry does not answer or does not
-//! know the name. The registry is asked whether it has another package for the name, or none that runs here.
+//! For most packages the name alone suffices, so a server is added even if the registry does not answer or does not know the
+//! name. The registry is asked for a different package under this name, or for its lack of one that runs here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use tokio::time::timeout;
 
 use super::Management;
 
-/// How long the registry may take. Then the name has to do.
+/// Time limit of the registry. After that, the name alone is used.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The registry's answer about a name.
 #[derive(Debug, PartialEq, Eq)]
 enum Known {
-    /// Nothing.
+    /// The registry does not know the name.
     Unknown,
     /// A package that npx or uvx runs.
     Package { package: String, kind: String },
@@ -72,8 +72,7 @@ pub(crate) async fn with_package(
     Err(format!("{name} {why}"))
 }
 
-/// The name that the registry is to be asked for: of an entry that says neither what kind of package it is, nor the
-/// package itself.
+/// The name to look up in the registry: for an entry that gives neither the kind of package nor the package itself.
 fn asked(config: &Value) -> Option<&str> {
     let said = |key: &str| config.get(key).filter(|value| !value.is_null());
     let source = said("source").map_or("registry", |it| it.as_str().unwrap_or_default());
@@ -101,7 +100,7 @@ fn known(entries: &[Value], name: &str) -> Known {
                     kind: kind.to_owned(),
                 };
             }
-            // The registry says no kind: the name of the package has to do.
+            // If the registry gives no kind, the name of the package is used.
             (Some(_), None) => return Known::Unknown,
             (_, Some("remote")) => other = Known::Remote,
             (_, Some(kind)) => other = Known::Other(Some(kind.to_owned())),

@@ -1,5 +1,5 @@
-//! What a management tool is: a Rust type for its parameters and one for its result, from which its schemas come, what it
-//! tells a model, and a function.
+//! Definition of a management tool: a Rust type for its parameters and one for its result, which its schemas are made of, its
+//! texts for models, and a function.
 //!
 //! A new tool is a type that implements [`ManagementTool`], in a file of its group in `tools/`, and its name in the table
 //! of that group. Parameters derive `Deserialize` with `deny_unknown_fields` and `JsonSchema`; the comments of their fields
@@ -27,26 +27,26 @@ use super::Management;
 
 /// A tool of the management server.
 pub(super) trait ManagementTool: 'static {
-    /// What clients call.
+    /// The name that clients call.
     const NAME: &'static str;
-    /// What the tool does and what to do after it, for any model.
+    /// The tool's purpose and the next steps after it, for any model.
     const DESCRIPTION: &'static str;
-    /// What a client may know before it asks its user.
+    /// Hints for clients that ask their user before a call.
     const HINTS: Hints;
-    /// All effects of the tool. A credential's scopes have to cover each of them.
+    /// All effects of the tool. A credential's scopes must cover each of them.
     const EFFECTS: &'static [Effect];
-    /// How long the tool may take.
+    /// Time limit of the tool.
     const TIME: Time = Time::Short;
-    /// Its arguments, an object.
+    /// The arguments, an object.
     type Parameters: DeserializeOwned + JsonSchema + Send + 'static;
-    /// Its result: an object, or a list.
+    /// The result: an object, or a list.
     type Outcome: Serialize + JsonSchema;
 
     /// Runs the tool. Dropping the future ends the tool.
     ///
     /// # Errors
     ///
-    /// What was wrong and what to do about it. Nothing was changed then.
+    /// The fault and its remedy. No change was made then.
     fn run(
         management: Arc<Management>,
         parameters: Self::Parameters,
@@ -64,50 +64,50 @@ pub(super) struct Hints {
 }
 
 impl Hints {
-    /// Changes nothing.
+    /// For tools that change nothing.
     pub(super) const READS: Self = Self {
         read_only: true,
         destructive: false,
         idempotent: true,
         open_world: false,
     };
-    /// Adds something; a second call adds nothing more.
+    /// For tools that add something; a second call adds no more.
     pub(super) const ADDS: Self = Self {
         read_only: false,
         destructive: false,
         idempotent: true,
         open_world: false,
     };
-    /// Replaces or removes something.
+    /// For tools that replace or remove something.
     pub(super) const REPLACES: Self = Self {
         destructive: true,
         ..Self::ADDS
     };
 
-    /// Speaks with servers elsewhere.
+    /// The tool also communicates with servers elsewhere.
     pub(super) const fn elsewhere(mut self) -> Self {
         self.open_world = true;
         self
     }
 
-    /// A second call does more than one.
+    /// A second call has a further effect.
     pub(super) const fn each_time(mut self) -> Self {
         self.idempotent = false;
         self
     }
 }
 
-/// How long a tool may take.
+/// Time limit of a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Time {
     /// Files and short child processes.
     Short,
-    /// A reload, an installer, a clone: as long as an installer may take, and some more. Such a tool reports progress.
+    /// A reload, an installer, a clone: the time limit of an installer, and some more. Such a tool reports progress.
     Long,
 }
 
 impl Time {
-    /// The limit, where an installer may take `install`.
+    /// The limit; `install` is the time limit of an installer.
     pub(super) fn limit(self, install: Duration) -> Duration {
         const SHORT: Duration = Duration::from_secs(120);
         match self {
@@ -117,14 +117,14 @@ impl Time {
     }
 }
 
-/// Tells the client how far a tool is, and the tool which caller asks for API keys.
+/// Reports a tool's progress to the client, and tells the tool which caller asks for API keys.
 pub(super) struct Progress {
     sink: Option<Arc<dyn CallSink>>,
     maker: KeyMaker,
 }
 
 impl Progress {
-    /// The progress of a call. API keys that it makes are this maker's.
+    /// The progress of a call. API keys that it makes belong to this maker.
     pub(super) fn new(sink: Option<Arc<dyn CallSink>>, maker: KeyMaker) -> Self {
         Self { sink, maker }
     }
@@ -134,7 +134,7 @@ impl Progress {
         &self.maker
     }
 
-    /// `step` of `steps` begins.
+    /// Reports that `step` of `steps` begins.
     pub(super) fn report(&self, step: u32, steps: u32, message: &str) {
         if let Some(sink) = &self.sink {
             let report = json!({ "progress": step, "total": steps, "message": message });
@@ -143,19 +143,19 @@ impl Progress {
     }
 }
 
-/// A tool that runs: its JSON result.
+/// A running tool: a future of its JSON result.
 type Running = Pin<Box<dyn Future<Output = Result<Bytes, CallError>> + Send>>;
 
 /// A row of the table.
 pub(super) struct Entry {
-    /// As lists show it.
+    /// The declaration in lists.
     pub(super) declaration: Arc<Tool>,
     pub(super) time: Time,
     pub(super) run: fn(Arc<Management>, Bytes, Progress) -> Running,
 }
 
 impl Entry {
-    /// The row of a tool.
+    /// Makes the row of a tool.
     pub(super) fn of<T: ManagementTool>() -> Self {
         let hints = T::HINTS;
         let annotations = json!({
@@ -190,22 +190,22 @@ impl Entry {
     }
 }
 
-/// A tool's JSON result.
+/// Writes a tool's result as JSON.
 ///
 /// # Errors
 ///
-/// When the result is nothing that JSON can say, which no tool's is.
+/// When the result cannot be written as JSON, which no tool's result is.
 pub(super) fn written(outcome: &impl Serialize) -> Result<Bytes, CallError> {
     let text = serde_json::to_vec(outcome);
     text.map(Bytes::from)
         .map_err(|error| CallError::new(CallErrorCode::InternalError, error.to_string()))
 }
 
-/// The arguments of a call.
+/// Reads the arguments of a call.
 ///
 /// # Errors
 ///
-/// What is wrong with which of them.
+/// The fault of an argument, with its path.
 pub(super) fn read<P: DeserializeOwned>(arguments: &[u8]) -> Result<P, CallError> {
     let arguments = match arguments {
         [] => b"{}",
@@ -215,7 +215,7 @@ pub(super) fn read<P: DeserializeOwned>(arguments: &[u8]) -> Result<P, CallError
     serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
         let text = without_value(error.into_inner().to_string());
-        // Where in the text it stands helps nobody who wrote an object.
+        // The position in the text is of no use to a caller that wrote an object.
         let text = text.split(" at line ").next().unwrap_or_default();
         let place = match &*path {
             "." => String::new(),
@@ -236,12 +236,12 @@ fn without_value(text: String) -> String {
     }
 }
 
-/// Arguments that are wrong.
+/// The error for wrong arguments.
 pub(super) fn invalid(message: impl Into<String>) -> CallError {
     CallError::new(CallErrorCode::InvalidArguments, message)
 }
 
-/// Arguments that are right, for something that cannot be done.
+/// The error for correct arguments whose operation cannot be done.
 pub(super) fn refused(message: impl Into<String>) -> CallError {
     CallError::new(CallErrorCode::ToolError, message)
 }
@@ -264,7 +264,7 @@ fn schema<T: JsonSchema>(mut settings: SchemaSettings) -> Value {
     let mut schema = schema.to_value();
     remove_number_formats(&mut schema);
     if let Some(schema) = schema.as_object_mut() {
-        // Both are about the Rust type.
+        // Both describe the Rust type.
         schema.remove("title");
         schema.remove("description");
         let is_object = schema.get("type").is_some_and(|it| it == "object");
@@ -275,7 +275,7 @@ fn schema<T: JsonSchema>(mut settings: SchemaSettings) -> Value {
     schema
 }
 
-/// Removes formats such as `uint64`, which JSON Schema does not have and clients warn of.
+/// Removes formats such as `uint64`, which JSON Schema does not have and clients warn about.
 fn remove_number_formats(schema: &mut Value) {
     match schema {
         Value::Object(members) => {

@@ -21,12 +21,12 @@ use super::tool::{Entry, ManagementTool};
 
 macro_rules! tools {
     ($($tool:ty,)*) => {
-        /// All of them, in the order of lists.
+        /// All tools, in the order of lists.
         pub(super) fn all() -> Vec<Entry> {
             vec![$(Entry::of::<$tool>(),)*]
         }
 
-        /// The effects of each.
+        /// The effects of each tool.
         pub(crate) const EFFECTS: &[(&str, &[Effect])] = &[
             $((<$tool as ManagementTool>::NAME, <$tool as ManagementTool>::EFFECTS),)*
         ];

@@ -13,7 +13,7 @@ use super::super::core::{CoreHealth, CoreRequest};
 use super::super::parameters::Nothing;
 use super::super::tool::{Hints, ManagementTool, Progress, Time};
 
-/// Makes what is served equal to what is on disk.
+/// The tool `reload_core`, which makes the served namespaces equal to those on disk.
 pub(in super::super) struct ReloadCore;
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
@@ -28,7 +28,7 @@ pub(in super::super) struct Reloaded {
     /// Namespaces that could not be brought up to date, and why. Their older version may go on serving.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     failed: Vec<Failed>,
-    /// What else is wrong: files that were skipped, for example.
+    /// Other problems: files that were skipped, for example.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     issues: Vec<Issue>,
 }
@@ -49,7 +49,7 @@ struct Issue {
 }
 
 impl Reloaded {
-    /// Why the secrets are those of an earlier reload, if they are.
+    /// The reason why the secrets are those of an earlier reload, if they are.
     pub(super) fn with_old_secrets(&self) -> Option<&str> {
         let mut failed = self.failed.iter();
         let secrets = failed.find(|it| it.code == "secrets_unavailable")?;
@@ -82,7 +82,7 @@ impl ManagementTool for ReloadCore {
     }
 }
 
-/// How the management server is.
+/// The tool `health`: the state of the management server.
 pub(in super::super) struct Health;
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -96,7 +96,7 @@ pub(in super::super) struct HealthReport {
     namespaces_loaded: usize,
     /// Tools that the core serves.
     total_tools: usize,
-    /// What is wrong.
+    /// The problems that were found.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
@@ -138,7 +138,7 @@ impl ManagementTool for Health {
     }
 }
 
-/// `2h 15m`; the two largest units.
+/// Formats a duration like `2h 15m`, with the two largest units.
 fn uptime(time: Duration) -> String {
     let seconds = time.as_secs();
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
@@ -150,7 +150,7 @@ fn uptime(time: Duration) -> String {
     }
 }
 
-/// What the configuration says, as far as it is no secret.
+/// The tool `server_config`: the configuration, as far as it is no secret.
 pub(in super::super) struct ServerConfig;
 
 /// The values of `server_config`, none of which is a secret.

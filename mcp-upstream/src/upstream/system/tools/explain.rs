@@ -1,4 +1,4 @@
-//! `explain`: the principals there are, and the rules between each of them and a tool.
+//! `explain`: the list of principals, and the rules between a principal and a tool.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::super::core::CoreRequest;
 use super::super::parameters::ServedNamespace;
 use super::super::tool::{Hints, ManagementTool, Progress, invalid, written};
 
-/// The principal and the namespace that are asked about.
+/// The principal and the namespace of the question.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct ExplainParameters {
@@ -25,7 +25,7 @@ pub(in super::super) struct ExplainParameters {
     /// The namespace's name, _system for the management tools.
     #[serde(default)]
     namespace: Option<ServedNamespace>,
-    /// One tool of the namespace. Leave it out for all of them.
+    /// A tool of the namespace. Leave it out for all of them.
     #[serde(default)]
     tool: Option<String>,
 }
@@ -40,7 +40,7 @@ pub(in super::super) struct Explained {
     principals: Option<Principals>,
 }
 
-/// Asks the core.
+/// The tool `explain`, which asks the core.
 pub(in super::super) struct Explain;
 
 impl ManagementTool for Explain {

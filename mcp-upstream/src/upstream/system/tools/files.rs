@@ -14,7 +14,7 @@ use super::super::core::{CoreNamespace, CoreRequest};
 use super::super::parameters::{File, FileVersion, InNamespace, Namespace};
 use super::super::tool::{Hints, ManagementTool, Progress, refused};
 
-/// How a model sends code that was refused and is mended. The web API leaves this out: its readers upload files.
+/// The ending of an error for a model that sent wrong code. The web API leaves it out: its users upload files.
 pub(crate) const CALL_AGAIN: &str = ". Mend the code and call write_tool again";
 
 /// A file of a namespace.
@@ -44,7 +44,7 @@ pub(in super::super) struct GetToolSource;
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in super::super) struct Source {
     filename: String,
-    /// What the file holds.
+    /// The code of the file.
     source: String,
 }
 
@@ -120,7 +120,7 @@ impl ManagementTool for DeleteTool {
     }
 }
 
-/// The tools that the files of a namespace declare.
+/// The tool `list_tools`: the tools that the files of a namespace declare.
 pub(in super::super) struct ListTools;
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -171,7 +171,7 @@ impl ManagementTool for ListTools {
     }
 }
 
-/// Whether the core serves a namespace that has no folder.
+/// Returns true if the core serves a namespace that has no folder.
 async fn is_without_files(management: &Management, namespace: &NamespaceName) -> bool {
     if management.workspace.exists(namespace).await.is_ok() {
         return false;
@@ -184,10 +184,10 @@ async fn is_without_files(management: &Management, namespace: &NamespaceName) ->
 /// Writes a tool file.
 pub(in super::super) struct WriteTool;
 
-/// The other name of [`WriteTool`] (BLD-05).
+/// [`WriteTool`] under its other name (BLD-05).
 pub(in super::super) struct GenerateTool;
 
-/// Code for a file. The name is checked by the tool, whose answer says what is wrong with it.
+/// Code for a file. The tool checks the file name, so that its response can explain a fault.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Code {

@@ -16,10 +16,10 @@ use super::super::parameters::{Namespace, Nothing};
 use super::super::tool::{Hints, ManagementTool, Progress, invalid};
 use super::secrets::with_names;
 
-/// Folders that are not served and whose files are looked at for one list.
+/// Most unserved folders whose files are inspected for one list.
 const LOOKS_MAX: usize = 50;
 
-/// The namespaces there are.
+/// The tool `list_namespaces`.
 pub(in super::super) struct ListNamespaces;
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -29,7 +29,7 @@ pub(in super::super) struct Listed {
     tool_count: usize,
     /// Whether it has a requirements.txt.
     has_requirements: bool,
-    /// ok, missing, placeholders, no_secrets_needed, or unreadable: what the namespace needs is not known.
+    /// ok, missing, placeholders, no_secrets_needed, or unreadable: the secrets that the namespace needs are not known.
     secrets_status: String,
     /// Where the status is unreadable: which file, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,7 +53,7 @@ impl ManagementTool for ListNamespaces {
         _: Progress,
     ) -> Result<Vec<Listed>, CallError> {
         let folders = management.workspace.namespaces().await?;
-        // Without a core the folders alone are known.
+        // Without a core, only the folders are known.
         let served = management.ask_core::<Vec<CoreNamespace>>(CoreRequest::Namespaces);
         let served = served.await.unwrap_or_default().into_iter();
         let mut listed: BTreeMap<_, _> = served
@@ -96,7 +96,7 @@ impl ManagementTool for ListNamespaces {
     }
 }
 
-/// What is known of the secrets that the folder of a namespace declares.
+/// The status of the secrets that the folder of a namespace declares.
 async fn status(
     management: &Management,
     folder: &NamespaceFolder,
@@ -116,7 +116,7 @@ async fn status(
     )
 }
 
-/// The name of the namespace that is meant.
+/// The name of a namespace as the only parameter.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Named {
@@ -152,7 +152,7 @@ impl ManagementTool for CreateNamespace {
         }: Named,
         _: Progress,
     ) -> Result<Created, CallError> {
-        // What a secret's scope would mean must be clear.
+        // A name that makes a secret's scope ambiguous is refused.
         if Scope::of(&name).is_none() {
             return Err(invalid(format!(
                 "{name} is the scope of secrets that all namespaces get; choose another name"

@@ -12,12 +12,12 @@ use super::super::Management;
 use super::super::parameters::{InNamespace, Namespace, Package};
 use super::super::tool::{Hints, ManagementTool, Progress, Time, invalid};
 
-/// The most packages of one call.
+/// Most packages in one call.
 const PACKAGES_MAX: usize = 50;
-/// What an installer that failed is called.
+/// The error of a failed installation.
 const FAILED: &str = "pip install failed";
 
-/// Installs what a namespace asks for.
+/// The tool `install_requirements`: installs the requirements of a namespace.
 pub(in super::super) struct InstallRequirements;
 
 #[derive(Debug, Default, Serialize, JsonSchema)]
@@ -29,7 +29,7 @@ pub(in super::super) struct Installed {
     packages: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// What the installer said.
+    /// The output of the installer.
     #[serde(skip_serializing_if = "Option::is_none")]
     details: Option<String>,
 }
@@ -99,7 +99,7 @@ pub(in super::super) struct Added {
     namespace: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// What the installer said.
+    /// The output of the installer.
     #[serde(skip_serializing_if = "Option::is_none")]
     details: Option<String>,
 }
@@ -141,7 +141,7 @@ impl ManagementTool for AddRequirement {
     }
 }
 
-/// What a namespace asks for.
+/// The tool `list_requirements`: the requirements of a namespace.
 pub(in super::super) struct ListRequirements;
 
 #[derive(Debug, Serialize, JsonSchema)]

@@ -1,7 +1,7 @@
 //! Repositories and packages of others: `analyze_repo`, `read_repo_file`, `search_registry`, `install_from_registry`,
 //! `install_from_repo`.
 //!
-//! Nothing of what they read is ever run. They write no tool either: a model reads what is there, and writes its own.
+//! The code that they read is never run. They write no tool either: a model reads the code, and writes its own.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::super::Management;
 use super::super::parameters::Namespace;
 use super::super::tool::{Hints, ManagementTool, Progress, Time, invalid, refused};
 
-/// Steps that a client is shown: percents.
+/// Steps of a progress report: percents.
 const STEPS: u32 = 100;
 
 /// Clones and analyses a repository.
@@ -127,7 +127,7 @@ impl ManagementTool for SearchRegistry {
 /// Downloads and analyses a package.
 pub(in super::super) struct InstallFromRegistry;
 
-/// A package, and where its tools are to be.
+/// A package, and the namespace for its tools.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct PackageFor {
@@ -155,7 +155,7 @@ impl ManagementTool for InstallFromRegistry {
         management: Arc<Management>,
         PackageFor {
             package,
-            // Read, so that a wrong name is told before anything is downloaded.
+            // Parsed, so that a wrong name is reported before a download.
             namespace: Namespace(_),
         }: PackageFor,
         progress: Progress,
@@ -169,7 +169,7 @@ impl ManagementTool for InstallFromRegistry {
 /// Clones and analyses a repository for a namespace.
 pub(in super::super) struct InstallFromRepo;
 
-/// A repository, and where its tools are to be.
+/// A repository, and the namespace for its tools.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct RepositoryFor {
@@ -196,7 +196,7 @@ impl ManagementTool for InstallFromRepo {
         management: Arc<Management>,
         RepositoryFor {
             repo_url,
-            // Read, so that a wrong name is told before anything is cloned.
+            // Parsed, so that a wrong name is reported before a clone.
             namespace: Namespace(_),
         }: RepositoryFor,
         progress: Progress,
@@ -211,7 +211,7 @@ fn show(progress: &Progress, said: &builder::Progress) {
     progress.report(said.percent.into(), STEPS, &said.message);
 }
 
-/// What the builder says, as the failure of a call.
+/// An error of the builder as the failure of a call.
 fn told(error: BuilderError) -> CallError {
     match error.code {
         BuilderErrorCode::Invalid => invalid(error.message),

@@ -1,7 +1,7 @@
 //! Names and statuses of secrets: `prepare_secret`, `list_secrets`, `remove_secret`, `check_secrets`.
 //!
-//! These tools work on `SecretNames`, which has no method that takes or gives a value: people type values into
-//! `tooldock secrets set`, and no tool stands in between.
+//! These tools work on `SecretNames`, which has no method that takes or returns a value: people type values into `tooldock
+//! secrets set`, and no tool sees them.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::super::parameters::{InNamespace, Namespace};
 use super::super::tool::{Hints, ManagementTool, Progress, invalid, refused};
 use super::core::Reloaded;
 
-/// How long the answer to a removal waits for the reload: most are done in a second, and one that installs packages takes
+/// Time that the response to a removal waits for the reload: most reloads take a second, and one that installs packages takes
 /// minutes.
 const RELOAD_WAIT: Duration = Duration::from_secs(20);
 
@@ -53,7 +53,7 @@ impl JsonSchema for Key {
     }
 }
 
-/// One secret.
+/// A secret.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Named {
@@ -114,7 +114,7 @@ impl Named {
     }
 }
 
-/// Asks for a secret.
+/// The tool `prepare_secret`, which asks for a secret.
 pub(in super::super) struct PrepareSecret;
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -124,9 +124,9 @@ pub(in super::super) struct Prepared {
     scope: String,
     /// Where names and statuses are kept.
     meta_file: String,
-    /// What a person has to run. Show this to the user as it is.
+    /// The command that a person has to run. Show this to the user as it is.
     instructions: String,
-    /// The same without docker: the command for a shell where this gateway runs.
+    /// The command for a shell where this gateway runs, without docker.
     command: String,
 }
 
@@ -167,10 +167,10 @@ impl ManagementTool for PrepareSecret {
     }
 }
 
-/// The secrets there are.
+/// The tool `list_secrets`.
 pub(in super::super) struct ListSecrets;
 
-/// Which secrets.
+/// Selection of secrets.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Of {
@@ -184,7 +184,7 @@ pub(in super::super) struct Listed {
     key: String,
     /// global, the namespace, or principal:NAME.
     scope: String,
-    /// set, placeholder, or missing: declared by the namespace, and nobody asked for it.
+    /// set, placeholder, or missing: declared by the namespace, and not asked for yet.
     status: &'static str,
 }
 
@@ -213,7 +213,7 @@ impl ManagementTool for ListSecrets {
         let Some(Namespace(name)) = &of.namespace else {
             return Ok(listed.collect());
         };
-        // A server of others has no folder, and secrets of its own all the same.
+        // A server from others has no folder, but may have secrets of its own.
         let declared = declared(&management, name).await?.unwrap_or_default();
         let scope = name.to_string();
         let global = Scope::Global.to_string();
@@ -244,7 +244,7 @@ fn word(status: Status) -> &'static str {
     }
 }
 
-/// Takes a secret away.
+/// The tool `remove_secret`.
 pub(in super::super) struct RemoveSecret;
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -276,11 +276,11 @@ impl ManagementTool for RemoveSecret {
     ) -> Result<Removed, CallError> {
         let (scope, key) = (named.scope()?, named.key.0);
         let (wanted, place) = (key.clone(), scope.clone());
-        // A task of its own: a removal that has begun is finished, and the core is told, whoever still waits.
+        // A task of its own: a removal that has begun is finished, and the core is told to reload, even if the caller has left.
         let removing = tokio::spawn(async move {
             with_names(&management, move |names| names.remove(&wanted, &place)).await?;
             let telling = tokio::spawn(tell(management));
-            // The reload goes on when it is not waited for any more.
+            // The reload goes on after the time limit.
             Ok::<_, CallError>(match timeout(RELOAD_WAIT, telling).await {
                 Ok(told) => told.unwrap_or_else(|_| Some(not_reloaded("the reload was interrupted"))),
                 Err(_) => Some(
@@ -301,8 +301,8 @@ impl ManagementTool for RemoveSecret {
     }
 }
 
-/// Tells the core to reload. The secret is removed whether or not the core can be reached now: what has to be done is told
-/// where it cannot.
+/// Tells the core to reload. The secret is removed even if the core cannot be reached now; the returned text then says how to
+/// proceed.
 async fn tell(management: Arc<Management>) -> Option<String> {
     let told = management.ask_core::<Reloaded>(CoreRequest::Reload).await;
     let problem = match told {
@@ -320,7 +320,7 @@ fn not_reloaded(problem: &str) -> String {
     )
 }
 
-/// Compares what a namespace declares with what there is.
+/// The tool `check_secrets`: compares the secrets that a namespace declares with the stored ones.
 pub(in super::super) struct CheckSecrets;
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -328,7 +328,7 @@ pub(in super::super) struct Checked {
     namespace: String,
     /// Secrets with a value.
     satisfied: Vec<String>,
-    /// Secrets that nobody asked for: call prepare_secret for each.
+    /// Secrets that were not asked for yet: call prepare_secret for each.
     missing: Vec<String>,
     /// Secrets that wait for a person to type their value.
     placeholders: Vec<String>,
@@ -390,7 +390,7 @@ async fn declared(
     Ok(Some(folder.secrets))
 }
 
-/// Asks the store, where blocking is allowed.
+/// Runs `ask` on the store, on a thread that may block.
 pub(super) async fn with_names<T: Send + 'static>(
     management: &Management,
     ask: impl FnOnce(&SecretNames) -> Result<T, SecretsError> + Send + 'static,

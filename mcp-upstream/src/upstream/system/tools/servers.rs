@@ -102,7 +102,7 @@ impl ManagementTool for AddServer {
         }: NewServer,
         _: Progress,
     ) -> Result<Added, CallError> {
-        // Before the texts are searched.
+        // Checked before the texts are searched.
         check_texts(&config).map_err(not_changed)?;
         if let Some(place) = mask::pasted(&config) {
             return Err(invalid(format!(

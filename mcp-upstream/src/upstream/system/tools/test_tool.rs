@@ -1,4 +1,4 @@
-//! `test_tool`: one call in the core, with the namespace's secrets and packages (BLD-06).
+//! `test_tool`: a single call in the core, with the namespace's secrets and packages (BLD-06).
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ fn object_or_null<'de, D: Deserializer<'de>>(
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(in super::super) struct Tried {
     success: bool,
-    /// What the tool returned.
+    /// The result of the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Value>,
     /// Why the tool failed.
@@ -61,7 +61,7 @@ impl ManagementTool for TestTool {
         missing, see check_secrets; a dependency_error means a package is missing, see add_requirement; else mend the \
         code with write_tool.";
     const HINTS: Hints = Hints::REPLACES.each_time().elsewhere();
-    // Any tool of any namespace, with that namespace's secrets.
+    // It runs any tool of any namespace, with that namespace's secrets.
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Long;
     type Parameters = Trial;
@@ -110,7 +110,7 @@ impl ManagementTool for TestTool {
     }
 }
 
-/// A failure as REST tells it.
+/// A failure in the form of REST.
 fn failed(body: &Value) -> Tried {
     let error = &body["error"];
     let code = error["code"].as_str().unwrap_or_default();

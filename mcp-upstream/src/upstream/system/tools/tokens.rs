@@ -1,7 +1,7 @@
 //! API keys for models and for the relay: `token_create`, `token_list`, `token_revoke`.
 //!
-//! What the three do stands in [`KeyTools`], which needs no management server: the relay offers the same tools on its
-//! socket. `token_create` makes keys with all scopes of its caller, so no built-in scope but `admin` has these tools. The store keeps
+//! [`KeyTools`] implements all three and needs no management server: the relay offers the same tools on its socket.
+//! `token_create` makes keys with all scopes of its caller, so no built-in scope but `admin` has these tools. The store keeps
 //! each key within its maker ([`KeyMaker`]).
 
 use std::borrow::Cow;
@@ -27,14 +27,14 @@ use super::super::core::CoreRequest;
 use super::super::parameters::Nothing;
 use super::super::tool::{Entry, Hints, ManagementTool, Progress, invalid, read, refused, written};
 
-/// The most keys that one list shows.
+/// Most keys in one list.
 const LISTED_MAX: usize = 500;
 
 /// The tools over a store of keys.
 #[derive(Debug, Clone)]
 pub struct KeyTools {
     store: Arc<KeyStore>,
-    /// What keys begin with that `token_create` makes.
+    /// Prefix of the keys that `token_create` makes.
     kind: KeyKind,
 }
 
@@ -60,11 +60,11 @@ impl KeyTools {
         ]
     }
 
-    /// Calls one of the tools for the owner of a key: its JSON result. None for another tool's name.
+    /// Calls one of the tools for the owner of a key, and returns its JSON result. `None` for another tool's name.
     ///
     /// # Errors
     ///
-    /// What was wrong and what to do about it. Nothing was changed then.
+    /// The fault and its remedy. No change was made then.
     pub async fn call(
         &self,
         tool: &str,
@@ -91,7 +91,7 @@ impl KeyTools {
         })
     }
 
-    /// Makes a key within what its maker opens; without namespaces, for those of the maker.
+    /// Makes a key within the rights of its maker; if no namespaces are given, for those of the maker.
     async fn create(
         &self,
         mut wanted: WantedToken,
@@ -134,7 +134,7 @@ impl KeyTools {
         Ok(Token::of(&record))
     }
 
-    /// Asks the store, where blocking is allowed. A change that has begun is finished, whoever still waits.
+    /// Runs `ask` on the store, on a thread that may block. A change that has begun is finished, even if the caller has left.
     async fn with_store<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&KeyStore) -> Result<T, KeysError> + Send + 'static,
@@ -152,7 +152,7 @@ impl KeyTools {
     }
 }
 
-/// What a new key is to open.
+/// The rights of a new key.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct WantedToken {
@@ -204,7 +204,7 @@ impl WantedToken {
     }
 }
 
-/// What is shown of a key.
+/// A key, as it is shown.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in super::super) struct Token {
     /// The key's public id.
@@ -259,7 +259,7 @@ pub(in super::super) struct MadeToken {
     notes: Vec<String>,
 }
 
-/// The keys there are.
+/// The list of keys.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in super::super) struct Tokens {
     /// Newest first.
@@ -274,7 +274,7 @@ struct Id(KeyId);
 
 impl<'de> Deserialize<'de> for Id {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Somebody may have given the key in place of its id: the error does not repeat the text.
+        // The text may be the key itself in place of its id, so the error does not repeat it.
         let text = String::deserialize(deserializer)?;
         text.parse().map(Self).map_err(D::Error::custom)
     }
@@ -294,7 +294,7 @@ impl JsonSchema for Id {
     }
 }
 
-/// The key that is to be revoked.
+/// The key to revoke.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Revoked {
@@ -302,7 +302,7 @@ pub(in super::super) struct Revoked {
     id: Id,
 }
 
-/// Makes a key.
+/// The tool `token_create`.
 pub(in super::super) struct TokenCreate;
 
 impl ManagementTool for TokenCreate {
@@ -329,13 +329,13 @@ impl ManagementTool for TokenCreate {
             who: made.record.id.clone(),
         })?;
         let reach = management.ask_core::<Reach>(CoreRequest::Explain { question });
-        // The key is made, whether the core can tell of it or not.
+        // The key is made, even if the core cannot be asked about it.
         made.notes = reach.await.map(|reach| reach.notes).unwrap_or_default();
         Ok(made)
     }
 }
 
-/// Lists keys.
+/// The tool `token_list`.
 pub(in super::super) struct TokenList;
 
 impl ManagementTool for TokenList {
@@ -356,7 +356,7 @@ impl ManagementTool for TokenList {
     }
 }
 
-/// Takes a key back.
+/// The tool `token_revoke`.
 pub(in super::super) struct TokenRevoke;
 
 impl ManagementTool for TokenRevoke {
