@@ -1,5 +1,5 @@
-//! Namespaces of functions: tools, resources and prompts that Python workers declare. The declarations are part of the
-//! snapshot, so lists and unknown names are answered here; the rest becomes a [`FunctionCall`].
+//! Namespaces of functions: tools, resources and prompts that Python workers declare. The declarations are part of the snapshot,
+//! so lists and unknown names are answered here; other requests become a [`FunctionCall`].
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(crate) use lists::describe;
 #[cfg(test)]
 pub(crate) use call::{FunctionCall as PreparedCall, reply_of};
 
-/// The namespaces of functions, and any that are not up.
+/// The upstream of namespaces of functions, and of namespaces that are not up.
 pub(crate) struct WorkerUpstream {
     ports: Arc<dyn WorkerPorts>,
     changes: SessionChanges,
@@ -48,7 +48,7 @@ impl WorkerUpstream {
         Self { ports, changes }
     }
 
-    /// An answer from the snapshot.
+    /// Answers a method from the snapshot.
     fn answered(
         cx: &CallContext<'_>,
         answered: Answered,
@@ -64,7 +64,7 @@ impl WorkerUpstream {
         answer.map(Prepared::Response)
     }
 
-    /// A call of a function.
+    /// Makes the call of a function.
     fn called(
         &self,
         cx: &CallContext<'_>,
@@ -215,7 +215,7 @@ impl Upstream for WorkerUpstream {
     }
 }
 
-/// What a namespace declares at the beginning of a conversation: tools always (there may be some after the next reload), everything else where there is some.
+/// The capabilities of a namespace: tools always (there may be some after the next reload), others only if it has any.
 fn capabilities(namespace: &Namespace) -> Value {
     let mut declared = json!({ "tools": { "listChanged": true } });
     if !namespace.resources.is_empty() || !namespace.resource_templates.is_empty() {
@@ -241,12 +241,12 @@ fn instructions(answer: &mut ResultWriter<'_>, namespace: &Namespace) {
     }
 }
 
-/// The methods there are, by what answers them.
+/// The methods, by the part that answers them.
 #[derive(Debug, Clone, Copy)]
 enum Method {
     /// The snapshot.
     Answered(Answered),
-    /// The client's session, which changes by it.
+    /// The client's session, which the method changes.
     Kept(Kept),
     /// A function.
     Called(Called),
@@ -275,8 +275,7 @@ enum Called {
     Completion,
 }
 
-/// The method of that name, if the era has it and the namespace anything to do it with: what is not declared at the
-/// beginning of a conversation is not there.
+/// Finds the method with this name, if the era has it and the namespace supports it: undeclared capabilities are not there.
 fn offered(cx: &CallContext<'_>, method: &str) -> Result<Method, RequestError> {
     let namespace = &*cx.namespace;
     let has_resources = || has_resources(namespace);
@@ -302,12 +301,12 @@ fn offered(cx: &CallContext<'_>, method: &str) -> Result<Method, RequestError> {
     if there {
         return Ok(found);
     }
-    // What it would have is not known while it is down.
+    // While the namespace is down, its capabilities are unknown.
     is_up(namespace).map_err(RequestError::Upstream)?;
     Err(RequestError::MethodNotFound(method.to_owned()))
 }
 
-/// Whether a namespace could be brought up: else its lists are an error, never empty.
+/// Returns an error if the namespace could not be brought up: then its lists are errors, never empty.
 fn is_up(namespace: &Namespace) -> Result<(), CallError> {
     match &namespace.upstream {
         UpstreamKind::Failed(error) => Err(error.clone()),
@@ -327,7 +326,7 @@ fn has_resources(namespace: &Namespace) -> bool {
     !namespace.resources.is_empty() || !namespace.resource_templates.is_empty()
 }
 
-/// The string a member of `params` must be.
+/// Reads a member of `params` that must be a string.
 fn string_member<'a>(
     raw: Option<&'a RawValue>,
     what: &'static str,

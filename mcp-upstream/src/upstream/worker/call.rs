@@ -1,4 +1,4 @@
-//! The call of one function: what the request says of it, and the worker that is to run it.
+//! The call of a function: the request's parameters, and the worker that runs it.
 //!
 //! ```text
 //!   tools/call, prompts/get, resources/read, completion/complete ──▶ FunctionCall ── its turn ──▶ WorkerPort::call
@@ -24,12 +24,11 @@ use crate::protocol::Method;
 use crate::session::CancelNotice;
 use crate::upstream::{CallContext, Prepared};
 
-/// Characters of an unknown prompt's name that go into messages.
+/// Most characters of an unknown prompt's name in messages.
 const UNKNOWN_NAME_MAX: usize = 128;
 
 impl WorkerUpstream {
-    /// `tools/call`. Wrong parameters are a JSON-RPC error. Whatever happens to the call after that is a result, even that there is no
-    /// such tool.
+    /// `tools/call`. Wrong parameters are a JSON-RPC error. Any later failure of the call is a result, even an unknown tool.
     pub(super) fn tool_call(
         &self,
         cx: &CallContext<'_>,
@@ -39,7 +38,7 @@ impl WorkerUpstream {
         let mut tools = cx.namespace.tools.iter();
         let declared = tools.find(|tool| *tool.name == *name);
         let operation = Operation::CallTool {
-            // The tool's own name where there is one: a shared string instead of a new one.
+            // The declared tool's own name is used if there is one: a shared string instead of a new one.
             tool: declared.map_or_else(|| name.into(), |tool| Arc::clone(&tool.name)),
             arguments: cx.own_object(arguments),
         };
@@ -47,7 +46,7 @@ impl WorkerUpstream {
         self.function_call(cx, operation, members, talks)
     }
 
-    /// `prompts/get`. Unknown prompts are told from the snapshot, before anything runs; their arguments the worker checks.
+    /// `prompts/get`. Unknown prompts are refused by the snapshot, before anything runs; the worker checks the arguments.
     pub(super) fn prompt_get(
         &self,
         cx: &CallContext<'_>,
@@ -67,8 +66,8 @@ impl WorkerUpstream {
         self.function_call(cx, operation, members, prompt.context)
     }
 
-    /// `resources/read`. Any URI goes to the worker: which templates match is its to say. Here it is enough that one of them might take a
-    /// context.
+    /// `resources/read`. Any URI goes to the worker, which finds the matching template. Here it suffices to know if a template
+    /// may take a context.
     pub(super) fn resource_read(
         &self,
         cx: &CallContext<'_>,
@@ -87,7 +86,7 @@ impl WorkerUpstream {
         self.function_call(cx, operation, members, talks)
     }
 
-    /// `completion/complete`. Shapes are checked here; what there is to complete, the worker knows.
+    /// `completion/complete`. Shapes are checked here; the worker knows the completions.
     pub(super) fn complete(
         &self,
         cx: &CallContext<'_>,
@@ -108,8 +107,8 @@ impl WorkerUpstream {
         self.function_call(cx, operation, members, false)
     }
 
-    /// The call of an operation of MCP. `members` are the request's; `talks` says whether the function takes a context,
-    /// and then it may know who its client is.
+    /// Makes the call of an operation of MCP. `members` are the request's; `talks`: the function takes a context, and may know
+    /// its client.
     fn function_call(
         &self,
         cx: &CallContext<'_>,
@@ -130,10 +129,10 @@ impl WorkerUpstream {
     }
 }
 
-/// What names a function and may give it arguments: a tool's call, a prompt.
+/// The parameters of a tool's call or a prompt: a name and perhaps arguments.
 struct Named<'a> {
     name: Cow<'a, str>,
-    /// An object, where it is there.
+    /// An object, if present.
     arguments: Option<&'a RawValue>,
 }
 
@@ -165,11 +164,11 @@ struct CompletionArgument<'a> {
     value: Option<&'a RawValue>,
 }
 
-/// A call of a function. Its subject and arguments stand in its facts.
+/// A call of a function. Its facts hold its subject and arguments.
 pub(crate) struct FunctionCall {
     facts: CallFacts,
     kind: Kind,
-    /// Who asks and what can be asked back, as the worker's `caller` object; only for functions that take a context.
+    /// The client and its capabilities, as the worker's `caller` object; only for functions that take a context.
     caller_facts: Option<Bytes>,
     /// The maker of API keys that the caller asks for.
     maker: KeyMaker,
@@ -179,7 +178,7 @@ pub(crate) struct FunctionCall {
     ports: Arc<dyn WorkerPorts>,
 }
 
-/// What of an [`Operation`] is not a subject and arguments.
+/// The kind of an [`Operation`], apart from its subject and arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Tool,
@@ -189,7 +188,7 @@ enum Kind {
 }
 
 impl FunctionCall {
-    /// A function with `caller_facts` takes a context, and so may report, log and ask.
+    /// Makes a call. A function with `caller_facts` takes a context, and so may report, log and ask.
     pub(crate) fn new(
         ports: &Arc<dyn WorkerPorts>,
         cx: &CallContext<'_>,
@@ -236,7 +235,7 @@ impl FunctionCall {
         }
     }
 
-    /// The same, with what the client's progress notifications are to carry.
+    /// Sets the token for the client's progress notifications.
     pub(super) fn with_progress(mut self, token: Option<String>) -> Self {
         self.facts.progress_token = token;
         self
@@ -273,7 +272,7 @@ impl Kind {
     }
 }
 
-/// A worker hears of a cancelled call by the end of its future.
+/// A worker learns of a cancelled call by the end of its future.
 impl CancelNotice for FunctionCall {}
 
 impl UpstreamCall for FunctionCall {
@@ -298,7 +297,7 @@ impl UpstreamCall for FunctionCall {
     }
 
     fn start(self: Arc<Self>, peer: Peer) -> Work {
-        // Asked again: the wait may have outlasted the worker that was there before.
+        // Looked up again: the call may have waited longer than its former worker lived.
         let port = match self.ports.of(&self.facts.namespace) {
             Ok(port) => port,
             Err(error) => return Box::pin(std::future::ready(Err(error))),
@@ -325,19 +324,19 @@ impl UpstreamCall for FunctionCall {
     }
 }
 
-/// A worker, as calls see it.
+/// A worker, as seen by calls.
 pub(crate) trait WorkerPort: Send + Sync {
-    /// Runs one call. What the function says before its answer goes to the sink. Dropping the future cancels the call.
+    /// Runs a call. Messages of the function before its result go to the sink. Dropping the future cancels the call.
     fn call(self: Arc<Self>, call: WorkerCall, sink: Option<Arc<dyn CallSink>>) -> Work;
 }
 
 /// Finds the worker of a namespace.
 pub(crate) trait WorkerPorts: Send + Sync {
-    /// Who runs this namespace's functions.
+    /// The worker that runs this namespace's functions.
     ///
     /// # Errors
     ///
-    /// Why nobody does.
+    /// The reason why there is no worker.
     fn of(&self, namespace: &Namespace) -> Result<Arc<dyn WorkerPort>, CallError>;
 }
 
@@ -351,7 +350,7 @@ impl WorkerPort for Worker {
     }
 }
 
-/// What a function gave, as the answer to its call: a tool's value, or the result object of another method.
+/// A function's reply to its call: a tool's value, or the result object of another method.
 pub(crate) fn reply_of(is_tool: bool, reply: ToolReply) -> UpstreamReply {
     match is_tool {
         true => UpstreamReply::Value(reply),
@@ -359,16 +358,16 @@ pub(crate) fn reply_of(is_tool: bool, reply: ToolReply) -> UpstreamReply {
     }
 }
 
-/// The workers of the registry, and what runs the management tools.
+/// The workers of the registry, and the port of the management tools.
 pub(crate) struct Workers {
     pub(crate) registry: Arc<Registry>,
-    /// Where this process has them.
+    /// The port of the management tools, if this process has them.
     pub(crate) system: Option<Arc<dyn WorkerPort>>,
 }
 
 impl WorkerPorts for Workers {
-    /// A call that waited for its turn through two reloads finds its snapshot's worker gone. Nothing was sent yet, so
-    /// the worker that serves now takes the call.
+    /// If a call waited for its turn through two reloads, its snapshot's worker is gone. Nothing was sent yet, so the current
+    /// worker takes the call.
     fn of(&self, namespace: &Namespace) -> Result<Arc<dyn WorkerPort>, CallError> {
         if let UpstreamKind::Worker(worker) = &namespace.upstream
             && worker.is_retired()
@@ -393,7 +392,7 @@ impl Workers {
                     "This process has no management tools",
                 )
             }),
-            // A reload made a server of the namespace while the call waited.
+            // A reload turned the namespace into a server while the call waited.
             UpstreamKind::External(_) | UpstreamKind::Remote(_) | UpstreamKind::Aggregate(_) => {
                 none(
                     CallErrorCode::WorkerUnavailable,

@@ -1,4 +1,4 @@
-//! What a function with a context may know of its client: the `caller` object of the worker protocol.
+//! Facts about the client for a function with a context: the `caller` object of the worker protocol.
 
 use bytes::Bytes;
 use tooldock_workers::worker::LogLevel;
@@ -6,13 +6,13 @@ use tooldock_workers::worker::LogLevel;
 use crate::format;
 use crate::upstream::{CallContext, Client};
 
-/// The level of a client that named none.
+/// The level of a client that set none.
 const DEFAULT_LEVEL: LogLevel = LogLevel::Info;
 
-/// The facts, written around the spans the client sent. `progress`: it gave a token.
+/// Writes the facts, around the spans that the client sent. `progress`: the client gave a token.
 ///
-/// A client that takes no events with its answer can be told and asked nothing, whatever it declared. In 2026-07-28 it
-/// need not take any to be asked, but then it hears no log and no progress.
+/// A client that takes no events with its response cannot be sent messages or questions, whatever it declared. In 2026-07-28 it
+/// may be asked without events, but then it gets no log messages and no progress.
 pub(super) fn of(cx: &CallContext<'_>, progress: bool) -> Bytes {
     let progress = progress && cx.streams;
     let mut facts = Facts::default();

@@ -1,4 +1,4 @@
-//! What an exception in a Python function leaves behind: its traceback in the log, and what its caller may read.
+//! Handling of an exception in a Python function: its traceback for the log, and the error that its caller may read.
 
 use serde_json::value::RawValue;
 use tooldock_workers::error::{CallError, CallErrorCode};
@@ -7,10 +7,10 @@ use tooldock_workers::registry::{Namespace, UpstreamKind};
 use crate::caller::Caller;
 use crate::engine::shortened;
 
-/// The most of a traceback that is logged, in bytes. The end says what was raised, so the beginning gives way.
+/// Most bytes of a traceback that are logged. The end names the exception, so the beginning is cut.
 const TRACEBACK_MAX: usize = 16 * 1024;
 
-/// Logs the traceback of a failed call, if there is one, and gives back the failure as its caller may see it.
+/// Logs the traceback of a failed call, if there is one, and returns the failure as its caller may see it.
 ///
 /// With `mask_errors` an exception's own words are for the log alone: they may name files, addresses and values. A
 /// `ToolError` is meant for the caller and stays, and so does everything for a caller with the manager token.
@@ -38,7 +38,7 @@ pub(super) fn shown(
     CallError::new(error.code, message).caused_by(error.code.as_str(), error.message)
 }
 
-/// Whether the message of such a failure comes from the code of the tool, its packages or its types, and was written for
+/// Returns true if the message of such a failure comes from the code of the tool, its packages or its types, and was written for
 /// the code's author.
 fn is_of_the_code(code: CallErrorCode) -> bool {
     matches!(
@@ -47,8 +47,8 @@ fn is_of_the_code(code: CallErrorCode) -> bool {
     )
 }
 
-/// Logs what a function raised, as far as its namespace may fill the log. The address stands before the text, which may
-/// have many lines.
+/// Logs an exception, within the log quota of its namespace. The function and the request stand before the text, which may have
+/// many lines.
 fn report(caller: &Caller, namespace: &Namespace, subject: &str, text: &str) {
     let UpstreamKind::Worker(worker) = &namespace.upstream else {
         return;
@@ -64,13 +64,13 @@ fn report(caller: &Caller, namespace: &Namespace, subject: &str, text: &str) {
     );
 }
 
-/// The text under `traceback`.
+/// The text under the key `traceback`.
 fn traceback(details: &RawValue) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Details {
         traceback: Option<String>,
     }
-    // The key is looked for first: most failures bring no traceback, and some bring large details.
+    // The key is searched first: most failures have no traceback, and some have large details.
     memchr::memmem::find(details.get().as_bytes(), b"\"traceback\"")?;
     let details: Details = serde_json::from_str(details.get()).ok()?;
     details.traceback

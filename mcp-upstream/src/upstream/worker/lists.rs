@@ -11,7 +11,7 @@ use crate::format::{self, ResultFormat, ResultWriter};
 use crate::jsonrpc::{Key, Members, RequestError};
 use crate::upstream::CallContext;
 
-/// `tools/list`: what the client may see. A namespace that could not be brought up is an error, never an empty list.
+/// `tools/list`: the tools that the client may see. A namespace that could not be brought up is an error, never an empty list.
 pub(super) fn tools(
     cx: &CallContext<'_>,
     id: &str,
@@ -105,7 +105,7 @@ fn begin<'d>(
     ResultWriter::begin(id, format, 256 + 512 * entries).cached(cx.view().cache_scope())
 }
 
-/// A cursor is none of ours: there is never a second page.
+/// Refuses a cursor: there is never a second page.
 fn one_page(members: &Members<'_>) -> Result<(), RequestError> {
     match members.raw(Key::Cursor) {
         Some(cursor) if cursor != "null" => Err(RequestError::InvalidParams(
@@ -126,8 +126,8 @@ fn join<T>(out: &mut Vec<u8>, items: impl Iterator<Item = T>, write: impl Fn(&mu
     out.push(b']');
 }
 
-/// One tool as MCP describes it, under that name. An output schema describes `structuredContent`, so it goes only where that does; a
-/// title and icons are harmless to clients that do not know them.
+/// Writes a tool's definition under this name. An output schema describes `structuredContent`, so it is written only for clients
+/// that get the latter; a title and icons are harmless to clients that do not know them.
 pub(crate) fn describe(out: &mut Vec<u8>, name: &str, tool: &Tool, format: &ResultFormat) {
     let text = |out: &mut Vec<u8>, key: &[u8], text: &str| {
         out.extend_from_slice(key);

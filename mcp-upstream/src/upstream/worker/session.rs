@@ -1,4 +1,4 @@
-//! Methods that change what the client's session wants to hear: `resources/subscribe`, `resources/unsubscribe`,
+//! Methods that change a session's subscriptions and log level: `resources/subscribe`, `resources/unsubscribe`,
 //! `logging/setLevel`.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::session::{Session, SessionPatch};
 use crate::upstream::CallContext;
 
 impl WorkerUpstream {
-    /// From now on the session hears when the resource is updated.
+    /// Subscribes the session to updates of a resource.
     pub(super) async fn subscribe(
         &self,
         cx: &CallContext<'_>,
@@ -29,7 +29,7 @@ impl WorkerUpstream {
         Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
     }
 
-    /// The session hears no more. A resource that is gone can still be left.
+    /// Ends a subscription, also of a resource that is gone.
     pub(super) async fn unsubscribe(
         &self,
         cx: &CallContext<'_>,
@@ -45,8 +45,8 @@ impl WorkerUpstream {
         Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
     }
 
-    /// From which severity on the session wants log messages. Without a session there is nothing to remember the level in;
-    /// the request is answered as if it had been remembered, since the client did nothing wrong.
+    /// Sets the lowest severity of the session's log messages. Without a session the level cannot be kept; the request is
+    /// answered as if it had been, since the client did nothing wrong.
     pub(super) async fn set_level(
         &self,
         cx: &CallContext<'_>,
@@ -75,10 +75,11 @@ fn subject<'a>(
     Ok((session, uri.into()))
 }
 
-/// Bytes of templates times bytes of a URI that one request may compare.
+/// Most work of a request for comparisons: bytes of templates times bytes of a URI.
 const COMPARED_MAX: usize = 8 * 1024 * 1024;
 
-/// Whether the URI is listed, or a template could make it. Where comparing takes too long, the worker alone says.
+/// Returns true if the URI is listed, or may match a template. If comparing takes too long, only the worker can tell, so this
+/// returns true.
 fn there_is(namespace: &Namespace, uri: &str) -> bool {
     let mut left = COMPARED_MAX;
     let mut could_match = |template: &str| {

@@ -17,7 +17,7 @@ use crate::session::{Binding, ClientFacts, Session, SessionPatch, SessionTranspo
 use crate::testing::{Harness, broken, caller, full, harness, namespace};
 use crate::upstream::{Client, RequestMeta};
 
-/// A conversation with a namespace that has everything, over the harness's backend.
+/// A conversation with a namespace that has all kinds of entries, over the harness's backend.
 struct Fixture {
     harness: Harness,
     caller: Caller,
@@ -141,7 +141,7 @@ impl Fixture {
         }
     }
 
-    /// Calls and gives the response, or the error object in the era's words.
+    /// Makes a call and returns the response, or the error object in the era's form.
     async fn call(&self, client: Client, method: &str, params: Value) -> Value {
         let format = match client.version() {
             Some(version) => ResultFormat::Legacy(version),
@@ -161,7 +161,7 @@ impl Fixture {
         engine.run(&self.caller, call, None).await
     }
 
-    /// Runs a call and gives what its function was told of the caller; `null` for nothing.
+    /// Runs a call and returns the facts about the caller that its function got; `null` for none.
     async fn told(&self, call: &Arc<dyn UpstreamCall>) -> Value {
         let before = self.callers().len();
         self.run(call).await.expect("it runs");
@@ -497,7 +497,7 @@ async fn only_functions_with_a_context_are_told_who_calls() {
             "clientInfo": { "name": "t", "version": "1" }, "logLevel": "error", "progress": true,
         })
     );
-    // It declared what it declared, but there is no way to reach it.
+    // The session declared capabilities, but there is no way to reach its client.
     assert_eq!(
         facts(legacy(Some(session)), false).await,
         json!({ "era": "legacy", "capabilities": {}, "progress": false })

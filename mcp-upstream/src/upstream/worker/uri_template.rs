@@ -1,17 +1,17 @@
-//! Whether a URI could be one of a template's (RFC 6570). The worker decides for good when it is read; here it is enough
-//! never to refuse one that it would take.
+//! Matching URIs with templates (RFC 6570). The worker decides finally when the URI is read; here it suffices never to refuse a
+//! URI that the worker would take.
 
-/// Longer URIs match nothing: matching costs by the length of both.
+/// Longest URI that can match: matching costs by the length of both.
 pub(in crate::upstream) const URI_MAX: usize = 8 * 1024;
 
-/// Whether some expansion of the template could give the URI: the texts between the expressions stand in it in their
+/// Returns true if an expansion of the template could give the URI: the URI contains the texts between the expressions in their
 /// order, the first at its beginning and the last at its end, and every expression has room.
 pub(in crate::upstream) fn could_match(template: &str, uri: &str) -> bool {
     if uri.len() > URI_MAX {
         return false;
     }
     let uri = uri.as_bytes();
-    // reached[i]: the parts so far can have used up the first i bytes.
+    // reached[i]: the parts so far can match the first i bytes.
     let mut reached = vec![false; uri.len() + 1];
     reached[0] = true;
     let mut rest = template;
@@ -29,8 +29,8 @@ pub(in crate::upstream) fn could_match(template: &str, uri: &str) -> bool {
     }
 }
 
-/// Whether the URI has the template's own text, in its order, whatever stands in the place of the expressions: for a server
-/// that alone knows what its expressions take.
+/// Returns true if the URI contains the template's own text, in its order, with anything in place of the expressions: for a
+/// server that alone knows the values of its expressions.
 pub(in crate::upstream) fn has_text_of(template: &str, uri: &str) -> bool {
     if uri.len() > URI_MAX {
         return false;
@@ -44,7 +44,7 @@ pub(in crate::upstream) fn has_text_of(template: &str, uri: &str) -> bool {
         if next.is_none() {
             return rest.ends_with(literal);
         }
-        // The first place is as good as any other: what follows has more room behind it.
+        // The first position is as good as any other: the following text has more room after it.
         let Some(at) = rest.find(literal) else {
             return false;
         };
@@ -91,7 +91,7 @@ fn after_expression(reached: &[bool], uri: &[u8], expression: &str) -> Vec<bool>
     } else {
         vec![false; reached.len()]
     };
-    // Whether the expression has begun and may go on at this byte.
+    // True if the expression has begun and may go on at this byte.
     let mut open = false;
     for at in 0..uri.len() {
         open = (open || reached[at]) && (crosses || uri[at] != b'/');
