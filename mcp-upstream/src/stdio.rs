@@ -4,12 +4,12 @@
 //! for pipes alone is in `wire` and in the half of `launch` that starts children.
 //!
 //! ```text
-//! pool ── who gets which process; starting, keeping and ending them
+//! pool ── leases of processes; starting, keeping and ending them
 //!    ├─ turns ─── how many start at once, over all servers
-//!    └─ process ── one process: opened, watched, heard
-//!         └─ launch ── where a connection comes from: a child process, or a backend
-//! handshake ── which revisions the server speaks; opening it in one of them
-//!    └─ link ── pending calls, what belongs to which call, the server's own requests
+//!    └─ process ── one process: opening, watching, routing of its messages
+//!         └─ launch ── opening a connection: to a child process, or to a backend
+//! handshake ── probing for the server's revisions; opening it in one of them
+//!    └─ link ── pending calls, messages of each call, the server's own requests
 //!         ├─ splice ── rewriting ids and tokens in place; everything else keeps its bytes
 //!         └─ wire ──── lines over two pipes, bounded both ways
 //! ```

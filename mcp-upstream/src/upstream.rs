@@ -110,7 +110,7 @@ pub(crate) struct Listening {
     pub(crate) guard: Option<Box<dyn Any + Send>>,
 }
 
-/// How long a caller waits for tools that must be read first.
+/// Wait of a caller for tools that must be read first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ToolsWait {
     /// Until they are read: the caller needs the list itself.

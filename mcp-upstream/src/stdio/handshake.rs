@@ -86,7 +86,7 @@ pub(crate) struct Probed {
     /// The server's revisions.
     pub(crate) facts: Facts,
     /// The result of `initialize`; `None` if the process serves requests with their own metadata. Some servers of both eras pin a
-    /// process to the era that it heard first: for the other era, a new process is opened.
+    /// process to the era that it got first: for the other era, a new process is opened.
     pub(crate) initialized: Option<Initialized>,
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct LinkParts {
 pub(crate) struct Place<'a> {
     /// The backend to connect to, for a server with several backends.
     pub(crate) replica: Option<&'a BackendId>,
-    /// Backends that failed to open a connection; they are tried last.
+    /// Backends that failed to open a connection, and are not chosen again.
     pub(crate) avoid: &'a [BackendId],
     /// Hash of the client: equal for equal clients, as far as clients are told apart.
     pub(crate) hash: u64,
@@ -113,8 +113,8 @@ pub(crate) trait Launcher: Send + Sync {
         parts: LinkParts,
     ) -> Result<(Arc<Link>, Box<dyn Instance>), CallError>;
 
-    /// For a server with several backends: chooses the backend for the next request on connections that many clients share.
-    /// `hash` is equal for equal clients.
+    /// Chooses the backend for the next request on connections that many clients share; `None` for servers
+    /// without backends, or without a healthy one. `hash` is equal for equal clients.
     fn replica(&self, _avoid: &[BackendId], _hash: u64) -> Option<BackendId> {
         None
     }
@@ -218,7 +218,7 @@ impl<'a> From<&'a Arc<RemoteServer>> for ServerRef<'a> {
 }
 
 impl<'a> ServerRef<'a> {
-    /// Its namespace.
+    /// Namespace of the server.
     pub(crate) fn name(&self) -> &'a NamespaceName {
         match self {
             Self::Process(server) => &server.name,

@@ -324,7 +324,7 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// As [`Self::notify`].
+    /// Like [`Self::notify`].
     pub(crate) fn forward_notification(&self, message: &str) -> Result<(), CallError> {
         self.shared.append(message.len(), |out| {
             out.extend_from_slice(message.as_bytes())

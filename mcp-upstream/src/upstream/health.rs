@@ -10,9 +10,9 @@ use crate::catalogue::MendReport;
 /// A member of an aggregate.
 #[derive(Debug)]
 pub(crate) struct MemberHealth {
-    /// Its prefix, or the name of its namespace.
+    /// The prefix of the member, or the name of its namespace.
     pub(crate) name: Arc<str>,
-    /// Its namespace, if that is served.
+    /// Namespace of the member, if that is served.
     pub(crate) namespace: Option<Arc<Namespace>>,
     /// True if clients can reach it otherwise.
     pub(crate) is_served: bool,
@@ -23,13 +23,13 @@ pub(crate) struct MemberHealth {
 /// State of a member's offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemberOffer {
-    /// Its offer has not been read yet.
+    /// The offer has not been read yet.
     Awaited,
-    /// Its offer was not read within its time limit, and may still be.
+    /// The offer was not read within its time limit, and may still be.
     Late,
-    /// It has an offer.
+    /// The member has an offer.
     There,
-    /// It has no offer, for this reason.
+    /// The member has no offer, for this reason.
     Gone(&'static str),
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct ServerHealth {
     /// The last process that replaced one that had ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_restart: Option<LastRestart>,
-    /// Its processes.
+    /// Numbers of the processes.
     pub(crate) processes: ProcessCounts,
     /// The faults that were mended in the server's lists.
     #[serde(skip_serializing_if = "Vec::is_empty")]

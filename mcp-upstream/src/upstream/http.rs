@@ -12,8 +12,8 @@
 //!                                        └─ sse: the transport HTTP+SSE of 2024-11-05
 //! ```
 //!
-//! A reload that changes where a server is, but not in whose name the gateway uses it, keeps the sessions: `reached` holds their
-//! version of the server.
+//! A reload that changes the address of a server, but not the identity that the gateway uses there, keeps the sessions:
+//! `reached` holds their version of the server.
 //!
 //! Used in both modes: `passed` selects the client's headers that go up, `retry` decides if a message goes to another backend,
 //! `hash` makes a number of a client.

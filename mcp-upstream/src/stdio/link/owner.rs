@@ -1,6 +1,6 @@
 //! Owners of calls: the client for which a call at a server is made.
 //!
-//! A server's message that names no call may be about any call that the server still works on. A client may hear such a
+//! A server's message that names no call may be about any call that the server still works on. A client may receive such a
 //! message only if it owns all of these calls.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The task that owns a process: starts it, opens it, watches it, and ends it.
 //!
-//! It reports each event to the pool, and only its last report, that the process is gone entirely, frees the process's slot.
+//! The task reports each event to the pool, and only its last report, that the process is gone entirely, frees its slot.
 //! Dropping the task's future ends the process, in the background.
 
 use std::pin::Pin;

@@ -9,7 +9,7 @@ use super::IdScan;
 
 /// Most bytes of a read.
 const READ_CHUNK: usize = 64 * 1024;
-/// With less room than this in the buffer, a read is not worth its system call.
+/// Least room in the buffer for which a read is worth its system call.
 const READ_SPARE: usize = 4 * 1024;
 /// Small lines in a buffer larger than this are copied out: a response must not keep megabytes alive.
 const PINNED_MAX: usize = 256 * 1024;

@@ -291,7 +291,7 @@ struct Checked {
 ///
 /// # Errors
 ///
-/// As [`plan`].
+/// The mistakes that [`plan`] finds.
 fn check(
     shown: &Shown<'_>,
     arguments: &[u8],

@@ -20,7 +20,7 @@ pub(super) struct MemberCall {
     pub(super) facts: CallFacts,
     /// The call at the member.
     pub(super) call: Arc<dyn UpstreamCall>,
-    /// If the client called another tool, which calls this one: that tool's name, and its arguments.
+    /// The tool that the client called instead, which calls this one, and its arguments.
     pub(super) by_way_of: Option<(&'static str, Bytes)>,
     /// The member's name in the audit log.
     pub(super) via: Arc<str>,

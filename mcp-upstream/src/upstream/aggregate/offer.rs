@@ -180,7 +180,7 @@ impl Listed {
     }
 
     /// The definition with its keys in order, so that only its meaning counts. If it cannot be parsed, such as one with a number
-    /// beyond all bounds, every byte counts: a part that were ignored here could change under the same pin.
+    /// beyond all bounds, every byte counts: a part that was ignored here could change under the same pin.
     fn canonical(&self) -> String {
         let text = self.definition.get();
         match serde_json::from_str::<serde_json::Value>(text) {
@@ -234,7 +234,7 @@ mod tests {
             templates: listed(),
             ..Offer::default()
         };
-        // The catalogue of resources is told among the tools.
+        // The catalogue of resources is part of the list of tools.
         assert_eq!(
             resources.changes(&Offer::default()),
             [Change::Tools, Change::Resources]

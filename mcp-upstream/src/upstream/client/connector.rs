@@ -60,7 +60,7 @@ pub(crate) enum Fate {
     SessionGone,
     /// The server refused the request because it does not know the session. It may have begun to process the request.
     SessionRefused,
-    /// There was no process for it.
+    /// The request got no process.
     Unleased,
 }
 

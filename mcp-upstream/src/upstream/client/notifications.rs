@@ -219,7 +219,7 @@ mod tests {
         for _ in 0..OF_ONE_MAX {
             notices.end(&ada, 1);
         }
-        // Whoever has none is forgotten.
+        // Clients without notifications take no space.
         assert_eq!(notices.lock().by_client.len(), 2);
     }
 

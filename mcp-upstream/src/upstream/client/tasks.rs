@@ -146,7 +146,7 @@ impl Named {
             return Some(refusal("Task not found"));
         }
         let known = leased.process.tasks();
-        // The own process of a client that may be asked may know further tasks, so names there are not checked.
+        // A client that may be asked runs tasks of its own, which messages to its own process may name.
         let checked = self.about_one || leased.is_common();
         if checked && !self.ids.iter().all(|id| known.owns(principal, id)) {
             return Some(refusal("Task not found"));

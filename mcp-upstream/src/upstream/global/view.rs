@@ -41,7 +41,7 @@ struct Place {
 
 /// A tool of all namespaces.
 pub(crate) struct GlobalTool<'a> {
-    /// Its published name.
+    /// The published name.
     pub(crate) name: &'a str,
     pub(crate) namespace: &'a Arc<Namespace>,
     /// The namespace's description of the tool, under its own name.

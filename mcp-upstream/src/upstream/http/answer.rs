@@ -172,14 +172,14 @@ pub(crate) enum SessionVerdict {
     /// The backend does not know the session, but answered under the request's id, so it may have begun to process the
     /// request.
     Refused {
-        /// Whether the error's text mentions the session. If it does not, the error may be about the request.
+        /// True if the error's text mentions the session. Otherwise the error may be about the request.
         in_words: bool,
     },
 }
 
 /// Judges a session by the status and the body of an answer to one of its requests. 404 means that the backend does not
 /// know the session, unless the error is about the method or its params; 400, 410, and such errors mean so only if their
-/// words say it, and 200 only with a code of its own besides. `is_own` tells whether a raw id is that of the request.
+/// words say it, and 200 only with a code of its own besides. `is_own` returns true for the raw id of the request.
 pub(crate) fn session_verdict(
     status: StatusCode,
     body: &[u8],

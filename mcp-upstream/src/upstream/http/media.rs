@@ -77,7 +77,7 @@ pub(crate) fn shown_media_type(headers: &HeaderMap) -> String {
     format!("the media type {}{end}", shown.collect::<String>())
 }
 
-/// Reads the beginning of an unlabelled body and tells whether the body is JSON: an object or a list. The bytes read
+/// Reads the beginning of an unlabelled body and tells if the body is JSON: an object or a list. The bytes read
 /// remain in the body of the response.
 ///
 /// # Errors

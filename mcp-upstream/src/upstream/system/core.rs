@@ -38,7 +38,7 @@ pub enum CoreRequest {
         namespace: NamespaceName,
         /// The tool.
         tool: String,
-        /// Its arguments, a JSON object.
+        /// The arguments, a JSON object.
         input: Bytes,
     },
 }

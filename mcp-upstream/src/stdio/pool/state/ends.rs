@@ -101,7 +101,7 @@ impl State {
         }
     }
 
-    /// Moves a slot. Returns false if the other slot has a process already.
+    /// Moves a slot. Returns false if the slot is gone or the other slot has a process already.
     fn move_slot(&mut self, from: &SlotKey, to: &SlotKey) -> bool {
         let Some(moved) = self.slots.remove(from) else {
             return false;

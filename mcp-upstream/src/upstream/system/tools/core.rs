@@ -87,7 +87,7 @@ pub(in super::super) struct Health;
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in super::super) struct HealthReport {
-    /// Since the management server was started.
+    /// Time since the management server was started.
     manager_uptime: String,
     core_reachable: bool,
     /// The version of the Python interpreter that runs tools; absent where no interpreter was found.
@@ -160,13 +160,13 @@ pub struct ServerFacts {
     pub core_port: u16,
     /// The port of the management tools.
     pub manager_port: u16,
-    /// Where everything is kept.
+    /// The data directory.
     pub data_dir: String,
     /// The level of the log.
     pub log_level: String,
     /// Web pages that may call, separated by commas.
     pub cors_origins: String,
-    /// How long an unused session is kept.
+    /// Hours that an unused session is kept.
     pub mcp_session_ttl_hours: u64,
 }
 

@@ -85,7 +85,7 @@ pub(in super::super) struct DeleteTool;
 pub(in super::super) struct Deleted {
     deleted: bool,
     filename: String,
-    /// Where the removed code is kept, relative to the namespace's folder.
+    /// The path of the removed code, relative to the namespace's folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     previous_version: Option<String>,
 }
@@ -202,7 +202,7 @@ pub(in super::super) struct Code {
 
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(in super::super) struct Written {
-    /// Whether the file was written. If not, nothing was changed.
+    /// True if the file was written. If not, nothing was changed.
     written: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     filename: Option<String>,
@@ -212,16 +212,16 @@ pub(in super::super) struct Written {
     /// Functions with @tool that the core will not serve, and why. The file was written all the same.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     issues: Vec<String>,
-    /// True where the file held exactly this code already: nothing was written, and no earlier version was kept.
+    /// True if the file held exactly this code already: nothing was written, and no earlier version was kept.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     unchanged: bool,
-    /// Where the code is kept that the file held before, relative to the namespace's folder.
+    /// The path of the former code, relative to the namespace's folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     previous_version: Option<String>,
-    /// Why the file was not written.
+    /// The reason why the file was not written.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// Where, and what to do.
+    /// The place of the fault, and its remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     details: Option<String>,
 }

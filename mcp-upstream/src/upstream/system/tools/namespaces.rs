@@ -27,11 +27,11 @@ pub(in super::super) struct Listed {
     name: String,
     /// Tools that the core serves in it; of a namespace that is not served yet, those that its files declare.
     tool_count: usize,
-    /// Whether it has a requirements.txt.
+    /// True if the namespace has a requirements.txt.
     has_requirements: bool,
     /// ok, missing, placeholders, no_secrets_needed, or unreadable: the secrets that the namespace needs are not known.
     secrets_status: String,
-    /// Where the status is unreadable: which file, and why.
+    /// The unreadable file and the reason, if the status is unreadable.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }

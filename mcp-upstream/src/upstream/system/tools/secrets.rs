@@ -122,7 +122,7 @@ pub(in super::super) struct Prepared {
     key: String,
     /// global, the namespace, or principal:NAME.
     scope: String,
-    /// Where names and statuses are kept.
+    /// The file of names and statuses.
     meta_file: String,
     /// The command that a person has to run. Show this to the user as it is.
     instructions: String,
@@ -253,7 +253,7 @@ pub(in super::super) struct Removed {
     key: String,
     /// global, the namespace, or principal:NAME.
     scope: String,
-    /// Why tools may still have the value, and what to do. Absent where the core has reloaded.
+    /// The reason why tools may still have the value, and the remedy. Absent if the core has reloaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_reloaded: Option<String>,
 }

@@ -45,10 +45,10 @@ pub(in super::super) struct Tried {
     /// The result of the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Value>,
-    /// Why the tool failed.
+    /// The reason why the tool failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// Where in the code the tool failed.
+    /// The traceback of the failure in the code.
     #[serde(skip_serializing_if = "Option::is_none")]
     traceback: Option<String>,
 }

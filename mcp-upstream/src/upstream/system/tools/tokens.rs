@@ -156,8 +156,8 @@ impl KeyTools {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct WantedToken {
-    /// Whom the key is for, as ci or alice-laptop: letters, digits, '-', '_', '.' and '@'. Logs and limits name its requests
-    /// key:NAME.
+    /// The holder of the key, such as ci or alice-laptop: letters, digits, '-', '_', '.' and '@'. Logs and limits name its
+    /// requests key:NAME.
     name: String,
     /// Scopes whose tools the key may list and call: admin (every tool), write, read, or names that the operator configured.
     scopes: Vec<String>,
@@ -169,7 +169,7 @@ pub(in super::super) struct WantedToken {
     /// Networks that the key counts from, as 10.0.0.0/8. Leave it out for all.
     #[serde(default)]
     networks: Vec<String>,
-    /// For how long the key counts, as 90d or 12h. Leave it out for a key that counts until it is revoked.
+    /// Time for which the key counts, such as 90d or 12h. Leave it out for a key that counts until it is revoked.
     #[serde(default)]
     expires: Option<String>,
     /// Limits per second: RATE/BURST for requests, or RATE/BURST:tool_call for calls of tools.
@@ -210,7 +210,7 @@ pub(in super::super) struct Token {
     /// The key's public id.
     id: String,
     name: String,
-    /// Whom logs, limits and the lists of namespaces call the key's owner.
+    /// The key's owner in logs, limits and the lists of namespaces.
     principal: String,
     /// The credential that made this key, which the key ends with: the id of a key, or a principal.
     made_by: Option<String>,
@@ -221,7 +221,7 @@ pub(in super::super) struct Token {
     limits: Vec<String>,
     created: String,
     expires: Option<String>,
-    /// To about an hour.
+    /// Time of the last use, to about an hour.
     last_used: Option<String>,
     revoked: Option<String>,
 }
@@ -254,7 +254,7 @@ pub(in super::super) struct MadeToken {
     token: String,
     #[serde(flatten)]
     record: Token,
-    /// Why the key opens no tool, and a change that would open some. Absent where it opens a tool.
+    /// The reason why the key opens no tool, and a change that would open some. Absent if it opens a tool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
 }
@@ -264,7 +264,7 @@ pub(in super::super) struct MadeToken {
 pub(in super::super) struct Tokens {
     /// Newest first.
     tokens: Vec<Token>,
-    /// How many older keys the list leaves out.
+    /// Number of older keys that the list leaves out.
     left_out: usize,
 }
 
