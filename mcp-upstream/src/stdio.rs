@@ -14,7 +14,7 @@
 //!         └─ wire ──── lines over two pipes, bounded both ways
 //! ```
 //!
-//! Nothing below `process` starts or ends a process, and nothing here translates between revisions of the protocol.
+//! Code below `process` starts and ends no process, and no code here translates between revisions of the protocol.
 
 pub(crate) mod breaker;
 pub(crate) mod handshake;

@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(breaker.admits(later), Admission::Wait);
         breaker.succeeded();
         assert_eq!(breaker.state(later), BreakerState::Closed);
-        // With a clean record: it takes five again.
+        // The record is clean: five failures are needed again.
         breaker.failed(later);
         assert_eq!(breaker.state(later), BreakerState::Closed);
     }

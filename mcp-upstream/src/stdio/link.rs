@@ -319,7 +319,7 @@ impl Link {
             .append(size, |out| write::notification(out, method, params))
     }
 
-    /// Sends the whole notification of a client as it is. A `notifications/cancelled` goes through its call's
+    /// Sends the whole notification of a client unchanged. A `notifications/cancelled` goes through its call's
     /// [`Canceller`] instead.
     ///
     /// # Errors

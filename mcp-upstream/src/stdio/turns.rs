@@ -192,7 +192,7 @@ mod tests {
         }
         drop(left);
         drop(first);
-        // It has its turn and never looked.
+        // The turn was given, but its task has not run yet.
         drop(given);
         assert!((&mut last).now_or_never().is_some());
         assert_eq!(turns.lock().free, 1);

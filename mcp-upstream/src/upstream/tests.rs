@@ -1,4 +1,4 @@
-//! A kind of upstream that knows nothing of processes, behind the same surfaces and the same engine as all others.
+//! A kind of upstream without processes, behind the same surfaces and the same engine as all others.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -95,7 +95,7 @@ async fn next(wire: &mut Wire) -> Value {
     wire.message().await.expect("a message")
 }
 
-/// One question, then its answer.
+/// A single question, then its answer.
 fn script() -> Value {
     json!({ "steps": [{ "ask": [{ "key": "k", "method": "elicitation/create" }] }] })
 }

@@ -146,7 +146,7 @@ async fn any_refusal_of_the_first_question_leads_to_initialize() {
 
 #[tokio::test(start_paused = true)]
 async fn silence_leads_to_initialize_and_is_not_held_against_a_slow_server() {
-    // (answers to the first question, to initialize) → what it is, and whether it was initialized.
+    // (responses to the probe, to `initialize`) → era of the server, and whether it was initialized.
     for (late, initialize, kind, opened) in [
         (None, Some(INITIALIZED), "legacy", true),
         (Some(BOTH), Some(INITIALIZED), "dual", true),
@@ -255,7 +255,7 @@ impl Fixture {
             env!("CARGO_MANIFEST_DIR"),
             "/../tests/fixtures/servers/everything.mjs"
         );
-        // It compares its own path with its argument's, links resolved.
+        // The server compares its own path with its argument's, with links resolved.
         let script = std::fs::canonicalize(script).expect("the server is there");
         let process = tokio::process::Command::new("node")
             .arg(script)
@@ -319,7 +319,7 @@ impl Fixture {
         (whole, messages)
     }
 
-    /// Ends as servers should: by the end of their input.
+    /// Ends the server by the end of its input.
     async fn end(mut self) {
         self.link.finish();
         within(self.link.closed()).await;
@@ -328,7 +328,7 @@ impl Fixture {
     }
 }
 
-/// What a call through the link must show in either era.
+/// Checks that a call through the link is transparent, in either era.
 async fn shows_transparency(fixture: &Fixture, modern: bool) {
     let (whole, _) = fixture
         .call(modern, "echo_raw", r#"{"x":{"deep":[1,null,"é\u0041"]}}"#)
@@ -357,7 +357,7 @@ async fn shows_transparency(fixture: &Fixture, modern: bool) {
             "{message}"
         );
     }
-    // A line that is no JSON comes first; it harms nobody.
+    // A line that is no JSON comes first, without an effect on the call.
     let (whole, _) = fixture.call(modern, "stdout_noise", "{}").await;
     assert!(whole.contains("\"result\""), "{whole}");
 }

@@ -271,7 +271,7 @@ mod tests {
         )))
     }
 
-    /// Calls of the runtime this is in, and who waits for them.
+    /// Calls of the current runtime, with their receivers.
     fn calls(lanes: &Lanes, count: usize) -> (Vec<Waiting>, Vec<oneshot::Receiver<Outcome>>) {
         let call = |_| {
             let (reply, receiver) = oneshot::channel();

@@ -215,9 +215,9 @@ async fn what_the_server_may_still_work_on_is_told_until_it_answers() {
     scene.peer.line().await;
     drop(cancelled);
     let given_up = [format!("given up {first}"), format!("given up {second}")];
-    // Once each, though the second's caller let it go after that.
+    // Once each, though the second's caller dropped it after that.
     assert_eq!(scene.noted(), given_up);
-    // A late answer settles it, and one that is a task says that the server goes on.
+    // A late response settles the call; one with a task means that the server goes on.
     scene.peer.send(&answer(first, "{}")).await;
     let task = r#"{"task":{"taskId":"t"}}"#;
     scene.peer.send(&answer(second, task)).await;
@@ -241,7 +241,7 @@ async fn a_task_is_told_before_its_caller_has_the_answer_and_the_gateways_own_ca
     assert_eq!(scene.noted(), [format!("began {task} for {id}")]);
     let (own, _) = scene.begin("tools/list").await;
     drop(own.of_gateway());
-    // An id that was never given out begins no task.
+    // An id that was never used begins no task.
     let forged = answer.replace(&id.to_string(), "3");
     scene.peer.send(&forged).await;
     scene.peer.line().await;
@@ -637,7 +637,7 @@ async fn the_link_answers_pings_and_passes_other_messages_on() {
 
 #[tokio::test]
 async fn calls_fail_with_the_server_and_only_unwritten_ones_may_go_elsewhere() {
-    // Larger than a pipe, so that it is stuck half-way and the next one is behind it.
+    // Larger than a pipe, so that it is stuck half-way and the next call is behind it.
     let large = format!("\"{}\"", "x".repeat(1_000_000));
     let mut scene = Scene::new();
     let (mut written, _) = scene.begin("a").await;
@@ -671,7 +671,7 @@ async fn last_words_of_a_server_that_no_longer_reads_still_count() {
     let (call, id) = scene.begin("a").await;
     let ServerEnd { input, mut output } = scene.peer;
     drop(input);
-    // Notices that nobody reads any more.
+    // The link notices that the server no longer reads.
     let lost = scene.link.request("b", None, None).expect("begun");
     while !scene.link.is_closed() {
         tokio::task::yield_now().await;
@@ -761,7 +761,7 @@ async fn a_token_that_is_there_twice_is_not_sent() {
     assert_eq!(scene.link.in_flight(), 0);
 }
 
-/// A runtime of its own thread.
+/// A runtime with a thread of its own.
 fn another_runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -784,7 +784,7 @@ fn echoing(homes: Homes) -> (Arc<Link>, std::thread::JoinHandle<()>) {
                 break;
             }
         }
-        // Writing fails once the link has closed its pipes: so the end of this thread shows that it has.
+        // Writing fails once the link has closed its pipes: the end of this thread shows that it has.
         while writeln!(out).is_ok() {}
     });
     let (said, _) = mpsc::channel(1);
@@ -837,7 +837,7 @@ async fn a_link_is_read_where_its_calls_come_from() {
     let homes = [&one, &other].map(|it| it.handle().clone());
     let (link, server) = echoing(Homes::new(homes[0].clone(), homes.into()));
     let read_in = |link: &Link| link.shared.lanes.read_where();
-    // Each runtime, where the link is read after as many calls from there as make it move, and after one call less.
+    // For each runtime: where the link is read after as many calls from there as make it move, and after one call fewer.
     for (caller, at_first, then) in [
         (&one, &one, &one),
         (&other, &one, &other),
@@ -852,13 +852,13 @@ async fn a_link_is_read_where_its_calls_come_from() {
                 assert_eq!(read_in(&link), at_first.handle().id(), "{turn}");
             }
         }
-        // The reader moves after it has given the answer out, so one call more tells.
+        // The reader moves after it has delivered the response, so a further call shows it.
         let called = Arc::clone(&link);
         let call = caller.spawn(async move { echoes(&called, json!([])).await });
         within(call).await.expect("answered");
         assert_eq!(read_in(&link), then.handle().id());
     }
-    // Calls from two runtimes in turn leave the reader where it is.
+    // Calls from two runtimes in turn do not move the reader.
     for turn in 0..3 * READS {
         let caller = [&one, &other][turn as usize % 2];
         let called = Arc::clone(&link);
@@ -903,7 +903,7 @@ async fn a_request_of_the_server_that_is_nested_too_deep_is_answered() {
         scene.peer.line().await,
         r#"{"jsonrpc":"2.0","id":"a\u0062","error":{"code":-32600,"message":"the message is nested too deep"}}"#
     );
-    // Nothing waits for an answer to these.
+    // These are responses to no request.
     for line in [
         format!(r#"{{"jsonrpc":"2.0","id":7,"result":{{}},"method":"m","x":{deep}}}"#),
         format!(r#"{{"jsonrpc":"2.0","method":"m","params":{deep}}}"#),

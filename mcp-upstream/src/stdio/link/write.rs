@@ -211,7 +211,7 @@ mod tests {
     fn lines_carry_names_escaped_and_json_untouched() {
         let params = raw(r#"{"_meta":{"progressToken" : "a","x":1.50}, "b":2}"#);
         let token = Some("\"a\"");
-        // The token must be the very span of the parameters.
+        // The token must be the very span in the parameters.
         let token = token.map(|token| {
             let at = params.get().find(token).expect("there");
             &params.get()[at..at + token.len()]

@@ -160,7 +160,7 @@ impl Pools {
     ///
     /// # Errors
     ///
-    /// As [`Pools::lease`].
+    /// Like [`Pools::lease`].
     pub(crate) async fn server_era<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,

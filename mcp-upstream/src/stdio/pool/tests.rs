@@ -88,7 +88,7 @@ impl House {
         self.spec("python3", args.into(), settings)
     }
 
-    /// One that finds what its test needs it to in a folder.
+    /// A server with `folder` for the files of its test.
     fn server_with(
         &self,
         era: &str,
@@ -120,7 +120,7 @@ impl House {
         Arc::new(ExternalServer::new("ns".parse().expect("a name"), spec))
     }
 
-    /// Puts the server into the registry, in the place of what was there.
+    /// Puts the server into the registry, in place of the former one.
     fn publish(&mut self, server: Option<&Arc<ExternalServer>>) {
         self.generation += 1;
         let mut snapshot = Snapshot {
@@ -130,7 +130,7 @@ impl House {
         if let Some(server) = server {
             let mut namespace = crate::testing::namespace("ns");
             namespace.upstream = UpstreamKind::External(Arc::clone(server));
-            // Shorter than any patience, which is no shorter than calls may take.
+            // Shorter than any of the thresholds, which are at least as long as calls may take.
             namespace.limits.timeout = Duration::from_millis(100);
             snapshot
                 .namespaces
@@ -166,7 +166,7 @@ impl House {
             .sum()
     }
 
-    /// Waits for a metric. There is no signal for what only operators see.
+    /// Waits for a metric. There is no signal for values that only operators see.
     async fn until(&self, name: &str, value: f64) {
         within(async {
             while (self.metric(name) - value).abs() > 0.1 {
@@ -303,7 +303,7 @@ async fn a_process_that_was_killed_is_replaced_and_asked_for_what_lasts() {
     assert_eq!(state["subscribed"], json!(["test://a"]));
     assert_eq!(state["level"], "debug");
     assert!(house.metric("tooldock_server_restarts_total") > 0.9);
-    // The last of two ends it.
+    // The last of two unsubscriptions ends it.
     let unsubscribe = || {
         let pools = &house.pools;
         pools.unsubscribe(&server, &ConnectionKey::Shared, Era::Legacy, "test://a");
@@ -329,7 +329,7 @@ async fn the_tools_of_a_shared_process_say_which_call_may_be_repeated() {
     let page = PageKey::of(Era::Legacy, "tools/list", None).expect("a list");
     assert!(catalogue.recall(&page).is_some());
     assert!(house.pools.last_opened(&server, Era::Legacy).is_some());
-    // What the process was sent is on record as sent when it ends.
+    // Lines that the process was sent stay recorded as sent when it ends.
     let leased = house
         .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
@@ -382,7 +382,7 @@ async fn a_session_has_its_own_process_until_it_is_closed() {
     );
     let answer = call(&leased, "ask").await.expect("answered");
     assert_eq!(answer["result"]["action"], "accept");
-    // Nobody is asked on the shared one.
+    // Questions on the shared process are refused.
     let refused = call(&shared, "ask").await.expect("answered");
     assert_eq!(refused["error"]["code"], -32601);
     assert_eq!(ear.asked.load(Ordering::SeqCst), 1);
@@ -441,7 +441,7 @@ async fn a_leased_process_serves_the_next_one_like_it_if_it_was_left_clean() {
     assert_eq!(second.pid(), pid);
     call(&second, "ask").await.expect("answered");
     second.answered();
-    // It knows something of its client now.
+    // The process has an answer of its client now.
     drop(second);
     let third = house
         .lease(&server, ConnectionKey::Exclusive, open(2))
@@ -449,7 +449,7 @@ async fn a_leased_process_serves_the_next_one_like_it_if_it_was_left_clean() {
     let other = third.pid();
     assert_ne!(other, pid);
     call(&third, "look").await.expect("answered");
-    // Given back without a word that it is through.
+    // Given back without being answered.
     drop(third);
     let fourth = house
         .lease(&server, ConnectionKey::Exclusive, open(3))
@@ -470,7 +470,7 @@ async fn a_leased_process_that_still_works_for_its_client_serves_no_other() {
     drop(first);
     let mut second = lease().await;
     assert_ne!(second.pid(), pid);
-    // A call was given up, another one answered.
+    // A call was given up, another was answered.
     drop(
         second
             .request("tools/call", Some(&params("hush")), None)
@@ -652,7 +652,7 @@ async fn a_reload_ends_the_processes_of_a_server_that_changed_and_of_no_other() 
         .lease(&old, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     let pid = leased.pid();
-    // The same one in another snapshot.
+    // The same server in another snapshot.
     house.publish(Some(&old));
     assert_eq!(
         house
@@ -663,7 +663,7 @@ async fn a_reload_ends_the_processes_of_a_server_that_changed_and_of_no_other() 
     );
     let new = house.server("dual", quiet());
     house.publish(Some(&new));
-    // A request of before the reload is served by what serves now, a call that runs ends where it began.
+    // A request from before the reload goes to the current pool; a running call ends where it began.
     let served = within(async {
         loop {
             let leased = house
@@ -694,7 +694,7 @@ async fn a_reload_ends_the_processes_of_a_server_that_changed_and_of_no_other() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_comes_back_while_its_pool_retires_keeps_its_catalogue() {
     let (mut house, server) = House::with("legacy", quiet());
-    // Its pool is not over while somebody uses it.
+    // Its pool is not over while a request uses it.
     let leased = house
         .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
@@ -780,7 +780,7 @@ async fn spares_become_the_processes_of_sessions() {
         call(&leased, "look").await.expect("answered")["client"],
         json!({ "roots": {} })
     );
-    // One for the next.
+    // A spare for the next request.
     house
         .until("tooldock_server_processes_started_total", started + 1.0)
         .await;

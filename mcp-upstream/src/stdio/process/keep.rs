@@ -594,7 +594,7 @@ mod tests {
         Process::new(&mut Silent, link, opened, gateway, router)
     }
 
-    /// Nothing is behind the link.
+    /// A connection without a server behind it.
     struct Silent;
 
     #[async_trait]

@@ -616,7 +616,7 @@ pub(super) mod tests {
         let _hearing = router.hear(listener("ada", None, &one));
         router.enter();
         say(&router, "notifications/message");
-        // A change is the audience's.
+        // A change goes to the audience.
         say(&router, "notifications/tools/list_changed");
         assert_eq!(one.heard(), 1);
     }
@@ -635,7 +635,7 @@ pub(super) mod tests {
             say(&router, method);
         }
         assert_eq!(ear.heard(), 0);
-        // Another process of ours, another id.
+        // The id of a call on another connection.
         router.settled(8);
         say(&router, "notifications/message");
         assert_eq!(ear.heard(), 0);

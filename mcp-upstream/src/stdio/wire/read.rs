@@ -203,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// A reader that gives prepared pieces.
+    /// A reader that returns prepared pieces.
     mod prepared {
         use std::collections::VecDeque;
         use std::pin::Pin;

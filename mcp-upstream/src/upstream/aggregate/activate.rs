@@ -400,7 +400,7 @@ mod tests {
     use super::*;
     use crate::session::Toolset;
 
-    /// The refusal of an activation of these tools where there are none.
+    /// The refusal of an activation of these tools in an empty catalogue.
     fn refused(tools_on: &[String]) -> String {
         let catalogue = Catalogue::default();
         let shown = Shown {

@@ -477,7 +477,7 @@ mod tests {
             let member = catalogue.tool("a_list").map(|entry| entry.member);
             assert_eq!(member, found, "there: {now}");
         }
-        // What the first server does not offer any more is free.
+        // The name of an entry that the first server no longer offers is free.
         let first = offered("a", of("other"), true);
         let catalogue = made_of(&[], &[first, later]);
         assert_eq!(catalogue.tool("a_list").map(|entry| entry.member), Some(1));
@@ -643,7 +643,7 @@ mod tests {
         assert_eq!(found(&toolset), 0);
         let none = of.template("b_item://42", prefix_of, |_| true, |_| true);
         assert!(none.is_none());
-        // One that its caller may not know of hides no other.
+        // An entry that its caller may not know of hides no other.
         let shown = of.template("a_b_item://42", prefix_of, |it| it.member == 0, |_| false);
         assert_eq!(shown.unwrap().member, 0);
     }

@@ -215,7 +215,7 @@ mod tests {
         assert!(room.takes(&"u".repeat(NAME_MAX + 1), &sized(2), URI_MAX));
         assert_eq!(room.left_out().len(), 1);
         assert!(!room.takes("b", &sized(BYTES_MAX / 2), NAME_MAX));
-        // Nor anything after it, however small.
+        // Nor any entry after it, however small.
         assert!(!room.takes("c", &sized(2), NAME_MAX));
         let said = room.left_out().join("; ");
         assert!(

@@ -55,7 +55,7 @@ mod tests {
             pace.after(soon);
         }
         assert_eq!(pace.after(soon), PAUSE_MAX);
-        // Once it has stopped, its next change is of now again.
+        // After a quiet time, the pause starts anew.
         assert_eq!(pace.after(QUIET), PAUSE);
     }
 

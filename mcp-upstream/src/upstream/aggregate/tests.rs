@@ -13,7 +13,7 @@ use crate::session::config::EventLogConfig;
 use crate::session::table::{SessionTable, TableLimits};
 use crate::stream::{EventLog, Pulse, StreamMetrics};
 
-/// A kind of upstream that panics when it is asked what it offers.
+/// A kind of upstream that panics when its lists are read.
 #[derive(Default)]
 struct Panicking(AtomicUsize);
 

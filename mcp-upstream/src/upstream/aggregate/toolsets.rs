@@ -355,7 +355,7 @@ mod tests {
     fn of_two_changes_of_everybodys_set_neither_undoes_the_other() {
         let metrics = &metrics().toolman;
         let shared = SharedSets::default();
-        // Both were checked before one of them was kept.
+        // Both were checked before the first was stored.
         let (one, other) = (switch("a", true), switch("b", true));
         shared.keep(&Keep::Process, &one, metrics).unwrap();
         shared.keep(&Keep::Process, &other, metrics).unwrap();
@@ -410,7 +410,7 @@ mod tests {
             assert_eq!((says("a"), says("b")), (Some(true), Some(true)));
         }
         assert_eq!(metrics.toolman.toolsets.get(), 1);
-        // Back at the start, it is none of its own any more.
+        // A set that equals the start set is no longer stored.
         let back = [switch("a", false), switch("b", false)];
         for switches in &back {
             assert_eq!(keep(switches).await, Ok(true));
@@ -440,7 +440,7 @@ mod tests {
             (after.len(), says("a"), says("gone_1")),
             (2, Some(true), Some(true))
         );
-        // Where there is room, what is away may come back as it was.
+        // If there is room, entries that are away keep their place in the set.
         let few = switch("b", true).applied(&Toolset::default()).unwrap();
         assert_eq!(switches.applied(&few).unwrap().len(), 2);
     }

@@ -246,7 +246,7 @@ pub(crate) trait Connection: Send + Sync {
     ///
     /// # Errors
     ///
-    /// As for [`Self::request`].
+    /// Like [`Self::request`].
     fn forward(
         &self,
         request: &Request,

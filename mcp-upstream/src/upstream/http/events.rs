@@ -362,7 +362,7 @@ mod tests {
         let body = || Ok(piece.clone());
         let (events, end) = read(vec![body(), body(), body()], 1000);
         assert_eq!((events, end), (vec![], End::Endless));
-        // One that may be as long is only not over yet.
+        // If it may be as long, it is just not over yet.
         let (events, end) = read(vec![body(), body(), body()], 512 * 1024);
         assert_eq!((events, end), (vec![], End::Cut));
     }

@@ -80,7 +80,7 @@ pub(in crate::stdio) enum Event {
     Revive,
     /// The server is no longer served.
     Retire,
-    /// Time has passed.
+    /// A timer may be due.
     Tick,
 }
 

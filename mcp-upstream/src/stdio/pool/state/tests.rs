@@ -1,4 +1,4 @@
-//! The machine, driven by values: a world that starts and ends processes when it is told to.
+//! The state machine, driven by values: a world that starts and ends processes as the machine decides.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// What the machine decided, in the order it did.
+/// The machine's decisions, in their order.
 struct World {
     state: State,
     now: Instant,
@@ -67,7 +67,7 @@ impl World {
         }
     }
 
-    /// Without spares, which most facts are not about.
+    /// Without spares, which do not matter for most facts.
     fn plain() -> Self {
         Self::new(StdioSettings {
             warm: 0,
@@ -109,7 +109,7 @@ impl World {
         waiter
     }
 
-    /// Lets every process that was told to start do so.
+    /// Starts every process that was ordered.
     fn start_all(&mut self, server: EraSupport) {
         let mut seen = 0;
         while let Some((process, order)) = self.started.get(seen).cloned() {
@@ -146,7 +146,7 @@ impl World {
         self.step(Event::Released { process, reusable });
     }
 
-    /// Moves on, ticking whenever the machine wants to be woken.
+    /// Lets time pass, with a tick whenever the machine wants to be woken.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         for _ in 0..10_000 {
@@ -185,7 +185,7 @@ fn until_the_protocol_is_known_one_start_finds_out_and_the_others_wait() {
     assert_eq!(world.started.len(), 1);
     assert_eq!(world.started[0].1.server, None);
     world.start_all(EraSupport::Legacy);
-    // The server knows only the handshake: the modern request is served by the one legacy process there is.
+    // The server knows only the handshake: the modern request is served by the only legacy process.
     assert_eq!((world.granted[&shared], world.granted[&own]), (1, 2));
     let legacy = world.lease(ConnectionKey::Shared, legacy());
     assert_eq!(world.granted[&legacy], 1);
@@ -208,7 +208,7 @@ fn one_that_turns_out_to_be_of_the_era_that_is_served_already_is_not_kept() {
     world.lease(ConnectionKey::Shared, legacy());
     world.lease(ConnectionKey::Shared, modern());
     world.start_all(EraSupport::Dual);
-    // A new release speaks only one of the two.
+    // A new release speaks only one of the eras.
     world.lose(2, End::Crash);
     let waiter = world.lease(ConnectionKey::Shared, modern());
     let process = world.started.last().expect("started again").0;
@@ -234,7 +234,7 @@ fn modern_at_least(world: &mut World) {
 fn one_start_shows_whether_a_modern_server_takes_a_handshake_and_a_refusal_is_no_failure() {
     let mut world = World::plain();
     modern_at_least(&mut world);
-    // Nobody needs to know.
+    // A modern request does not need to know if there is a handshake.
     world.lease(ConnectionKey::Shared, modern());
     assert_eq!(world.started.len(), 1);
     let first = world.lease(ConnectionKey::Shared, legacy());
@@ -243,7 +243,7 @@ fn one_start_shows_whether_a_modern_server_takes_a_handshake_and_a_refusal_is_no
     assert_eq!(order.server, Some(EraSupport::ModernAtLeast));
     assert_eq!((order.slot.era, world.started.len()), (Era::Legacy, 2));
     for _ in 0..20 {
-        // Those of the era it has go on.
+        // Requests of its own era go on.
         let modern = world.lease(ConnectionKey::Shared, modern());
         assert_eq!(world.granted[&modern], 1);
     }
@@ -325,7 +325,7 @@ fn at_the_cap_of_the_server_a_request_waits_for_five_seconds_and_is_then_refused
         Refusal::Overloaded(Full::Processes)
     ));
 
-    // A place counts as free only when nothing of its process is left.
+    // A slot is free only when its process is gone entirely.
     let third = world.lease(session("c"), legacy());
     world.step(Event::SessionClosed { tag: "a".into() });
     assert_eq!(world.started.len(), 1);
@@ -345,7 +345,7 @@ fn one_whose_wait_ends_just_after_a_look_is_not_forgotten() {
     world.now = world.state.wake_at().expect("the second's time is limited");
     world.step(Event::Tick);
     assert!(world.refused.contains_key(&second) && !world.refused.contains_key(&third));
-    // The look took longer than the third had left.
+    // This takes longer than the third waiter's time.
     world.now += Duration::from_millis(2);
     assert!(world.state.wake_at().is_some_and(|at| at <= world.now));
 }
@@ -379,7 +379,7 @@ fn a_leased_process_is_given_to_the_next_who_needs_one_just_like_it() {
     let third = world.lease(ConnectionKey::Exclusive, asks());
     assert_eq!(world.granted.get(&second), Some(&process));
     assert!(!world.granted.contains_key(&other) && !world.granted.contains_key(&third));
-    // One that still owes something, or serves sessions that are kept apart, ends.
+    // A process with unfinished work, or of a server with isolated sessions, ends.
     let reusable = false;
     world.step(Event::Released { process, reusable });
     assert_eq!(world.stopped, [(process, StopReason::Used)]);
@@ -436,7 +436,7 @@ fn an_idle_process_stops_and_one_with_subscriptions_or_a_request_does_not() {
     replay_state.unsubscribe("test://a");
     world.pass(seconds(601));
     assert_eq!(world.stopped[1..], [(3, StopReason::Idle)]);
-    // The next request starts it again.
+    // The next request starts the process again.
     world.step(Event::Gone { process: 1 });
     world.lease(ConnectionKey::Shared, legacy());
     assert_eq!(world.started.len(), 4);
@@ -457,7 +457,7 @@ fn a_server_that_was_stopped_for_nobodys_use_is_there_while_it_starts_again() {
         (world.started.len(), world.state.presence()),
         (2, Presence::There)
     );
-    // A start that fails, and the one after that until it serves.
+    // A failed start, and the next start until it serves.
     world.fail_last();
     assert_eq!(world.state.presence(), Presence::Away);
     world.lease(ConnectionKey::Shared, legacy());
@@ -490,7 +490,7 @@ fn only_what_everybody_shares_counts_for_whether_a_server_is_there() {
         world.start_all(EraSupport::Legacy);
         world.lose(world.granted[&own], End::Crash);
         assert_eq!(world.state.presence(), Presence::There);
-        // The copy of a session that still serves does not stand for it.
+        // The copy of a session that still serves does not count as the shared one.
         world.lose(world.granted[&shared], end);
         assert!(world.granted.contains_key(&other));
         assert_eq!(world.state.presence(), lost);
@@ -667,7 +667,7 @@ fn a_server_that_does_not_start_is_told_of_at_once_and_opens_the_breaker() {
         all.iter()
             .all(|waiter| matches!(world.refused[waiter], Refusal::Failed(_)))
     );
-    // It is tried again by itself, with growing delays, until the breaker opens.
+    // Starts are repeated with growing delays, until the breaker opens.
     for attempt in 2..=5 {
         world.pass(seconds(8));
         assert_eq!(world.started.len(), attempt);
@@ -679,7 +679,7 @@ fn a_server_that_does_not_start_is_told_of_at_once_and_opens_the_breaker() {
         world.refused[&during],
         Refusal::Unavailable { .. }
     ));
-    // After that one attempt decides; whoever comes meanwhile waits for it.
+    // After that a single attempt decides; requests that come meanwhile wait for it.
     world.pass(seconds(5));
     let before = world.started.len();
     let probing = world.lease(session("c"), legacy());
@@ -780,7 +780,7 @@ fn the_crashes_of_one_session_do_not_open_the_breaker_of_all() {
         }
     }
     assert_eq!(world.state.breaker(world.now), BreakerState::Closed);
-    // It has to wait, longer each time; others do not.
+    // Its session waits longer each time; other sessions do not.
     assert!(world.started.len() < 20);
     let other = world.lease(session("kind"), legacy());
     world.start_all(EraSupport::Legacy);
@@ -837,7 +837,7 @@ fn closing_a_session_ends_its_process_starting_or_not_and_whoever_waits_in_it() 
     world.step(Event::SessionClosed { tag: "a".into() });
     assert!(matches!(world.refused[&starting], Refusal::SessionClosed));
     assert_eq!(world.stopped, [(2, StopReason::SessionClosed)]);
-    // It started all the same; that changes nothing.
+    // The process started all the same; that changes nothing.
     world.start_all(EraSupport::Legacy);
     world.step(Event::Gone { process: 2 });
     let counts = world.state.counts();

@@ -1,4 +1,4 @@
-//! Processes that die, hang or are replaced, and what their clients notice of it.
+//! Processes that die, hang or are replaced, and the effects on their clients.
 
 use super::*;
 
@@ -38,7 +38,7 @@ async fn a_stopped_process_is_suspected_asked_and_replaced_and_no_other_is_touch
             if leased.pid() != pid {
                 return leased;
             }
-            // Whoever uses it meanwhile waits in vain, too.
+            // Requests that use it meanwhile wait in vain, too.
             let _ = tokio::time::timeout(quick().alive_within, call(&leased, "look")).await;
         }
     })
@@ -54,7 +54,7 @@ async fn a_stopped_process_is_suspected_asked_and_replaced_and_no_other_is_touch
     drop(other);
     assert_eq!(house.lease(&server, key(), open()).await.pid(), own);
     drop(successor);
-    // The stopped one neither reads the end of its input nor hears SIGTERM.
+    // The stopped process neither reads the end of its input nor reacts to SIGTERM.
     house.until_live(2).await;
     within(house.pools.shutdown(Duration::from_secs(20))).await;
     house.until_live(0).await;
@@ -66,7 +66,7 @@ async fn a_session_whose_process_died_gets_another_one_just_like_it() {
     let key = || ConnectionKey::Session("tag".into());
     let open = || client(json!({ "elicitation": { "x": 1 } }), None);
     let leased = house.lease(&server, key(), open()).await;
-    // What the session's own requests asked for: they go up as they are.
+    // Requests of the session itself: they go up unchanged.
     for (method, params) in [
         ("resources/subscribe", json!({ "uri": "test://a" })),
         ("resources/subscribe", json!({ "uri": "test://b" })),
@@ -139,7 +139,7 @@ async fn what_a_server_said_of_itself_is_known_while_it_is_down_and_not_when_it_
             while lease().await.is_ok() {}
         })
         .await;
-        // A client of the other era may hear it, too: it is translated.
+        // A client of the other era may get it, too: it is translated.
         for era in [Era::Legacy, Era::Modern] {
             let opened = house.pools.last_opened(&server, era);
             assert_eq!(opened.is_some(), known, "{restart:?}");
@@ -184,7 +184,7 @@ async fn a_question_without_an_answer_does_not_keep_who_was_asked() {
     within(keeps.heard.notified()).await;
     let gone = Arc::downgrade(&keeps);
     drop((asks, leased, keeps));
-    // Its keeper goes with the pools, in the middle of what it does.
+    // Its keeper is dropped with the pools, in the middle of its work.
     drop(house);
     within(async {
         while gone.strong_count() > 0 {
@@ -203,7 +203,7 @@ async fn a_restart_ends_calls_and_processes_and_starts_when_they_are_gone() {
     let pid = leased.pid();
     let waits = call(&leased, "stop");
     let restart = async {
-        // The process is stopped: it hears neither the end of its input nor SIGTERM.
+        // The process is stopped: it neither reads the end of its input nor reacts to SIGTERM.
         within(async {
             while !is_stopped(pid) {
                 tokio::task::yield_now().await
@@ -219,7 +219,7 @@ async fn a_restart_ends_calls_and_processes_and_starts_when_they_are_gone() {
         .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     assert_ne!(successor.pid(), pid);
-    // The new one was not started beside the old one.
+    // The new process was not started beside the old one.
     house.until_live(1).await;
     let pool = house.pools.state(&server.name).expect("a pool");
     assert_eq!(
@@ -232,7 +232,7 @@ async fn a_restart_ends_calls_and_processes_and_starts_when_they_are_gone() {
     house.until_live(0).await;
 }
 
-/// Whether SIGSTOP has reached a process.
+/// Returns true if SIGSTOP has reached a process.
 fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(") ")

@@ -1,4 +1,4 @@
-//! What comes before the start of a process: its package, and its turn.
+//! Steps before the start of a process: its package, and its turn.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +9,7 @@ use tooldock_workers::secrets::Secret;
 
 use super::*;
 
-/// An `npx` that runs `install` for the package and nothing else, and otherwise the server.
+/// An `npx` that runs only `install` for the package, and otherwise the server.
 fn npx(folder: &Path, install: &str) -> String {
     let script = format!(
         "#!/bin/sh\ncd '{}'\nfor word in \"$@\"; do case \"$word\" in --package=*)\n\
@@ -120,7 +120,7 @@ async fn a_tool_that_does_not_understand_the_installation_is_no_reason_not_to_st
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_start_that_failed_the_package_is_installed_again() {
     let folder = tempfile::tempdir().expect("a folder");
-    // What the first installation leaves cannot be started.
+    // The result of the first installation cannot be started.
     let install = "[ -e broken ] && rm broken || touch broken";
     let (house, server) = house(folder.path(), install, quiet());
     let leased = || {

@@ -1,4 +1,4 @@
-//! How long processes live, and what begins and ends them.
+//! Lifetime of processes, and the reasons for their start and end.
 
 use tokio::time::timeout;
 use tooldock_workers::secrets::Secret;
@@ -17,7 +17,7 @@ for line in sys.stdin:
         print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error}), flush=True)
 "#;
     let secret = "hunter2-\"quoted\"-and-much-longer";
-    // In the middle, and where the words are cut.
+    // In the middle, and where the text is cut.
     for place in [0, 240, 250, 260] {
         let mut house = House::new();
         let args = ["-S", "-E", "-c", SCRIPT, &place.to_string()].map(Into::into);
@@ -70,7 +70,7 @@ async fn a_hundred_first_requests_start_one_process() {
         let leases = (0..100).map(|_| house.lease(&server, key.clone(), client(json!({}), None)));
         let leases = futures_util::future::join_all(leases).await;
         assert!(leases.iter().all(|it| it.pid() == leases[0].pid()));
-        // Everybody's, which answers for what is true of all, and the session's.
+        // The shared process, which shows the facts about all, and the session's.
         let expected = if key == ConnectionKey::Shared {
             1.0
         } else {
@@ -196,7 +196,7 @@ async fn a_leased_process_ends_with_the_client_that_left() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_whose_client_is_away_gives_way_and_is_opened_again_when_the_client_returns() {
-    /// A client that has been away for as long as it is told.
+    /// A client that has been away for the given time.
     struct Away(Option<Duration>);
     impl Inbound for Away {
         fn notification(&self, _: Notification<'_>) {}
@@ -206,7 +206,7 @@ async fn a_process_whose_client_is_away_gives_way_and_is_opened_again_when_the_c
         }
     }
     let settings = StdioSettings {
-        // The shared one, and one more.
+        // The shared process, and one more.
         max_processes: 2,
         ..quiet()
     };
@@ -223,7 +223,7 @@ async fn a_process_whose_client_is_away_gives_way_and_is_opened_again_when_the_c
     gone.set_log_level(LogLevel::Debug).await.expect("asked");
     let late = house.pools.lease(&server, key("late"), open(None));
     tokio::pin!(late);
-    // While a request of its session is under way it stays, however long its client is said to be away.
+    // While a request of its session is under way, the process stays, however long its client is away.
     let early = timeout(Duration::from_millis(200), &mut late).await;
     assert!(early.is_err(), "it waits");
     let pid = gone.pid();
@@ -232,7 +232,7 @@ async fn a_process_whose_client_is_away_gives_way_and_is_opened_again_when_the_c
     let late = within(late).await.expect("the other one gave way");
     house.until_gone(pid).await;
     drop(late);
-    // Whose client is there does not.
+    // A process whose client is there does not give way.
     let back = house.pools.lease(&server, key("gone"), open(None));
     let refused = within(back).await.expect_err("no place");
     assert_eq!(refused.code, CallErrorCode::Overloaded);

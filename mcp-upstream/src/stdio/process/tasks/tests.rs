@@ -39,13 +39,13 @@ fn created(id: &str) -> String {
     format!(r#"{{"task":{{"taskId":"{id}","status":"working","ttl":null}}}}"#)
 }
 
-/// A call of that principal was answered with a task.
+/// Answers a call of that principal with a task.
 fn begun(tasks: &Tasks, name: &str, id: &str) {
     answered(tasks, 1, &created(id));
     tasks.claim(1, || owner(name));
 }
 
-/// The server answered that call.
+/// Answers the call with this result.
 fn answered(tasks: &Tasks, call: u64, result: &str) {
     tasks.begin(Some(call), serde_json::from_str(result).expect("JSON"));
 }
@@ -54,7 +54,7 @@ fn owns(tasks: &Tasks, name: &str, id: &str) -> bool {
     tasks.owns(principal(name).as_ref(), id)
 }
 
-/// The server says something; the answer is whether that names a task.
+/// Passes on a message of the server; returns true if it names a task.
 fn says(tasks: &Tasks, method: &str, params: &str) -> bool {
     tasks.tell(&Notification {
         method,
@@ -100,7 +100,7 @@ async fn a_task_whose_caller_left_belongs_to_nobody_and_may_still_run() {
         assert!(!owns(&tasks, "ada", id) && !tasks.owns(None, id));
     }
     assert!(!tasks.are_over());
-    // One that nobody can name, and one that would be known by two names.
+    // A task without a name, and a task with two names.
     for unreadable in [
         r#"{"task":{"status":"working"}}"#,
         r#"{"task":{"taskId":"a"},"taskId":"b"}"#,
@@ -215,7 +215,7 @@ async fn whoever_begins_most_tasks_loses_the_oldest_first() {
     assert_eq!(tasks.lock().tasks.len(), TASKS_MAX);
     assert!(owns(&tasks, "bob", "bob's"));
     assert!(!owns(&tasks, "ada", "ada-1"));
-    // What was forgotten may run.
+    // The forgotten task may still run.
     for task in tasks.lock().tasks.values_mut() {
         task.over = true;
     }

@@ -1,4 +1,4 @@
-//! Whose client is away.
+//! The time since which a process's client is away.
 
 use super::*;
 use crate::jsonrpc::RawId;

@@ -1,4 +1,4 @@
-//! A server that does as its callers say, in either era, and remembers what it was told.
+//! A server that behaves as its callers ask, in either era, and records the messages that it gets.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -34,14 +34,14 @@ pub(super) struct Fake {
     pub(super) isolation: Isolation,
     pub(super) speaks: EraSupport,
     pub(super) seen: Arc<KeyScan>,
-    /// What it says of itself.
+    /// The capabilities that it declares.
     pub(super) capabilities: Value,
 }
 
-/// What it was told.
+/// The messages that the server got.
 #[derive(Default)]
 pub(super) struct KeyScan {
-    /// Who hears the newest process that is one client's own.
+    /// The handler of the newest process that a client has alone.
     pub(super) ear: Mutex<Option<Arc<dyn Inbound>>>,
     pub(super) leases: Mutex<Vec<(ConnectionKey, Era, String)>>,
     /// Methods and parameters.
@@ -50,11 +50,11 @@ pub(super) struct KeyScan {
     pub(super) lines: Mutex<Vec<String>>,
     /// Whole messages.
     pub(super) notifications: Mutex<Vec<String>>,
-    /// How clients gave requests up, in their own words.
+    /// Cancellations by clients, in their own words.
     pub(super) cancel_notices: Mutex<Vec<String>>,
-    /// What became of its own requests.
+    /// Answers to its own requests.
     pub(super) told: Mutex<Vec<Told>>,
-    /// What a client asked for itself and was granted.
+    /// Granted requests of a client's own process.
     pub(super) granted: Mutex<Vec<String>>,
     pub(super) subscriptions: Mutex<Vec<String>>,
     pub(super) levels: Mutex<Vec<LogLevel>>,
@@ -63,13 +63,13 @@ pub(super) struct KeyScan {
     pub(super) cancelled: AtomicUsize,
     /// Calls of `flaky` that find their process gone.
     pub(super) gone: AtomicUsize,
-    /// What is known of its lists.
+    /// The catalogue of its lists.
     pub(super) catalogue: Arc<Catalogue>,
-    /// It does not list its tools: says nothing (1), or no (2). Or it lists very many, all without a schema (3).
+    /// Failure of its tool list: no response (1), or a refusal (2). Or very many tools, all without a schema (3).
     pub(super) silent: AtomicUsize,
-    /// It does not start any more.
+    /// The server does not start any more.
     pub(super) down: AtomicUsize,
-    /// Whose its tasks are.
+    /// The owners of its tasks.
     pub(super) tasks: Tasks,
 }
 
@@ -178,13 +178,13 @@ impl Fake {
 struct FakeConnection {
     seen: Arc<KeyScan>,
     opening: ServerInfo,
-    /// Who hears it: the owner, or the one user that listens.
+    /// Its handler: the owner's, or the only listener's.
     ear: Mutex<Option<Arc<dyn Inbound>>>,
 }
 
 /// The id of all requests on the way to the server.
 pub(super) const OURS: &str = "65536";
-/// Members of every response that nobody here knows.
+/// Members of every response that no reader here knows.
 pub(super) const BEFORE: &str = r#""top":1.50,"#;
 pub(super) const BEHIND: &str = r#", "end":[12345678901234567890],"\u0065nd2":"\u00e9""#;
 
@@ -199,7 +199,7 @@ pub(super) enum Told {
     Whole(String),
 }
 
-/// The server as one that waits for answers; one request of it after the other.
+/// A server that waits for answers, with one request at a time.
 pub(super) struct Waits {
     seen: Arc<KeyScan>,
     give: Mutex<Option<oneshot::Sender<Told>>>,
@@ -231,7 +231,7 @@ impl Asker for Waits {
     }
 }
 
-/// A request of the server, which is this text, and what it is told.
+/// A request of the server with this text, and the receiver of its answer.
 pub(super) fn server_request(
     seen: &Arc<KeyScan>,
     text: &str,
@@ -255,12 +255,12 @@ pub(super) fn server_request(
     (request, given)
 }
 
-/// What the server asks in a call.
+/// The question of the server in a call.
 pub(super) const QUESTION: &str = r#"{"a":1.50,"jsonrpc":"2.0","id":"srv\u002d1","m\u0065thod":"elicitation/create","params":{"message":"who?","n":1.50},"z":[]}"#;
-/// How it takes that back.
+/// The cancellation of that question.
 pub(super) const TAKEN_BACK: &str = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"srv\u002d1","reason":"never mind","n":1.50},"z":[]}"#;
 
-/// What a server says in that message.
+/// Sends this message from the server.
 pub(super) fn said(ear: &dyn Inbound, text: &str) {
     let Ok(Message::Notification { method, members }) = jsonrpc::message(text) else {
         panic!("no notification: {text}");
@@ -333,7 +333,7 @@ impl Connection for FakeConnection {
         assert_eq!(id, OURS);
         let mut params = members.params().map_or("{}", RawValue::get).to_owned();
         if let Some(token) = request.token() {
-            // The link gives progress its caller's token again.
+            // The link puts the caller's token back into progress messages.
             params = params.replace(OURS, token);
         }
         Ok(self.send(&method, params, sink))
@@ -395,7 +395,7 @@ impl FakeConnection {
         let end = Cancelled(Arc::clone(&seen), false);
         let cancel = Canceller::new(Arc::new(CancelNotice(Arc::clone(&seen))), 0);
         let answer = Box::pin(async move {
-            // All of it, not the flag alone.
+            // Sets the whole value, not only the flag.
             let mut end = end;
             let reply = answer(&seen, (&method, params), modern, ear, sink).await;
             end.1 = true;
@@ -422,7 +422,7 @@ fn result(text: impl Into<Bytes>) -> Result<ResponseOutcome, Unanswered> {
     Ok(ResponseOutcome::Result(text.into()))
 }
 
-/// The number of tools of a list that is too long to be mended by a thread that carries messages.
+/// Number of tools in a list that is too long to be mended on a message thread.
 pub(super) const MANY_TOOLS: usize = 2_000;
 
 const TOOLS: &str = r#"{"tools":[{"name":"echo","inputSchema":{"type":"object","n":1.50},"x":2.0},{"name":"secret_tool","inputSchema":{}},{"name":"headed","inputSchema":{"properties":{"region":{"type":"string","x-mcp-header":"Region"}}}}],"y":null}"#;
@@ -434,7 +434,7 @@ pub(super) fn logged(level: &str) -> String {
     )
 }
 
-/// A notification nobody knows.
+/// An unknown notification.
 pub(super) const UNKNOWN: &str =
     r#"{"x":1.50,"jsonrpc":"2.0","m\u0065thod":"x\/unknown","params":{"a":12345678901234567890}}"#;
 
@@ -445,7 +445,7 @@ async fn answer(
     ear: Option<Arc<dyn Inbound>>,
     sink: Option<Arc<dyn NotificationSink>>,
 ) -> Result<ResponseOutcome, Unanswered> {
-    // Of what no value can hold the name alone is read.
+    // Only the name is read, since the arguments may be values that no type can hold.
     let name = || {
         let params = spans::raw(params.as_bytes())?;
         let name = spans::member(params, "name").and_then(jsonrpc::string)?;
@@ -521,7 +521,7 @@ async fn call(
             };
             result(format!(r#"{{"content":[],{told}}}"#))
         }
-        // Asks, thinks better of it, and goes on.
+        // Asks, cancels the question, and goes on.
         name @ ("withdraw" | "withdraw_soon") => {
             let ear = ear.expect("somebody hears");
             let (request, given) = server_request(seen, QUESTION);
@@ -543,7 +543,7 @@ async fn call(
                 let (request, given) = server_request(seen, &message);
                 ear.request(request);
                 answers.push(given);
-                // As a server does that writes one line after the other.
+                // Like a server that writes one line after the other.
                 tokio::time::sleep(Duration::from_millis(3)).await;
             }
             let mut got = Vec::new();
@@ -601,7 +601,7 @@ async fn call(
                 true => format!(r#"{{"resultType":"task",{state},"ttlMs":null}}"#),
                 false => format!(r#"{{"task":{{{state},"ttl":null}}}}"#),
             };
-            // As the link does.
+            // The link does the same.
             let call = OURS.parse().expect("a number");
             let created_task = serde_json::from_str(&created).expect("JSON");
             seen.tasks.begin(Some(call), created_task);

@@ -183,7 +183,7 @@ async fn who_declares_nothing_is_not_asked() {
 
 #[tokio::test(start_paused = true)]
 async fn progress_and_messages_come_before_the_answer() {
-    // A shared process: the session filters by its own level. Its own: its server did.
+    // With a shared process, the session's level filters; with its own, the server has filtered.
     for (capabilities, levels) in [
         (json!({}), vec!["error"]),
         (json!({ "roots": {} }), vec!["debug", "error"]),
@@ -222,7 +222,7 @@ async fn a_subscription_the_server_does_not_answer_ends_with_the_time_of_a_call(
             "params": { "uri": "test://never" } });
         let service = &house.harness.service;
         let reply = service.post(caller(), head(Some(&session), None), ask.to_string().into());
-        // A subscription that came to nothing is not there the second time either.
+        // A failed subscription does not exist the second time either.
         let reply = timeout(Duration::from_secs(3600), reply)
             .await
             .expect("in time");
@@ -248,7 +248,7 @@ async fn a_session_is_told_of_a_resource_from_before_its_server_confirms_that() 
     let service = &house.harness.service;
     let reply = service.post(caller(), head(Some(&session), None), ask.to_string().into());
     tokio::pin!(reply);
-    // An update may come right behind the server's answer.
+    // An update may come right after the server's response.
     let early = timeout(Duration::from_millis(1), &mut reply).await;
     assert!(early.is_err() && wants());
     assert!(body(&reply.await)["error"].is_object());
@@ -320,7 +320,7 @@ async fn log_levels_and_subscriptions_pass_where_the_process_is_the_sessions() {
         let got: Value = serde_json::from_str(&house.request(method)).expect("JSON");
         assert_eq!(got, params);
     }
-    // Noted for a process that takes this one's place.
+    // Recorded for a process that replaces this one.
     let granted = house.seen.granted.lock().expect("not poisoned");
     assert_eq!(*granted, ["logging/setLevel", "resources/subscribe"]);
 }
@@ -452,7 +452,7 @@ async fn a_long_list_is_mended_apart_and_kept_unless_the_tools_changed_meanwhile
         }
         panic!("{} times, not {count}, work was given away", given());
     };
-    // No place is free.
+    // All threads for heavy work are taken.
     let places = heavy_work::places();
     let before = given();
     let mut holds = Vec::new();
@@ -505,7 +505,7 @@ async fn a_session_whose_server_does_not_start_is_not_opened() {
 const CHANGED: &str = r#"{"x":1.50,"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
 const ROOTS: &str = r#"{"x":1.50,"jsonrpc":"2.0","id":7,"method":"roots/list"}"#;
 
-/// What the newest process that is a client's own says and asks outside of calls.
+/// Messages and questions of the newest process that a client has alone, outside of calls.
 async fn say(house: &House, ask: bool) -> Option<Asked> {
     let ear = house.ear();
     fake::said(&*ear, CHANGED);
@@ -545,7 +545,7 @@ async fn what_a_server_says_before_its_session_has_a_stream_waits_for_one() {
         (&told["id"], &told["result"]),
         (&json!(7), &json!({ "roots": [] }))
     );
-    // Later ones come at once, in order.
+    // Later messages come at once, in order.
     say(&house, false).await;
     assert_eq!(
         wire.message().await.expect("news")["method"],
@@ -630,7 +630,7 @@ async fn http_sse_reaches_the_server_too() {
         wire.message().await.expect("news")["method"],
         "notifications/tools/list_changed"
     );
-    // Its process ends with its stream.
+    // The process ends with its session's stream.
     drop(wire);
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(house.seen.ended.lock().expect("not poisoned").len(), 1);
@@ -703,7 +703,7 @@ async fn a_notification_starts_no_process_for_itself() {
     assert_eq!(reply.head().status, StatusCode::ACCEPTED);
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(house.leases(), []);
-    // With a process of its own it is told.
+    // A process of the session's own gets the notification.
     let (session, _) = house.open(json!({})).await;
     house.post(head(Some(&session), None), &news).await;
     tokio::time::sleep(Duration::from_millis(1)).await;

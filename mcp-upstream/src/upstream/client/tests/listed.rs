@@ -1,4 +1,4 @@
-//! Where some tools are closed to a caller, names go up as the server lists them, and in no other spelling.
+//! If some tools are closed to a caller, names go up as the server lists them, and in no other spelling.
 
 use super::*;
 use crate::testing::{asked, caller_with_scopes};
@@ -18,7 +18,7 @@ const SPELLINGS: [&str; 8] = [
 #[tokio::test(start_paused = true)]
 async fn another_spelling_of_a_closed_tool_does_not_reach_the_server() {
     for speaks in ERAS {
-        // A process that everybody shares, and the session's own.
+        // A shared process, and the session's own.
         for capabilities in [json!({}), json!({ "elicitation": {}, "roots": {} })] {
             let house = denying(speaks);
             let (session, _) = house.open(capabilities).await;

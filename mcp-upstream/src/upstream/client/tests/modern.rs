@@ -62,7 +62,7 @@ async fn results_say_what_a_legacy_server_does_not_and_keep_their_bytes() {
     let got: Value = serde_json::from_str(&legacy.request("tools/call")).expect("JSON");
     assert_eq!(got["_meta"], json!({ "z/z": 1, "progressToken": 7 }));
     let list = body(&legacy.modern("tools/list", json!({})).await)["result"].clone();
-    // The policy keeps a tool from everybody: the list is nobody else's.
+    // The policy hides a tool from all clients, so the list must not be shared.
     assert_eq!(
         (&list["ttlMs"], &list["cacheScope"]),
         (&json!(300_000), &json!("private"))
@@ -96,7 +96,7 @@ async fn a_legacy_servers_question_suspends_the_call_and_the_retry_resumes_it() 
     let result = body(&house.modern("tools/call", retry.clone()).await)["result"].clone();
     assert_eq!(result["got"], json!({ "action": "accept", "n": 2.0 }));
     assert_eq!(result["resultType"], "complete");
-    // Never a second run.
+    // The tool does not run a second time.
     assert_eq!(house.calls(), 1);
     let again = body(&house.modern("tools/call", retry).await);
     assert_eq!(again["error"]["code"], -32602, "{again}");
@@ -117,7 +117,7 @@ async fn what_a_legacy_server_asks_in_one_moment_is_asked_together() {
         questions["elicitation-2"]["params"],
         json!({ "message": "second" })
     );
-    // Who answers one of them is asked the other again.
+    // A client that answers one of the questions is asked the other again.
     let retry = json!({ "name": "ask_two", "requestState": asked["requestState"],
         "inputResponses": { "elicitation-2": { "action": "accept" } } });
     let asked = body(&house.modern("tools/call", retry).await)["result"].clone();
@@ -172,7 +172,7 @@ async fn log_messages_come_from_the_level_a_request_names() {
                 .any(|it| it["method"] == "notifications/progress")
         );
     }
-    // The process is to be as talkative as each wants it; that the most curious wins is the pool's to see to.
+    // The process must log at the lowest level of its clients; the pool takes care of that.
     let levels = house.seen.levels.lock().expect("not poisoned");
     assert_eq!(
         levels.iter().map(|it| it.as_str()).collect::<Vec<_>>(),
@@ -233,7 +233,7 @@ async fn listening_subscribes_at_the_server_for_as_long_as_it_lasts() {
             "resourceSubscriptions": ["test://a"] } });
         let mut wire = Wire::of(house.modern("subscriptions/listen", wish).await);
         let first = wire.message().await.expect("an acknowledgement");
-        // The server says nothing of prompts.
+        // The server declares nothing about prompts.
         assert_eq!(
             first["params"]["notifications"],
             json!({ "toolsListChanged": true, "resourceSubscriptions": ["test://a"] })
@@ -282,7 +282,7 @@ async fn what_a_call_changes_on_its_own_process_is_told_to_all_who_listen() {
         house.leases().last().expect("leased").0,
         ConnectionKey::Exclusive
     );
-    // That they changed, not what the server says of it: that may be about the call.
+    // Only the fact of a change is passed on: the server's message may be about the call.
     let list = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
     let said = list.replace('}', r#","params":{"n":"of the call"}}"#);
     fake::said(&*house.ear(), &said);
@@ -324,7 +324,7 @@ async fn mirrored_parameters_that_cannot_be_compared_are_refused_whatever_the_re
     let refused = body(&house.post(head, &message).await);
     let text = refused["error"].to_string();
     assert!(text.contains("does not list its tools"), "{refused}");
-    // A call without them gave nobody anything to go by.
+    // A call without mirrored parameters needs no schema.
     let fine = house.post(modern_head(&message), &message).await;
     assert!(body(&fine)["result"].is_object());
 }
@@ -341,7 +341,7 @@ async fn a_server_that_does_not_list_its_tools_is_waited_for_once_by_all_calls()
     }
     assert_eq!(begun.elapsed().as_secs(), 3);
     house.post(modern_head(&message), &message).await;
-    // What mirrors a parameter cannot be compared with a schema that is not known.
+    // Mirrored parameters cannot be compared with an unknown schema.
     let mut head = modern_head(&message);
     if let Some(mirrored) = &mut head.mirrored {
         mirrored.params.push(("region".into(), "eu".into()));
@@ -493,6 +493,6 @@ async fn a_message_without_a_level_is_for_those_that_want_any() {
         .iter()
         .filter(|it| it["method"] == "notifications/message");
     assert_eq!(heard.count(), 3);
-    // Who hears nothing before its answer gets that alone.
+    // A client without events gets only the response.
     assert!(body(&call(None).await)["result"].is_object());
 }

@@ -1,4 +1,4 @@
-//! Whose the tasks of a server are, as its clients see it.
+//! Owners of a server's tasks, as its clients see them.
 
 use bytes::Bytes;
 
@@ -59,7 +59,7 @@ impl<'a> Person<'a> {
         )
     }
 
-    /// The same without a session.
+    /// Sends a request without a session.
     async fn asks_modern(&self, method: &str, params: Value) -> Value {
         let message = modern(method, params);
         let head = modern_head(&message);
@@ -84,7 +84,7 @@ impl<'a> Person<'a> {
     }
 }
 
-/// How often the server was asked something that names a task.
+/// Number of requests to the server that name a task.
 fn asked(house: &House) -> usize {
     let requests = house.seen.requests.lock().expect("not poisoned");
     let named = requests.iter().filter(|(_, params)| params.contains("t1"));
@@ -119,7 +119,7 @@ async fn a_task_is_unknown_to_everybody_but_the_principal_that_began_it() {
                     bob.asks_modern(method, named()).await,
                 ] {
                     assert_eq!(answer["error"]["code"], -32602, "{method}: {answer}");
-                    // Not even that there is such a task.
+                    // The response does not reveal if there is such a task.
                     let forged = bob.asks(method, json!({ "taskId": "forged" })).await;
                     assert_eq!(answer["error"], forged["error"]);
                 }
@@ -188,14 +188,14 @@ async fn a_list_of_tasks_holds_its_readers_own_and_goes_on_where_it_ended() {
         let listed = ada.asks("tasks/list", json!({})).await["result"].clone();
         assert_eq!(listed["tasks"], json!([{ "taskId": "t1", "n": 1.50 }]));
         let cursor = listed["nextCursor"].clone();
-        // The server's own cursor names a task of somebody else.
+        // The server's own cursor names another client's task.
         assert!(!cursor.to_string().contains("after-t2"), "{cursor}");
         let listed = bob.asks("tasks/list", json!({ "cursor": cursor })).await["result"].clone();
         assert_eq!(
             (&listed["tasks"], &listed["by"]),
             (&json!([{ "taskId": "t2" }]), &json!("after-t2"))
         );
-        // Servers may say which tasks there are by which cursors they take.
+        // A server that accepts only some cursors may reveal its tasks.
         for forged in [json!("after-t2"), json!(7)] {
             let answer = bob.asks("tasks/list", json!({ "cursor": forged })).await;
             assert_eq!(answer["error"]["code"], -32602, "{answer}");
@@ -231,7 +231,7 @@ async fn a_session_hears_of_its_tasks_on_its_own_stream_and_no_other_session_doe
         "notifications/tasks/status",
         json!({ "taskId": "t1", "status": "working" }),
     );
-    // Sessions want messages from `info` on until they say otherwise.
+    // Sessions get messages from `info` on by default.
     says("notifications/message", related("t1", "debug"));
     let log = says("notifications/message", related("t1", "error"));
     let last = says(
@@ -239,7 +239,7 @@ async fn a_session_hears_of_its_tasks_on_its_own_stream_and_no_other_session_doe
         json!({ "taskId": "t2", "status": "failed" }),
     );
     assert_eq!(of_bob.message().await, Some(last));
-    // It waited for the stream.
+    // The message waited for the stream.
     let mut of_ada = ada.listens().await;
     assert_eq!(of_ada.message().await, Some(status));
     assert_eq!(of_ada.message().await, Some(log));

@@ -1,8 +1,8 @@
-//! Between equals messages keep their bytes, and what no one here knows stays in them between unlike eras, too.
+//! Messages between equal eras keep their bytes, and unknown members stay in them between different eras, too.
 
 use super::*;
 
-/// Members of a client's messages that nobody here knows, and that no value could hold.
+/// Members of a client's messages that no reader here knows, and that no type can hold.
 const ODD: &str = r#""a":1e400,"i":12345678901234567890,"t":"\u00e9\ud800\/","twice":1,"twice":2,"#;
 const CALLED: &str = r#""m\u0065thod":"tools\/call""#;
 
@@ -13,7 +13,7 @@ fn legacy_call(id: &str, tool: &str, token: &str) -> String {
     )
 }
 
-/// The same of a modern one.
+/// A call of a modern client.
 fn modern_call(id: &str, tool: &str, token: &str) -> String {
     let meta = format!(
         r#""{V}":"2026-07-28","{CAPS}":{{"elicitation":{{}}}},"progress\u0054oken":{token},"k":1.50"#
@@ -22,7 +22,7 @@ fn modern_call(id: &str, tool: &str, token: &str) -> String {
         .replace(&format!(r#""progress\u0054oken":{token},"k":1.50"#), &meta)
 }
 
-/// The response to it, with this result or error.
+/// The response to a call, with this result or error.
 fn response(id: &str, part: &str) -> String {
     format!(
         r#"{{{}"jsonrpc":"2.0","id":{id},{part}{}}}"#,
@@ -137,7 +137,7 @@ async fn between_unlike_eras_unknown_members_stay_around_what_is_translated() {
 #[tokio::test(start_paused = true)]
 async fn what_belongs_to_a_call_keeps_its_bytes_in_either_era() {
     for speaks in ERAS {
-        // Shared, and its own where that is asked for.
+        // A shared process, and the session's own if that is required.
         for capabilities in [json!({}), json!({ "roots": {} })] {
             let house = house(speaks);
             let (session, _) = house.open(capabilities).await;
@@ -208,11 +208,11 @@ async fn a_question_that_is_taken_back_in_a_call_is_taken_back_at_the_client() {
     let id = question["id"].to_string();
     let taken_back = wire.line().await.expect("news");
     assert_eq!(taken_back, fake::TAKEN_BACK.replace(r#""srv\u002d1""#, &id));
-    // The call goes on, and says nothing else before its answer.
+    // The call goes on, and sends no other message before its response.
     let answer = wire.message().await.expect("the answer");
     assert_eq!(answer["result"], json!({ "content": [] }));
     assert_eq!(wire.line().await, None);
-    // Who could not know answers in vain.
+    // The client may not know of the cancellation yet: its answer is dropped.
     house
         .answer(&session, &question["id"], json!({ "result": {} }))
         .await;
@@ -359,11 +359,11 @@ async fn what_some_readers_take_for_another_key_is_not_passed() {
                 .expect("not poisoned")
                 .is_empty()
         );
-        // The arguments are the server's own affair.
+        // The arguments are the server's own business.
         let fine = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"Name":"x"}}}"#;
         assert!(body(&house.raw(session, fine).await)["result"].is_object());
     }
-    // A namespace of our own passes nothing on.
+    // A namespace of functions passes no message on.
     let house = house(EraSupport::Legacy);
     let mut there = caller();
     there.namespace = Some("other".parse().expect("a name"));

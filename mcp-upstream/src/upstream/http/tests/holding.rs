@@ -1,4 +1,4 @@
-//! What keeps a session, what ends it, and what is never sent in it.
+//! Reasons for keeping and ending a session, and messages that are never sent in it.
 
 use std::sync::atomic::AtomicBool;
 
@@ -44,7 +44,7 @@ async fn a_connection_that_takes_too_long_costs_no_session_while_its_backend_is_
     is_late.store(false, Ordering::SeqCst);
     assert_eq!(call(&leased).await.outcome.as_deref(), Ok(DONE));
     assert_eq!(backend.count("initialize"), opened);
-    // A backend that is left out is not waited for, and hears that the session is over.
+    // A backend that is left out is not waited for, and is told that the session is over.
     is_late.store(true, Ordering::SeqCst);
     backend.ejected.store(true, Ordering::SeqCst);
     assert!(call(&leased).await.outcome.is_err());
@@ -71,7 +71,7 @@ async fn a_call_that_is_given_up_before_its_session_is_open_is_never_sent() {
         }
     });
     let backend = &scene.backends[0];
-    // What the server speaks is known then.
+    // The eras of the server are known then.
     let other = session(&scene, "other").await;
     assert!(call(&other).await.outcome.is_ok());
     let before = backend.count("tools/call");
@@ -113,7 +113,7 @@ async fn a_server_that_is_busy_when_its_stream_is_opened_is_asked_for_it_again()
         });
         let backend = &scene.backends[0];
         let _leased = session(&scene, "a").await;
-        // Of each of the connections: that of the session, and what everybody shares.
+        // Streams of both connections: the session's, and the shared one.
         tokio::time::sleep(Duration::from_secs(300)).await;
         let (asked, sessions) = (backend.count("GET"), backend.count("initialize"));
         assert!(asked > 0, "{status}");

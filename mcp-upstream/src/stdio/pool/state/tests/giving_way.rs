@@ -1,4 +1,4 @@
-//! Who is gone gives way to who waits.
+//! Processes of absent clients give way to waiting requests.
 
 use tooldock_workers::worker::LogLevel;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::jsonrpc::{Notification, ServerRequest};
 use crate::stdio::link::Inbound;
 
-/// A session's client, of which the machine asks nothing itself.
+/// A session's client; the machine sends it no messages.
 struct Client;
 
 impl Inbound for Client {
@@ -22,7 +22,7 @@ fn of(principal: &str) -> Arc<OpenAs> {
     })
 }
 
-/// Sessions of ann with a process each, and no place for more.
+/// Sessions of ann with a process each, and no further slot.
 fn full(settings: StdioSettings, sessions: &[&str]) -> World {
     let mut world = World::new(settings);
     for tag in sessions {
@@ -42,7 +42,7 @@ fn processes(max_processes: usize) -> StdioSettings {
 }
 
 impl World {
-    /// Tells who is away and for how many seconds, as whoever is asked would.
+    /// Reports which clients are away and for how many seconds, as the handlers would.
     fn away(&mut self, away: &[(ProcessId, u64)]) {
         let asked: Vec<_> = self.state.to_ask().iter().map(|(it, _)| *it).collect();
         let away = away.iter().filter(|(process, _)| asked.contains(process));
@@ -68,7 +68,7 @@ fn whose_client_has_been_away_longest_gives_way_to_one_who_waits() {
     let late = world.lease(session("d"), of("bob"));
     world.away(&[(1, 70), (2, 90)]);
     assert_eq!(world.stopped, [(2, StopReason::GaveWay)]);
-    // One place for one who waits, however often it is looked.
+    // A single slot for a waiting request, however often the machine steps.
     world.away(&[(1, 70)]);
     world.step(Event::Tick);
     assert_eq!(world.stopped.len(), 1);
@@ -95,7 +95,7 @@ fn as_many_give_way_as_wait() {
 #[test]
 fn whose_client_is_there_or_was_a_moment_ago_stays_and_who_waits_is_refused() {
     let mut world = full(processes(3), &["a", "b", "c"]);
-    // In a call, which its client may wait for however long.
+    // In a call, which may take any time.
     let busy = world.lease(session("a"), of("ann"));
     assert_eq!(world.granted[&busy], 1);
     world.now += seconds(500);
@@ -131,7 +131,7 @@ fn one_that_will_have_been_away_for_a_minute_soon_is_looked_at_then() {
     world.step(Event::Gone { process: 1 });
     world.start_all(EraSupport::Legacy);
     assert!(world.granted.contains_key(&late));
-    // Nobody waits: nothing more is due.
+    // No request waits: no timer is due.
     assert!(world.state.wake_at() > Some(world.now + seconds(60)));
 }
 
@@ -149,7 +149,7 @@ fn a_principal_with_all_its_processes_gets_one_of_its_own_and_nobody_elses() {
     let late = world.lease(session("d"), of("ann"));
     world.away(&[(1, 70), (2, 80), (3, 90)]);
     assert_eq!(world.stopped, [(2, StopReason::GaveWay)]);
-    // There is room for it beside the one that ends.
+    // There is room for it beside the ending process.
     world.start_all(EraSupport::Legacy);
     assert!(world.granted.contains_key(&late));
     world.step(Event::Gone { process: 2 });

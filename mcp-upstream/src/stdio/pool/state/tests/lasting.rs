@@ -1,4 +1,4 @@
-//! What outlives a process: subscriptions, log levels, the record of restarts.
+//! State that outlives a process: subscriptions, log levels, the record of restarts.
 
 use tooldock_workers::worker::LogLevel;
 
@@ -77,7 +77,7 @@ fn the_pool_that_takes_anothers_place_asks_for_what_lasted_in_it() {
         open: modern(),
     });
     new.start_all(EraSupport::Legacy);
-    // One process for both: what is waited for, and what is wanted anyway.
+    // A single process for both: the subscription, and the shared connection.
     assert_eq!(new.state.counts().serving, 1, "{:?}", new.started);
     let serving = new.started.iter();
     let replay_state = serving
