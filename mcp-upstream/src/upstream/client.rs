@@ -207,7 +207,7 @@ impl ExternalServers {
         if let (ConnectionKey::Session(tag), Client::Session(session)) = (&place.key, client)
             && session.state() == SessionState::Closed
         {
-            // The session ended before its process started, which would be left running.
+            // The session ended before its process started; without this, the process would be left running.
             self.processes.end_session(tag);
         }
         Ok(Leased {
@@ -273,7 +273,7 @@ impl ExternalServers {
     /// client's messages are filtered.
     async fn want_level(&self, leased: &Leased, level: LogLevel) {
         if server_info::declares(leased.process.opening(), &["logging"]) {
-            // A server that refuses logs as before.
+            // A server that refuses the level logs as before.
             let _ = leased.process.set_log_level(level).await;
         }
     }

@@ -19,8 +19,8 @@ const UNSUBSCRIBE: Duration = Duration::from_secs(30);
 const EVERYWHERE: Duration = Duration::from_secs(2);
 
 impl PoolShared {
-    /// Sends a request that a process granted to all other processes for the same key. Waits for their responses, but no longer
-    /// than [`EVERYWHERE`]; the requests go on then. A process that starts later gets the request at its start.
+    /// Repeats a request, which one process has granted, at all other processes for the same key. Waits for their responses, but
+    /// no longer than [`EVERYWHERE`]; the requests go on then. A process that starts later gets the request at its start.
     pub(super) async fn ask_everywhere(
         &self,
         (key, era): (&ConnectionKey, Era),

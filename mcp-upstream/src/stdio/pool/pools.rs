@@ -552,7 +552,7 @@ async fn run(
     mut personal: watch::Receiver<()>,
     mut reloads: watch::Receiver<u64>,
 ) {
-    /// Interval of looking for finished pools …
+    /// Interval of looking for finished pools, while nothing else happens …
     const SWEEP: Duration = Duration::from_secs(60);
     /// … and while pools are ending: operators see them until they are removed.
     const SOON: Duration = Duration::from_secs(1);
