@@ -1,6 +1,6 @@
 //! The audit log: one JSON line per call of a tool, resource, prompt or completion, in one file per UTC day.
 //!
-//! How records get into files, and what becomes of those that do not, is `log_file`'s.
+//! Writing the lines to files, and counting the lost ones, is the work of `log_file`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -23,17 +23,17 @@ use crate::log_file::{self, Clock, LogGuard, LogSender, Losses, Record, Sink};
 pub use arguments::KeptArguments;
 use days::DailyFiles;
 
-/// `observability.audit:` — what is kept and for how long.
+/// `observability.audit:`: the fields that audit records keep, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuditConfig {
     /// Days a file is kept, today's included; 0 keeps all.
     pub retention_days: u32,
-    /// What is written of a call's arguments.
+    /// The form in which a call's arguments are written.
     pub arguments: AuditArguments,
 }
 
-/// What is written of a call's arguments.
+/// The form in which a call's arguments are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuditArguments {
@@ -66,7 +66,7 @@ pub enum Transport {
     Relay,
 }
 
-/// What is worth remembering of one call. Cheap to make: the writer does the work.
+/// The audit record of one call. Cheap to make: the writer formats it.
 #[derive(Debug, Clone)]
 pub struct AuditRecord {
     /// When the call ended.
@@ -77,10 +77,10 @@ pub struct AuditRecord {
     pub transport: Transport,
     /// The namespace.
     pub namespace: NamespaceName,
-    /// The namespace at the other end, where the call goes through an aggregate: on the line of the aggregate its member,
-    /// on the line of the member the aggregate.
+    /// The namespace at the other end, for calls that go through an aggregate: on the aggregate's line its member, on the
+    /// member's line the aggregate.
     pub via: Option<Arc<str>>,
-    /// The MCP method that makes such a call.
+    /// The MCP method of the call, also for calls over REST.
     pub method: &'static str,
     /// The tool, URI or prompt, as the client spelled it; empty for completions.
     pub subject: Arc<str>,
@@ -88,13 +88,13 @@ pub struct AuditRecord {
     pub status: &'static str,
     /// The status of the HTTP answer.
     pub http_status: u16,
-    /// Why the call failed; `None` for a success, and where nothing more is known than the status says.
+    /// The cause of the failure; `None` for a success, and when the status says all that is known.
     pub(crate) cause: Option<Box<CallCause>>,
     /// How long the call took, waiting in the queue included.
     pub latency: Duration,
     /// The MCP version; `None` in REST.
     pub protocol_version: Option<&'static str>,
-    /// The digest that stands for the session.
+    /// The digest that stands for the session's id.
     pub session: Option<Arc<str>>,
     /// The client's address; the unspecified one for a client of a Unix socket.
     pub client: IpAddr,
@@ -106,8 +106,8 @@ pub struct AuditRecord {
     pub relay: Option<Arc<RelayPeer>>,
     /// The arguments, see [`AuditSender::keep`].
     pub arguments: KeptArguments,
-    /// Whether arguments sent as JSON in strings were converted to the types of the tool's schema. `arguments` holds
-    /// them as sent.
+    /// True when arguments sent as JSON in strings were converted to the types of the tool's schema. `arguments` holds them as
+    /// sent.
     pub coerced: bool,
 }
 
@@ -118,14 +118,14 @@ impl Record for AuditRecord {
     }
 }
 
-/// The requests' end. Cheap to clone.
+/// Hands audit records to the writer's queue. Cheap to clone.
 #[derive(Clone)]
 pub struct AuditSender {
     log: Option<LogSender<AuditRecord>>,
     arguments: AuditArguments,
 }
 
-/// The writer's owner: dropping it writes what is queued and ends the thread, within five seconds.
+/// Owner of the log's writer. Dropping it writes the queued records and ends the thread, within five seconds.
 pub type AuditGuard = LogGuard<AuditRecord>;
 
 /// Namespace of the functions that make an audit log.
@@ -133,8 +133,8 @@ pub type AuditGuard = LogGuard<AuditRecord>;
 pub struct Audit;
 
 impl Audit {
-    /// Starts the writer on a folder, which is made if it is missing, and deletes files past their retention.
-    /// `dropped` counts the records that were lost.
+    /// Starts the writer on a folder, which is made if it is missing, and deletes files past their retention. `dropped` counts
+    /// the lost records.
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ impl Audit {
         Ok((sender, guard))
     }
 
-    /// A sender that forgets everything: for where there is no folder for files.
+    /// A sender that drops all records, for gateways without a folder for files.
     pub fn off() -> AuditSender {
         AuditSender {
             log: None,
@@ -171,7 +171,7 @@ impl Audit {
 }
 
 impl AuditSender {
-    /// What a record of a call with these arguments keeps of them, as `observability.audit.arguments` says; nothing where no
+    /// The form in which a record keeps these arguments, as `observability.audit.arguments` says; [`KeptArguments::None`] when no
     /// log is written.
     pub fn keep(&self, arguments: &Bytes) -> KeptArguments {
         match self.log {
@@ -180,8 +180,8 @@ impl AuditSender {
         }
     }
 
-    /// Whether a record tells the words of tools about their failures: not where it is to keep nothing of arguments, which
-    /// such words may repeat.
+    /// Returns true if records may hold a tool's own words about its failures. False when arguments are not recorded, since such
+    /// words may repeat them.
     pub(crate) fn keeps_words_of_tools(&self) -> bool {
         self.arguments != AuditArguments::None
     }
@@ -194,7 +194,7 @@ impl AuditSender {
     }
 }
 
-/// Makes lines of records, each in the file of its day.
+/// Formats records as lines and appends each to the file of its day.
 struct Lines {
     files: DailyFiles,
     clock: Clock,

@@ -1,4 +1,4 @@
-//! A log file of lines that operators rotate: the audit log and the access log.
+//! Log files of lines that operators rotate: the audit log and the access log.
 //!
 //! ```text
 //! request ── record ─▶ queue ─▶ writer thread ── lines ─▶ LogFile
@@ -6,12 +6,12 @@
 //!                       └────────────▶ losses ◀────────────┘   counted, and told when they begin and end
 //! ```
 //!
-//! A request hands its record over and goes on: a slow or full disk never holds a request. [`LogFile`] notices a file
-//! that was moved or deleted before each write, and never puts a line behind the torn end of another one.
+//! A request hands its record over and goes on: a slow or full disk never holds a request. [`LogFile`] notices a file that was
+//! moved or deleted before each write, and never appends a line to an incomplete one.
 //!
-//! `tracing-appender` was weighed and does less: its queue is bounded in lines, not in bytes; it makes the line in the
-//! request, keeps a file that was moved away until it rolls over, deletes old files by their number instead of their
-//! age, and says nothing while a disk is full.
+//! `tracing-appender` was considered and does less: its queue is bounded in lines, not in bytes; it formats the line in the
+//! request, keeps a file that was moved away until it rolls over, deletes old files by their number instead of their age, and
+//! does not report a full disk.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -35,44 +35,44 @@ pub use writer::{LogEnds, LogGuard, LogSender, Sink, start};
 #[cfg(test)]
 pub(crate) use queue::{Queue, Records};
 
-/// Lines gather to this many bytes before they are written.
+/// The number of bytes to which lines gather before they are written.
 const BUFFER: usize = 64 * 1024;
-/// How long a batch waits for the reader of a pipe, and how often the pipe is tried meanwhile.
+/// How long a batch waits for the reader of a pipe, and how often the pipe is retried meanwhile.
 const PIPE_PATIENCE: Duration = Duration::from_secs(1);
 const PIPE_LOOK: Duration = Duration::from_millis(10);
-/// Log files name people and addresses: they are for their owner and its group.
+/// Permissions of log files. They name people and addresses, so only their owner and its group may read them.
 const MODE: u32 = 0o640;
 
-/// Where the lines of a log go.
+/// The destination of a log's lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// A file, a named pipe or a device that the operator names.
     Path(PathBuf),
-    /// A regular file in a directory where tool code can write. Anything else under its name is refused, a link too.
+    /// A regular file in a directory where tool code can write. Any other kind of file with its name is refused, a link too.
     Regular(PathBuf),
     /// Standard output.
     Stdout,
 }
 
-/// Whole lines on their way to a file.
+/// Writes whole lines to a file.
 #[derive(Debug)]
 pub struct LogFile {
     target: Target,
     open: Option<Open>,
     buffer: Vec<u8>,
-    /// The last thing written was a part of a line.
+    /// True when the last write ended within a line.
     torn: bool,
     losses: Losses,
 }
 
-/// An open file and which one it is.
+/// An open file and its identity.
 #[derive(Debug)]
 struct Open {
     file: File,
     identity: (u64, u64),
 }
 
-/// A write that did not succeed, and how many lines came through before.
+/// A failed write, and the number of lines that were written before.
 #[derive(Debug)]
 struct Failure {
     lines_written: usize,
@@ -89,7 +89,7 @@ impl From<io::Error> for Failure {
 }
 
 impl LogFile {
-    /// A file that is opened with the first line. Lines that cannot be written are told to `losses`.
+    /// A log file that is opened with the first line. Lines that cannot be written are counted in `losses`.
     pub fn new(target: Target, losses: Losses) -> Self {
         Self {
             target,
@@ -108,7 +108,7 @@ impl LogFile {
         }
     }
 
-    /// Hands all lines to the operating system. Lines that it does not take are lost, and counted.
+    /// Hands all lines to the operating system. Lines that cannot be written are lost, and counted.
     pub fn flush(&mut self) {
         if self.buffer.is_empty() {
             return;
@@ -124,7 +124,7 @@ impl LogFile {
         self.buffer.clear();
     }
 
-    /// Writes what there is and opens the path anew, so that the file is there again after it was moved away.
+    /// Writes the buffered lines and opens the path anew, so that the file exists again after it was moved away.
     pub fn reopen(&mut self) {
         self.flush();
         if self.target == Target::Stdout {
@@ -177,7 +177,7 @@ impl LogFile {
             Target::Path(_) | Target::Regular(_) => {
                 let file = self.target.open()?;
                 let metadata = file.metadata()?;
-                // A gateway that was killed, or a disk that was full, may have left half a line.
+                // A gateway that was killed, or a full disk, may have left half a line.
                 if metadata.is_file() {
                     self.torn = self.target.ends_within_a_line().unwrap_or(self.torn);
                 }
@@ -204,7 +204,7 @@ impl LogFile {
 }
 
 impl Target {
-    /// The path, where the lines go to one.
+    /// The path, unless the lines go to standard output.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Path(path) | Self::Regular(path) => Some(path),
@@ -212,12 +212,11 @@ impl Target {
         }
     }
 
-    /// Opens the file for appending, as the gateway does when it writes to it. The folder is made if it is missing. Nothing
-    /// is waited on.
+    /// Opens the file for appending, as the gateway does when it writes to it. The folder is made if it is missing. Never blocks.
     ///
     /// # Errors
     ///
-    /// The system's error, or the kind of the file that is there in the place of a regular one.
+    /// The system's error, or the kind of the file that stands in place of a regular one.
     pub fn open(&self) -> io::Result<File> {
         let open = || match self {
             Self::Stdout => io::stdout().as_fd().try_clone_to_owned().map(File::from),
@@ -233,7 +232,7 @@ impl Target {
         }
     }
 
-    /// Whether the last line of a regular file has no end.
+    /// Returns true if a regular file ends within a line.
     fn ends_within_a_line(&self) -> io::Result<bool> {
         match self {
             Self::Stdout => Ok(false),
@@ -243,7 +242,7 @@ impl Target {
     }
 }
 
-/// Which file this is, whatever it is called.
+/// The identity of a file, independent of its name.
 fn identity_of(metadata: &fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
@@ -262,7 +261,7 @@ fn count_lines(bytes: &[u8]) -> usize {
     memchr::memchr_iter(b'\n', bytes).count()
 }
 
-/// Writes whole lines. `torn` says whether a part of a line was the last thing that came through.
+/// Writes whole lines. `torn` is true while the last written part ended within a line.
 fn write_lines(out: &mut impl Write, lines: &[u8], torn: &mut bool) -> Result<(), Failure> {
     let mut rest = lines;
     let mut waited = Duration::ZERO;
@@ -274,7 +273,7 @@ fn write_lines(out: &mut impl Write, lines: &[u8], torn: &mut bool) -> Result<()
                 continue;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            // A pipe whose reader is slow, or is none.
+            // A pipe whose reader is slow, or missing.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && waited < PIPE_PATIENCE => {
                 std::thread::sleep(PIPE_LOOK);
                 waited += PIPE_LOOK;
@@ -298,7 +297,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes so many bytes, in pieces of up to three, and then says that the disk is full.
+    /// Takes this many bytes, in pieces of up to three, and then reports a full disk.
     struct Disk {
         room: usize,
         content: Vec<u8>,
@@ -418,7 +417,7 @@ mod tests {
         assert_eq!(mode & 0o007, 0, "{mode:o}");
     }
 
-    /// Runs work in a thread, and fails where it waits for something.
+    /// Runs work in a thread, and fails if it blocks.
     fn without_waiting<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         std::thread::spawn(move || sender.send(work()));
@@ -463,7 +462,7 @@ mod tests {
         file.flush();
         assert_eq!(text(&path), "two\n", "writing goes on");
         assert_eq!(text(&victim), "kept\n");
-        // While it is open, too.
+        // The same holds for a path that becomes a pipe while the file is open.
         fs::rename(&path, folder.path().join("aside")).expect("moved");
         make_pipe(&path);
         file.append(b"three\n");

@@ -1,4 +1,4 @@
-//! Counters and histograms of the service. Labels are namespaces and fixed words, never what a client sent.
+//! Counters and histograms of the service. Labels are namespaces and fixed words, never text from a client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -20,7 +20,7 @@ use breakdown::Breakdown;
 pub(crate) use breakdown::CallEnd;
 use toolman::ToolmanMetrics;
 
-/// From a cache hit to the highest default ceiling of a call's time limit.
+/// Buckets from a cache hit to the highest default ceiling of a call's time limit.
 const LATENCY_SECONDS: [f64; 14] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0,
 ];
@@ -37,7 +37,7 @@ metric_table! {
             "Time of tool calls, waiting in the queue included", LATENCY_SECONDS;
         in_flight: IntGaugeVec["namespace"] = "tooldock_tool_calls_in_flight",
             "Calls of tools, resources, prompts and completions that run or wait";
-        /// Progress, log messages and notices of calls that nobody read in time.
+        /// Progress, log messages and notices of calls that were not read in time.
         pub(crate) events_dropped: IntCounter = "tooldock_call_events_dropped_total",
             "Progress, log messages and notices of calls that found no room";
         pub(crate) sessions: IntGauge = "tooldock_sessions", "Sessions alive";
@@ -65,22 +65,22 @@ metric_table! {
     {
         /// Resolved once per namespace, so that a call looks up one map instead of three.
         namespaces: DashMap<NamespaceName, Arc<NamespaceMetrics>, BuildHasherDefault<NameHasher>> = DashMap::default();
-        /// The series of conditions there are.
+        /// The registered series of conditions.
         shown: Mutex<ShownConditions> = Mutex::default();
-        /// Of streams and their logs.
+        /// Metrics of streams and their logs.
         pub(crate) streams: Arc<StreamMetrics> = Arc::new(StreamMetrics::new(registry)?);
-        /// Of aggregates.
+        /// Metrics of aggregates.
         pub(crate) toolman: ToolmanMetrics = ToolmanMetrics::new(registry)?;
-        /// Finds requests that keep a message thread for too long.
+        /// Finds requests that occupy a message thread for too long.
         pub(crate) polls: PollWatch = PollWatch::new(registry)?;
-        /// By tool and by principal.
+        /// Counts by tool and by principal.
         breakdown: Arc<Breakdown> = Breakdown::new(registry)?;
-        /// Of external servers.
+        /// Metrics of external servers.
         pub(crate) stdio: StdioMetrics = StdioMetrics::new(registry)?;
     }
 }
 
-/// States whose number is shown even where it is 0, so that an alert can count on them.
+/// States whose series exist even at 0, so that alerts can rely on them.
 const NAMESPACE_STATES: [&str; 5] = ["ready", "starting", "degraded", "failed", "empty"];
 
 /// A member of an aggregate and its state.
@@ -90,7 +90,7 @@ pub(crate) struct MemberState {
     pub(crate) namespace: NamespaceName,
     /// The member's name there.
     pub(crate) member: Arc<str>,
-    /// A word of `/ready`.
+    /// The state as a word of `/ready`.
     pub(crate) state: &'static str,
 }
 
@@ -100,14 +100,14 @@ impl MemberState {
     }
 }
 
-/// The series of conditions that are registered.
+/// The registered series of conditions.
 #[derive(Debug, Default)]
 struct ShownConditions {
     states: BTreeSet<&'static str>,
     members: BTreeSet<MemberState>,
 }
 
-/// FNV-1a, quick for the few bytes of a name. Names are the operator's: nobody makes them collide.
+/// FNV-1a, fast for the few bytes of a name. Names are the operator's, so collisions by attackers are no concern.
 #[derive(Debug)]
 struct NameHasher(u64);
 
@@ -142,7 +142,7 @@ pub(crate) struct NamespaceMetrics {
 }
 
 impl UpstreamMetrics {
-    /// The counter to hand to [`crate::audit::Audit::start`].
+    /// The counter for [`crate::audit::Audit::start`].
     pub fn audit_dropped(&self) -> IntCounter {
         self.audit_dropped.clone()
     }
@@ -152,7 +152,7 @@ impl UpstreamMetrics {
         &self.breakdown
     }
 
-    /// Shows the namespaces in each state, and the members of aggregates with theirs.
+    /// Sets the gauges of namespaces by state, and of members of aggregates by theirs.
     pub(crate) fn show_conditions(
         &self,
         states: &BTreeMap<&'static str, i64>,
@@ -183,27 +183,27 @@ impl UpstreamMetrics {
         self.remote_requests.with_label_values(&labels).inc();
     }
 
-    /// How many calls of a namespace ended so, for tests.
+    /// The number of a namespace's calls with this outcome, for tests.
     #[cfg(test)]
     pub(crate) fn calls_of(&self, namespace: &str, outcome: &str) -> u64 {
         self.calls.with_label_values(&[namespace, outcome]).get()
     }
 
-    /// The same for what is no tool.
+    /// The number of calls of a method other than a tool's with this outcome, for tests.
     #[cfg(test)]
     pub(crate) fn others_of(&self, namespace: &str, method: &str, outcome: &str) -> u64 {
         let labels = [namespace, method, outcome];
         self.other_calls.with_label_values(&labels).get()
     }
 
-    /// How many requests to a remote server took a mode, for tests.
+    /// The number of requests to a remote server in this mode, for tests.
     #[cfg(test)]
     pub(crate) fn remote_requests_of(&self, namespace: &str, mode: &str) -> u64 {
         let labels = [namespace, mode];
         self.remote_requests.with_label_values(&labels).get()
     }
 
-    /// The metrics of a namespace the registry knows.
+    /// The metrics of a namespace that the registry knows.
     pub(crate) fn namespace(&self, name: &NamespaceName) -> Arc<NamespaceMetrics> {
         if let Some(metrics) = self.namespaces.get(name) {
             return Arc::clone(&metrics);
@@ -228,14 +228,14 @@ impl UpstreamMetrics {
 }
 
 impl NamespaceMetrics {
-    /// Counts a call of something that is no tool by its method and how it ended.
+    /// Counts a call of a method other than a tool's, by its method and outcome.
     pub(crate) fn count_other(&self, method: &'static str, outcome: &'static str) {
         self.other_calls
             .with_label_values(&[self.name.as_str(), method, outcome])
             .inc();
     }
 
-    /// Counts a tool call by how it ended: `ok` or one of the fixed error codes.
+    /// Counts a tool call by its outcome: `ok` or one of the fixed error codes.
     pub(crate) fn count(&self, outcome: &'static str) {
         if outcome == "ok" {
             self.ok.inc();

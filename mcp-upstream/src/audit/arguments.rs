@@ -1,20 +1,20 @@
-//! What the audit log keeps of a call's arguments until the log's writer writes them: nothing, a digest, or a copy.
+//! The arguments of a call as the audit log holds them until its writer writes them: nothing, a digest, or a copy.
 
 use bytes::Bytes;
 
 use super::AuditArguments;
 
-/// The most bytes of arguments that are copied. Of longer arguments the log has the digest.
+/// The most bytes of arguments that are copied. Longer arguments are logged as a digest.
 const FULL_MAX: usize = 16 * 1024;
 
-/// What the audit log keeps of a call's arguments.
+/// The arguments of a call in their recorded form.
 #[derive(Debug, Clone)]
 pub enum KeptArguments {
     /// Nothing.
     None,
     /// Their digest, and their size in bytes.
     Digest {
-        /// By BLAKE3: SHA-256 takes two to three times as long.
+        /// The BLAKE3 digest: SHA-256 takes two to three times as long.
         digest: blake3::Hash,
         /// The size.
         bytes: usize,

@@ -1,4 +1,4 @@
-//! One file per UTC day, `YYYY-MM-DD.jsonl`; older ones are deleted when a day begins.
+//! Daily audit files: one per UTC day, `YYYY-MM-DD.jsonl`. When a day begins, files past their retention are deleted.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use time::{Date, Month};
 
 use crate::log_file::{LogFile, Losses, Target};
 
-/// The folder of daily files and the one that is written to.
+/// The folder of daily files, and the open file.
 #[derive(Debug)]
 pub(super) struct DailyFiles {
     dir: PathBuf,
@@ -31,7 +31,7 @@ impl DailyFiles {
         self.of(day).append(line);
     }
 
-    /// Hands everything to the operating system.
+    /// Hands all buffered lines to the operating system.
     pub(super) fn flush(&mut self) {
         if let Some((_, file)) = &mut self.current {
             file.flush();
@@ -43,7 +43,7 @@ impl DailyFiles {
         self.of(today).reopen();
     }
 
-    /// Closes a file that is past its day or no longer there, and deletes those past their retention.
+    /// Closes the open file if its day is past or the file was removed, and deletes the files past their retention.
     pub(super) fn idle(&mut self, today: Date) {
         match &mut self.current {
             Some((day, file)) if *day == today => file.close_if_replaced(),

@@ -1,6 +1,6 @@
-//! One record as one JSON line. The field names are contract.
+//! Formats an audit record as one JSON line. The field names are a contract.
 //!
-//! Written by hand, for there is one per call: the fields are known, and few texts have anything to escape.
+//! Written by hand, since there is a line per call: the fields are known, and few texts have anything to escape.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ pub(super) fn format(record: &AuditRecord, clock: &mut Clock, line: &mut Vec<u8>
     if let Some(via) = &record.via {
         text(line, b",\"via\":", via);
     }
-    // A tool call is the usual line and keeps two fields out of it.
+    // A tool call is the usual line, and leaves two fields out.
     if record.method == TOOLS_CALL {
         text(line, b",\"tool\":", &record.subject);
     } else {
@@ -92,7 +92,7 @@ fn put_digest(line: &mut Vec<u8>, digest: &blake3::Hash, bytes: usize) {
     number(line, b",\"arguments_bytes\":", bytes as u64);
 }
 
-/// Who is at the other end of the relay's socket.
+/// Writes the process at the other end of the relay's socket.
 fn peer(line: &mut Vec<u8>, peer: &RelayPeer) {
     number(line, b",\"peer\":{\"uid\":", peer.uid.into());
     number(line, b",\"gid\":", peer.gid.into());
@@ -105,10 +105,10 @@ fn peer(line: &mut Vec<u8>, peer: &RelayPeer) {
     }
 }
 
-/// `name` comes with what stands around it, so that it is one copy.
+/// Writes a text member. `name` comes with the punctuation around it, so that it is one copy.
 fn text(line: &mut Vec<u8>, name: &'static [u8], text: &str) {
     line.extend_from_slice(name);
-    // Without a way out of the loop, so that it looks at many bytes at once.
+    // No early return from the loop, so that the compiler can look at many bytes at once.
     let escaped = |any, byte: u8| any | (byte < b' ') | (byte == b'"') | (byte == b'\\');
     if text.bytes().fold(false, escaped) {
         serde_json::to_writer(line, text).expect("a string serializes into memory");
@@ -125,7 +125,7 @@ fn number(line: &mut Vec<u8>, name: &'static [u8], number: u64) {
 }
 
 fn digits(line: &mut Vec<u8>, mut number: u64) {
-    // The largest has 20.
+    // The largest number has 20 digits.
     let mut digits = [b'0'; 20];
     let mut first = digits.len();
     loop {
@@ -281,7 +281,7 @@ mod tests {
         assert!(full.get("arguments_blake3").is_none());
     }
 
-    /// The same fields through serde, which is what a line is to be.
+    /// The fields of a record through serde, the expected form of a line.
     #[derive(serde::Serialize)]
     struct Line<'a> {
         ts: &'a str,

@@ -4,7 +4,7 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 const MASK: &str = "***MASKED***";
-/// A key whose letters contain one of these holds a secret.
+/// A key holds a secret when its letters contain one of these words.
 const SECRET_WORDS: [&str; 11] = [
     "password",
     "passwd",
@@ -19,14 +19,14 @@ const SECRET_WORDS: [&str; 11] = [
     "cookie",
 ];
 
-/// The arguments, masked. `None` when they are no JSON.
+/// The arguments with secrets masked; `None` if they are not JSON.
 pub(super) fn masked(arguments: &[u8]) -> Option<Box<RawValue>> {
     let mut value = serde_json::from_slice(arguments).ok()?;
     mask(&mut value);
     to_raw_value(&value).ok()
 }
 
-/// Recursion is bounded: the parser refuses nesting beyond 128.
+/// Masks secrets in place. Recursion is bounded: the parser refuses nesting beyond 128.
 fn mask(value: &mut Value) {
     match value {
         Value::Object(fields) => {

@@ -1,13 +1,13 @@
-//! When a record was made, as its line and perhaps the name of its file say it.
+//! Formats the time of a record for its line, and gives the day for the name of its file.
 //!
-//! Most records share their second with the one before, so the calendar is asked once a second.
+//! Most records share their second with the one before, so the calendar is computed once a second.
 
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use time::{Date, OffsetDateTime};
 
-/// The calendar of the last second that was asked for.
+/// The calendar fields of the last second.
 #[derive(Debug, Default)]
 pub struct Clock(Option<Second>);
 
@@ -34,7 +34,7 @@ impl Clock {
         ]);
     }
 
-    /// Appends a moment as web servers write it, UTC: `13/Feb/2026:10:00:00 +0000`.
+    /// Appends a moment in the common log format, UTC: `13/Feb/2026:10:00:00 +0000`.
     pub fn common_log(&mut self, at: SystemTime, line: &mut Vec<u8>) {
         let (second, _) = self.second(at);
         let month: &str = &second.day.month().to_string()[..3];

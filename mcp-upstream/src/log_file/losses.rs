@@ -1,4 +1,4 @@
-//! What a log has lost: every record counted, and a line of the process's log when losing begins and when it is over.
+//! Losses of a log: every lost record is counted, and the process's log tells when losing begins and ends.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use prometheus::IntCounter;
 
-/// A log that lost nothing for so long works again. Without this, a disk with a little room now and then would be
-/// complained about a hundred times a second.
+/// A log that lost nothing for this long works again. Without this, a disk with a little room now and then would cause a hundred
+/// log lines a second.
 const CALM: Duration = Duration::from_secs(1);
 
-/// The losses of one log. Clones count together.
+/// The losses of one log. Clones share their counts.
 #[derive(Debug, Clone)]
 pub struct Losses(Arc<Inner>);
 
@@ -20,7 +20,7 @@ struct Inner {
     log: &'static str,
     counter: IntCounter,
     calm: Duration,
-    /// From the first record that was lost to the first line that was written in peace.
+    /// From the first lost record to the first line that was written after a calm period.
     episode: Mutex<Option<Episode>>,
 }
 
@@ -28,12 +28,12 @@ struct Inner {
 struct Episode {
     lost: u64,
     last: Instant,
-    /// Something has been written since.
+    /// True when a line was written since.
     works: bool,
 }
 
 impl Losses {
-    /// The losses of the log that goes by this name. `counter` counts lost records.
+    /// The losses of the log with this name. `counter` counts lost records.
     pub fn new(log: &'static str, counter: IntCounter) -> Self {
         Self::with_calm(log, counter, CALM)
     }
@@ -52,7 +52,7 @@ impl Losses {
         self.0.log
     }
 
-    /// Counts lost records. The first ones are told to the process's log.
+    /// Counts lost records. The first loss is logged to the process's log.
     pub fn lost(&self, records: u64, cause: impl fmt::Display) {
         self.0.counter.inc_by(records);
         let now = Instant::now();
@@ -75,7 +75,7 @@ impl Losses {
         );
     }
 
-    /// Notes that everything there was has been written.
+    /// Notes that all pending lines were written.
     pub fn written(&self) {
         if let Some(episode) = &mut *self.episode() {
             episode.works = true;
@@ -83,7 +83,7 @@ impl Losses {
         self.settle();
     }
 
-    /// Says that losing is over, if it is.
+    /// Logs that losing is over, if it is.
     pub(super) fn settle(&self) {
         let mut episode = self.episode();
         let over = episode.take_if(|it| it.works && it.last.elapsed() >= self.0.calm);
@@ -97,12 +97,12 @@ impl Losses {
         }
     }
 
-    /// Whether records are being lost.
+    /// Returns true while records are being lost.
     pub(super) fn are_open(&self) -> bool {
         self.episode().is_some()
     }
 
-    /// Says what has not been said yet.
+    /// Logs the losses that were not logged yet.
     pub(super) fn end(&self) {
         let over = self.episode().take();
         if let Some(Episode { lost, .. }) = over {
@@ -114,7 +114,7 @@ impl Losses {
         }
     }
 
-    /// Plain data; nothing is written or awaited under the lock.
+    /// Plain data; the lock is never held while writing or awaiting.
     fn episode(&self) -> MutexGuard<'_, Option<Episode>> {
         self.0
             .episode
@@ -125,13 +125,13 @@ impl Losses {
 
 #[cfg(test)]
 impl Losses {
-    /// Losses that are over with the first line that is written.
+    /// Losses that end with the first written line.
     pub(crate) fn for_tests() -> Self {
         let counter = IntCounter::new("lost", "records lost").expect("a valid name");
         Self::with_calm("test log", counter, Duration::ZERO)
     }
 
-    /// How many records were lost so far.
+    /// The number of lost records so far.
     pub(crate) fn counted(&self) -> u64 {
         self.0.counter.get()
     }

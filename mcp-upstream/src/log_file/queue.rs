@@ -1,32 +1,32 @@
-//! Records on their way from the requests to the writer.
+//! Queue of records between the requests and the writer.
 //!
-//! A list under a lock instead of a channel: a record is moved once, nothing is allocated for it, and the writer takes all
-//! there are at once. Whoever adds one wakes the writer only where it sleeps without an end.
+//! A list under a lock instead of a channel: a record is moved once, no memory is allocated for it, and the writer takes all
+//! records at once. A sender wakes the writer only if it sleeps without a time limit.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::losses::Losses;
 
-/// Records that may wait for the writer, those it is writing included.
+/// The most records that wait for the writer, including those that it is writing.
 const RECORDS: usize = 16_384;
-/// Bytes that these may keep in memory besides themselves.
+/// The most bytes that these records keep in memory besides themselves.
 const BYTES: usize = 64 * 1024 * 1024;
-/// Room that is kept for records after a time with more of them.
+/// The capacity that is kept for records after a burst.
 const ROOM_KEPT: usize = 1024;
 
-/// What a log remembers of a request, before it is a line.
+/// A request's entry for a log, before it is formatted as a line.
 pub trait Record: Send + 'static {
-    /// The bytes it keeps in memory besides itself.
+    /// The bytes that the record keeps in memory besides itself.
     fn bytes(&self) -> usize;
 }
 
-/// The queue.
+/// The queue between senders and the writer.
 #[derive(Debug)]
 pub(crate) struct Queue<R> {
-    /// Plain data; nobody waits or writes under the lock.
+    /// Plain data; the lock is never held while waiting or writing.
     waiting: Mutex<Waiting<R>>,
-    /// For the writer: the first record is there, or the end.
+    /// Wakes the writer for the first record, or for the end.
     filled: Condvar,
     losses: Losses,
 }
@@ -34,32 +34,32 @@ pub(crate) struct Queue<R> {
 #[derive(Debug)]
 struct Waiting<R> {
     records: Vec<R>,
-    /// Records and bytes that are not written yet.
+    /// The records and bytes that are not written yet.
     held: usize,
     held_bytes: usize,
     writer_sleeps: bool,
-    /// The writer is to open its file anew.
+    /// True when the writer is to open its file anew.
     reopens: bool,
-    /// The writer is to write what there is and end.
+    /// True when the writer is to write the remaining records and end.
     ends: bool,
-    /// Nobody writes any more.
+    /// True when the writer is gone.
     is_over: bool,
 }
 
-/// What the writer is to do when it has written a batch.
+/// The writer's next step after it has written a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Go on.
     Write,
-    /// Open its file anew, and go on.
+    /// Open the file anew, and go on.
     Reopen,
-    /// Nothing came for a while.
+    /// There was nothing to write for a while.
     Idle,
     /// End: this batch was the last.
     End,
 }
 
-/// The writer's end; without it nothing more is taken.
+/// The writer's end of the queue; once it is dropped, further records are lost.
 #[derive(Debug)]
 pub(crate) struct Records<'q, R>(&'q Queue<R>);
 
@@ -84,7 +84,7 @@ impl<R> Queue<R> {
         &self.losses
     }
 
-    /// Records that are not written yet.
+    /// The number of records that are not written yet.
     pub(super) fn held(&self) -> usize {
         self.lock().held
     }
@@ -95,7 +95,7 @@ impl<R> Queue<R> {
         self.filled.notify_one();
     }
 
-    /// Asks the writer to write the records that wait, and to end.
+    /// Asks the writer to write the waiting records, and to end.
     pub(super) fn end(&self) {
         self.lock().ends = true;
         self.filled.notify_one();
@@ -109,7 +109,7 @@ impl<R> Queue<R> {
 impl<R: Record> Queue<R> {
     /// Adds a record, or counts it as lost; never waits for the writer.
     pub(super) fn put(&self, record: R) {
-        // What a record keeps in memory, a part of a request's body perhaps, is kept until it is written.
+        // Memory that a record keeps, perhaps a part of a request's body, stays allocated until the record is written.
         let bytes = record.bytes();
         let mut waiting = self.lock();
         if waiting.is_over || waiting.held >= RECORDS || waiting.held_bytes + bytes > BYTES {
@@ -138,8 +138,7 @@ impl<'q, R> Records<'q, R> {
         Self(queue)
     }
 
-    /// Waits for records, at most for as long as `patience`, lets others gather for as long as `linger`, and moves all to
-    /// `batch`, which must be empty.
+    /// Waits for records, at most for `patience`, lets more gather for `linger`, and moves all to `batch`, which must be empty.
     pub(crate) fn take(&self, batch: &mut Vec<R>, linger: Duration, patience: Duration) -> Turn {
         let mut waiting = self.0.lock();
         let has_nothing = |it: &mut Waiting<R>| it.records.is_empty() && !it.reopens && !it.ends;
@@ -171,14 +170,14 @@ impl<'q, R> Records<'q, R> {
         }
     }
 
-    /// Says that so many records with so many bytes are written, or counted as lost.
+    /// Notes that this many records with this many bytes were written, or counted as lost.
     pub(crate) fn written(&self, records: usize, bytes: usize) {
         let mut waiting = self.0.lock();
         waiting.held -= records;
         waiting.held_bytes -= bytes;
     }
 
-    /// Gives back what `batch` has beyond the usual room.
+    /// Frees the capacity of `batch` beyond the usual.
     pub(super) fn trim(batch: &mut Vec<R>) {
         if batch.capacity() > ROOM_KEPT {
             batch.shrink_to(ROOM_KEPT);
@@ -190,7 +189,7 @@ impl<R> Drop for Records<'_, R> {
     fn drop(&mut self) {
         let mut waiting = self.0.lock();
         waiting.is_over = true;
-        // What nobody writes any more need not be held, nor the bodies it keeps in memory.
+        // Without a writer the records, and the bodies that they keep in memory, are dropped.
         let unwritten = std::mem::take(&mut waiting.records);
         let lost = std::mem::take(&mut waiting.held);
         drop(waiting);
@@ -205,7 +204,7 @@ impl<R> Drop for Records<'_, R> {
 mod tests {
     use super::*;
 
-    /// So many bytes.
+    /// A record of this many bytes.
     #[derive(Debug)]
     struct Bytes(usize);
 
@@ -237,7 +236,7 @@ mod tests {
         let (records, mut batch) = (Records::of(&queue), Vec::new());
         let turn = records.take(&mut batch, Duration::ZERO, Duration::MAX);
         assert_eq!((turn, batch.len()), (Turn::Write, RECORDS));
-        // Taken, but not written: a disk that hangs holds them.
+        // Taken, but not written: a hanging disk holds them.
         queue.put(SMALL);
         assert_eq!(lost(&queue), 2);
         records.written(1, SMALL.bytes());

@@ -1,4 +1,4 @@
-//! The thread that makes lines of records, and both ends of its queue.
+//! The thread that formats and writes records, with the sender and the owner of its queue.
 
 use std::io;
 use std::sync::Arc;
@@ -8,21 +8,21 @@ use std::time::Duration;
 use super::losses::Losses;
 use super::queue::{Queue, Record, Records, Turn};
 
-/// How long records gather before they are written. Meanwhile no sender has to wake the writer.
+/// How long records gather before they are written. Meanwhile senders need not wake the writer.
 const LINGER: Duration = Duration::from_millis(10);
-/// How often the writer looks after its file while nothing is to be written.
+/// How often the writer checks its file while there is nothing to write.
 const IDLE: Duration = Duration::from_secs(60);
-/// The same while records are being lost, so that the end of it is told in time.
+/// How often it does so while records are being lost, so that the end of the losses is logged in time.
 const IDLE_WHILE_LOSING: Duration = Duration::from_secs(1);
 /// How long a shutdown waits for the writer.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
-/// What becomes of records. Runs in the writer's thread.
+/// Writes records. Runs in the writer's thread.
 pub trait Sink: Send + 'static {
-    /// What it writes.
+    /// The type of the records.
     type Record: Record;
 
-    /// Makes a line of a record. It may be kept until the next flush.
+    /// Formats a record as a line, which may be buffered until the next flush.
     fn put(&mut self, record: Self::Record);
 
     /// Hands all lines to the operating system.
@@ -31,11 +31,11 @@ pub trait Sink: Send + 'static {
     /// Opens the file anew.
     fn reopen(&mut self);
 
-    /// Nothing was written for a while.
+    /// Called when nothing was written for a while.
     fn idle(&mut self);
 }
 
-/// The requests' end. Cheap to clone.
+/// Sends records to the writer. Cheap to clone.
 #[derive(Debug)]
 pub struct LogSender<R>(Arc<Queue<R>>);
 
@@ -46,7 +46,7 @@ impl<R> Clone for LogSender<R> {
 }
 
 impl<R: Record> LogSender<R> {
-    /// Queues a record; never waits. A record that finds no room is counted as lost.
+    /// Queues a record; never waits. A record without room is counted as lost.
     pub fn send(&self, record: R) {
         self.0.put(record);
     }
@@ -57,7 +57,7 @@ impl<R: Record> LogSender<R> {
     }
 }
 
-/// The writer's owner: dropping it writes what is queued and ends the thread, within five seconds.
+/// Owner of the log's writer. Dropping it writes the queued records and ends the thread, within five seconds.
 #[must_use = "dropping the guard ends the log"]
 pub struct LogGuard<R: Record> {
     queue: Arc<Queue<R>>,
@@ -65,7 +65,7 @@ pub struct LogGuard<R: Record> {
 }
 
 impl<R: Record> LogGuard<R> {
-    /// Has the writer open its file anew, soon. Records on their way go to the file that was open before.
+    /// Makes the writer open its file anew, soon. Records on their way go to the file that was open before.
     pub fn reopen(&self) {
         self.queue.reopen();
     }
@@ -84,14 +84,14 @@ impl<R: Record> Drop for LogGuard<R> {
     }
 }
 
-/// The requests' end of a log and its owner.
+/// The sender of a log and the owner of its writer.
 pub type LogEnds<R> = (LogSender<R>, LogGuard<R>);
 
 /// Starts the writer of a log in a thread of this name.
 ///
 /// # Errors
 ///
-/// When the thread cannot be started.
+/// If the thread cannot be started.
 pub fn start<S: Sink>(thread: &str, mut sink: S, losses: Losses) -> io::Result<LogEnds<S::Record>> {
     let queue = Arc::new(Queue::new(losses));
     let (done, finished) = sync_channel(1);
@@ -109,7 +109,7 @@ pub fn start<S: Sink>(thread: &str, mut sink: S, losses: Losses) -> io::Result<L
     Ok((LogSender(queue), guard))
 }
 
-/// Each turn waits for a record, lets more of them gather for [`LINGER`], writes them all and flushes.
+/// In each turn, waits for a record, lets more gather for [`LINGER`], writes them all and flushes.
 fn write_until_stopped<S: Sink>(queue: &Queue<S::Record>, sink: &mut S) {
     let records = Records::of(queue);
     let losses = queue.losses();

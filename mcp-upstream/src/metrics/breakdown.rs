@@ -14,22 +14,22 @@ use prometheus::{IntCounterVec, Opts, Registry};
 use serde::{Deserialize, Serialize};
 use tooldock_workers::names::NamespaceName;
 
-/// Tools with series of their own.
+/// The most tools with a series of their own.
 const TOOLS_MAX: usize = 1_000;
-/// Principals with series of their own.
+/// The most principals with a series of their own.
 const PRINCIPALS_MAX: usize = 50;
-/// Names that are counted. Beyond it the half with the fewest calls is forgotten.
+/// The most names that are counted. Beyond it the half with the fewest calls is forgotten.
 const COUNTED_MAX: usize = 10_000;
 /// The principal of calls without a credential.
 const ANONYMOUS: &str = "anonymous";
 
-/// `observability.metrics:` — counts beside those by namespace.
+/// `observability.metrics:`: counts beside those by namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BreakdownConfig {
-    /// Whether calls are counted by tool, for the 1,000 tools with the most calls.
+    /// True to count calls by tool, for the 1,000 tools with the most calls.
     pub per_tool: bool,
-    /// Whether calls are counted by principal.
+    /// The mode of counting calls by principal.
     pub per_principal: PerPrincipal,
 }
 
@@ -45,7 +45,7 @@ pub enum PerPrincipal {
     Top50,
 }
 
-/// Ends of calls of one name.
+/// The ended calls of one name.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ends {
     ok: u64,
@@ -58,7 +58,7 @@ impl Ends {
     }
 }
 
-/// Ends of calls by name.
+/// The ended calls by name.
 #[derive(Debug)]
 struct Counts<K>(Mutex<HashMap<K, Ends>>);
 
@@ -88,7 +88,7 @@ impl<K: Eq + Hash + Ord + Clone> Counts<K> {
         }
     }
 
-    /// The names with the most calls, in no order.
+    /// The names with the most calls, unordered.
     fn top(&self, most: usize) -> Vec<(K, Ends)> {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = counts
@@ -114,10 +114,10 @@ impl<K: Eq + Hash + Ord + Clone> Counts<K> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallEnd<'a> {
     pub(crate) namespace: &'a NamespaceName,
-    /// The tool; `None` for a name that may be no tool's, which is not counted by tool.
+    /// The tool; `None` for a name that may not be a tool's, which is not counted by tool.
     pub(crate) tool: Option<&'a Arc<str>>,
     pub(crate) principal: Option<&'a Arc<str>>,
-    /// The call went on to a member, where it is counted for its principal.
+    /// True when the call was passed on to a member, where it is counted for its principal.
     pub(crate) via_aggregate: bool,
     pub(crate) is_ok: bool,
 }
@@ -136,7 +136,7 @@ impl Breakdown {
     ///
     /// # Errors
     ///
-    /// When the registry already holds one of the names.
+    /// If the registry already holds one of the names.
     pub(super) fn new(registry: &Registry) -> prometheus::Result<Arc<Self>> {
         let counts = Arc::<Self>::default();
         registry.register(Box::new(Families {
@@ -149,7 +149,7 @@ impl Breakdown {
         Ok(counts)
     }
 
-    /// Turns the counts on and off. Counts that are turned off are forgotten.
+    /// Turns the counts on and off. Counts that are turned off are deleted.
     pub fn configure(&self, config: BreakdownConfig) {
         let per_principal = config.per_principal == PerPrincipal::Top50;
         self.per_tool.store(config.per_tool, Ordering::Relaxed);
@@ -176,7 +176,7 @@ impl Breakdown {
         }
     }
 
-    /// The tools that are counted, in order, with their calls.
+    /// The counted tools, in order, with their calls.
     #[cfg(test)]
     pub(crate) fn tools_counted(&self) -> Vec<(String, u64)> {
         let tools = self.tools.top(usize::MAX).into_iter();
@@ -204,7 +204,7 @@ fn by_principal() -> prometheus::Result<IntCounterVec> {
     IntCounterVec::new(options, &["principal", "outcome"])
 }
 
-/// The families as they are scraped.
+/// Collects the families when they are scraped.
 struct Families {
     counts: Arc<Breakdown>,
     descriptions: Vec<Desc>,

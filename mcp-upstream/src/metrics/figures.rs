@@ -1,6 +1,6 @@
-//! Calls of the last minute by namespace: how many, how many failed, and how long nearly all of them took.
+//! Calls of the last minute by namespace: their number, the failures, and the time that nearly all of them took.
 //!
-//! The counters only ever rise. They are noted every few seconds, and what happened in the last minute is what lies between
+//! The counters only ever rise. They are noted every few seconds, and the figures of the last minute are the difference between
 //! the oldest note and now. A namespace that was never called costs nothing.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -13,7 +13,7 @@ use tooldock_workers::names::NamespaceName;
 
 use super::{NamespaceMetrics, UpstreamMetrics};
 
-/// What the figures are about.
+/// The time that the figures cover.
 const WINDOW: Duration = Duration::from_secs(60);
 /// How often the counters are noted.
 pub(crate) const EVERY: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ pub(crate) const EVERY: Duration = Duration::from_secs(5);
 struct Counts {
     calls: u64,
     ok: u64,
-    /// Cumulative, by the upper bounds of the histogram.
+    /// Cumulative counts by the upper bounds of the histogram.
     buckets: Vec<(f64, u64)>,
 }
 
@@ -34,12 +34,12 @@ type Note = BTreeMap<NamespaceName, Counts>;
 pub(crate) struct FigureNotes(Mutex<VecDeque<(Instant, Note)>>);
 
 impl FigureNotes {
-    /// Notes the counters, and forgets what is older than the window.
+    /// Notes the counters, and drops notes older than the window.
     pub(crate) fn note(&self, metrics: &UpstreamMetrics) {
         let now = Instant::now();
         let note = read(metrics);
         let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that is older than the window stays: it is where the window begins.
+        // Keeps one note older than the window, which marks the beginning of the window.
         while notes.get(1).is_some_and(|(at, _)| now - *at >= WINDOW) {
             notes.pop_front();
         }
@@ -60,18 +60,18 @@ impl FigureNotes {
     }
 }
 
-/// What happened in the last minute, by namespace.
+/// The figures of the last minute, by namespace.
 #[derive(Debug)]
 pub(crate) struct Figures(BTreeMap<NamespaceName, Counts>);
 
 /// The figures of one namespace, or of all.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Rates {
-    /// Calls.
+    /// The number of calls.
     pub(crate) calls: u64,
-    /// Which part of them failed; `None` where there were none.
+    /// The share of failed calls; `None` without calls.
     pub(crate) error_rate: Option<f64>,
-    /// How long 95 of 100 took at most, in milliseconds.
+    /// The 95th percentile of the duration, in milliseconds.
     pub(crate) p95_ms: Option<f64>,
 }
 
@@ -82,7 +82,7 @@ impl Figures {
             .map_or(Counts::default().rates(), Counts::rates)
     }
 
-    /// Of all namespaces but the management tools.
+    /// The figures of all namespaces except the management tools.
     pub(crate) fn of_all(&self) -> Rates {
         let mut all = Counts::default();
         for counts in self
@@ -147,7 +147,7 @@ impl Counts {
         }
     }
 
-    /// In milliseconds, between the bounds of the bucket it falls into; the last bound for what is beyond.
+    /// The quantile in milliseconds, interpolated within its bucket; the last bound for values beyond it.
     fn quantile(&self, quantile: f64) -> Option<f64> {
         let wanted = self.calls as f64 * quantile;
         let (mut low, mut below) = (0.0, 0);
@@ -165,7 +165,7 @@ impl Counts {
     }
 }
 
-/// The counters of the namespaces that were ever called.
+/// The counters of all namespaces that were ever called.
 fn read(metrics: &UpstreamMetrics) -> Note {
     let all = metrics.namespaces.iter();
     let called = all.filter(|it| it.latency.get_sample_count() > 0);

@@ -1,4 +1,4 @@
-//! What is counted about aggregates beside their calls.
+//! Metrics of aggregates beside their calls.
 
 use prometheus::IntGauge;
 use tooldock_workers::metric_table;
@@ -16,7 +16,7 @@ metric_table! {
     }
 }
 
-/// One set that is kept; dropping it counts it out.
+/// Counts a kept toolset until it is dropped.
 #[derive(Debug)]
 pub(crate) struct KeptToolset(IntGauge);
 
