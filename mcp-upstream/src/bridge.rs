@@ -1,8 +1,8 @@
-//! What happens between a client and a server of unlike eras. The only place that knows both.
+//! Translation between clients and servers of unlike eras. No other module knows both eras.
 //!
-//! *Legacy* is what `initialize` opens (up to 2025-11-25), *modern* is 2026-07-28. Between equals nothing is translated:
-//! whole messages pass, and only request ids, progress tokens and subscription ids in them are others. Between unlike
-//! eras that holds for all that is not named here. There is a test for each cell in `upstream::client`.
+//! *Legacy* is the era that `initialize` opens (up to 2025-11-25), *modern* is 2026-07-28. Between like eras nothing is
+//! translated: whole messages pass, and only their request ids, progress tokens and subscription ids are replaced. Between unlike
+//! eras the same holds for everything that this table does not name. There is a test for each cell in `upstream::client`.
 //!
 //! | feature | modern client → legacy server | legacy client → modern server | like → like |
 //! |---|---|---|---|
@@ -17,14 +17,14 @@
 //! | results that are not objects | replaced by an `upstream_error` | the same | the same |
 //! | other errors, unknown members, numbers | untouched | untouched | untouched |
 //! | elicitation, sampling, roots | the server's requests suspend the call, the client gets `input_required` with those of one moment together; its retry resumes it | `input_required` becomes requests to the client, their answers the retry ([`rounds`]) | requests and responses pass whole in the session's own process; `input_required` and retries pass |
-//! | asking before the call a process was opened for | asked as part of the call, which goes up once that is answered | — | to the session |
-//! | a question taken back | the call goes on; its client hears of that with the answer | — | `notifications/cancelled` passes |
+//! | a question to the client before the call that the process was opened for | asked as part of the call, which goes up once the question is answered | — | to the session |
+//! | a question that the server takes back | the call goes on; its client hears of that with the answer | — | `notifications/cancelled` passes |
 //! | `input_required` of the server itself | passes, with the state sealed ([`state`]) | becomes requests ([`rounds`]) | passes |
-//! | a client that declares none | shares a process whose server is told of none; asking is refused | the call fails: nobody can be asked | the same as on the left |
+//! | a client that declares no capabilities | shares a process whose server is told of none; questions are refused | the call fails: the client cannot be asked | the same as on the left |
 //! | progress | by token, whole but for the token | the same | the same |
 //! | log messages | the most verbose level wanted is set on the process, each request filters by its own | the session's level goes with each request | `logging/setLevel` passes (own process), or is kept per session (shared) |
 //! | `ping`, `initialize`, `logging/setLevel`, `resources/(un)subscribe` | −32601: the era does not have them | answered here | the first two here, the others by the server |
-//! | `subscriptions/listen` | kept here over `resources/subscribe` and what the shared process announces | — | one upstream subscription for all listeners |
+//! | `subscriptions/listen` | kept here over `resources/subscribe` and the announcements of the shared process | — | one upstream subscription for all listeners |
 //! | `resources/subscribe` | — | one upstream subscription for all sessions | counted by reference on a shared process, untouched on an own one |
 //! | `*/list_changed`, `resources/updated` | to the listeners, in our words, with their subscription's id | to the sessions, in our words | to both, in our words; from the session's own process whole, without the gateway's subscription ([`crate::jsonrpc::notification::untagged`]) |
 //! | cancelling | closing the response sends `notifications/cancelled` | the client's own `notifications/cancelled` passes | as the client's era does it |
@@ -34,9 +34,9 @@
 //! | `notifications/roots/list_changed` | — | dropped: roots are asked for anew each time | passes in the session's own process |
 //! | other notifications of the client | — (the era has none) | pass whole | pass whole |
 //!
-//! What has no counterpart: the task methods of 2025-11-25 and the task extension of 2026-07-28 are different methods;
-//! each passes by its own name and finds only servers that know it. A legacy server's notification that belongs to no
-//! request reaches a modern client only through `subscriptions/listen`.
+//! Some features have no counterpart: the task methods of 2025-11-25 and the task extension of 2026-07-28 are different methods;
+//! each passes by its own name and finds only servers that know it. A legacy server's notification that belongs to no request
+//! reaches a modern client only through `subscriptions/listen`.
 
 pub(crate) mod errors;
 pub(crate) mod nulls;
@@ -48,5 +48,5 @@ pub(crate) mod server_info;
 pub(crate) mod shapes;
 pub(crate) mod state;
 
-/// Where a modern result says who answered.
+/// The `_meta` key that holds the `serverInfo` in results of modern servers.
 const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";

@@ -1,4 +1,4 @@
-//! Results as JSON text: written once, behind the client's own id, around spans that are never decoded.
+//! Writes results as JSON text: once, behind the client's own id, around spans that are never decoded.
 
 mod era;
 mod tool;
@@ -25,8 +25,8 @@ pub(crate) fn raw_result(id: &str, result: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Appends a text as a JSON string. Everything that comes here is JSON or our own text, so it is UTF-8; a stray byte
-/// becomes a replacement character rather than a broken answer.
+/// Appends a text as a JSON string. The text comes from JSON or from this gateway, so it is UTF-8; a stray byte becomes a
+/// replacement character rather than a broken answer.
 pub(crate) fn escape(out: &mut Vec<u8>, text: &[u8]) {
     let text = String::from_utf8_lossy(text);
     serde_json::to_writer(out, &*text).expect("a string serializes into memory");

@@ -180,7 +180,8 @@ fn described(part: &str) -> Option<String> {
     )
 }
 
-/// An object without members that are `null`, its members of certain keys changed; `None` where nothing changes.
+/// An object without members that are `null`. Members whose key satisfies `inside` are changed by `change`. `None` if nothing
+/// changes.
 fn without(
     object: &str,
     inside: impl Fn(&str) -> bool,

@@ -1,4 +1,4 @@
-//! The parameters of a request, from one era to the other.
+//! Translates the parameters of a request from one era to the other.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::jsonrpc::{Key, Request, Unreadable};
 /// [`crate::protocol::MODERN`], quoted.
 const VERSION: &str = "\"2026-07-28\"";
 
-/// What the metadata of modern requests holds by itself.
+/// The protocol's own keys in the metadata of modern requests.
 const KEYS: [Key; 4] = [
     Key::ProtocolVersion,
     Key::Capabilities,
@@ -18,19 +18,19 @@ const KEYS: [Key; 4] = [
     Key::MinLogLevel,
 ];
 
-/// What a client of the older era said once, and a modern server wants to hear each time.
+/// Metadata that a legacy client sent once, when it opened its session, and that a modern server expects with each request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClientMetadata<'a> {
     /// A JSON object.
     pub(crate) capabilities: &'a str,
     /// A JSON object.
     pub(crate) info: &'a str,
-    /// The level it wants log messages of.
+    /// The least level of log messages that the client wants.
     pub(crate) log_level: Option<&'a str>,
 }
 
 impl<'a> ClientMetadata<'a> {
-    /// What it changes in the metadata of a request.
+    /// The changes that put this into the metadata of a request.
     fn changes(self) -> SmallVec<[MemberEdit<'a>; 4]> {
         let mut changes = SmallVec::new();
         changes.push(MemberEdit::Set(
@@ -55,8 +55,8 @@ impl<'a> ClientMetadata<'a> {
     }
 }
 
-/// Without what the protocol itself put there, and with the server's own `requestState` where there is one. Answers that came along (`inputResponses`) stay: a server that never heard
-/// of them ignores them, and one that asked for them all the same gets them.
+/// Removes the protocol's own keys from the metadata, and sets the server's own `requestState` if there is one. Answers in the
+/// request (`inputResponses`) stay: a server that does not know them ignores them, and a server that asked for them gets them.
 ///
 /// # Errors
 ///
@@ -69,14 +69,14 @@ pub(crate) fn to_legacy(request: &Request, state: Option<&str>) -> Result<Reques
     changes.extend(state.map(|state| (Key::RequestState, Some(state))));
     match &meta {
         Some(meta) => changes.push((Key::Meta, Some(meta))),
-        // With another key twice, each is taken out where it stands.
+        // Other keys are repeated: each key is removed where it stands.
         None if own.is_some() => changes.extend(KEYS.map(|key| (key, None))),
         None => {}
     }
     request.edited(&changes)
 }
 
-/// With what modern servers want to know of the client.
+/// Adds the client's version, capabilities, name and log level to the metadata, for modern servers.
 ///
 /// # Errors
 ///
@@ -89,15 +89,15 @@ pub(crate) fn to_modern(
     if let Some(meta) = spans::edited(request.raw(Key::Meta).unwrap_or("{}"), &changes) {
         return request.edited(&[(Key::Meta, Some(&meta))]);
     }
-    // Another key is there twice, which is its reader's to judge: what the client said itself goes, what is known of it
-    // comes behind the rest.
+    // Other keys are repeated, which is for the server to judge: the client's own values are removed, the known ones are
+    // appended.
     let without = request.edited(&KEYS.map(|key| (key, None)))?;
     match without
         .raw(Key::Meta)
         .and_then(|meta| spans::with_more(meta, &changes))
     {
         Some(meta) => without.edited(&[(Key::Meta, Some(&meta))]),
-        // It is no object, which its server refuses.
+        // The metadata is not an object: the server refuses it.
         None => Ok(without),
     }
 }
@@ -109,7 +109,7 @@ pub(crate) struct Trace<'a> {
     pub(crate) state: Option<&'a str>,
 }
 
-/// With a trace in its metadata. `None` where it names one itself, or where nothing can be added.
+/// Adds a trace to the request's metadata. `None` if the request names a trace itself, or if nothing can be added.
 pub(crate) fn traced(request: &Request, trace: Trace<'_>) -> Option<Request> {
     const PARENT: &str = "traceparent";
     let meta = request.raw(Key::Meta).unwrap_or("{}");
@@ -124,7 +124,7 @@ pub(crate) fn traced(request: &Request, trace: Trace<'_>) -> Option<Request> {
     request.edited(&[(Key::Meta, Some(&meta))]).ok()
 }
 
-/// Metadata, a JSON object, with what modern servers want to know of the client.
+/// Metadata, a JSON object, with the values of [`ClientMetadata`] added for modern servers.
 pub(crate) fn modern_meta(meta: &str, metadata: ClientMetadata<'_>) -> String {
     spans::edit(meta, &metadata.changes())
 }

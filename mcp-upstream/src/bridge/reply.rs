@@ -1,4 +1,4 @@
-//! Results and errors, from one era to the other.
+//! Translates results and errors from one era to the other.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use crate::protocol::{CacheScope, code};
 /// How long clients may keep a list whose server says when it changes.
 const ANNOUNCED_TTL_MS: &str = "300000";
 
-/// What of a legacy server a modern client is told with each result.
+/// The description of a legacy server that a modern client gets with each result.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Server<'a> {
     /// The result of its `initialize`.
@@ -22,7 +22,7 @@ pub(crate) struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    /// What the result of `initialize` says.
+    /// Reads the description from the result of `initialize`.
     pub(crate) fn of(initialize: &'a [u8]) -> Self {
         Self {
             initialize: std::str::from_utf8(initialize).unwrap_or_default(),
@@ -44,7 +44,7 @@ impl<'a> Server<'a> {
     }
 }
 
-/// The reply of a legacy server for a modern client. `scope` is that of its lists.
+/// Translates the reply of a legacy server for a modern client. `scope` is the cache scope of its lists.
 pub(crate) fn to_modern(
     method: &str,
     reply: ResponseOutcome,
@@ -83,7 +83,7 @@ pub(crate) fn to_modern(
     ResponseOutcome::Result(spans::edit(object, &changes).into())
 }
 
-/// For how long and for whom a result may be kept. What a resource holds may change without a word.
+/// How long a result may be cached, and in which scope. Resource contents may change unannounced.
 fn cache_hint(
     method: &str,
     server: Server<'_>,
@@ -104,7 +104,7 @@ fn cache_hint(
     Some((ttl, scope))
 }
 
-/// The reply of a modern server for a legacy client.
+/// Translates the reply of a modern server for a legacy client.
 pub(crate) fn to_legacy(method: &str, reply: ResponseOutcome) -> ResponseOutcome {
     match reply {
         ResponseOutcome::Result(result) => {
@@ -134,7 +134,7 @@ pub(crate) fn to_legacy(method: &str, reply: ResponseOutcome) -> ResponseOutcome
     }
 }
 
-/// The error with another code, where it has that one.
+/// Replaces the code `from` of an error by `to`, if `applies` says so. Errors with other codes stay unchanged.
 fn recode(error: Bytes, from: i32, to: i32, applies: impl Fn(&RawValue) -> bool) -> Bytes {
     let is_from = |error: &RawValue| {
         let code = spans::member(error, "code");

@@ -1,4 +1,4 @@
-//! `input_required` results for clients that take requests instead (MRTR the other way round).
+//! Answers `input_required` results on behalf of clients that take requests instead (MRTR the other way round).
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -13,27 +13,27 @@ use tooldock_workers::worker::{AskMethod, OPEN_QUESTIONS_MAX, Question};
 use crate::jsonrpc::spans;
 use crate::jsonrpc::{Key, Request, entries};
 
-/// Rounds of questions one call may take.
+/// The most rounds of questions that one call may take.
 pub(crate) const ROUNDS_MAX: usize = 32;
 
-/// Where the answer to one question goes.
+/// Takes the answer to one question.
 type AnswerSender = oneshot::Sender<Result<Bytes, CallError>>;
 
-/// What a server wants to know before it answers.
+/// The content of an `input_required` result: the questions that the server wants answered before its result.
 #[derive(Debug)]
 pub(crate) struct Required {
     questions: Vec<Question>,
-    /// What it wants back, raw.
+    /// The server's `requestState`, raw JSON, which the retry returns.
     state: Option<Bytes>,
 }
 
-/// Reads an `input_required` result. `Ok(None)` for any other.
+/// Reads an `input_required` result. `Ok(None)` for any other result.
 ///
 /// # Errors
 ///
-/// One that asks for what no client can be asked.
+/// If the result asks for something that no client can be asked.
 pub(crate) fn required(result: &[u8]) -> Result<Option<Required>, CallError> {
-    // Nearly all results are another, and are told so by one scan.
+    // Nearly all results are of another kind, which one scan tells.
     static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("input_required"));
     if WORD.find(result).is_none() {
         return Ok(None);
@@ -73,11 +73,11 @@ fn question((key, request): (Cow<'_, str>, &RawValue)) -> Result<Question, CallE
 }
 
 impl Required {
-    /// Asks the client and gives the request of the retry. Ends when all questions are answered.
+    /// Asks the client, and returns the request of the retry when all questions are answered.
     ///
     /// # Errors
     ///
-    /// A question that got no result.
+    /// If a question got no result.
     pub(crate) async fn settle(
         self,
         request: &Request,
@@ -91,7 +91,7 @@ impl Required {
             });
             let (answers, asked): (Vec<_>, Vec<_>) = asked.unzip();
             ask_client(asked);
-            // All of them, before the first that failed ends the call.
+            // Waits for all answers before the first failure ends the call.
             let mut given = Vec::with_capacity(answers.len());
             for (key, answer) in answers {
                 given.push((key, answer.await.map_err(|_| unusable("The call is over"))?));

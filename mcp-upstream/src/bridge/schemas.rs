@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use crate::jsonrpc::spans::{self, MemberEdit};
 
-/// The member that holds what is no object.
+/// The member that wraps schemas and results that are not objects.
 const WRAPPER: &str = "result";
 
 /// The changes to the result of `tools/list`.
@@ -57,7 +57,7 @@ fn adapted(tool: &str) -> Cow<'_, str> {
     spans::edit(tool, &changes).into()
 }
 
-/// Arguments are an object in every revision, so saying that changes no meaning.
+/// The schema with `"type":"object"`. This changes no meaning: arguments are an object in every revision.
 fn input_schema(schema: &str) -> Cow<'_, str> {
     match Type::of(schema) {
         Type::Object => with_object_properties(schema),
@@ -69,9 +69,9 @@ fn input_schema(schema: &str) -> Cow<'_, str> {
     }
 }
 
-/// `None` where the schema has to be left out.
+/// The schema in a form that legacy clients take; `None` if the schema has to be left out.
 fn output_schema(schema: &str) -> Option<Cow<'_, str>> {
-    /// What names places counts from the root of the schema, which wrapping would move.
+    /// Keywords that refer to places counted from the schema's root, which wrapping would move.
     const NAMES_PLACES: [&str; 5] = ["$ref", "$dynamicRef", "$recursiveRef", "$id", "$anchor"];
     match Type::of(schema) {
         Type::Object => Some(with_object_properties(schema)),
@@ -88,14 +88,14 @@ fn output_schema(schema: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// What values a schema's own `type` allows.
+/// The values that a schema's own `type` allows.
 #[derive(Debug, PartialEq, Eq)]
 enum Type {
-    /// Objects alone.
+    /// Only objects.
     Object,
     /// No objects.
     Other,
-    /// Objects among others, or the schema does not say.
+    /// Objects among other values, or the schema does not say.
     Either,
 }
 

@@ -1,4 +1,4 @@
-//! The beginning of a conversation: what a server said of itself, as the result the client asks for.
+//! Results of `initialize` and `server/discover` for clients, made from the description that a server gave of itself.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use super::{SERVER_INFO, nulls};
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::protocol::{CacheScope, ServerInfo};
 
-/// How long clients may keep what a server says of itself.
+/// How long clients may cache a server's description of itself, in milliseconds.
 const TTL_MS: &str = "300000";
 
 /// The capabilities a server declared, as it spelled them.
@@ -17,7 +17,7 @@ fn capabilities(opening: &ServerInfo) -> Option<&str> {
     spans::find(std::str::from_utf8(result).ok()?, "capabilities")
 }
 
-/// Whether the server declared a capability, or one below it.
+/// Returns true if the server declared a capability, or a switch below it.
 pub(crate) fn declares(opening: &ServerInfo, path: &[&str]) -> bool {
     let mut found = capabilities(opening);
     for name in path {
@@ -43,7 +43,7 @@ pub(crate) fn initialize(opening: &ServerInfo, version: &str) -> Bytes {
                 .into();
             changes.push(version);
             changes.push(MemberEdit::Default("capabilities", Cow::Borrowed("{}")));
-            // A handshake has a place of its own for who the server is.
+            // In `initialize`, the server's name is a member of its own, not a part of `_meta`.
             let result = said(result);
             let meta = spans::find(&result, "_meta");
             let info = meta.and_then(|meta| spans::find(meta, SERVER_INFO));

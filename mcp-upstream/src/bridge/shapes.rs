@@ -295,7 +295,7 @@ fn call(result: &str, era: Era) -> Option<String> {
     let content: Option<Cow<'_, str>> = match (value("content"), structured) {
         (Some(content), _) => blocks(content).map(Cow::Owned),
         (None, Some(structured)) => Some(format!("[{}]", text_block(structured)).into()),
-        // A result of a form of its own stays.
+        // A result with none of the members of a call's result stays unchanged.
         (None, None) => members
             .iter()
             .any(|(key, _)| matches!(&**key, "content" | "isError" | "structuredContent"))
@@ -314,7 +314,7 @@ fn call(result: &str, era: Era) -> Option<String> {
 fn contents(result: &str, _: Era) -> Option<String> {
     let entry = |entry: &str| match is_object(entry) {
         true => Block::of(held(entry)),
-        // Without its address it is none.
+        // An entry that is not an object has no address, so it is left out.
         false => Block::Absent,
     };
     with_list(result, "contents", entry)
@@ -404,7 +404,7 @@ fn completion(result: &str, _: Era) -> Option<String> {
     changed(result, &changes)
 }
 
-/// The values of a completion as a list of texts, and of the other members those that can be read.
+/// The values of a completion as a list of texts, and its other members if they can be read.
 fn completed(completion: &str) -> Option<String> {
     let members = spans::members(completion)?;
     let mut changes = Vec::new();
@@ -440,7 +440,7 @@ fn completed(completion: &str) -> Option<String> {
     changed(completion, &changes)
 }
 
-/// Content as a list of blocks; `None` if it is one that needs no change.
+/// Content as a list of blocks; `None` if it needs no change.
 fn blocks(content: &str) -> Option<String> {
     if !content.starts_with('[') {
         let block = block(content);
@@ -453,13 +453,13 @@ fn blocks(content: &str) -> Option<String> {
     listed(content, block)
 }
 
-/// A part of a list, after a look.
+/// A part of a list, after it was inspected.
 enum Block {
-    /// It needs no change.
+    /// The part needs no change.
     Same,
     /// Another part takes its place.
     Other(String),
-    /// It has too little to be a part.
+    /// The part has too little content and is left out.
     Absent,
 }
 
@@ -495,7 +495,7 @@ fn block(block: &str) -> Block {
     if !is_object(block) {
         return Block::Other(text_block(block));
     }
-    // With a key twice it is left to the client.
+    // A block with a repeated key is left to the client.
     let Some(members) = spans::members(block) else {
         return Block::Same;
     };

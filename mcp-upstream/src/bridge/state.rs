@@ -1,8 +1,8 @@
-//! What a server that opens by `initialize` wants back (`requestState`), sealed on its way to a modern client.
+//! Seals the `requestState` of servers that open by `initialize` on its way to a modern client.
 //!
-//! Such servers have no word for it, but some answer `input_required` all the same. Their state is wrapped here, so that
-//! every state a client brings for such a server is one of ours: a changed or foreign one is refused before it runs
-//! anything. Modern servers see to their own states.
+//! These servers' revisions do not define `requestState`, but some answer `input_required` all the same. Their state is wrapped
+//! here, so that every state a client brings for such a server was made by this gateway: a changed or foreign one is refused
+//! before it runs anything. Modern servers see to their own states.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use crate::jsonrpc;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::seal::{BoundRequest, SessionKey, unix_millis};
 
-/// What all wrapped states begin with: states of suspended calls are random there, and of another length.
+/// The first bytes of all wrapped states. States of suspended calls are random there, and have another length.
 const MARK: &[u8; 8] = b"relayed\0";
 const DIGEST: usize = 32;
-/// Mark, expiry in milliseconds of Unix time, digest of what it is bound to.
+/// Mark, expiry in milliseconds of Unix time, digest of the bound request.
 const HEAD: usize = MARK.len() + 8 + DIGEST;
-/// The longest state a server may want back.
+/// The longest state that a server may ask to have returned.
 const STATE_MAX: usize = 64 * 1024;
 
-/// The digest of what a state is bound to, with the arguments as they were spelled.
+/// The digest of the request that a state is bound to, with the arguments as they were spelled.
 fn digest_of(bound: &BoundRequest<'_>) -> [u8; DIGEST] {
     let mut hash = bound.hash();
     hash.update((bound.arguments.len() as u64).to_be_bytes());
@@ -29,7 +29,7 @@ fn digest_of(bound: &BoundRequest<'_>) -> [u8; DIGEST] {
     hash.finalize().into()
 }
 
-/// The result with its state sealed for so long. `None`: it has none, or one that is no state.
+/// The result with its state sealed for `time`. `None` if it has no state, or a state that is not a text.
 pub(crate) fn sealed<'a>(
     key: &SessionKey,
     bound: impl FnOnce() -> BoundRequest<'a>,
@@ -58,11 +58,11 @@ pub(crate) fn sealed<'a>(
     Some(spans::edit(object.get(), &[state]))
 }
 
-/// The server's own state again, raw JSON, of a sealed one.
+/// The server's own state, raw JSON, from a sealed state.
 ///
 /// # Errors
 ///
-/// A state that is not ours, not for this request, or too old.
+/// If the state was not sealed here, was sealed for another request, or is too old.
 pub(crate) fn opened<'a>(
     key: &SessionKey,
     bound: impl FnOnce() -> BoundRequest<'a>,
@@ -83,7 +83,7 @@ pub(crate) fn opened<'a>(
     Ok(serde_json::Value::from(String::from_utf8_lossy(state)).to_string())
 }
 
-/// A state nobody here gave out for this request.
+/// The state was not given out here for this request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("requestState is not valid for this request")]
 pub(crate) struct InvalidState;

@@ -1,20 +1,20 @@
-//! What a result wears beside its content, which is what the eras and versions differ in.
+//! Members of results that differ between eras and versions, beside the content.
 
 use tooldock_workers::names::NamespaceName;
 
 use crate::jsonrpc::RequestError;
 use crate::protocol::ProtocolVersion;
 
-/// The form of a conversation's results.
+/// The form of results in a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ResultFormat {
-    /// Nothing beside the content.
+    /// Only the content.
     Legacy(ProtocolVersion),
-    /// `resultType`, who answered, and for how long it may be kept.
+    /// With `resultType`, `serverInfo`, and the time for which the result may be cached.
     Modern(ModernFormat),
 }
 
-/// What results of 2026-07-28 say about who answered.
+/// The `serverInfo` in results of 2026-07-28.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ModernFormat {
     namespace: NamespaceName,
@@ -26,7 +26,7 @@ impl ModernFormat {
         Self { namespace }
     }
 
-    /// Appends the one member that `_meta` has, without its braces.
+    /// Appends the only member of `_meta`, without its braces.
     pub(crate) fn meta(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"\"io.modelcontextprotocol/serverInfo\":");
         server_info(out, &self.namespace);
@@ -34,7 +34,7 @@ impl ModernFormat {
 }
 
 impl ResultFormat {
-    /// Whether results may carry `structuredContent` and lists `outputSchema`.
+    /// Returns true if results may carry `structuredContent` and lists `outputSchema`.
     pub(crate) fn has_structured_content(&self) -> bool {
         match self {
             Self::Legacy(version) => version.has_structured_content(),

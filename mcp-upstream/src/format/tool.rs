@@ -1,4 +1,4 @@
-//! A tool's value as the result of `tools/call`: content blocks and `structuredContent`, spliced, never decoded.
+//! Writes a tool's value as the result of `tools/call`: content blocks and `structuredContent`, spliced, never decoded.
 
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::ToolReply;
@@ -7,7 +7,7 @@ use super::{ResultFormat, ResultWriter, escape};
 use crate::call_error;
 use crate::caller::Caller;
 
-/// What a function returned, as JSON.
+/// The value that a function returned, as JSON.
 pub(crate) fn value(reply: &ToolReply) -> &[u8] {
     match reply.value.trim_ascii() {
         [] => b"null",
@@ -17,8 +17,8 @@ pub(crate) fn value(reply: &ToolReply) -> &[u8] {
 
 /// The response to a call that succeeded. `id` is raw JSON.
 ///
-/// The value becomes one text block: a string as it is, anything else as its JSON text. Content blocks the worker made
-/// itself (images, links) are passed on instead, and then a `null` value is no structured content.
+/// The value becomes one text block: a string unchanged, any other value as its JSON text. Content blocks that the worker made
+/// itself (images, links) are passed on instead, and then a `null` value gives no structured content.
 pub(crate) fn success(id: &str, reply: &ToolReply, format: &ResultFormat) -> Vec<u8> {
     let value = value(reply);
     let blocks = reply.content.as_ref().map(|content| content.trim_ascii());
@@ -54,11 +54,11 @@ pub(crate) fn success(id: &str, reply: &ToolReply, format: &ResultFormat) -> Vec
     }
 }
 
-/// Where a failed call's stable code travels (EX-04b). `structuredContent` is no place for it: clients validate that
-/// against the tool's `outputSchema`, which describes successes.
+/// The `_meta` key with a failed call's stable code (EX-04b). `structuredContent` cannot hold it: clients validate that against
+/// the tool's `outputSchema`, which describes successes.
 const ERROR_KEY: &str = "tooldock/error";
 
-/// The response to a call that failed: a result a model can read (EX-04b).
+/// The response to a call that failed: a result that a model can read (EX-04b).
 pub(crate) fn failure(
     id: &str,
     failed: &CallError,
@@ -70,7 +70,7 @@ pub(crate) fn failure(
     let out = answer.key("content");
     out.extend_from_slice(b"[{\"type\":\"text\",\"text\":");
     match failed.code {
-        // The author wrote these words for the model.
+        // The tool's author wrote this text for the model.
         CallErrorCode::ToolError => escape(out, failed.message.as_bytes()),
         _ => escape(out, format!("{code}: {}", failed.message).as_bytes()),
     }
@@ -81,7 +81,7 @@ pub(crate) fn failure(
         out.extend_from_slice(code.as_bytes());
         out.extend_from_slice(b"\",\"message\":");
         escape(out, failed.message.as_bytes());
-        // Spliced in raw: numbers in the details keep their spelling.
+        // Spliced in as raw JSON: numbers in the details keep their spelling.
         out.extend_from_slice(b",\"details\":");
         out.extend_from_slice(call_error::details(failed, caller).get().as_bytes());
         out.push(b'}');

@@ -1,4 +1,4 @@
-//! Writes one response in one pass: the client's id, what the era adds, then member by member what the method says.
+//! Writes a response in one pass: the client's id, the era's members, then member by member the result of the method.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,21 +8,21 @@ use serde_json::value::RawValue;
 
 use super::{CacheScope, ResultFormat, begin};
 
-/// How long results of 2026-07-28 may be cached (MOD-08). Five minutes: what is served changes with a reload, and a client
-/// that listens hears of that at once; one that does not is behind by no more than this.
+/// How long results of 2026-07-28 may be cached (MOD-08). Five minutes: served lists change with a reload, of which a listening
+/// client hears at once; a client that does not listen is behind by no more than this.
 const TTL_MS: u64 = 300_000;
 
-/// A response in the making.
+/// A response that is being written.
 pub(crate) struct ResultWriter<'d> {
     out: Vec<u8>,
     format: &'d ResultFormat,
     empty: bool,
-    /// The members bring a `_meta` of their own.
+    /// True when the appended members include a `_meta` of their own.
     has_meta: bool,
 }
 
 impl<'d> ResultWriter<'d> {
-    /// Opens the response to the request of this raw id. `size` is about how long the result will be.
+    /// Opens the response to the request with this raw id. `size` is the approximate length of the result.
     pub(crate) fn begin(id: &str, format: &'d ResultFormat, size: usize) -> Self {
         let extra = match format {
             ResultFormat::Legacy(_) => 48,
@@ -43,7 +43,7 @@ impl<'d> ResultWriter<'d> {
         answer
     }
 
-    /// Says how long and for whom the result may be kept, where the era has such hints.
+    /// Adds the time and the scope for which the result may be cached, in eras with such hints.
     pub(crate) fn cached(self, scope: CacheScope) -> Self {
         self.cached_for(TTL_MS, scope)
     }
@@ -61,7 +61,7 @@ impl<'d> ResultWriter<'d> {
         self
     }
 
-    /// Opens a member; its value is to be appended to what this gives. The name needs no escaping.
+    /// Opens a member; the caller appends its value to the returned buffer. The name needs no escaping.
     pub(crate) fn key(&mut self, name: &'static str) -> &mut Vec<u8> {
         self.separate();
         self.out.push(b'"');
@@ -70,7 +70,7 @@ impl<'d> ResultWriter<'d> {
         &mut self.out
     }
 
-    /// Takes over the members of a JSON object as they are, without so many bytes that follow the opening brace.
+    /// Appends the members of a JSON object unchanged, without the first `skipped` bytes after the opening brace.
     pub(crate) fn members_after(&mut self, skipped: usize, object: &[u8]) {
         let inner = object.trim_ascii();
         let inner = inner.strip_prefix(b"{").unwrap_or_default();
@@ -96,7 +96,8 @@ impl<'d> ResultWriter<'d> {
         self.out
     }
 
-    /// Closes the response with one more member in its `_meta`, which `write` appends. The members brought no `_meta`.
+    /// Closes the response with one more member in its `_meta`, which `write` appends. The appended members must not include a
+    /// `_meta`.
     pub(crate) fn end_with_meta(
         mut self,
         name: &'static str,
@@ -111,7 +112,7 @@ impl<'d> ResultWriter<'d> {
         self.out
     }
 
-    /// Closes the response with the members of a JSON object in its `_meta`. The members brought no `_meta`.
+    /// Closes the response with the members of a JSON object in its `_meta`. The appended members must not include a `_meta`.
     pub(crate) fn end_with_own_meta(mut self, meta: &[u8]) -> Vec<u8> {
         let Some(own) = inner(meta) else {
             return self.end();
@@ -142,14 +143,14 @@ impl<'d> ResultWriter<'d> {
     }
 }
 
-/// The members of a JSON object, without its braces. `None`: it has none.
+/// The members of a JSON object, without its braces; `None` if it has none.
 fn inner(object: &[u8]) -> Option<&[u8]> {
     let inner = object.trim_ascii().strip_prefix(b"{")?;
     let inner = inner.strip_suffix(b"}")?.trim_ascii();
     (!inner.is_empty()).then_some(inner)
 }
 
-/// Whether the object itself has the member. The text is looked for first: most results have it nowhere.
+/// Returns true if the object itself has the member. Searches for the word before parsing, since most results have it nowhere.
 fn has_meta(object: &[u8]) -> bool {
     memmem::find(object, b"\"_meta\"").is_some()
         && serde_json::from_slice::<BTreeMap<Cow<'_, str>, &RawValue>>(object)
