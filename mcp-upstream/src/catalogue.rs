@@ -1,4 +1,4 @@
-//! What the upstream of a namespace offers: the one place that keeps the tools and the last good lists.
+//! Tools, prompts and resources that the upstream of a namespace offers: the only store of the tools and the last good lists.
 //!
 //! ```text
 //!   tools that files declare ───────────────────────┐
@@ -6,29 +6,30 @@
 //!   one reading at a time (pager) ──▶   (pages)                           mirrored headers, argument checks
 //! ```
 //!
-//! | what | where |
+//! | subject | module |
 //! |---|---|
 //! | the tools at one moment, by name | [`list`] |
-//! | which of them a caller may see and call | [`view`] |
-//! | pages as the server wrote them, for when it is away | [`pages`] |
-//! | the one reading that all wait for, and how pages are asked for | [`refresh`], [`pager`] |
+//! | the tools that a caller may see and call | [`view`] |
+//! | pages as the server wrote them, for when it is unavailable | [`pages`] |
+//! | the one reading that all requests wait for, and how pages are requested | [`refresh`], [`pager`] |
 //! | lists as the gateway wrote them | [`written`] |
 //! | documents made of them | [`documents`] |
-//! | arguments held against a schema of the list | [`arguments`] |
+//! | arguments checked against a schema of the list | [`arguments`] |
 //! | results checked against the output schema of their tool | [`results`] |
 //! | pages mended for strict clients, and the faults of a server's lists | [`mend`], [`cursor`], [`mending`] |
 //! | arguments sent as JSON in strings, converted to the types of the schema | [`coerce`] |
 //!
-//! The tools that a namespace's files declare are a [`ToolList`] that never changes. A server's tools have a version: it
-//! changes whenever they may have, because the server said so, another process took the place of the one that listed
-//! them, or a client was shown others. They are read again when somebody wants to know them and the version is another
-//! one, or the list is old. A server that cannot be asked is spoken for by what it listed last.
+//! The tools that a namespace's files declare are a [`ToolList`] that never changes. A server's tools have a version: it changes
+//! whenever they may have changed, because the server said so, another process took the place of the one that listed them, or a
+//! client was shown other tools. They are read again on demand when the version has changed or the list is old. For a server that
+//! cannot be asked, its last list stands.
 //!
-//! Only what everybody shares is kept here: what a session's own process lists may be that session's alone. A client's
+//! Only lists that all clients share are kept here: a list from a session's own process may be that session's alone. A client's
 //! own `tools/list` goes up to the server each time.
 //!
-//! Both are found without a table: a namespace carries what was found for it first (`Namespace::attached`), for as long
-//! as it is served. A table of targets beside the registry would be a second place that a reload has to swap.
+//! A lookup table is not needed for either: a namespace keeps its tool list or catalogue with itself from first use
+//! (`Namespace::attached`), for as long as it is served. A table of targets beside the registry would be a second place that a
+//! reload has to swap.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,17 +73,17 @@ pub(crate) use refresh::{Outcome, Reading, late};
 pub(crate) use results::Checked;
 pub(crate) use view::{Access, View};
 
-/// How long a list is good of a server that does not say when it changes …
+/// How long a list of a server is fresh that does not announce changes …
 const FRESH: Duration = Duration::from_secs(300);
-/// … and of one that does.
+/// … and of a server that does.
 const FRESH_IF_ANNOUNCED: Duration = Duration::from_secs(3600);
-/// Tools whose hints are kept.
+/// The most tools whose hints are kept.
 const HINTS_MAX: usize = 10_000;
 
-/// What one server offers to everybody. `Default` knows nothing.
+/// The tools and lists that one server offers to all clients. Empty by `Default`.
 #[derive(Debug, Default)]
 pub(crate) struct Catalogue {
-    /// Plain data; nothing awaits under it.
+    /// Plain data; the lock is never held across an await.
     inner: Mutex<Inner>,
     /// The mending of the server's lists.
     lists: Arc<ListMending>,
@@ -94,28 +95,28 @@ pub(crate) struct Catalogue {
 #[derive(Debug, Default)]
 struct Inner {
     pages: Pages,
-    /// Whether a call of the tool may be repeated.
+    /// For each tool, true when its calls may be repeated.
     hints: HashMap<Arc<str>, bool>,
-    /// The hints are to be read again, whatever the pages say.
+    /// True when the hints are to be read again, whatever the pages say.
     stale: bool,
     version: u64,
-    /// The last list that was whole, be it of this version or of one before.
+    /// The last complete list, of this version or of an earlier one.
     tools: Option<KnownTools>,
-    /// The server says when its tools change.
+    /// True when the server announces changes of its tools.
     announces: bool,
-    /// Read once for all who want it.
+    /// The reading in progress, which all callers share.
     reading: Option<Arc<Reading>>,
 }
 
 #[derive(Debug)]
 struct KnownTools {
     list: Arc<ToolList>,
-    /// Of the connection that listed them.
+    /// The era of the connection that listed the tools.
     era: Era,
     read: Instant,
 }
 
-/// Versions are never used twice, so that one of a server before is not taken for one of its successor.
+/// A new version. Versions are never used twice, so that a server's version is not taken for its successor's.
 fn next_version() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
@@ -168,24 +169,24 @@ impl Catalogue {
         self.lists.page(namespace, (kind, era), page, &mut taken)
     }
 
-    /// True where faults are to be looked for on a page: lists are mended, and the page is not known. Pages are kept as
-    /// they are shown.
+    /// Returns true if a page is to be searched for faults: lists are mended, and the page is not known. Pages are kept in the
+    /// form in which they are shown.
     pub(crate) fn is_to_be_mended(&self, key: Option<&PageKey>, page: &Bytes) -> bool {
         let is_known = |key| self.lock().pages.get(key) == Some(page);
         self.lists.is_on() && !key.is_some_and(is_known)
     }
 
-    /// The version of the tools: another one means that they may be others.
+    /// The version of the tools: when it differs, the tools may have changed.
     pub(crate) fn version(&self) -> u64 {
         self.lock().version
     }
 
-    /// The tools, where they are known as they are now.
+    /// The tools, if the known list is current.
     pub(crate) fn current(&self) -> Option<Arc<ToolList>> {
         self.lock().current().map(|known| Arc::clone(&known.list))
     }
 
-    /// The tools as they were read last, be they good or not any more.
+    /// The tools as they were read last, current or not.
     pub(crate) fn known(&self) -> Option<Arc<ToolList>> {
         let inner = self.lock();
         inner.tools.as_ref().map(|known| Arc::clone(&known.list))
@@ -199,31 +200,31 @@ impl Catalogue {
         }
     }
 
-    /// Notes a fault of a tool's results. True if the fault is new and is to be logged.
+    /// Notes a fault of a tool's results. Returns true if the fault is new and is to be logged.
     pub(crate) fn is_new_fault(&self, tool: &str, fault: &str) -> bool {
         self.results.is_news(tool, fault)
     }
 
-    /// Keeps the result of a list method; a first page of tools without a next one is all the tools of its version. What
-    /// another cursor has led to already is not kept: such cursors are a client's invention.
+    /// Keeps the result of a list method. A first page of tools without a next page holds all tools of its version. A page that
+    /// another cursor led to already is not kept: clients invent such cursors.
     pub(crate) fn remember(&self, key: PageKey, result: &Bytes) {
         if self.lock().has(&key, result) {
             return;
         }
-        // Before the lock: a list may be long. A copy: the span may be a small part of a large read.
+        // Copied before the lock, since a list may be long; the span may be a small part of a large read.
         let result = Bytes::copy_from_slice(result);
         let page = (key.method == TOOLS_LIST).then(|| ToolPage::read(&result));
         let (era, is_first) = (key.era, key.cursor.is_none());
         let mut inner = self.lock();
         if is_first {
-            // The pages after another first page are another list's.
+            // The kept pages that followed another first page belong to another list.
             inner.pages.leave(era, key.method);
         }
         let kept = inner.pages.keep(key, result);
         let Some(page) = page else { return };
         let stale = std::mem::take(&mut inner.stale);
         let news = inner.hint(&page.entries);
-        // What has no room cannot be compared with what was there, but for its hints.
+        // A page without room cannot be compared with the one before, except by its hints.
         if kept || stale || news {
             inner.version = next_version();
             if kept && is_first && page.is_whole() {
@@ -234,12 +235,12 @@ impl Catalogue {
         }
     }
 
-    /// The last good result.
+    /// The last good result of a list request.
     pub(crate) fn recall(&self, key: &PageKey) -> Option<Bytes> {
         self.lock().pages.get(key).cloned()
     }
 
-    /// Whether a request may be sent again although the server may have begun with it. `tool` is the name in a
+    /// Returns true if a request may be sent again although the server may have begun to handle it. `tool` is the name in a
     /// `tools/call`.
     pub(crate) fn is_repeatable(&self, method: &str, tool: Option<&str>) -> bool {
         match (method, tool) {
@@ -258,10 +259,10 @@ impl Catalogue {
         }
     }
 
-    /// The tools may not be what they were.
+    /// Notes that the tools may have changed.
     pub(crate) fn changed(&self) {
         let mut inner = self.lock();
-        // Under the lock: of two changes at once the later one is to have the last word.
+        // Under the lock, so that the later of two concurrent changes is announced last.
         let version = next_version();
         inner.hints.clear();
         inner.stale = true;
@@ -270,13 +271,13 @@ impl Catalogue {
         self.announced.send_replace(version);
     }
 
-    /// Tells whoever reads the tools for everybody of the version at which to read them again.
+    /// Announces the version at which the shared tools are to be read again.
     pub(crate) fn announced(&self) -> watch::Receiver<u64> {
         self.announced.subscribe()
     }
 
-    /// The reading that serves whoever wants the tools as they are now. [`Begun`] where it is to be carried out: there is
-    /// none that serves.
+    /// The reading that serves callers who want the current tools. With [`Begun`] if the caller has to carry it out, since no
+    /// reading serves yet.
     pub(crate) fn begin(&self) -> (Arc<Reading>, Option<Begun>) {
         let mut inner = self.lock();
         let version = inner.version;
@@ -288,8 +289,8 @@ impl Catalogue {
         (Arc::clone(begun.reading()), Some(begun))
     }
 
-    /// Waits until no reading is under way, and begins one for a connection of that era. `None`: the tools are known as
-    /// such a connection lists them now.
+    /// Waits until no reading is in progress, and begins a reading for a connection of this era. `None` if the current tools are
+    /// known as such a connection lists them.
     pub(crate) async fn turn(&self, era: Era) -> Option<Begun> {
         loop {
             let running = {
@@ -310,11 +311,11 @@ impl Catalogue {
         }
     }
 
-    /// Reads all tools and keeps them, pages and list, for as long as nothing changes meanwhile.
+    /// Reads all tools and keeps pages and list, unless something changes meanwhile.
     ///
     /// # Errors
     ///
-    /// Why they cannot be read.
+    /// If the tools cannot be read.
     pub(crate) async fn read(
         &self,
         namespace: &NamespaceName,
@@ -362,13 +363,13 @@ impl Inner {
         (known.list.version() == self.version && known.read.elapsed() < fresh).then_some(known)
     }
 
-    /// Whether all that follows from a page is known: most clients list again what has not changed.
+    /// Returns true if this page would change nothing: most clients request unchanged lists again.
     fn has(&self, key: &PageKey, result: &Bytes) -> bool {
         let to_be_read = self.stale && key.method == TOOLS_LIST;
         !to_be_read && self.pages.has(key, result)
     }
 
-    /// Says whether any of them is news.
+    /// Keeps the tools' hints. Returns true if a hint is new or changed.
     fn hint(&mut self, tools: &[ToolEntry]) -> bool {
         let mut news = false;
         for tool in tools {

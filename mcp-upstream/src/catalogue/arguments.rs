@@ -1,11 +1,11 @@
-//! Arguments held against a tool's `inputSchema` before a REST call goes up.
+//! Checks arguments against a tool's `inputSchema` before a REST call goes up.
 //!
-//! The server has the last word: whatever cannot be checked here goes up as it is. That is so for a schema that is no
-//! valid JSON Schema of a known dialect, is made of more than one document (a `$ref` elsewhere is never fetched, an
-//! `$id` inside begins another document), or is too large, and for arguments whose check would be too much work
-//! ([`effort`]). `format` is an annotation here, as in 2020-12: servers differ in what they take for an address.
+//! The server has the last word: arguments that cannot be checked here go up unchanged. That is so if the schema is not a valid
+//! JSON Schema of a known dialect, is made of more than one document (a `$ref` elsewhere is never fetched, an `$id` inside begins
+//! another document), or is too large, and if the check would be too much work ([`effort`]). `format` is an annotation here, as
+//! in 2020-12: servers differ in the addresses that they accept.
 //!
-//! Nothing is coerced: text that a lenient server would read as a number is no number.
+//! Nothing is coerced: text that a lenient server would read as a number is not a number here.
 
 mod effort;
 mod problems;
@@ -24,20 +24,20 @@ use problems::{MESSAGE_MAX, Problem, problems, refused, short};
 const SCHEMA_MAX: usize = 64 * 1024;
 /// The most patterns of a schema.
 const PATTERNS_MAX: usize = 64;
-/// What a compiled pattern may weigh, in bytes …
+/// The most bytes that a compiled pattern may take …
 const PATTERN_MAX: usize = 2 * 1024 * 1024;
-/// … and what a pattern usually weighs.
+/// … and the bytes that a pattern usually takes.
 const PATTERN_WEIGHT: usize = 64 * 1024;
-/// The largest arguments and structured results that are checked, in bytes: read as values they take many times that.
+/// The largest arguments and structured results that are checked, in bytes: as parsed values they take many times that.
 pub(super) const ARGUMENTS_MAX: usize = 256 * 1024;
-/// Steps ([`effort`]) up to which all problems are looked for; beyond, the first. There are no more errors than steps, and each
-/// takes some hundred bytes while all are found.
+/// The number of steps ([`effort`]) up to which all problems are reported; beyond that, only the first. There are no more errors
+/// than steps, and each takes some hundred bytes while all are found.
 const LISTED_STEPS_MAX: u64 = 20_000;
-/// Steps, and bytes of arguments, that are few enough for a thread that carries messages.
+/// The most steps, and bytes of arguments, that a thread that carries messages may check.
 const LIGHT_STEPS_MAX: u64 = 4_000;
 const LIGHT_BYTES_MAX: usize = 16 * 1024;
 
-/// A schema that arguments can be held against.
+/// A compiled schema that arguments can be checked against.
 #[derive(Debug)]
 pub(crate) struct InputSchema {
     schema: Value,
@@ -45,7 +45,7 @@ pub(crate) struct InputSchema {
     weight: usize,
 }
 
-/// Why nothing is held against a schema.
+/// The reason why a schema cannot be used for checks.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unusable {
     #[error("it is larger than {SCHEMA_MAX} bytes, or has more than {PATTERNS_MAX} patterns")]
@@ -57,11 +57,11 @@ pub(crate) enum Unusable {
 }
 
 impl InputSchema {
-    /// Compiles a schema. The dialect is what `$schema` says, else 2020-12.
+    /// Compiles a schema, in the dialect that `$schema` names, else 2020-12.
     ///
     /// # Errors
     ///
-    /// Why nothing can be held against it.
+    /// If arguments cannot be checked against the schema.
     pub(super) fn compile(schema: &RawValue) -> Result<Self, Unusable> {
         if schema.get().len() > SCHEMA_MAX {
             return Err(Unusable::TooLarge);
@@ -77,7 +77,7 @@ impl InputSchema {
         let mut patterns = 0;
         if let Value::Object(members) = &schema {
             patterns += patterns_of(members);
-            // The schema itself may have an id.
+            // The schema itself may have an id, so only its parts are searched.
             if (members.values()).any(|part| has_documents(part, id_key, &mut patterns)) {
                 return Err(Unusable::SeveralDocuments);
             }
@@ -85,7 +85,7 @@ impl InputSchema {
         if patterns > PATTERNS_MAX {
             return Err(Unusable::TooLarge);
         }
-        // An engine that never goes back: what it cannot match (a look-ahead, a back reference) is not checked.
+        // A regex engine without backtracking: patterns that it cannot match (a look-ahead, a back reference) are not checked.
         let pattern_options = PatternOptions::regex()
             .size_limit(PATTERN_MAX)
             .dfa_size_limit(PATTERN_MAX);
@@ -104,12 +104,12 @@ impl InputSchema {
         })
     }
 
-    /// About how many bytes keeping it costs, in proportion to others.
+    /// The approximate memory of the compiled schema in bytes, for comparison with others.
     pub(super) fn weight(&self) -> usize {
         self.weight
     }
 
-    /// Checks arguments.
+    /// Checks arguments against the schema.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl InputSchema {
         within.unwrap_or(Ok(()))
     }
 
-    /// Checks arguments where that is little work. `None`: it is more than a thread that carries messages should do.
+    /// Checks arguments if that is little work. `None` if it is more than a thread that carries messages should do.
     pub(crate) fn check_lightly(&self, arguments: &[u8]) -> Option<Result<(), CallError>> {
         if arguments.len() > LIGHT_BYTES_MAX {
             return None;
@@ -130,9 +130,9 @@ impl InputSchema {
         self.check_within(arguments, LIGHT_STEPS_MAX)
     }
 
-    /// Checks arguments, as long as that takes no more steps. `None`: it takes more.
+    /// Checks arguments within `steps_max` steps. `None` if the check takes more.
     fn check_within(&self, arguments: &[u8], steps_max: u64) -> Option<Result<(), CallError>> {
-        // What cannot be read as a value (a number beyond all bounds, say) is the server's to judge.
+        // Arguments that cannot be read as a value (a number beyond all bounds, say) are left to the server.
         let Ok(arguments) = serde_json::from_slice::<Value>(arguments) else {
             return Some(Ok(()));
         };
@@ -140,12 +140,12 @@ impl InputSchema {
         Some(self.judge(&arguments, steps))
     }
 
-    /// Checks a structured result, and gives the place and the rule of the first problem. `None`: there is no problem,
-    /// or the check would be too much work. With `light` only small checks run.
+    /// Checks a structured result, and returns the place and the rule of the first problem. `None` if there is no problem, or if
+    /// the check would be too much work. With `light` only small checks run.
     ///
     /// # Errors
     ///
-    /// With `light`: the check is not small.
+    /// With `light`, if the check is not small.
     pub(super) fn fault_of_result(&self, result: &[u8], light: bool) -> Result<Option<String>, ()> {
         let (bytes_max, steps_max) = match light {
             true => (LIGHT_BYTES_MAX, LIGHT_STEPS_MAX),
@@ -181,7 +181,7 @@ impl InputSchema {
     }
 }
 
-/// Keywords by which a schema can refuse an object without members. Most schemas have none of them but `required`.
+/// Keywords by which a schema can refuse an object without members. Most schemas have only `required` among them.
 const REFUSE_NOTHING: [&str; 11] = [
     "allOf",
     "anyOf",
@@ -196,9 +196,9 @@ const REFUSE_NOTHING: [&str; 11] = [
     "const",
 ];
 
-/// Whether a tool with this schema cannot be called without arguments. Of a schema that cannot be held against anything,
-/// only what it lists as required counts. `may_compile` is asked before the schema is compiled for this, which is much work;
-/// a schema that may not be compiled counts as one that cannot be held against anything.
+/// Returns true if a tool with this schema cannot be called without arguments. For a schema that cannot be used for checks, only
+/// its `required` counts. `may_compile` is asked before the schema is compiled for this, which is much work; a schema that may
+/// not be compiled counts as unusable.
 pub(crate) fn are_required(schema: &RawValue, may_compile: impl FnOnce() -> bool) -> bool {
     let Some(members) = spans::members(schema.get()) else {
         return false;
@@ -214,7 +214,7 @@ pub(crate) fn are_required(schema: &RawValue, may_compile: impl FnOnce() -> bool
         && InputSchema::compile(schema).is_ok_and(|schema| schema.check(b"{}").is_err())
 }
 
-/// Whether a part of a schema is, or holds, a document of its own; counts the patterns on the way. Recursion is bounded:
+/// Returns true if a part of a schema is, or holds, a document of its own; counts the patterns on the way. Recursion is bounded:
 /// the parser refuses nesting beyond 128.
 fn has_documents(part: &Value, id_key: &str, patterns: &mut usize) -> bool {
     match part {

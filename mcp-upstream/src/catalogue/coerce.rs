@@ -16,21 +16,21 @@ use serde_json::{Map, Value};
 use crate::jsonrpc;
 use crate::jsonrpc::spans::{self, MemberEdit};
 
-/// Bounds in bytes. With a larger schema or larger arguments nothing is converted.
+/// Bounds in bytes. Arguments are not converted if the schema or the arguments are larger.
 const SCHEMA_MAX: usize = 64 * 1024;
 const ARGUMENTS_MAX: usize = 256 * 1024;
 /// The deepest nesting of arguments, and the longest chain of references and alternatives in a schema, that is
 /// followed.
 const DEPTH_MAX: usize = 16;
-/// Steps after which the arguments stay as they are. Schemas whose parts refer to each other ask for any number of them, and
-/// this runs on a thread that carries messages. The largest arguments take about half of it against a usual schema.
+/// The number of steps after which the arguments stay unchanged. Schemas whose parts refer to each other can take any number of
+/// steps, and this runs on a thread that carries messages. The largest arguments take about half of it against a usual schema.
 const STEPS_MAX: usize = 200_000;
-/// So many values of an `enum` cost a step.
+/// This many values of an `enum` cost a step.
 const VALUES_PER_STEP: usize = 8;
-/// So many bytes of text cost a step.
+/// This many bytes of text cost a step.
 const BYTES_PER_STEP: usize = 256;
 
-/// Types of JSON values.
+/// A set of types of JSON values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Types(u8);
 
@@ -92,7 +92,7 @@ pub(crate) fn coerced(schema: &RawValue, arguments: &[u8]) -> Option<Bytes> {
         return None;
     }
     let arguments = std::str::from_utf8(arguments).ok()?;
-    // Most arguments hold no string, object or list, and need no look at the schema.
+    // Most arguments hold no string, object or list, so the schema need not be read.
     let may_spell = spans::members(arguments)?
         .iter()
         .any(|(_, value)| value.starts_with(['"', '{', '[']));
@@ -126,7 +126,7 @@ impl SchemaPart<'_> {
         }
     }
 
-    /// Bytes of text that are compared to look it up.
+    /// The number of bytes of text that a lookup compares.
     fn bytes(self) -> usize {
         match self {
             Self::Items => 0,
@@ -135,11 +135,11 @@ impl SchemaPart<'_> {
     }
 }
 
-/// One reading of arguments against a schema. Its steps are counted over all values, references and alternatives, since
-/// each of them multiplies the others.
+/// A conversion of arguments by a schema. Its steps are counted over all values, references and alternatives, since each of them
+/// multiplies the others.
 struct Coercion<'a> {
     root: &'a Value,
-    /// The steps that are left; `None` once it took too many, and then nothing else is found any more.
+    /// The steps that are left; `None` once the conversion took too many, and from then on nothing more is found.
     left: Option<usize>,
     /// The types that schemas allow, by their place in memory: the items of an array have the same schema.
     allowed: HashMap<*const Value, Types>,
@@ -159,7 +159,7 @@ impl<'a> Coercion<'a> {
         self.left.map(|_| ())
     }
 
-    /// A value, raw JSON, as the schema wants it. `None`: as it is.
+    /// A value, raw JSON, converted to the schema's types; `None` if it stays unchanged.
     fn value(&mut self, schema: &'a Value, raw: &str, depth: usize) -> Option<String> {
         let depth = depth.checked_sub(1)?;
         let raw = raw.trim();
@@ -227,7 +227,7 @@ impl<'a> Coercion<'a> {
         Some(format!("[{}]", items.join(",")))
     }
 
-    /// The types that a schema allows. `None`: that takes too many steps.
+    /// The types that a schema allows; `None` if finding them takes too many steps.
     fn types(&mut self, schema: &'a Value) -> Option<Types> {
         if let Some(known) = self.allowed.get(&std::ptr::from_ref(schema)) {
             return Some(*known);
@@ -276,17 +276,17 @@ impl<'a> Coercion<'a> {
         if let Some(target) = self.target(keywords) {
             allowed = allowed.and(self.allowed_by(target, depth - 1)?);
         }
-        // A reference that was too long to follow says nothing of the types.
+        // A reference that was too long to follow does not limit the types.
         self.left.map(|_| allowed)
     }
 
-    /// All types of a list.
+    /// The union of the types of a list.
     fn any(&mut self, all: &[Value], types: impl Fn(&Value) -> Types) -> Option<Types> {
         self.spend(all.len() / VALUES_PER_STEP)?;
         Some(all.iter().map(types).fold(Types::NONE, Types::or))
     }
 
-    /// The part of a schema that stands in it, in what it refers to, or in one of its alternatives.
+    /// Finds the part of a schema in the schema itself, in the target of its reference, or in one of its alternatives.
     fn find(&mut self, schema: &'a Value, part: SchemaPart<'_>, depth: usize) -> Option<&'a Value> {
         let depth = depth.checked_sub(1)?;
         self.spend(1 + part.bytes() / BYTES_PER_STEP)?;
@@ -315,7 +315,7 @@ impl<'a> Coercion<'a> {
     }
 }
 
-/// True where a value that begins so could be read as another one, or hold such a value.
+/// Returns true if a value with this first byte could be converted, or hold a value that could.
 fn may_change(first: u8) -> bool {
     matches!(first, b'"' | b'{' | b'[')
 }

@@ -33,7 +33,7 @@ pub(super) fn judge(next: &str, asked_by: Option<&str>) -> Judged {
     match next.as_bytes().first() {
         _ if next == "null" => Judged::Unfit("its nextCursor is null"),
         _ if next == "false" => Judged::Unfit("its nextCursor is false"),
-        // A client would request the same page for ever.
+        // Otherwise a client would request the same page for ever.
         _ if asked_by.is_some_and(|asked| same(asked, next)) => {
             Judged::Unfit("its nextCursor is the cursor of the page itself")
         }
@@ -55,8 +55,8 @@ fn is_deep(cursor: &str) -> bool {
     depth::exceeds(cursor.as_bytes(), DEPTH_MAX)
 }
 
-/// The raw JSON of a cursor in its server's own spelling; `None` where it is that already. Clients may have written it
-/// themselves: text that is nested too deep to go up as JSON stays text.
+/// The raw JSON of a cursor in its server's own spelling; `None` if it is in that spelling already. Clients may have made up the
+/// text themselves: text that is nested too deep to go up as JSON stays text.
 pub(crate) fn of_server(cursor: &RawValue) -> Option<Box<RawValue>> {
     let text: Cow<'_, str> = jsonrpc::string(cursor)?;
     let own = text.strip_prefix(MARK).filter(|own| !is_deep(own))?;

@@ -1,5 +1,4 @@
-//! Documents that were made of a list of tools. A list never changes, so that a document stays right for as long as the list
-//! is there.
+//! Documents made of a list of tools. A list never changes, so a document stays valid for as long as its list exists.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,19 +8,19 @@ use bytes::Bytes;
 use super::list::ToolList;
 use super::view::{Fingerprint, View};
 
-/// How many documents of one list are kept; a new document takes the place of the oldest.
+/// The most documents of one list that are kept; a new document takes the place of the oldest.
 const DOCUMENTS_MAX: usize = 3;
-/// Bytes of all documents that the process keeps.
+/// The most bytes of documents that the process keeps.
 const BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// Bytes of the documents that are kept now.
+/// The bytes of documents that are kept now.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// The documents of one list.
 #[derive(Debug, Default)]
 pub(super) struct Documents(Mutex<Vec<Document>>);
 
-/// A document, and the form and view that it was made for.
+/// A document, with the form and view that it was made for.
 #[derive(Debug)]
 struct Document {
     form: [u8; 32],
@@ -29,15 +28,15 @@ struct Document {
     text: KeptText,
 }
 
-/// A text that counts as kept until it is dropped.
+/// A text that counts towards the kept bytes until it is dropped.
 #[derive(Debug)]
 struct KeptText(Bytes);
 
 impl KeptText {
-    /// `None` where the process keeps too much already.
+    /// Counts the text; `None` if the process keeps too much already.
     fn new(text: &Bytes) -> Option<Self> {
         let before = BYTES.fetch_add(text.len(), Ordering::Relaxed);
-        // Made before the judgement: dropping it takes its bytes off again.
+        // Created before the check, so that dropping it subtracts its bytes again.
         let kept = Self(text.clone());
         (before + text.len() <= BYTES_MAX).then_some(kept)
     }
@@ -50,7 +49,7 @@ impl Drop for KeptText {
 }
 
 impl ToolList {
-    /// The document of that form for such a view, if it was made before.
+    /// The document of this form for this view, if it was made before.
     pub(crate) fn document(&self, form: &[u8; 32], view: View<'_>) -> Option<Bytes> {
         let view = view.fingerprint();
         let documents = self.documents.lock();
@@ -59,7 +58,7 @@ impl ToolList {
             .map(|it| it.text.0.clone())
     }
 
-    /// Keeps a document that was just made, where there is room.
+    /// Keeps a new document if there is room.
     pub(crate) fn keep_document(&self, form: [u8; 32], view: View<'_>, text: &Bytes) {
         let view = view.fingerprint();
         let mut documents = self.documents.lock();

@@ -1,4 +1,4 @@
-//! The tools of a namespace at one moment, by name, whoever lists them.
+//! Lists of the tools of a namespace at one moment, by name, from files or from a server.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,34 +14,34 @@ use super::documents::Documents;
 use super::written::WrittenLists;
 use crate::jsonrpc::{self, spans};
 
-/// What the compiled schemas of a list may weigh that are kept with it. Beyond that they are compiled for each call.
+/// The most bytes of compiled schemas that a list keeps. Further schemas are compiled for each call.
 const COMPILED_MAX: usize = 8 * 1024 * 1024;
 
-/// All tools of a namespace, those that a view hides among them. It never changes.
+/// All tools of a namespace, including those that a view hides. Never changes.
 #[derive(Debug)]
 pub(crate) struct ToolList {
     entries: Vec<ToolEntry>,
-    /// Positions in `entries`, in the order of the names; of equal names the first one comes first.
+    /// Positions in `entries`, sorted by name; of equal names the first entry comes first.
     by_name: Vec<usize>,
-    /// What the compiled schemas of the tools weigh.
+    /// The bytes of the tools' compiled schemas.
     compiled: AtomicUsize,
     version: u64,
-    /// Whether some tool of a server has an `outputSchema`.
+    /// True when some tool of a server has an `outputSchema`.
     declares_outputs: bool,
-    /// As the gateway wrote it for clients.
+    /// The texts of this list that the gateway wrote for clients.
     pub(super) written: WrittenLists,
-    /// Documents that were made of it.
+    /// The documents made of this list.
     pub(super) documents: Documents,
 }
 
-/// One tool, as its author describes it; what its author did not say is absent. Read as far as it is asked for.
+/// A tool as its author describes it; undeclared members are absent. Definitions of servers are read on demand.
 #[derive(Debug)]
 pub(crate) struct ToolEntry {
     name: Arc<str>,
     source: Source,
-    /// What arguments are held against, once a call needed it; `None`: nothing can be.
+    /// The compiled schema of arguments, once a call needed it; `None` inside: there is no usable schema.
     input: OnceLock<Option<Arc<InputSchema>>>,
-    /// The compiled schema of structured results, once a result was checked; `None`: there is no usable schema.
+    /// The compiled schema of structured results, once a result was checked; `None` inside: there is no usable schema.
     output: OnceLock<Option<Arc<InputSchema>>>,
 }
 
@@ -53,7 +53,7 @@ enum Source {
     Listed(Bytes),
 }
 
-/// One page of a server's tools.
+/// A page of a server's tools.
 #[derive(Debug, Default)]
 pub(super) struct ToolPage {
     pub(super) entries: Vec<ToolEntry>,
@@ -62,7 +62,7 @@ pub(super) struct ToolPage {
 }
 
 impl ToolPage {
-    /// What a page says; of what is no page, nothing.
+    /// Reads a page; empty if the JSON is not a page of tools.
     pub(super) fn read(page: &Bytes) -> Self {
         let Some(object) = spans::raw(page) else {
             return Self::default();
@@ -84,14 +84,14 @@ impl ToolPage {
         }
     }
 
-    /// Whether a first page is all there is.
+    /// Returns true if a first page holds all tools.
     pub(super) fn is_whole(&self) -> bool {
         !self.entries.is_empty() && self.next.is_none()
     }
 }
 
 impl ToolList {
-    /// A server's tools when they had that version.
+    /// A server's tools at this version.
     pub(super) fn new(version: u64, entries: Vec<ToolEntry>) -> Self {
         let mut by_name: Vec<usize> = (0..entries.len()).collect();
         by_name.sort_by(|one, other| entries[*one].name.cmp(&entries[*other].name));
@@ -109,7 +109,7 @@ impl ToolList {
         }
     }
 
-    /// The tools that a namespace's files declare. There is one version of them.
+    /// The tools that a namespace's files declare, which have a single version.
     pub(crate) fn declared(tools: &[Arc<Tool>]) -> Self {
         let entry = |tool: &Arc<Tool>| {
             let source = Source::Declared(Arc::clone(tool));
@@ -118,12 +118,12 @@ impl ToolList {
         Self::new(0, tools.iter().map(entry).collect())
     }
 
-    /// The tools of one page, `{"tools":[…]}`, when they had that version.
+    /// The tools of a single page, `{"tools":[…]}`, at this version.
     pub(crate) fn listed(version: u64, page: &Bytes) -> Self {
         Self::new(version, ToolPage::read(page).entries)
     }
 
-    /// The tools on one page of a server.
+    /// The tools on one page of a server, without a version.
     #[cfg(test)]
     pub(crate) fn of_page(page: &'static str) -> Self {
         Self::new(
@@ -132,17 +132,17 @@ impl ToolList {
         )
     }
 
-    /// Which one of the server's lists it is.
+    /// The version of the server's tools that the list shows.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
 
-    /// All of them, hidden or not.
+    /// All tools, hidden or not.
     pub(crate) fn entries(&self) -> &[ToolEntry] {
         &self.entries
     }
 
-    /// One of them, hidden or not.
+    /// Finds a tool by name, hidden or not.
     pub(crate) fn tool(&self, name: &str) -> Option<&ToolEntry> {
         let before = |at: &usize| *self.entries[*at].name < *name;
         let found = *self.by_name.get(self.by_name.partition_point(before))?;
@@ -150,7 +150,7 @@ impl ToolList {
         (*found.name == *name).then_some(found)
     }
 
-    /// The compiled schema of a tool's arguments; `None` while it is not compiled.
+    /// The compiled schema of a tool's arguments; `None` if it was not compiled yet.
     pub(crate) fn compiled_schema(&self, name: &str) -> Option<Option<Arc<InputSchema>>> {
         match self.tool(name) {
             Some(entry) => entry.input.get().cloned(),
@@ -158,8 +158,8 @@ impl ToolList {
         }
     }
 
-    /// The schema that a tool's arguments are checked against, if it has a usable schema. Compiles it where needed, which is
-    /// much work.
+    /// The schema that a tool's arguments are checked against, if the tool has a usable schema. Compiles it on first use, which
+    /// is much work.
     pub(crate) fn arguments_schema(&self, name: &str) -> Option<Arc<InputSchema>> {
         let entry = self.tool(name)?;
         if let Some(kept) = entry.input.get() {
@@ -169,7 +169,7 @@ impl ToolList {
         self.keep(&entry.input, compiled)
     }
 
-    /// Whether some tool of a server has an `outputSchema`.
+    /// Returns true if some tool of a server has an `outputSchema`.
     pub(super) fn declares_outputs(&self) -> bool {
         self.declares_outputs
     }
@@ -179,7 +179,7 @@ impl ToolList {
     ///
     /// # Errors
     ///
-    /// With `light`: the schema is not compiled yet.
+    /// With `light`, if the schema is not compiled yet.
     pub(super) fn result_schema(
         &self,
         entry: &ToolEntry,
@@ -195,7 +195,7 @@ impl ToolList {
         }
     }
 
-    /// Stores a compiled schema in its slot, if the list's schemas do not weigh too much.
+    /// Stores a compiled schema in its slot, unless the list's schemas take too many bytes.
     fn keep(
         &self,
         place: &OnceLock<Option<Arc<InputSchema>>>,
@@ -204,7 +204,7 @@ impl ToolList {
         let weight = compiled.as_ref().map_or(0, |schema| schema.weight());
         let kept = self.compiled.fetch_add(weight, Ordering::Relaxed) + weight;
         if kept <= COMPILED_MAX {
-            // Another call may have been first.
+            // Another call may have stored its schema first.
             return place.get_or_init(|| compiled).clone();
         }
         self.compiled.fetch_sub(weight, Ordering::Relaxed);
@@ -222,7 +222,7 @@ impl ToolEntry {
         }
     }
 
-    /// Its name.
+    /// The name of the tool.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -231,7 +231,7 @@ impl ToolEntry {
         Arc::clone(&self.name)
     }
 
-    /// Its title for people.
+    /// The title for people.
     pub(crate) fn title(&self) -> Option<Cow<'_, str>> {
         match &self.source {
             Source::Declared(tool) => tool.title.as_deref().map(Cow::Borrowed),
@@ -239,7 +239,7 @@ impl ToolEntry {
         }
     }
 
-    /// What it does; empty where nobody said.
+    /// The description of the tool; empty if its author gave none.
     pub(crate) fn description(&self) -> Cow<'_, str> {
         match &self.source {
             Source::Declared(tool) => Cow::Borrowed(&tool.description),
@@ -247,7 +247,7 @@ impl ToolEntry {
         }
     }
 
-    /// What its arguments are.
+    /// The JSON Schema of the arguments.
     pub(crate) fn input_schema(&self) -> Option<&RawValue> {
         match &self.source {
             Source::Declared(tool) => Some(&tool.input_schema),
@@ -255,7 +255,7 @@ impl ToolEntry {
         }
     }
 
-    /// What its structured result is.
+    /// The JSON Schema of the structured result.
     pub(crate) fn output_schema(&self) -> Option<&RawValue> {
         match &self.source {
             Source::Declared(tool) => tool.output_schema.as_deref(),
@@ -263,7 +263,7 @@ impl ToolEntry {
         }
     }
 
-    /// Hints about what it does.
+    /// The tool's annotations, such as `readOnlyHint`.
     pub(crate) fn annotations(&self) -> Option<&RawValue> {
         match &self.source {
             Source::Declared(tool) => tool.annotations.as_deref(),
@@ -271,7 +271,7 @@ impl ToolEntry {
         }
     }
 
-    /// Where its code is; empty for a tool of a server.
+    /// The file that holds the tool's code; empty for a tool of a server.
     pub(crate) fn filename(&self) -> &str {
         match &self.source {
             Source::Declared(tool) => &tool.filename,
@@ -295,7 +295,7 @@ impl ToolEntry {
         }
     }
 
-    /// Whether calling it twice is as good as calling it once.
+    /// Returns true if calling the tool twice has the same effect as calling it once.
     pub(super) fn is_repeatable(&self) -> bool {
         let says = |annotations: &RawValue, hint| {
             spans::member(annotations, hint).is_some_and(|it| it.get() == "true")
@@ -319,7 +319,7 @@ impl ToolEntry {
     }
 }
 
-/// A member of a definition that was read as JSON before.
+/// A member of a definition that is known to be JSON.
 fn member<'a>(definition: &'a Bytes, key: &str) -> Option<&'a RawValue> {
     let definition = std::str::from_utf8(definition).ok()?;
     serde_json::from_str(spans::find(definition, key)?).ok()

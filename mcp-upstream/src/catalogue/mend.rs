@@ -18,7 +18,7 @@ use crate::protocol::Era;
 mod keywords;
 mod schema;
 
-/// Mends that are told apart, on a page and of one server. Further ones are made and neither logged nor shown.
+/// The most different mends that are recorded, on a page and of one server. Further mends are made, but neither logged nor shown.
 pub(super) const MENDS_MAX: usize = 1_000;
 /// Characters of a name that reports show.
 const NAME_MAX: usize = 64;
@@ -37,7 +37,7 @@ pub(crate) enum ListKind {
 pub(crate) struct Mend {
     /// The entry's name, shortened, or the entry's position in the list.
     pub(super) entry: Option<String>,
-    /// Whether the entry was removed from the list.
+    /// True when the entry was removed from the list.
     pub(super) left_out: bool,
     /// The faults, worded to follow the entry's name.
     pub(super) what: String,
@@ -109,11 +109,11 @@ enum Shape {
     Size,
     /// A number from 0 to 1.
     Share,
-    /// A text out of this list.
+    /// A text from this list.
     Word(&'static [&'static str]),
     /// A list of texts.
     Texts,
-    /// A list of texts out of this list.
+    /// A list of texts from this list.
     Words(&'static [&'static str]),
     /// An object that may have these optional members, and others.
     Object(&'static [Field]),
@@ -225,7 +225,7 @@ fn is_word(value: &str, words: &[&str]) -> bool {
     serde_json::from_str::<Cow<'_, str>>(value).is_ok_and(|word| words.contains(&&*word))
 }
 
-/// Judges a list of texts out of `words`. Other values are left out.
+/// Judges a list of texts against `words`. Texts outside `words` are left out.
 fn listed_words(value: &str, words: &[&str]) -> Judged {
     let fits = |it: &&str| is_word(it, words);
     if value.starts_with('[') && spans::items(value).all(|it| fits(&it)) {
@@ -355,7 +355,7 @@ fn single_keys(object: &str) -> Option<(Cow<'_, str>, bool)> {
     Some((format!("{{{}}}", last.join(",")).into(), true))
 }
 
-/// Whether the object holds the key `name` more than once.
+/// Returns true if the object holds the key `name` more than once.
 fn is_twice(object: &str, name: &str) -> bool {
     let raw: Option<&RawValue> = serde_json::from_str(object).ok();
     let all = raw.and_then(all_entries).unwrap_or_default();
@@ -465,7 +465,7 @@ pub(crate) fn page(
         let found = members.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| *value)
     };
-    // A result that is no list yet, such as a question to the client, stays unchanged.
+    // A result without a list, such as a question to the client, stays unchanged.
     if member("resultType").is_some_and(|it| !matches!(it, "null" | r#""complete""#)) {
         return None;
     }
@@ -513,12 +513,12 @@ pub(crate) fn page(
     (!changes.is_empty()).then(|| (spans::edit(page, &changes), mends.all))
 }
 
-/// The mends of one page. Of more than are told apart none is kept.
+/// The mends of one page. Only the first [`MENDS_MAX`] different ones are kept.
 #[derive(Default)]
 struct PageMends {
     all: Vec<Mend>,
     known: HashSet<Mend>,
-    /// The number of mends, those that are not kept among them.
+    /// The number of all mends, including those that are not kept.
     count: usize,
 }
 
@@ -542,7 +542,7 @@ impl PageMends {
     }
 }
 
-/// An entry of an object of entries, as PHP and maps give. A key that is no number names its entry.
+/// An entry from an object of entries, as PHP and map types produce. A key that is not a number names its entry.
 fn keyed_entry<'a>(kind: ListKind, key: &str, value: &'a str) -> Cow<'a, str> {
     match key.parse::<u64>() {
         Ok(_) => value.into(),
@@ -553,8 +553,8 @@ fn keyed_entry<'a>(kind: ListKind, key: &str, value: &'a str) -> Cow<'a, str> {
     }
 }
 
-/// The list of entries with each mended, or left out; `None` where nothing is wrong. Entries are gone through one by one:
-/// a list may have millions that come to nothing, and no memory is spent on them.
+/// The list with each entry mended or left out; `None` if nothing is wrong. Entries are handled one by one: a list may hold
+/// millions of unusable entries, and no memory is spent on them.
 fn entries_mended<'a>(
     (kind, era): (ListKind, Era),
     entries: impl Iterator<Item = Cow<'a, str>> + Clone,

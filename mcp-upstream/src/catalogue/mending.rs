@@ -12,7 +12,7 @@ use tooldock_workers::names::NamespaceName;
 use super::mend::{self, ListKind, MENDS_MAX, Mend};
 use crate::protocol::Era;
 
-/// Lines of `/ready`.
+/// The most faults that `/ready` shows.
 const SHOWN_MAX: usize = 50;
 /// The most entries that a report names.
 const NAMED_MAX: usize = 20;
@@ -20,9 +20,9 @@ const NAMED_MAX: usize = 20;
 /// The mending of a server's lists, shared by all connections to the server.
 #[derive(Debug, Default)]
 pub(crate) struct ListMending {
-    /// Whether lists are passed on as the server wrote them.
+    /// True when lists are passed on as the server wrote them.
     raw: AtomicBool,
-    /// Plain data; nothing awaits under it.
+    /// Plain data; the lock is never held across an await.
     told: Mutex<Told>,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct ListMending {
 struct Told {
     /// All mends that were logged.
     logged: HashSet<(ListKind, Mend)>,
-    /// The mends of the lists as they are now …
+    /// The mends of the current lists …
     current: HashSet<(ListKind, Mend)>,
     /// … in the order in which they were found.
     order: Vec<(ListKind, Mend)>,
@@ -44,10 +44,10 @@ pub(crate) struct MendReport {
     /// The names or positions of the entries; empty if the fault is in the page itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     entries: Vec<String>,
-    /// The number of entries that are not named.
+    /// The number of further entries, which are not named.
     #[serde(skip_serializing_if = "is_zero")]
     more: usize,
-    /// Whether the entries are left out.
+    /// True when the entries are left out.
     left_out: bool,
     /// A description of the fault.
     fault: String,
@@ -62,19 +62,19 @@ fn is_zero(number: &usize) -> bool {
 }
 
 impl ListMending {
-    /// Sets the mode. True if the mode changes.
+    /// Sets the mode. Returns true if the mode changes.
     pub(crate) fn set(&self, mode: ListMode) -> bool {
         let raw = mode == ListMode::Raw;
         self.raw.swap(raw, Ordering::Relaxed) != raw
     }
 
-    /// True unless lists pass as the server wrote them.
+    /// Returns true unless lists pass as the server wrote them.
     pub(super) fn is_on(&self) -> bool {
         !self.raw.load(Ordering::Relaxed)
     }
 
-    /// The page of a list as clients are shown it; `None` where that is as the server wrote it. `asked_by` is the raw
-    /// cursor it was asked for by; `taken`, the names of earlier pages, to which those of this page are added.
+    /// Mends a page of a list; `None` if the page needs no mending. `asked_by` is the raw cursor with which the page was
+    /// requested. `taken` holds the names on earlier pages; the names on this page are added.
     pub(crate) fn page(
         &self,
         namespace: &NamespaceName,
@@ -100,7 +100,7 @@ impl ListMending {
         reports
     }
 
-    /// Forgets the faults of the current lists, which are about to be read again.
+    /// Forgets the faults of the current lists before the lists are read again.
     pub(super) fn changed(&self) {
         let mut told = self.told();
         told.current.clear();

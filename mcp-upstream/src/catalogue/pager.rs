@@ -1,4 +1,4 @@
-//! All pages of a server's tools, asked for one after the other.
+//! Reads all pages of a server's tools, one after the other.
 
 use std::collections::HashSet;
 
@@ -17,24 +17,24 @@ use crate::bridge::server_info;
 use crate::jsonrpc::ResponseOutcome;
 use crate::protocol::{ClientIdentity, Era, ServerInfo};
 
-/// Pages that are read at most; a server with more than this has no end of them.
+/// The most pages that are read: the list of a server with more is taken to be endless.
 const PAGES_MAX: usize = 100;
-/// Tools that are read at most.
+/// The most tools that are read.
 const TOOLS_MAX: usize = 10_000;
-/// Bytes of pages after which no more are read: with the last one it may be a page more.
+/// The bytes of pages after which reading stops; the last page may exceed it.
 const BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// An opened connection, as far as lists are read from it.
+/// An opened connection, reduced to reading its lists.
 #[async_trait]
 pub(crate) trait PageSource: Send + Sync {
-    /// What the server said of itself when the connection was opened.
+    /// The server's description of itself from the opening of the connection.
     fn server(&self) -> ServerInfo;
 
-    /// Asks for one page of a list.
+    /// Requests one page of a list.
     ///
     /// # Errors
     ///
-    /// The server did not answer.
+    /// If the server does not answer.
     async fn page(
         &self,
         method: &'static str,
@@ -42,12 +42,12 @@ pub(crate) trait PageSource: Send + Sync {
     ) -> Result<ResponseOutcome, CallError>;
 }
 
-/// What was read.
+/// The tools read from a server, with their pages.
 pub(super) struct ReadTools {
     pub(super) era: Era,
-    /// The server says when its tools change.
+    /// True when the server announces changes of its tools.
     pub(super) announces: bool,
-    /// Each page with the cursor it was asked for by, in the server's own spelling.
+    /// Each page with the cursor that requested it, in the server's own spelling.
     pub(super) pages: Vec<(Option<String>, Bytes)>,
     pub(super) entries: Vec<ToolEntry>,
 }
@@ -66,7 +66,7 @@ impl ReadTools {
         self.pages.iter().map(|(_, page)| page.len()).sum()
     }
 
-    /// Whether it is as long as one may be.
+    /// Returns true if the bound on pages, tools or bytes is reached.
     fn is_full(&self) -> bool {
         self.pages.len() >= PAGES_MAX
             || self.entries.len() >= TOOLS_MAX
@@ -74,11 +74,11 @@ impl ReadTools {
     }
 }
 
-/// Reads the tools to their end, or as many as are read at most.
+/// Reads the tools to their end, or until a bound is reached.
 ///
 /// # Errors
 ///
-/// Why the server does not list them.
+/// If the server does not list its tools.
 pub(super) async fn read(
     namespace: &NamespaceName,
     source: &dyn PageSource,
@@ -93,7 +93,7 @@ pub(super) async fn read(
             let reason = format!("the server of namespace {namespace} does not list its tools");
             return Err(CallError::new(CallErrorCode::InternalError, reason));
         };
-        // A copy: the span may be a small part of a large read.
+        // Copied, since the span may be a small part of a large read.
         let page = Bytes::copy_from_slice(&page);
         let asked_by = cursor.as_deref().map(RawValue::get);
         let kind = (ListKind::Tools, read.era);
@@ -126,11 +126,11 @@ pub(super) async fn read(
     Ok(read)
 }
 
-/// The tools as one connection lists them now, kept nowhere.
+/// The tools as one connection lists them now. Nothing is kept.
 ///
 /// # Errors
 ///
-/// Why the server does not list them.
+/// If the server does not list its tools.
 pub(crate) async fn listed_by(
     namespace: &NamespaceName,
     source: &dyn PageSource,
@@ -140,7 +140,7 @@ pub(crate) async fn listed_by(
     Ok(ToolList::new(0, read.entries))
 }
 
-/// Parameters of a list method of the gateway's own.
+/// Parameters for the gateway's own list requests.
 fn params(era: Era, cursor: Option<&RawValue>) -> Box<RawValue> {
     let cursor = cursor.map(|cursor| format!(r#""cursor":{cursor}"#));
     let meta = (era == Era::Modern).then(|| {

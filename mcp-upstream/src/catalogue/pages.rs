@@ -1,4 +1,4 @@
-//! The last good pages of one server's lists, as it wrote them, for as long as it cannot be asked.
+//! Keeps the last good pages of one server's lists, as the server wrote them, for times when it cannot be asked.
 
 use std::collections::HashMap;
 
@@ -6,15 +6,15 @@ use bytes::Bytes;
 
 use crate::protocol::Era;
 
-/// Bytes of pages that are kept; what does not fit is not kept.
+/// The most bytes of pages that are kept; a page that does not fit is not kept.
 pub(super) const BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Bytes of a cursor that a page is kept under: it is the client's word until the server has taken it.
+/// The longest cursor of a kept page, in bytes: a cursor comes from the client until the server has accepted it.
 pub(super) const CURSOR_MAX: usize = 1024;
-/// Pages that are kept.
+/// The most pages that are kept.
 pub(super) const PAGES_MAX: usize = 1000;
-/// The method whose pages are the tools.
+/// The method that lists the tools.
 pub(super) const TOOLS_LIST: &str = "tools/list";
-/// Methods whose results are lists.
+/// The methods that list something.
 const METHODS: [&str; 4] = [
     TOOLS_LIST,
     "prompts/list",
@@ -22,13 +22,13 @@ const METHODS: [&str; 4] = [
     "resources/templates/list",
 ];
 
-/// Which page of which list.
+/// Identifies a page of a list: era, method and cursor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PageKey {
-    /// Of the connection that lists it.
+    /// The era of the connection that lists the page.
     pub(super) era: Era,
     pub(super) method: &'static str,
-    /// Raw JSON, where it is not the first.
+    /// The cursor as raw JSON; `None` for the first page.
     pub(super) cursor: Option<Box<str>>,
 }
 
@@ -36,12 +36,12 @@ pub(crate) struct PageKey {
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     by_key: HashMap<PageKey, Bytes>,
-    /// Of pages and their cursors.
+    /// The total size of pages and their cursors.
     bytes: usize,
 }
 
 impl PageKey {
-    /// `None` where the result of the method is no list, or the cursor has more than [`CURSOR_MAX`] bytes.
+    /// The key of a page; `None` if the method is not a list method, or if the cursor has more than [`CURSOR_MAX`] bytes.
     pub(crate) fn of(era: Era, method: &str, cursor: Option<&str>) -> Option<Self> {
         let method = METHODS.into_iter().find(|known| *known == method)?;
         if cursor.is_some_and(|cursor| cursor.len() > CURSOR_MAX) {
@@ -73,7 +73,7 @@ impl Pages {
         self.by_key.get(key)
     }
 
-    /// Whether a page is known, by that cursor or another one.
+    /// Returns true if a page is known, by this cursor or by another.
     pub(super) fn has(&self, key: &PageKey, result: &Bytes) -> bool {
         match self.by_key.get(key) {
             Some(page) => page == result,
@@ -85,7 +85,7 @@ impl Pages {
         }
     }
 
-    /// Forgets a list.
+    /// Forgets all pages of a list.
     pub(super) fn leave(&mut self, era: Era, method: &'static str) {
         let bytes = &mut self.bytes;
         self.by_key.retain(|key, page| {
@@ -95,7 +95,7 @@ impl Pages {
         });
     }
 
-    /// Says whether there was room.
+    /// Keeps a page. Returns true if there was room.
     pub(super) fn keep(&mut self, key: PageKey, page: Bytes) -> bool {
         if let Some(before) = self.by_key.remove(&key) {
             self.bytes -= key.weight(&before);
@@ -109,7 +109,7 @@ impl Pages {
         fits
     }
 
-    /// Keeps all pages of the tools in place of those before, each with the cursor it was asked for by.
+    /// Replaces all pages of the tools, each with the cursor that requested it.
     pub(super) fn replace(&mut self, era: Era, pages: Vec<(Option<String>, Bytes)>) {
         self.leave(era, TOOLS_LIST);
         for (cursor, page) in pages {

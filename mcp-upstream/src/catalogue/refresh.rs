@@ -1,4 +1,4 @@
-//! One reading of a server's tools for all who wait for them.
+//! A shared reading of a server's tools: all callers wait for the same one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,60 +10,60 @@ use tooldock_workers::names::NamespaceName;
 
 use super::ToolList;
 
-/// How long after its beginning a reading is waited for by calls, which can do without …
+/// How long calls, which can do without the tools, wait for a reading after its beginning …
 pub(crate) const CALLS_WAIT: Duration = Duration::from_secs(3);
-/// … and for how long one that took longer and failed is not begun again.
+/// … and how long a slow reading that failed is not repeated.
 pub(super) const FAILED: Duration = Duration::from_secs(5);
 
-/// What a reading came to.
+/// The result of a reading.
 pub(crate) type Outcome = Result<Arc<ToolList>, CallError>;
 
-/// One reading of a list, over or not. It goes on when whoever began it leaves, so that with a server that does not
-/// answer its tools nobody waits for more than one.
+/// A reading of a list, in progress or over. It goes on when the caller that began it leaves, so that with a server that does not
+/// answer, no caller waits for more than one reading.
 #[derive(Debug)]
 pub(crate) struct Reading {
     started: Instant,
-    /// Of the tools, as far as was known then.
+    /// The version of the tools that was known when the reading began.
     version: u64,
     over: watch::Sender<Option<Over>>,
 }
 
-/// What came of a reading, and when.
+/// The result of a reading, and when it ended.
 #[derive(Debug)]
 struct Over {
     outcome: Outcome,
     at: Instant,
-    /// Whoever carried it out is gone: that says nothing of the server.
+    /// True when the reading was dropped before its end, which says nothing about the server.
     abandoned: bool,
 }
 
-/// A reading that is to be carried out. Whatever ends whoever does that, those who wait hear of it.
+/// A reading that its holder has to carry out. Dropping it tells the waiting callers that it was abandoned.
 #[derive(Debug)]
 pub(crate) struct Begun(Arc<Reading>);
 
 impl Reading {
-    /// Until when calls wait for it, of which each has so much time.
+    /// The moment until which calls wait for the reading, if each call has this time limit.
     pub(crate) fn patience(&self, limit: Duration) -> Instant {
-        // Calls come one after the other, and the server may be silent for long: all of them together wait this once.
+        // Calls come one after the other, and the server may be silent for long: all calls together wait only this once.
         self.started + CALLS_WAIT.min(limit / 4)
     }
 
-    /// What it comes to.
+    /// Waits for the result of the reading.
     ///
     /// # Errors
     ///
-    /// Why the tools could not be read.
+    /// If the tools could not be read.
     pub(crate) async fn outcome(&self) -> Outcome {
         let mut over = self.over.subscribe();
         let over = over.wait_for(Option::is_some).await;
         match over.as_deref() {
             Ok(Some(over)) => over.outcome.clone(),
-            // The sender is `self`, and that is what was waited for.
+            // Not reached: `self` holds the sender, and the value was waited for.
             Ok(None) | Err(_) => Err(given_up()),
         }
     }
 
-    /// Whether it took so long that no other one is begun at once.
+    /// Returns true if the reading took so long that no other is begun at once.
     pub(crate) fn is_slow(&self) -> bool {
         match &*self.over.borrow() {
             Some(over) => over.is_slow(self.started),
@@ -75,14 +75,14 @@ impl Reading {
         self.over.borrow().is_none()
     }
 
-    /// Whether it serves those who found that the tools of that version are not known.
+    /// Returns true if the reading serves callers that miss the tools of this version.
     pub(super) fn serves(&self, version: u64) -> bool {
         match &*self.over.borrow() {
-            // Waited for, so that there is one reading at a time.
+            // A running reading is waited for, so that there is one at a time.
             None => true,
-            // What it read is known, and good no more.
+            // The tools from a successful reading are known already, and no longer current.
             Some(over) if over.outcome.is_ok() => false,
-            // Failing fast costs nothing and may be over; with what took long nobody starts over at once.
+            // A fast failure is cheap and may be over by now, so it is retried; a slow one is not repeated at once.
             Some(over) => {
                 let slow = over.is_slow(self.started);
                 slow && self.version == version && over.at.elapsed() < FAILED
@@ -119,7 +119,7 @@ impl Begun {
         &self.0
     }
 
-    /// Tells all who wait what it came to.
+    /// Ends the reading and gives its result to all waiting callers.
     pub(crate) fn end(self, outcome: Outcome) {
         self.0.over.send_replace(Some(Over::new(outcome)));
     }
@@ -142,7 +142,7 @@ fn given_up() -> CallError {
     CallError::new(CallErrorCode::WorkerUnavailable, reason)
 }
 
-/// A server that does not list its tools within the time for it.
+/// The error for a server that does not list its tools in time.
 pub(crate) fn late(name: &NamespaceName) -> CallError {
     let reason = format!("the server of namespace {name} did not list its tools in time");
     CallError::new(CallErrorCode::ExecutionTimeout, reason)

@@ -17,9 +17,9 @@ const FAULTS_MAX: usize = 1_000;
 /// State of the checks of one server's results.
 #[derive(Debug, Default)]
 pub(super) struct Results {
-    /// Whether some tool has an `outputSchema`.
+    /// True when some tool has an `outputSchema`.
     pub(super) declared: AtomicBool,
-    /// Pairs of a tool and a fault that were logged. Plain data; nothing awaits under it.
+    /// Pairs of a tool and a fault that were logged. Plain data; the lock is never held across an await.
     logged: Mutex<HashSet<(String, String)>>,
 }
 
@@ -44,7 +44,7 @@ impl Results {
             .store(list.declares_outputs(), Ordering::Relaxed);
     }
 
-    /// Notes a fault. True if the fault is new and is to be logged.
+    /// Notes a fault. Returns true if the fault is new and is to be logged.
     pub(super) fn is_news(&self, tool: &str, fault: &str) -> bool {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         logged.len() < FAULTS_MAX && logged.insert((tool.to_owned(), fault.to_owned()))
@@ -52,11 +52,11 @@ impl Results {
 }
 
 impl ToolList {
-    /// The part of a call's result that is held against the schema that the tool lists; `None`: nothing is.
+    /// The part of a call's result that is checked against the tool's schema; `None` if the result is not checked.
     ///
     /// # Errors
     ///
-    /// The fault of a result that has no such part.
+    /// The fault, for a result that should have such a part.
     pub(crate) fn structured<'r>(
         &self,
         tool: &str,
@@ -69,7 +69,7 @@ impl ToolList {
             return Ok(None);
         }
         let structured = spans::find(result, "structuredContent");
-        // Too large to be checked, whatever else the result says.
+        // Too large to be checked, whatever the rest of the result says.
         if structured.is_some_and(|it| it.len() > ARGUMENTS_MAX) {
             return Ok(None);
         }
@@ -89,8 +89,7 @@ impl ToolList {
         }
     }
 
-    /// Holds the structured part of a result against the schema that the tool lists. `light`: as far as that is little
-    /// work.
+    /// Checks the structured part of a result against the tool's schema. With `light` only small checks run.
     pub(crate) fn check_structured(&self, tool: &str, structured: &str, light: bool) -> Checked {
         let Some(entry) = self.tool(tool) else {
             return Checked::Fits;

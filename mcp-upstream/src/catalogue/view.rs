@@ -1,10 +1,10 @@
-//! What one caller may see and call of a namespace. Whoever shows or runs tools asks here, and nowhere else.
+//! Views: the tools of a namespace that one caller may see and call. All code that shows or runs tools asks a view.
 //!
-//! A view is what the namespace's policy allows and the scopes of the caller's credential open. What would narrow a view
-//! further is to be a field of [`Access`], which [`View::allows_tool`] and [`View::fingerprint`] then take in.
+//! A view holds the tools that the namespace's policy allows and the scopes of the caller's credential open. Anything that
+//! narrows views further is to be a field of [`Access`], which [`View::allows_tool`] and [`View::fingerprint`] then include.
 //!
-//! Scopes go by the names that tools have in their own namespaces. So the view of an aggregate, which publishes the tools
-//! of others under names of its own, leaves them to the views of its members.
+//! Scopes refer to tools by their names in their own namespaces. So the view of an aggregate, which publishes the tools of its
+//! members under names of its own, leaves scopes to the views of its members.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
@@ -22,28 +22,28 @@ use crate::jsonrpc;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::protocol::CacheScope;
 
-/// What of a caller matters for what it may see.
+/// The properties of a caller that decide its views.
 #[derive(Debug, Clone)]
 pub(crate) struct Access {
-    /// Its token, or another one of its listener, does not open every namespace.
+    /// True when the caller's token, or another token of its listener, does not open every namespace.
     scoped: bool,
-    /// What the scopes of its credential allow.
+    /// The tools that the scopes of the caller's credential allow.
     grant: Option<Arc<Grant>>,
 }
 
-/// What a caller may see of a namespace.
+/// The part of a namespace that a caller may see.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     namespace: &'a Namespace,
     scoped: bool,
-    /// The tools that scopes open; None: all of them.
+    /// The tools that scopes open; `None` for all tools.
     tools: Option<&'a ToolScope>,
 }
 
-/// A page that is no JSON object with an array of tools, or holds a key twice.
+/// The page is not a JSON object with an array of tools, or holds a key twice.
 struct Unreadable;
 
-/// Equal for views that show the same tools of a list in the same words.
+/// A fingerprint that is equal for views that show the same tools of a list in the same form.
 pub(super) type Fingerprint = ([u8; 32], Option<[u8; 32]>, CacheScope);
 
 impl Access {
@@ -55,20 +55,20 @@ impl Access {
         }
     }
 
-    /// What it shows of a namespace.
+    /// The view of a namespace with this access.
     pub(crate) fn view<'a>(&'a self, namespace: &'a Namespace) -> View<'a> {
         View::new(namespace, self.scoped, self.grant.as_deref())
     }
 }
 
-/// Whether lists of this caller may differ from those of others at its listener.
+/// Returns true if lists for this caller may differ from those for other callers of its listener.
 fn is_scoped(caller: &Caller) -> bool {
     let everywhere = matches!(caller.visibility, Visibility::All);
     !everywhere || caller.grant.is_some() || caller.profile.scoped_tokens
 }
 
 impl<'a> View<'a> {
-    /// What a caller may see of a namespace.
+    /// The view of a namespace for a caller.
     pub(crate) fn of(caller: &'a Caller, namespace: &'a Namespace) -> Self {
         Self::new(namespace, is_scoped(caller), caller.grant.as_deref())
     }
@@ -82,26 +82,26 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether the scopes of the caller's credential open the tool, whatever the namespace says of it.
+    /// Returns true if the scopes of the caller's credential open the tool, whatever the namespace's policy says.
     pub(crate) fn opens_tool(self, name: &str) -> bool {
         let policy = &self.namespace.policy;
         self.tools
             .is_none_or(|scope| policy.check_scope(scope, name).is_ok())
     }
 
-    /// Whether the tool may be shown and called.
+    /// Returns true if the tool may be shown and called.
     pub(crate) fn allows_tool(self, name: &str) -> bool {
         self.namespace.policy.allows_tool(name) && self.opens_tool(name)
     }
 
-    /// Whether that is so for every tool, whatever its name.
+    /// Returns true if every tool may be shown and called, whatever its name.
     pub(crate) fn allows_every_tool(self) -> bool {
         let opened = self.tools.is_none_or(ToolScope::is_admin);
         opened && self.namespace.policy.allows_every_tool()
     }
 
-    /// Whether the caller may be told why there is no tool of this name: which file was not loaded, and its error. That is for
-    /// callers to whom scopes open every tool, and not for names that the policy hides.
+    /// Returns true if the caller may be told why there is no tool of this name: the file that was not loaded, and its error.
+    /// Only for callers to whom scopes open every tool, and not for names that the policy hides.
     pub(crate) fn may_explain_missing(self, name: &str) -> bool {
         self.tools.is_none_or(ToolScope::is_admin) && self.namespace.policy.allows_tool(name)
     }
@@ -112,14 +112,14 @@ impl<'a> View<'a> {
         all.filter(move |tool| self.allows_tool(tool.name()))
     }
 
-    /// One tool of a list, if it may be shown.
+    /// Finds a tool of a list, if it may be shown.
     pub(crate) fn tool<'l>(self, list: &'l ToolList, name: &str) -> Option<&'l ToolEntry> {
-        // Names first: matching patterns costs more than comparing.
+        // The name is compared first: matching patterns costs more.
         list.tool(name).filter(|_| self.allows_tool(name))
     }
 
-    /// For whom lists and `server/discover` may be kept: for everybody where nothing stands between a caller and the
-    /// namespace but being admitted (MOD-08).
+    /// The scope in which clients may cache lists and `server/discover`: public if every admitted caller sees the same of the
+    /// namespace (MOD-08).
     pub(crate) fn cache_scope(self) -> CacheScope {
         static USUAL: LazyLock<Limits> = LazyLock::new(Limits::default);
         let (usual, limits) = (&*USUAL, &self.namespace.limits);
@@ -134,7 +134,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What lists that are written for this view depend on.
+    /// The fingerprint of the properties that decide how lists are written for this view.
     pub(super) fn fingerprint(self) -> Fingerprint {
         let opened = self.tools.map(ToolScope::fingerprint);
         (
@@ -144,9 +144,9 @@ impl<'a> View<'a> {
         )
     }
 
-    /// A page of a server's list with what may be shown: entries are left out, those that stay keep their bytes. Where
-    /// that depends on who asks, the page says so. `None`: some tools are hidden, and nothing says for sure which ones the
-    /// page holds; of a key that is there twice, a client may read the other one.
+    /// A page of a server's list, reduced to the tools that may be shown: other entries are left out, the rest keep their bytes.
+    /// The page says so if it depends on the caller. `None` if some tools are hidden and the page cannot be read for sure: of a
+    /// key that is there twice, a client may read the other value.
     pub(crate) fn of_page(self, result: Bytes) -> Option<Bytes> {
         match self.changed(&result) {
             Ok(Some(changed)) => Some(changed.into()),
@@ -155,7 +155,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The page with what may be shown; `None` where it is that already.
+    /// The reduced page; `None` if nothing changes.
     fn changed(self, page: &[u8]) -> Result<Option<String>, Unreadable> {
         let object = spans::raw(page).ok_or(Unreadable)?.get();
         let members = spans::members(object).ok_or(Unreadable)?;
@@ -176,7 +176,7 @@ impl<'a> View<'a> {
         Ok((!changes.is_empty()).then(|| spans::edit(object, &changes)))
     }
 
-    /// The entries that stay; `None` when all do.
+    /// The entries that stay; `None` if all do.
     fn shown(self, all: &[&RawValue]) -> Option<String> {
         let may_stay = |tool: &&&RawValue| {
             let name = spans::member(tool, "name").and_then(jsonrpc::string);

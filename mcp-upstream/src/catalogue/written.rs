@@ -1,5 +1,5 @@
-//! Lists of tools as they were last written. A list never changes: what is written for the first who asks is copied behind
-//! the ids of all others who may see the same.
+//! Written lists of tools. A list never changes, so the text written for the first request is copied behind the ids of all other
+//! requests whose caller may see the same.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,17 +9,17 @@ use super::list::ToolList;
 use super::view::{Fingerprint, View};
 use crate::format::ResultFormat;
 
-/// Bytes of a written list beyond which the list is not kept, but written for each request.
+/// The most bytes of a written list that is kept; a longer one is written for each request.
 const KEPT_MAX: usize = 256 * 1024;
-/// How many written forms of one list are kept; a new form takes the place of the oldest. There are three forms for each
+/// The most written forms of one list that are kept; a new form takes the place of the oldest. There are three forms for each
 /// view: legacy without output schemas, legacy with them, and modern.
 const FORMS_MAX: usize = 12;
 
-/// What was written of one list.
+/// The written forms of one list.
 #[derive(Debug, Default)]
 pub(super) struct WrittenLists(Mutex<Vec<(Form, Bytes)>>);
 
-/// What a text depends on beside its list.
+/// The parameters of a written form, beside its list.
 type Form = (Spelling, Fingerprint);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ enum Spelling {
 }
 
 impl ToolList {
-    /// The result of `tools/list` in that format, if it was written for such a view.
+    /// The result of `tools/list` in this format, if it was written for this view.
     pub(crate) fn written(&self, format: &ResultFormat, view: View<'_>) -> Option<Bytes> {
         let form = form(format, view);
         let written = self.written.lock();
@@ -38,14 +38,14 @@ impl ToolList {
             .map(|(_, result)| result.clone())
     }
 
-    /// Keeps one that was just written.
+    /// Keeps a form that was just written.
     pub(crate) fn keep_written(&self, format: &ResultFormat, view: View<'_>, result: &[u8]) {
         if result.len() > KEPT_MAX {
             return;
         }
         let form = form(format, view);
         let mut written = self.written.lock();
-        // Another request may have been first.
+        // Another request may have written the form first.
         written.retain(|(own, _)| *own != form);
         if written.len() >= FORMS_MAX {
             written.remove(0);

@@ -1,26 +1,26 @@
-//! How much work it is to hold a value against a schema, counted before the work is done.
+//! Counts how much work it is to check a value against a schema, before the work is done.
 //!
-//! A schema of a few hundred bytes can ask for more steps than a machine has years: parts that refer to each other twice
-//! double the work with each level. So the steps are walked through first, in the plainest order and without judging
-//! anything, and the walk ends where there are too many. Finding all errors of nested alternatives costs more the deeper
-//! they stand; so does a step here.
+//! A schema of a few hundred bytes can ask for more steps than a machine has years: parts that refer to each other twice double
+//! the work with each level. So the steps are walked through first, in the plainest order and without judging anything, and the
+//! walk ends when there are too many. Finding all errors of nested alternatives costs more the deeper they are nested, and so
+//! does a step here.
 
 use serde_json::{Map, Value};
 
-/// Steps above which nothing is checked. A thousand items of ten members each are about half of that; in the worst case
+/// The most steps of a check that is carried out. A thousand items of ten members each take about half of that; in the worst case
 /// found, that many steps take a tenth of a second.
 pub(super) const STEPS_MAX: u64 = 200_000;
-/// How deep steps may stand in each other: a stack has its end.
+/// The deepest nesting of steps, since the stack is bounded.
 const NESTING_MAX: u64 = 512;
-/// What trying a pattern costs, in steps.
+/// The cost of trying a pattern, in steps.
 const PATTERN_STEPS: u64 = 20;
-/// So many names that are looked up cost a step.
+/// Looking up this many names costs a step.
 const NAMES_PER_STEP: usize = 8;
-/// So many bytes of text cost a step.
+/// This many bytes of text cost a step.
 const BYTES_PER_STEP: usize = 256;
 
-/// How many steps the check of the value against the schema takes. The check cannot find more errors than that. `None`:
-/// more steps than `max`.
+/// The number of steps that the check of the value against the schema takes. The check cannot find more errors than that. `None`
+/// if it takes more steps than `max`.
 pub(super) fn steps(schema: &Value, value: &Value, max: u64) -> Option<u64> {
     let mut walk = Walk {
         root: schema,
@@ -30,7 +30,7 @@ pub(super) fn steps(schema: &Value, value: &Value, max: u64) -> Option<u64> {
     Some(max - walk.left)
 }
 
-/// A walk; its steps give `None` where it ends early.
+/// A walk through the steps of a check. Its methods return `None` once the steps are used up.
 struct Walk<'a> {
     root: &'a Value,
     left: u64,
@@ -50,7 +50,7 @@ impl<'a> Walk<'a> {
         if nesting > NESTING_MAX {
             return None;
         }
-        // What other parts have looked at already is found out by asking them again.
+        // `unevaluated…` keywords evaluate the other parts a second time.
         let asks_again = keywords.keys().any(|key| key.starts_with("unevaluated"));
         for _ in 0..=u8::from(asks_again) {
             for (keyword, part) in keywords {
@@ -76,7 +76,7 @@ impl<'a> Walk<'a> {
                 .iter()
                 .try_for_each(|it| self.visit(it, value, nesting)),
             ("not" | "if" | "then" | "else", _, _) => self.visit(part, value, nesting),
-            // Each name that is missing is an error of its own.
+            // Each missing name is an error of its own.
             ("required", Value::Array(names), Value::Object(_)) => self.spend(names.len() as u64),
             (
                 "dependentSchemas" | "dependentRequired" | "dependencies",
@@ -143,7 +143,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A value that is compared with others, all of it.
+    /// Counts a value that is compared with others as a whole.
     fn whole(&mut self, value: &Value) -> Option<()> {
         self.spend(1)?;
         match value {
@@ -161,7 +161,7 @@ impl<'a> Walk<'a> {
         self.spend((text.len() / BYTES_PER_STEP) as u64)
     }
 
-    /// Follows a reference within the document; there are no others in a schema that was compiled.
+    /// Follows a reference within the document; a compiled schema has no others.
     fn referred(&mut self, reference: &str, value: &Value, nesting: u64) -> Option<()> {
         let fragment = reference.strip_prefix('#')?;
         if fragment.is_empty() || fragment.starts_with('/') {
@@ -175,7 +175,7 @@ impl<'a> Walk<'a> {
             .try_for_each(|it| self.visit(it, value, nesting))
     }
 
-    /// The parts that bear a name. Which of several it means depends on the way there: all of them count.
+    /// Finds the parts with this anchor. Which part a reference means depends on the path to it, so all of them count.
     fn anchored(&mut self, part: &'a Value, name: &str, found: &mut Vec<&'a Value>) -> Option<()> {
         self.spend(1)?;
         match part {
@@ -195,7 +195,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// A URI's fragment as text. `None` where it is none.
+/// The text of a percent-encoded URI fragment; `None` if it is malformed.
 fn percent_decoded(fragment: &str) -> Option<String> {
     let mut parts = fragment.split('%');
     let mut bytes = parts.next()?.as_bytes().to_vec();

@@ -1,4 +1,4 @@
-//! What is wrong with arguments, as the caller reads it: places and rules, never values.
+//! Describes problems of arguments for the caller: places and rules, never values.
 
 use std::fmt::Write;
 
@@ -12,26 +12,26 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 
 /// The most problems that are listed.
 pub(super) const PROBLEMS_MAX: usize = 100;
-/// Problems that the message repeats.
+/// The number of problems that the message repeats.
 const PROBLEMS_SHOWN: usize = 3;
-/// The longest text about one problem, in characters: a schema's own words (an enumeration, a pattern) may be long.
+/// The longest text about one problem, in characters: texts out of a schema (an enumeration, a pattern) may be long.
 pub(super) const MESSAGE_MAX: usize = 300;
 /// The longest name in the path to a problem, in characters.
 const NAME_MAX: usize = 100;
-/// Alternatives of an `anyOf` whose problems are told.
+/// The most alternatives of an `anyOf` whose problems are described.
 const ALTERNATIVES_MAX: usize = 3;
 
-/// What is wrong with one argument, in the shape a worker's complaints have.
+/// A problem of one argument, in the form of a worker's validation errors.
 #[derive(Debug, Serialize, PartialEq)]
 pub(super) struct Problem {
-    /// Names and indices that lead to it.
+    /// The names and indices that lead to the argument.
     loc: Vec<Value>,
     msg: String,
-    /// The rule: a keyword of the schema.
+    /// The violated rule: a keyword of the schema.
     r#type: String,
 }
 
-/// A finding as problems: those of members name the member.
+/// The problems of a finding. A problem in a member names the member.
 pub(super) fn problems(error: ValidationError<'_>) -> Vec<Problem> {
     let at: Vec<Value> = (error.instance_path().segments())
         .map(|segment| match segment {
@@ -96,7 +96,7 @@ pub(super) fn fault(error: ValidationError<'_>) -> String {
     }
 }
 
-/// The rule that is broken. The value is left out.
+/// Describes the violated rule. The value is left out.
 fn described(error: &ValidationError<'_>) -> String {
     let alternatives = match error.kind() {
         ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context } => {
@@ -132,7 +132,7 @@ pub(super) fn refused(mut problems: Vec<Problem>) -> CallError {
         message.push_str(&problem.msg);
     }
     if more > 0 {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(message, "; and {more} more");
     }
     let mut error = CallError::new(CallErrorCode::InvalidArguments, message);
@@ -141,7 +141,7 @@ pub(super) fn refused(mut problems: Vec<Problem>) -> CallError {
     error
 }
 
-/// `a.0.b`, or `arguments` for the whole of them.
+/// The place in the form `a.0.b`, or `arguments` for the arguments as a whole.
 fn place(loc: &[Value]) -> String {
     let names: Vec<String> = (loc.iter())
         .map(|name| {

@@ -225,7 +225,7 @@ impl Form {
     }
 }
 
-/// Mends an object of schemas. A value that is no schema becomes one that allows everything.
+/// Mends an object of schemas. A value that is not a schema becomes a schema that allows everything.
 fn named(
     schemas: &str,
     keyword: &'static str,
@@ -252,8 +252,8 @@ fn named(
     (!changes.is_empty()).then(|| spans::edit(schemas, &changes))
 }
 
-/// Mends a list of schemas. The name of a type becomes a schema of that type; any other value that is no schema is left
-/// out, or becomes a schema that allows everything if positions count.
+/// Mends a list of schemas. The name of a type becomes a schema of that type; any other value that is not a schema is left out,
+/// or becomes a schema that allows everything if positions count.
 fn listed(
     schemas: &str,
     keyword: &'static str,
@@ -294,8 +294,8 @@ fn listed(
     kept.map(|kept| kept + "]")
 }
 
-/// Mends `type`. A name that is no type, and has no clear meaning, leaves the whole keyword out: without the others the
-/// schema would refuse values that the server takes.
+/// Mends `type`. If a name is not a type and has no clear meaning, the whole keyword is left out: without that name the schema
+/// would refuse values that the server takes.
 fn types(value: &str) -> MendedValue {
     if let Some(name) = text(value) {
         return match type_name(&name) {
@@ -330,7 +330,7 @@ fn types(value: &str) -> MendedValue {
     }
 }
 
-/// The type of JSON Schema that a name of a type means, in the words of other languages too.
+/// The JSON Schema type for the name of a type, which may come from another language.
 fn type_name(name: &str) -> Option<&'static str> {
     Some(match &*name.trim().to_ascii_lowercase() {
         "string" | "str" | "text" | "char" | "varchar" => "string",
@@ -348,7 +348,7 @@ fn type_name(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Mends `required`. Flags, as in draft 3, name nothing.
+/// Mends `required`. Flags, as in draft 3, name no members.
 fn names(value: &str) -> MendedValue {
     let is_name = |it: &&str| it.starts_with('"');
     let list = |names: &mut dyn Iterator<Item = &str>| {
@@ -374,7 +374,7 @@ fn names(value: &str) -> MendedValue {
     list(&mut members.iter().map(|(_, value)| *value).filter(is_name))
 }
 
-/// The values of an object, as PHP writes a list that lost an entry.
+/// The values of an object as a list: PHP writes a list that lost an entry as an object.
 fn listed_values(object: &str) -> MendedValue {
     match spans::members(object) {
         Some(members) if !members.is_empty() => {
@@ -385,14 +385,14 @@ fn listed_values(object: &str) -> MendedValue {
     }
 }
 
-/// Whether all keys of an object are positions of a list.
+/// Returns true if all keys of an object are positions of a list.
 fn has_positions(object: &str) -> bool {
     let members = spans::members(object).unwrap_or_default();
     let is_position = |key: &str| key.parse::<u64>().is_ok();
     !members.is_empty() && members.iter().all(|(key, _)| is_position(key))
 }
 
-/// Mends a number. A text of a number becomes the number.
+/// Mends a number. A text that spells a number becomes the number.
 fn number(value: &str, fits: fn(f64) -> bool) -> MendedValue {
     let is_fit = |it: &str| {
         let is_number = it.starts_with(|it: char| it == '-' || it.is_ascii_digit());

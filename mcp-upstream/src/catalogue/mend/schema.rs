@@ -11,7 +11,7 @@ use crate::protocol::Era;
 
 /// The schema of a tool without parameters, or with unknown parameters.
 const ANY_OBJECT: &str = r#"{"type":"object"}"#;
-/// The types of JSON Schema but `object`.
+/// The types of JSON Schema other than `object`.
 const OTHER_TYPES: [&str; 6] = ["string", "number", "integer", "boolean", "array", "null"];
 
 /// A mended schema, and its faults, worded to follow the schema's name.
@@ -46,7 +46,7 @@ pub(super) fn arguments(schema: Option<&str>) -> Result<Option<MendedSchema>, &'
 fn object_in_text(text: &str) -> Option<String> {
     let text: String = serde_json::from_str(text).ok()?;
     let object: &RawValue = serde_json::from_str(&text).ok()?;
-    // Line ends within JSON are white space.
+    // Line ends between tokens of JSON are white space.
     let line = object.get().replace(['\n', '\r'], " ");
     line.starts_with('{').then_some(line)
 }
