@@ -1,14 +1,12 @@
-//! The one path of every call, whatever its transport and whatever runs it (FRM-08, FRM-12).
+//! Runs every call, whatever its transport and its upstream, in one order (FRM-08, FRM-12).
 //!
-//! A call goes through, in this order: its namespace is up → the policy allows the tool → its upstream has it → limits
-//! counted in tool calls → a place in the namespace's queue → the upstream → the bound on results. The time limit covers
-//! the wait in the queue too. Whatever the end, the dropped future of a client that left included, the call is counted
-//! and audited once.
+//! A call goes through, in this order: its namespace is up → the policy allows the tool → its upstream has it → limits counted in
+//! tool calls → a place in the namespace's queue → the upstream → the bound on results. The time limit covers the wait in the
+//! queue too. The call is counted and audited once, however it ends, even when its client leaves and the future is dropped.
 //!
-//! What is run is an `UpstreamCall`: a request that its upstream has understood. The engine sees only what policy,
-//! limits, clock, audit and metrics go by. How a call becomes a frame to a worker or a message to a server is its
-//! upstream's. A call that may ask its client (`Talks::Asks`) has a loop around it (`interactive`); all others have
-//! none.
+//! The engine runs an `UpstreamCall`: a request that its upstream has understood. The engine sees only the facts that policy,
+//! limits, clock, audit and metrics need. The upstream turns the call into a frame to a worker or a message to a server. A call
+//! that may ask its client (`Talks::Asks`) has a loop around it (`interactive`); all others have none.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -57,138 +55,138 @@ pub(crate) use secrecy::CallSecrets;
 /// Characters of an unknown tool's name that go into messages and logs.
 const UNKNOWN_NAME_MAX: usize = 128;
 
-/// What came of a call.
+/// The result of a call.
 pub(crate) type CallOutcome = Result<UpstreamReply, CallError>;
 
-/// A call on its way, which owns all it needs. The only box of a call.
+/// The future of a started call, which owns all it needs. The only box of a call.
 pub(crate) type Work = Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
-/// A call that can run once. Whoever cancels it with words of their own is heard first ([`CancelNotice`]).
+/// A call that can run once. A client's cancellation with a message of its own is delivered first ([`CancelNotice`]).
 pub(crate) trait UpstreamCall: CancelNotice {
-    /// What the engine judges and records the call by.
+    /// The facts by which the engine judges and records the call.
     fn facts(&self) -> &CallFacts;
 
-    /// Whether there is somebody to run the call, as far as is known without asking: after the policy, before limits
-    /// are counted.
+    /// Checks that an upstream is there to run the call, as far as is known without asking it. Called after the policy, before
+    /// limits are counted.
     ///
     /// # Errors
     ///
-    /// Why the call need not begin.
+    /// If the call need not begin.
     fn admit(&self) -> Result<(), CallError> {
         Ok(())
     }
 
-    /// Begins the call, which has its turn now. Dropping the future cancels the call. What the upstream says before its
-    /// answer goes to `peer`.
+    /// Starts the call, whose turn has come. Dropping the future cancels the call. Messages that the upstream sends before its
+    /// answer go to `peer`.
     fn start(self: Arc<Self>, peer: Peer) -> Work;
 
-    /// The call in another namespace whose answer answers this call. The engine runs that other call, and judges and records
-    /// it as a call of the other namespace. This call is then not started, and takes no place in a queue and no time limit:
-    /// those are the other call's.
+    /// The call in another namespace whose answer answers this call. The engine runs that call, and judges and records it as a
+    /// call of the other namespace. This call is then not started, and takes no queue place and no time limit: those of the other
+    /// call apply.
     fn delegate(&self) -> Option<Delegate<'_>> {
         None
     }
 
-    /// The reply of a call that was delegated, as this namespace shows it.
+    /// The reply of a delegated call, in the form that this namespace shows.
     fn relayed(&self, reply: UpstreamReply) -> UpstreamReply {
         reply
     }
 
-    /// The failure of a call that was delegated, as this namespace tells of it.
+    /// The failure of a delegated call, in the form that this namespace shows.
     fn not_relayed(&self, error: CallError) -> CallOutcome {
         Err(error)
     }
 
-    /// What its client's request named, and the arguments it gave: what the request must name again when it brings answers
-    /// to questions of this call.
+    /// The subject and the arguments in the client's request: a request that brings answers to questions of this call must repeat
+    /// both.
     fn asked_as(&self) -> (&str, &[u8]) {
         let facts = self.facts();
         (&facts.subject, facts.named_arguments())
     }
 
-    /// Whether arguments were converted to the types of the tool's schema, and so differ from those sent.
+    /// Returns true if arguments were converted to the types of the tool's schema, and so differ from those sent.
     fn has_coerced_arguments(&self) -> bool {
         false
     }
 
-    /// Whether the call failed because the state of its session is lost, so that the session is over.
+    /// Returns true if the call failed because the state of its session is lost, which ends the session.
     fn has_lost_its_session(&self) -> bool {
         false
     }
 
-    /// A failure of this call as its caller may see it; what only the operator may see goes to the log.
+    /// The failure of this call as its caller may see it; details that only the operator may see are logged.
     fn shown(&self, _caller: &Caller, error: CallError) -> CallError {
         error
     }
 }
 
-/// A call that another one is answered by.
+/// A call in another namespace that answers this one.
 pub(crate) struct Delegate<'a> {
     /// The call in the other namespace.
     pub(crate) call: &'a Arc<dyn UpstreamCall>,
-    /// What the audit log of this namespace calls the other one.
+    /// The name of the other namespace in this namespace's audit log.
     pub(crate) via: &'a Arc<str>,
 }
 
-/// What is known of a call before it runs.
+/// Facts of a call that are known before it runs.
 #[derive(Debug)]
 pub(crate) struct CallFacts {
-    /// The namespace, out of the snapshot the request began with.
+    /// The namespace, from the snapshot that the request began with.
     pub(crate) namespace: Arc<Namespace>,
-    /// What is asked for.
+    /// The method of the request.
     pub(crate) method: Method,
-    /// The tool, the prompt or the URI; empty for what has none.
+    /// The tool, the prompt or the URI; empty for methods that name none.
     pub(crate) subject: Arc<str>,
-    /// What of the parameters the audit log may tell of: the arguments of a tool or prompt, else mostly nothing.
+    /// The part of the parameters that the audit log may record: the arguments of a tool or prompt, otherwise mostly nothing.
     pub(crate) arguments: Bytes,
     /// How the request came in.
     pub(crate) transport: Transport,
     /// The MCP version in force, as it is spelled on the wire.
     pub(crate) version: Option<&'static str>,
-    /// The digest that stands for the session.
+    /// The digest that stands for the session's id.
     pub(crate) session: Option<Arc<str>>,
-    /// What the upstream may do before it answers.
+    /// The messages that the upstream may send before it answers.
     pub(crate) talks: Talks,
-    /// What the client's progress notifications are to carry, raw JSON, where the upstream does not write them whole.
+    /// The token for the client's progress notifications, raw JSON, if the upstream does not write them as whole messages.
     pub(crate) progress_token: Option<String>,
-    /// The upstream may send each of its questions as a request of its own, so that questions that belong together come one
-    /// after another.
+    /// True when the upstream may send each of its questions as a request of its own, so that questions that belong together come
+    /// one after another.
     pub(crate) asks_singly: bool,
 }
 
-/// What an upstream may do before it answers.
+/// Messages that an upstream may send before its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Talks {
-    /// Nothing: the call has no channel and no loop around it.
+    /// No messages: the call has no channel and no loop around it.
     No,
-    /// Report and log.
+    /// Progress and log messages.
     Tells,
-    /// Report, log and ask; the clock stands while its client is asked.
+    /// Progress, log messages and questions; the clock stands while the client is asked.
     Asks,
 }
 
-/// What a call was answered.
+/// The answer to a call.
 #[derive(Debug, Clone)]
 pub(crate) enum UpstreamReply {
-    /// What a function returned.
+    /// The value that a function returned.
     Value(ToolReply),
-    /// A result object of the method, without what versions add to it.
+    /// A result object of the method, without the members that versions add.
     Result(Bytes),
     /// A server's whole response.
     Response(Response),
 }
 
-/// What stands for arguments where a method has none or they were left out.
+/// The arguments of methods that have none, and of calls that leave them out.
 pub(crate) const NO_ARGUMENTS: &[u8] = b"{}";
 
-/// Limits that the edge keeps, and asks about itself for requests by HTTP (NSR-15).
+/// Limits that the edge keeps. For HTTP requests the edge checks the limits that count requests itself (NSR-15).
 pub trait Limiter: Send + Sync {
-    /// Takes one call from the budgets of all limits that count it. The tightest of them is what stays; None: nothing
+    /// Takes one call from the budgets of all limits that count it. Returns the tightest remaining budget; `None` if no limit
     /// counts the call.
     ///
     /// # Errors
     ///
-    /// The limit that has nothing left for the call.
+    /// If a limit has no budget left for the call; returns that limit.
     fn check(
         &self,
         caller: &Caller,
@@ -201,52 +199,51 @@ pub trait Limiter: Send + Sync {
     ///
     /// # Errors
     ///
-    /// The limit that has nothing left for the request.
+    /// If a limit has no budget left for the request; returns that limit.
     fn check_request(&self, _: &Caller, _: &NamespaceName) -> Result<(), Exhausted> {
         Ok(())
     }
 }
 
-/// By which limits a call is counted.
+/// The limits that count a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountedBy {
-    /// By all.
+    /// All limits.
     All,
-    /// By those of its namespace alone: a member that the call is passed on to counts the rest.
+    /// Only the limits of the namespace: the member that the call is passed on to is counted by the rest.
     Namespace,
 }
 
-/// A limit that has nothing left for a call.
+/// A limit without budget for a call.
 #[derive(Debug)]
 pub struct Exhausted {
-    /// How long until there is something left for the same call.
+    /// The time until there is budget for the same call.
     pub wait: Duration,
     /// The limit.
     pub budget: Budget,
 }
 
-/// What all calls share.
+/// State that all calls share.
 pub(crate) struct Engine {
     pub(crate) limiter: Arc<dyn Limiter>,
     pub(crate) audit: AuditSender,
     pub(crate) metrics: Arc<UpstreamMetrics>,
-    /// Who hears what workers say of their namespace's lists and resources.
+    /// Tells clients of the changes that workers announce in their namespace's lists and resources.
     pub(crate) audience: Arc<Audience>,
     /// The bound on the memory of all answers.
     pub(crate) answers: Arc<AnswerBudget>,
-    /// Knows the secrets of namespaces.
+    /// Holds the secrets of namespaces.
     pub(crate) registry: Arc<Registry>,
 }
 
 impl Engine {
-    /// Counts the answers to a caller.
+    /// The account that answers to this caller are counted on.
     pub(crate) fn account_of(&self, caller: &Caller) -> AnswerAccount {
         AnswerAccount::new(&self.answers, caller.principal.as_ref(), caller.client)
     }
 
-    /// Runs one call to its end. Dropping the future cancels it. What the call says before its answer goes to `events`;
-    /// without them its progress and log messages are dropped and its questions fail. All events of the call are in the
-    /// channel when this returns.
+    /// Runs one call to its end. Dropping the future cancels the call. Messages before the answer go to `events`; without it,
+    /// progress and log messages are dropped and questions fail. All events of the call are in the channel when this returns.
     pub(crate) async fn run(
         &self,
         caller: &Caller,
@@ -257,8 +254,8 @@ impl Engine {
         self.run_via(caller, call, events, via).await
     }
 
-    /// Runs one call for a surface that reads its reply and may make an error of it. The call is recorded when the surface
-    /// has done so.
+    /// Runs one call for a surface that reads its reply and may make an error of it. The call is recorded once the surface has
+    /// finished it.
     pub(crate) async fn run_unfinished<'a>(
         &'a self,
         caller: &Caller,
@@ -273,8 +270,7 @@ impl Engine {
         (outcome, UnfinishedCall { record, status })
     }
 
-    /// Runs one call as [`Self::run`] does. `via` is the namespace at the other end, where the call goes through an
-    /// aggregate.
+    /// Runs one call as [`Self::run`] does. `via` is the namespace at the other end, for calls that go through an aggregate.
     async fn run_via(
         &self,
         caller: &Caller,
@@ -299,8 +295,8 @@ impl Engine {
         outcome
     }
 
-    /// Runs a call: its outcome, without secrets where it is a failure, and how it is counted. `reached` is set once the
-    /// call is let through to its upstream.
+    /// Runs a call, and hides secrets if it failed. Returns the outcome, and the status by which it is counted. `reached` is set
+    /// once the call is let through to its upstream.
     async fn settled(
         &self,
         caller: &Caller,
@@ -315,7 +311,7 @@ impl Engine {
         let outcome = match call.facts().may_tell_of_failure(status) {
             true => {
                 let secrets = self.secrets_of(caller, call.facts());
-                // Boxed: most calls succeed, and would carry the room for it.
+                // Boxed: most calls succeed, and would otherwise reserve space for it.
                 Box::pin(secrets.hide_in_failure(outcome)).await
             }
             false => outcome,
@@ -345,7 +341,7 @@ impl Engine {
         let reply = match (call.delegate(), facts.talks) {
             (Some(delegate), _) => {
                 let via = Some(facts.namespace.name.as_str().into());
-                // Boxed: a future cannot hold one of its own kind.
+                // Boxed, since a future cannot contain itself.
                 let run = Box::pin(self.run_via(caller, delegate.call, events, via));
                 match run.await {
                     Ok(reply) => call.relayed(reply),
@@ -356,7 +352,7 @@ impl Engine {
                 let answers = self.account_of(caller);
                 answers.room().await?;
                 let asking = InteractiveCall::new(self, facts, caller, limit, events, answers);
-                // Boxed, so that the usual call does not carry the room for it.
+                // Boxed, so that usual calls do not reserve space for it.
                 Box::pin(asking.run(|peer| Arc::clone(call).start(peer))).await?
             }
             (None, Talks::Tells | Talks::No) => {
@@ -377,7 +373,7 @@ impl Engine {
         Ok(reply)
     }
 
-    /// Whether the call may be made. Policy and limits counted in calls are for tools alone.
+    /// Checks that the call may be made. Policy and limits counted in calls apply to tools alone.
     fn admit(
         &self,
         caller: &Caller,
@@ -414,7 +410,7 @@ impl Engine {
         }
     }
 
-    /// A call that cannot ask anything before its answer: a place in the queue, the upstream, one clock over both.
+    /// Runs a call that cannot ask before its answer: a place in the queue, the upstream, one clock over both.
     async fn in_turn(
         &self,
         caller: &Caller,
@@ -439,20 +435,20 @@ impl Engine {
             .await
             .map_err(|_| match entered.load(Ordering::Relaxed) {
                 true => timed_out(limit),
-                // It never ran: another try is safe, and the tool is not what is slow.
+                // The call never ran: another try is safe, and the tool is not to blame for the delay.
                 false => overloaded(),
             })?
     }
 }
 
-/// A call that has ended, and whose answer is not yet known to be an error or none.
+/// A call that has ended, but whose surface has not yet decided whether its answer is an error.
 pub(crate) struct UnfinishedCall<'a> {
     record: CallRecord<&'a AuditSender>,
     status: Result<&'static str, CallErrorCode>,
 }
 
 impl UnfinishedCall<'_> {
-    /// Records the call, whose answer is this value or error.
+    /// Records the call, which the surface answered with this value or error.
     pub(crate) fn finish<T>(mut self, answered: &Result<T, CallError>) {
         let Err(error) = answered else {
             return self.record.finish(self.status, None);
@@ -460,11 +456,11 @@ impl UnfinishedCall<'_> {
         self.record.sent(rest_status(error.code));
         let mut cause = CallCause::of(error);
         let status = match self.status {
-            // A reply that makes no sense to the surface.
+            // The surface cannot use the reply.
             Ok("ok") => Err(error.code),
             Ok(said) => {
                 cause.of_tool = true;
-                // As MCP names it; REST's code is its reading of the server's words.
+                // The code as MCP names it; REST has a code of its own for the server's error.
                 if error.cause.is_none() {
                     cause.code = said.into();
                 }
@@ -477,7 +473,7 @@ impl UnfinishedCall<'_> {
 }
 
 impl CallFacts {
-    /// How long the call may take, its wait in the queue included.
+    /// The time limit of the call, its wait in the queue included.
     pub(crate) fn timeout(&self) -> Duration {
         match self.method.is_tool_call() {
             true => self.namespace.timeout_of(&self.subject),
@@ -485,7 +481,7 @@ impl CallFacts {
         }
     }
 
-    /// The most bytes that may be answered.
+    /// The most bytes that the answer may have.
     pub(crate) fn max_result(&self) -> u64 {
         match self.method.is_tool_call() {
             true => self.namespace.max_result_of(&self.subject),
@@ -498,7 +494,7 @@ impl CallFacts {
         status != Ok("ok") || self.method.starts_with("tasks/")
     }
 
-    /// The arguments of what is named, a JSON object; [`NO_ARGUMENTS`] where there are none.
+    /// The arguments of the tool or prompt, a JSON object; [`NO_ARGUMENTS`] if there are none.
     pub(crate) fn named_arguments(&self) -> &[u8] {
         match self.arguments.is_empty() {
             true => NO_ARGUMENTS,
@@ -508,7 +504,7 @@ impl CallFacts {
 }
 
 impl UpstreamReply {
-    /// Bytes of what was answered.
+    /// The size of the answer, in bytes.
     fn size(&self) -> usize {
         match self {
             Self::Value(reply) => reply.size(),
@@ -517,7 +513,7 @@ impl UpstreamReply {
         }
     }
 
-    /// How the call is counted.
+    /// The status by which the call is counted.
     pub(crate) fn status(&self) -> &'static str {
         match self {
             Self::Value(_) | Self::Result(_) => "ok",
@@ -528,7 +524,7 @@ impl UpstreamReply {
     }
 }
 
-/// Whether a result says `isError`. The text is looked for first: few results have it.
+/// Returns true if a result says `isError`. Searches for the word before parsing, since few results have it.
 fn is_error(result: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct Said {
@@ -540,13 +536,13 @@ fn is_error(result: &[u8]) -> bool {
         && serde_json::from_slice::<Said>(result).is_ok_and(|said| said.is_error)
 }
 
-/// A tool that is not there, or not for this namespace's callers.
+/// The error for a tool that does not exist, or that callers of this namespace may not see.
 pub(crate) fn unknown_tool(name: &str) -> CallError {
     let name = shortened(name);
     CallError::new(CallErrorCode::ToolNotFound, format!("Unknown tool: {name}"))
 }
 
-/// A tool that the scopes of the caller's credential do not open, whether or not there is such a tool.
+/// The error for a tool that the scopes of the caller's credential do not open, whether or not the tool exists.
 pub(crate) fn insufficient_scope(name: &str) -> CallError {
     let name = shortened(name);
     CallError::new(
@@ -555,7 +551,7 @@ pub(crate) fn insufficient_scope(name: &str) -> CallError {
     )
 }
 
-/// A tool of a namespace that this caller is not shown: refused where the caller's scopes do not open it, else unknown.
+/// The error for a tool that this caller is not shown: refused if the caller's scopes do not open it, else unknown.
 pub(crate) fn not_shown(caller: &Caller, namespace: &Namespace, name: &str) -> CallError {
     let opens = |grant: &Arc<Grant>| namespace.policy.check_scope(&grant.tools, name).is_ok();
     match caller.grant.as_ref().is_none_or(opens) {
@@ -564,14 +560,13 @@ pub(crate) fn not_shown(caller: &Caller, namespace: &Namespace, name: &str) -> C
     }
 }
 
-/// A client's own spelling of a name, short enough for messages and logs.
+/// A client's spelling of a name, cut to a length that messages and logs can hold.
 pub(crate) fn shortened(name: &str) -> &str {
     let end = name.char_indices().nth(UNKNOWN_NAME_MAX);
     &name[..end.map_or(name.len(), |(at, _)| at)]
 }
 
-/// The error of a call or a request over a rate limit: `-32029`, with the
-/// seconds to wait.
+/// The error of a call or a request over a rate limit: `-32029`, with the seconds to wait.
 pub(crate) fn rate_limited(exhausted: &Exhausted) -> CallError {
     let seconds = crate::call_error::retry_seconds(exhausted.wait);
     let Budget { limit, quota, .. } = &exhausted.budget;
@@ -593,7 +588,7 @@ fn overloaded() -> CallError {
     .retry_after(Duration::from_secs(1))
 }
 
-/// A call that took too long.
+/// The error of a call that exceeded its time limit.
 pub(crate) fn timed_out(limit: Duration) -> CallError {
     CallError::new(
         CallErrorCode::ExecutionTimeout,

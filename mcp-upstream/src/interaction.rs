@@ -1,7 +1,7 @@
-//! What an upstream asks of a client before it answers: elicitation, sampling, roots.
+//! Questions of upstreams to clients before the answer of a call: elicitation, sampling, roots.
 //!
-//! A question is one [`Interaction`]: what is asked, the responder that takes the answer back to the upstream, and one
-//! deadline. Whoever answers, the first answer counts, and it reaches the upstream once.
+//! A question is an [`Interaction`]: its content, the responder that takes the answer back to the upstream, and a deadline. The
+//! first answer counts, whoever gives it, and it reaches the upstream once.
 //!
 //! ```text
 //!            respond, fulfil ─────────────┐ (the client)
@@ -21,16 +21,16 @@
 //!
 //! The owner enforces the deadline: a call's future for the questions of the call, a small task for a question that a
 //! server asks outside of calls. A 2026-07-28 client's call that waits between two requests is kept by
-//! [`SuspendedCalls`] until the deadline of what it asked.
+//! [`SuspendedCalls`] until the deadline of its questions.
 //!
 //! There is deliberately no table for the whole process. No name is unique beyond its session, call or connection, so
 //! such a table would be these indexes again, with locks shared by strangers, and every scope's end would have to search
 //! it. Kept apart, a question cannot be found from another client's session at all, and a scope ends by being dropped.
 //!
-//! How many questions may be open and how much of their answers is kept is bounded in this module: [`OPEN_IN_CALL`],
-//! [`OPEN_IN_SESSION`], [`EARLY_MAX`], [`KEPT_ANSWERS_MAX`]. What waits to be read is bounded beside its queue
-//! (`interaction/events.rs`), and the questions of one frame or one result where they are read, to as many as a call may
-//! have open. The places of calls that wait for their client are the namespace's (`max_parked`).
+//! The bounds on open questions and kept answers are in this module: [`OPEN_IN_CALL`], [`OPEN_IN_SESSION`], [`EARLY_MAX`],
+//! [`KEPT_ANSWERS_MAX`]. Events that wait to be read are bounded beside their queue (`interaction/events.rs`). The questions of
+//! one frame or one result are bounded by their reader, to as many as a call may have open. The places of calls that wait for
+//! their client are the namespace's (`max_parked`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -62,46 +62,46 @@ pub(crate) use messages::{TakenBack, notification};
 pub(crate) use session::{AnswerFate, QUESTION_COST, SessionInteractions};
 pub(crate) use suspended::{NoPlace, Refused, SuspendedCalls, Waiting};
 
-/// Questions one call may have open at once: as many as a worker's function or an `input_required` result may ask.
+/// The most questions that one call may have open at once: as many as a worker's function or an `input_required` result may ask.
 pub(crate) const OPEN_IN_CALL: usize = OPEN_QUESTIONS_MAX;
-/// Questions one session may have open at once. What bounds them in practice are the calls that ask.
+/// The most questions that one session may have open at once. In practice the number of calls that ask is the bound.
 pub(crate) const OPEN_IN_SESSION: usize = 1000;
-/// Questions of a server before the call it was opened for has begun.
+/// The most questions of a server before the call that it was opened for has begun.
 pub(crate) const EARLY_MAX: usize = 16;
-/// Bytes of answers that are kept for a modern call while others of its questions are still open: 4 MiB, as large as one
-/// message is by default. Answers that leave no question open are not kept and may be larger.
+/// The most bytes of answers that are kept for a modern call while others of its questions are still open: 4 MiB, the default
+/// size limit of a message. Answers that leave no question open are not kept and may be larger.
 pub(crate) const KEPT_ANSWERS_MAX: usize = 4 * 1024 * 1024;
 
 /// Stands for "never" where a configured limit is too long to add to the clock.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
-/// One question of an upstream to a client.
+/// A question of an upstream to a client.
 pub(crate) struct Interaction {
-    /// What is asked; `None` for a request of a server that is none of the known kinds and only passes through.
+    /// The content; `None` for a request of a server that is of no known kind and only passes through.
     question: Option<Question>,
-    /// What is kept of the question until nothing refers to it any more.
+    /// The memory of the question until its last reference is dropped, in bytes.
     bytes: usize,
     limit: Duration,
     deadline: Instant,
-    /// Owns the entry.
+    /// The call, or the wait outside of calls, that owns the question.
     scope: Weak<dyn Scope>,
     phase: Mutex<Phase>,
 }
 
-/// The call, or the wait outside of calls, that a question belongs to. Nothing here waits.
+/// The owner of a question: a call, or a wait outside of calls. Its methods never wait.
 pub(crate) trait Scope: Send + Sync {
     /// Tells the client that a question is taken back.
     fn take_back(&self, message: TakenBack);
 
-    /// A question has its answer, or needs none.
+    /// Notes that a question has its answer, or needs none.
     fn settled(&self);
 }
 
-/// Where a question is in its life. Small: a session's table holds the place of a question that is over for a while.
+/// The state of a question. Small: a session's table holds the entry of a question that is over for a while.
 enum Phase {
     Open {
         responder: Responder,
-        /// Under which id the client was asked, where it was asked by a request.
+        /// The id of the request that asked the client; `None` if the client was not asked by a request.
         client_id: Option<u64>,
     },
     Answered {
@@ -112,7 +112,7 @@ enum Phase {
 }
 
 impl Interaction {
-    /// A question that was asked now, of which `scope` is the owner.
+    /// A question that is asked now and belongs to `scope`.
     pub(crate) fn new(
         question: Option<Question>,
         responder: Responder,
@@ -132,32 +132,32 @@ impl Interaction {
         })
     }
 
-    /// What is asked, where it is of a known kind.
+    /// The content, if the question is of a known kind.
     pub(crate) fn question(&self) -> Option<&Question> {
         self.question.as_ref()
     }
 
-    /// What it counts in a queue: the same all its life.
+    /// The bytes by which the question counts in a queue, constant for its whole life.
     fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Until when it may be answered.
+    /// The moment until which the question may be answered.
     pub(crate) fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Whether it has no answer yet.
+    /// Returns true if the question has no answer yet.
     pub(crate) fn is_open(&self) -> bool {
         matches!(*self.phase(), Phase::Open { .. })
     }
 
-    /// Whether its upstream has the answer, or gets none.
+    /// Returns true if the upstream has the answer, or gets none.
     pub(crate) fn is_over(&self) -> bool {
         matches!(*self.phase(), Phase::Over)
     }
 
-    /// Whether a client that declared these capabilities, raw JSON, can be asked. If not, the question has failed.
+    /// Returns true if a client that declared these capabilities, raw JSON, can be asked; fails the question otherwise.
     pub(crate) fn admit(&self, declared: &[u8]) -> bool {
         let Some(question) = &self.question else {
             return true;
@@ -169,7 +169,7 @@ impl Interaction {
         may
     }
 
-    /// The request that asks the client under this id; `None` if nobody wants an answer any more.
+    /// The request that asks the client with this id; `None` if the question is over or answered.
     fn ask_under(&self, id: u64) -> Option<Vec<u8>> {
         let mut phase = self.phase();
         let Phase::Open {
@@ -187,27 +187,27 @@ impl Interaction {
         })
     }
 
-    /// Takes the client's whole response. `false`: there was an answer already, or none is wanted.
+    /// Takes the client's whole response. Returns `false` if there was an answer already, or none is wanted.
     pub(crate) fn respond(&self, response: Response) -> bool {
         self.settle(Answer::Response(response), |_| None)
     }
 
-    /// Takes the client's result. `false` as for [`Self::respond`].
+    /// Takes the client's result. Returns `false` as [`Self::respond`] does.
     pub(crate) fn fulfil(&self, result: Bytes) -> bool {
         self.settle(Answer::Result(result), |_| None)
     }
 
-    /// There will be no answer, and the client need not hear of that.
+    /// Fails the question. The client is not told.
     pub(crate) fn fail(&self, why: CallError) -> bool {
         self.settle(Answer::Failed(why), |_| None)
     }
 
-    /// The upstream does not want an answer any more: `message` is its whole `notifications/cancelled`.
+    /// Ends the question, since the upstream does not want an answer any more. `message` is its whole `notifications/cancelled`.
     pub(crate) fn withdraw(&self, message: &[u8]) {
         self.end(|id| messages::taken_back(id, message));
     }
 
-    /// The deadline is over.
+    /// Fails the question, since its deadline is over.
     pub(crate) fn expire(&self) {
         let limit = self.limit.as_secs_f64();
         let why = ask_failed(format!("The client gave no answer within {limit} s"));
@@ -216,13 +216,13 @@ impl Interaction {
         });
     }
 
-    /// The call of the question is over.
+    /// Ends the question, since its call is over.
     fn abandon(&self) {
         self.end(|id| messages::cancelled(id, "The call is over"));
     }
 
-    /// Ends an open question whose upstream waits for no answer: nothing of it is kept. A client that was asked by a
-    /// request is told what `words` make of its id.
+    /// Ends an open question for whose answer the upstream does not wait; the question is dropped. A client that was asked by a
+    /// request is sent the message that `words` makes for its id.
     fn end(&self, words: impl FnOnce(u64) -> TakenBack) {
         let mut phase = self.phase();
         if !matches!(*phase, Phase::Open { .. }) {
@@ -248,7 +248,7 @@ impl Interaction {
         }
     }
 
-    /// Bytes of an answer that waits to be delivered.
+    /// The bytes of an answer that waits to be delivered.
     fn kept(&self) -> usize {
         match &*self.phase() {
             Phase::Answered { answer, .. } => answer.kept(),
@@ -256,7 +256,7 @@ impl Interaction {
         }
     }
 
-    /// Notes an answer; a client that was asked by a request is told what `words` make of its id.
+    /// Notes an answer. A client that was asked by a request is sent the message that `words` makes for its id.
     fn settle(&self, answer: Answer, words: impl FnOnce(u64) -> Option<TakenBack>) -> bool {
         let mut phase = self.phase();
         let asked = match std::mem::replace(&mut *phase, Phase::Over) {
@@ -282,37 +282,37 @@ impl Interaction {
         let Some(scope) = self.scope.upgrade() else {
             return;
         };
-        // The client hears of it first: a call that has all its answers may end at any time.
+        // The client is told first: a call that has all its answers may end at any time.
         if let Some(message) = taken_back {
             scope.take_back(message);
         }
         scope.settled();
     }
 
-    /// Plain data; nothing awaits under the lock.
+    /// Plain data; the lock is never held across an await.
     fn phase(&self) -> MutexGuard<'_, Phase> {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl std::fmt::Debug for Interaction {
-    /// Without what is asked: that is the users'.
+    /// Leaves out the content, which is the users'.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Interaction").finish_non_exhaustive()
     }
 }
 
-/// A question that got no answer.
+/// The error of a question that got no answer.
 pub(crate) fn ask_failed(message: impl Into<String>) -> CallError {
     CallError::new(CallErrorCode::AskFailed, message)
 }
 
-/// That much later.
+/// The moment `limit` after `now`, capped for very long limits.
 pub(crate) fn after(now: Instant, limit: Duration) -> Instant {
     now.checked_add(limit).unwrap_or_else(|| now + FAR)
 }
 
-/// Whether a client that declared these capabilities, raw JSON, can be asked this. `null` declares nothing.
+/// Returns true if a client that declared these capabilities, raw JSON, can be asked this. `null` declares nothing.
 fn may_ask(declared: &[u8], method: AskMethod) -> bool {
     let declared = serde_json::from_slice::<HashMap<String, &RawValue>>(declared);
     let declared = declared.unwrap_or_default();
@@ -320,7 +320,7 @@ fn may_ask(declared: &[u8], method: AskMethod) -> bool {
     capability.is_some_and(|declared| declared.get() != "null")
 }
 
-/// A question nobody can be asked.
+/// The error of a question for which no client has the capability.
 fn missing_capability(method: AskMethod) -> CallError {
     let capability = method.capability();
     let mut error = CallError::new(

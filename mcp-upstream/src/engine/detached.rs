@@ -1,7 +1,7 @@
-//! A future that goes on when whoever waits for it goes away.
+//! A future that runs on when its caller drops it.
 //!
-//! It runs in place, so the usual case costs one allocation and no task; only a dropped one becomes a task of the
-//! runtime it was dropped on. What ends it early is inside it: a time limit, an abort handle.
+//! It runs in place, so the usual case costs one allocation and no task; only a dropped future becomes a task of the runtime it
+//! was dropped on. Anything that ends it early is inside it: a time limit, an abort handle.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -54,9 +54,9 @@ where
     }
 }
 
-/// Runs what its owner dropped to its end.
+/// Runs a dropped future to its end.
 pub(crate) fn go_on(future: impl Future<Output: Send> + Send + 'static) {
-    // A future that panicked cannot be polled again; without a runtime nothing can go on.
+    // A future that panicked cannot be polled again; without a runtime the future cannot run on.
     if !std::thread::panicking()
         && let Ok(runtime) = Handle::try_current()
     {

@@ -1,4 +1,4 @@
-//! A call whose function takes a context: it may report, log and ask its client before it answers.
+//! Runs a call whose function takes a context: it may report, log and ask its client before it answers.
 //!
 //! ```text
 //!              ┌──────────── a question ───────────┐
@@ -9,13 +9,13 @@
 //!      └───────┴─── a permit ──── Resuming ◀───────┘        clock runs again
 //! ```
 //!
-//! Answers wait until all open questions have theirs: with one of them the function could go on working, and then its
-//! clock and its permit would have to be taken back while it still waits for the others. They are handed to the worker
-//! only when the call holds a permit again, so that calls which were answered do not run beside as many as may run.
+//! Answers wait until all open questions are answered: with a single answer the function could resume, and then its clock and its
+//! permit would have to be taken back while it still waits for the others. They are handed to the worker only when the call holds
+//! a permit again, so that answered calls do not run in addition to the permitted number.
 //!
-//! The questions themselves are kept in [`CallInteractions`]. Their upstream opens them there and their client answers
-//! them there; what becomes of clock, permit and place is decided in the call's own future, so that dropping it frees
-//! them, ends the questions and cancels the call in the worker.
+//! The questions themselves are kept in [`CallInteractions`]. Their upstream opens them there and their client answers them
+//! there. Clock, permit and place are handled in the call's own future, so that dropping it frees them, ends the questions and
+//! cancels the call in the worker.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -37,12 +37,12 @@ pub(super) use inbox::CallInbox;
 
 type Working<'w> = Pin<&'w mut (dyn Future<Output = CallOutcome> + Send)>;
 
-/// One call that may talk.
+/// A call that may report, log and ask.
 pub(super) struct InteractiveCall<'a> {
     engine: &'a Engine,
-    /// The whole time limit, for the message.
+    /// The whole time limit, for the error message.
     limit: Duration,
-    /// What is left of it while the clock stands.
+    /// The remaining time while the clock stands.
     left: Duration,
     questions: Arc<CallInteractions>,
     secrets: Arc<CallSecrets>,
@@ -88,12 +88,12 @@ impl<'a> InteractiveCall<'a> {
         }
     }
 
-    /// Runs the call to its end. `start` begins it, once it has its turn.
+    /// Runs the call to its end. `start` starts it when its turn comes.
     pub(super) async fn run(mut self, start: impl FnOnce(Peer) -> Work + Send) -> CallOutcome {
         let began = Instant::now();
         let gate = &self.questions.namespace().gate;
         let entered = timeout_at(after(began, self.left), gate.enter(&self.principal)).await;
-        // It never ran: another try is safe, and the tool is not what is slow.
+        // The call never ran: another try is safe, and the tool is not to blame for the delay.
         let permit = entered
             .map_err(|_| overloaded())?
             .map_err(|_| overloaded())?;
@@ -132,11 +132,11 @@ impl<'a> InteractiveCall<'a> {
         }
     }
 
-    /// The function works.
+    /// The phase in which the function runs.
     async fn running(&mut self, work: Working<'_>) -> Ran {
         let began = Instant::now();
         let deadline = after(began, self.left);
-        // The answer; a question; the end of the time.
+        // In this order: the answer; a question; the end of the time.
         tokio::select! {
             biased;
             outcome = work => Ran::Over(outcome),
@@ -148,10 +148,11 @@ impl<'a> InteractiveCall<'a> {
         }
     }
 
-    /// Questions are open. Ends with `None` when none is any more.
+    /// The phase in which questions are open. Ends with `None` when no question is open any more.
     async fn asking(&mut self, mut work: Working<'_>) -> Option<CallOutcome> {
         while let Some(deadline) = self.questions.next_deadline() {
-            // The answer (a function may end without waiting); a question or its answer; the end of a question's time.
+            // In this order: the answer (a function may end without waiting); a question or its answer; the end of a question's
+            // time.
             tokio::select! {
                 biased;
                 outcome = work.as_mut() => return Some(outcome),
@@ -162,13 +163,13 @@ impl<'a> InteractiveCall<'a> {
         None
     }
 
-    /// All is answered; the call waits for its turn.
+    /// The phase in which all questions are answered and the call waits for its turn.
     async fn resuming(&mut self, work: Working<'_>) -> Resumed {
         let began = Instant::now();
         let deadline = after(began, self.left);
         let gate = Arc::clone(&self.questions.namespace().gate);
         let principal = self.principal.clone();
-        // The answer; another question; a permit; the end of the time.
+        // In this order: the answer; another question; a permit; the end of the time.
         let end = tokio::select! {
             biased;
             outcome = work => Resumed::Over(outcome),
@@ -186,7 +187,7 @@ impl<'a> InteractiveCall<'a> {
 }
 
 impl Drop for InteractiveCall<'_> {
-    /// The call has its answer, or nobody waits for it any more.
+    /// Ends the questions: the call has its answer, or its client does not wait any more.
     fn drop(&mut self) {
         self.questions.end();
     }

@@ -1,7 +1,7 @@
-//! Why there is no tool of a name: a file of its namespace that was not loaded may hold it.
+//! Explains why there is no tool of a name: a file of its namespace that was not loaded may hold the tool.
 //!
-//! File names and import errors are for callers to whom every tool is open ([`View::may_explain_missing`]). Under
-//! `mask_errors` the error's words are for the log, as those of exceptions are.
+//! File names and import errors are only for callers to whom every tool is open ([`View::may_explain_missing`]). Under
+//! `mask_errors` the error's text goes to the log alone, like that of exceptions.
 
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::{Issue, Namespace};
@@ -10,9 +10,9 @@ use super::unknown_tool;
 use crate::caller::Caller;
 use crate::catalogue::View;
 
-/// Files that one message names.
+/// The most files that one message names.
 const FILES_MAX: usize = 3;
-/// Characters of each file's error.
+/// The most characters of each file's error.
 const REASON_MAX: usize = 300;
 
 /// The error for a tool that the namespace does not have, with the files that may hold it.
@@ -20,7 +20,7 @@ pub(crate) fn missing_tool(caller: &Caller, namespace: &Namespace, name: &str) -
     explained(unknown_tool(name), caller, namespace, name)
 }
 
-/// Adds to an error that says `tool_not_found` the files that may hold the tool. Other errors stay as they are.
+/// Adds the files that may hold the tool to an error with the code `tool_not_found`. Other errors stay unchanged.
 pub(crate) fn explained(
     mut error: CallError,
     caller: &Caller,

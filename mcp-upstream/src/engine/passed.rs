@@ -1,8 +1,8 @@
-//! A call whose answer is passed on as it comes: the engine admits it, and what it holds travels with the answer.
+//! Calls whose answer is passed on as it arrives: the engine admits the call, and its resources travel with the answer.
 //!
-//! The same order as of any other call: policy, limits counted in tool calls, a place in the queue, one clock over all of
-//! it. The upstream is asked by the surface, which ends the call with what it saw of the answer. A call that is dropped
-//! unfinished is recorded as one whose client left.
+//! The order is that of any other call: policy, limits counted in tool calls, a place in the queue, one clock over all of it. The
+//! surface asks the upstream, and ends the call with its observations of the answer. A call that is dropped unfinished is
+//! recorded as a call whose client left.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::audit::AuditSender;
 use crate::call_error::CallCause;
 use crate::caller::Caller;
 
-/// A call that was admitted and has its turn.
+/// A call that was admitted and whose turn has come.
 pub(crate) struct PassedCall {
     record: CallRecord<AuditSender>,
     _permit: Permit,
@@ -28,12 +28,11 @@ pub(crate) struct PassedCall {
 }
 
 impl Engine {
-    /// Admits a call and waits for its turn. The call is boxed: it travels through many futures, and each would move all of
-    /// it.
+    /// Admits a call and waits for its turn. The call is boxed: it travels through many futures, and each would move all of it.
     ///
     /// # Errors
     ///
-    /// Why the call is not made; that is recorded.
+    /// If the call may not be made; the refusal is recorded.
     pub(crate) async fn pass(
         &self,
         caller: &Caller,
@@ -66,30 +65,30 @@ impl Engine {
 }
 
 impl PassedCall {
-    /// By when the answer must be there.
+    /// The moment by which the answer must be there.
     pub(crate) fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// How long the answer may take in all.
+    /// The time limit of the whole answer.
     pub(crate) fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// The most bytes that may be answered.
+    /// The most bytes that the answer may have.
     pub(crate) fn max_result(&self) -> u64 {
         self.facts.max_result()
     }
 
-    /// The call is not made after all: gives back its facts, and why.
+    /// Records that the call is not made after all, and gives back its facts with the error.
     pub(crate) fn refuse(self: Box<Self>, error: CallError) -> (CallFacts, CallError) {
         let Self { record, facts, .. } = *self;
         record.finish(Err(error.code), Some(CallCause::of(&error)));
         (facts, error)
     }
 
-    /// The call is over: how its answer is counted, or why there is none. `sent` is the status of an answer that is none of
-    /// the server's.
+    /// Records the end of the call: the status by which its answer is counted, or the error code. `sent` is the HTTP status if
+    /// the answer is not the server's.
     pub(crate) fn finish(
         mut self: Box<Self>,
         outcome: Result<&'static str, CallErrorCode>,

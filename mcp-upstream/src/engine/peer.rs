@@ -1,4 +1,4 @@
-//! The client of a call, as its upstream sees it while the call runs.
+//! The client of a running call, from the point of view of its upstream.
 
 use std::sync::Arc;
 
@@ -11,24 +11,24 @@ use super::interactive::CallInbox;
 use super::{CallSecrets, EventSender, PeerEvent};
 use crate::interaction::{Asked, Interaction, cannot_be_asked};
 
-/// Who can be told something before the answer, and perhaps asked. Never waits. Cheap to clone.
+/// Sends messages to the client of a call before its answer, and asks it if possible. Never waits. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Peer {
-    /// Hears what is said; None where nobody does.
+    /// Takes messages for the client; `None` if they are dropped.
     heard: Option<Listener>,
-    /// Of a call that may ask.
+    /// Takes questions; `None` if the call may not ask.
     inbox: Option<Arc<CallInbox>>,
-    /// Counts the answer of the call; None where the gateway asks for itself.
+    /// Counts the answer of the call; `None` for requests of the gateway itself.
     answers: Option<AnswerAccount>,
 }
 
-/// The client's ear.
+/// The channel to a client that receives messages.
 #[derive(Clone)]
 struct Listener {
     events: EventSender,
     /// Counts messages that are dropped because the client reads too slowly.
     dropped: IntCounter,
-    /// Hidden in what is said.
+    /// The secrets that are hidden in messages.
     secrets: Arc<CallSecrets>,
 }
 
@@ -52,7 +52,7 @@ impl Peer {
         }
     }
 
-    /// Nobody: of a request that the gateway makes for itself.
+    /// A peer without a client, for requests that the gateway makes itself.
     pub(crate) fn nobody() -> Self {
         Self {
             heard: None,
@@ -61,8 +61,8 @@ impl Peer {
         }
     }
 
-    /// Passes a whole notification on; a log message with a level only to a client that wants messages of it. What
-    /// nobody reads in time is dropped and counted.
+    /// Passes a whole notification on. A log message with a level goes only to a client that wants that level. Messages that are
+    /// not read in time are dropped and counted.
     pub(crate) fn say(&self, level: Option<LogLevel>, message: Bytes) {
         if let Some(heard) = &self.heard {
             let message = heard.secrets.hide_in(message);
@@ -71,7 +71,7 @@ impl Peer {
         }
     }
 
-    /// Asks the client; questions it cannot be asked fail at once.
+    /// Asks the client; questions that it cannot be asked fail at once.
     pub(crate) fn ask(&self, asked: Asked) -> Vec<Arc<Interaction>> {
         if let Some(inbox) = &self.inbox {
             return inbox.ask(asked);
@@ -80,22 +80,23 @@ impl Peer {
         Vec::new()
     }
 
-    /// Counts the answer of the call; None where the gateway asks for itself.
+    /// Counts the answer of the call; `None` for requests of the gateway itself.
     pub(crate) fn answers(&self) -> Option<&AnswerAccount> {
         self.answers.as_ref()
     }
 
-    /// Whether anybody hears what is said.
+    /// Returns true if messages reach a client.
     pub(crate) fn is_heard(&self) -> bool {
         self.heard.is_some()
     }
 
-    /// Whether anybody can be asked.
+    /// Returns true if the client can be asked.
     pub(crate) fn asks(&self) -> bool {
         self.inbox.is_some() && self.heard.is_some()
     }
 
-    /// Where a worker's connection puts what its function says and asks; `None` for a call that cannot ask.
+    /// The sink for a worker's connection, which takes the events and questions of its function; `None` for a call that cannot
+    /// ask.
     pub(crate) fn into_sink(self) -> Option<Arc<dyn CallSink>> {
         self.inbox.map(|inbox| inbox as Arc<dyn CallSink>)
     }

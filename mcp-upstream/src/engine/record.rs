@@ -1,4 +1,4 @@
-//! What a call leaves behind: counts, a latency, an audit line. Written once, however the call ends.
+//! Records a call: counts, a latency, an audit line. Written once, however the call ends.
 
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,9 +19,9 @@ use crate::protocol::method::TOOLS_CALL;
 /// The status of a request whose client left before its answer, as nginx counts it.
 const STATUS_CLIENT_GONE: u16 = 499;
 
-/// A call in progress. Dropped unfinished, its caller went away or it was cancelled.
+/// The record of a call in progress. If it is dropped unfinished, the caller left or the call was cancelled.
 ///
-/// `A` is where the audit line goes: borrowed by a call that its own future runs, owned by one whose answer is passed on.
+/// `A` takes the audit line: borrowed by a call that its own future runs, owned by a call whose answer is passed on.
 pub(super) struct CallRecord<A: Borrow<AuditSender>> {
     started: Instant,
     metrics: Arc<NamespaceMetrics>,
@@ -33,7 +33,7 @@ pub(super) struct CallRecord<A: Borrow<AuditSender>> {
 }
 
 impl<A: Borrow<AuditSender>> CallRecord<A> {
-    /// `via`: the namespace at the other end, where the call goes through an aggregate.
+    /// Begins a record. `via` is the namespace at the other end, for calls that go through an aggregate.
     pub(super) fn begin(
         engine: &Engine,
         audit: A,
@@ -77,12 +77,13 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         }
     }
 
-    /// Set once the call is let through to its upstream. Names of other calls may be anything that a client wrote.
+    /// A flag that is set once the call is let through to its upstream. Until then the tool's name may be any text of a client.
     pub(super) fn reached(&self) -> &AtomicBool {
         &self.reached
     }
 
-    /// True if the tool is more than a name that a client wrote: its namespace declares it, or its upstream was asked for it.
+    /// Returns true if the tool exists, and is not just a name that a client wrote: its namespace declares it, or its upstream
+    /// was asked for it.
     fn is_of_a_tool(&self, name: &str) -> bool {
         let mut declared = self.namespace.tools.iter();
         self.reached.load(Ordering::Relaxed) || declared.any(|tool| *tool.name == *name)
@@ -95,14 +96,14 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         }
     }
 
-    /// Notes the status of the HTTP answer, where it is another than that of calls of its kind.
+    /// Notes the status of the HTTP answer, if it differs from that of other calls of its kind.
     pub(super) fn sent(&mut self, status: StatusCode) {
         if let Some(line) = &mut self.line {
             line.http_status = status.as_u16();
         }
     }
 
-    /// The call ended: with its status, or failed. `cause` is why it was no success, as far as that is known.
+    /// Records the end of the call: its status, or its error code. `cause` is the reason why it was no success, as far as known.
     pub(super) fn finish(
         mut self,
         outcome: Result<&'static str, CallErrorCode>,
@@ -118,8 +119,8 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         self.write(outcome);
     }
 
-    /// Nobody finished the call. Without a session that means its client left and got no answer; in one, its POST was
-    /// answered that the call is cancelled.
+    /// Records a call that was dropped unfinished. Without a session its client left and got no answer; in a session, its POST
+    /// was answered that the call is cancelled.
     fn abandoned(&mut self) {
         if let Some(line) = &mut self.line
             && line.session.is_none()
@@ -137,7 +138,7 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         match outcome {
             Ok(status) => {
                 line.status = status;
-                // A failure in a server's own words, which REST makes an error of.
+                // A failure in a server's own words, which REST answers as an error.
                 if status != "ok" && line.transport == Transport::Rest && line.http_status == 200 {
                     line.http_status = rest_status(CallErrorCode::InternalError).as_u16();
                 }
@@ -175,7 +176,7 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
     }
 }
 
-/// Logs a failed call with its cause as the audit log has it.
+/// Logs a failed call with the cause that the audit log has.
 fn log_failure(
     line: &AuditRecord,
     outcome: Result<&'static str, CallErrorCode>,
@@ -214,7 +215,7 @@ fn log_failure(
     }
 }
 
-/// Whether an operator may have to do something about such a failure; the others are the client's or the tool's.
+/// Returns true if an operator may have to act on such a failure; other failures concern the client or the tool.
 fn is_fault(code: CallErrorCode) -> bool {
     match code {
         CallErrorCode::DependencyError
@@ -240,7 +241,7 @@ fn is_fault(code: CallErrorCode) -> bool {
     }
 }
 
-/// Bounds how many lines failed calls write to the log. The audit log has all of them.
+/// Bounds the number of log lines about failed calls. The audit log has all of them.
 struct LineBudget(Mutex<LineCount>);
 
 #[derive(Clone, Copy)]
@@ -253,7 +254,7 @@ struct LineCount {
 static FAULTS: LineBudget = LineBudget::new();
 
 impl LineBudget {
-    /// Lines in one second.
+    /// The most lines in one second.
     const PER_SECOND: u32 = 100;
 
     const fn new() -> Self {
@@ -268,7 +269,7 @@ impl LineBudget {
         self.take_at(Instant::now())
     }
 
-    /// Takes a line, if there is one left in this second: the number of lines that were left out before it.
+    /// Takes a line if one is left in this second. Returns the number of lines that were left out before it.
     fn take_at(&self, now: Instant) -> Option<u64> {
         let mut count = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let second = Duration::from_secs(1);
@@ -287,7 +288,7 @@ impl LineBudget {
     }
 }
 
-/// A client's own spelling is kept short: the queue of records must not be fillable with names.
+/// The name, cut short if a client wrote a long one: names must not be able to fill the queue of records.
 fn kept_short(name: &Arc<str>) -> Arc<str> {
     if name.len() <= UNKNOWN_NAME_MAX {
         return Arc::clone(name);

@@ -1,5 +1,5 @@
-//! Secrets in everything that leaves about a failure: hidden in errors, in results that say `isError`, in progress and in log
-//! messages (SCR-14). The result of a call that succeeded is the tool's own and stays as it is.
+//! Hides secrets in everything that is said of a failure: in errors, in results with `isError`, in progress and in log messages
+//! (SCR-14). The result of a call that succeeded is the tool's own and stays unchanged.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,11 +10,11 @@ use tooldock_workers::registry::{Namespace, Registry};
 use super::{CallOutcome, UpstreamReply};
 use crate::heavy_work;
 
-/// A reply of more bytes than this is parsed on a thread that carries no messages; a longer message of a call is searched and
-/// not parsed.
+/// A reply of more bytes than this is parsed on a thread that carries no messages; a longer message of a call is searched and not
+/// parsed.
 const LARGE: usize = 64 * 1024;
 
-/// The secrets that a call can know: of its namespace, and of its caller. Looked up when there is something to hide them in.
+/// The secrets that a call can know: those of its namespace and of its caller. Looked up on the first message or failure.
 pub(crate) struct CallSecrets {
     registry: Arc<Registry>,
     namespace: Arc<Namespace>,
@@ -46,7 +46,7 @@ impl CallSecrets {
         })
     }
 
-    /// Whether there is nothing to hide.
+    /// Returns true if there is nothing to hide.
     pub(crate) fn are_none(&self) -> bool {
         self.values().is_empty()
     }
@@ -63,11 +63,11 @@ impl CallSecrets {
         }
     }
 
-    /// A failure without secrets: an error, or a reply that tells of one.
+    /// Hides secrets in a failure: an error, or a reply that tells of one.
     ///
     /// # Errors
     ///
-    /// The failure; `overloaded` where there is no room to read a large reply.
+    /// The failure; `overloaded` if there is no room to parse a large reply.
     pub(super) async fn hide_in_failure(&self, outcome: CallOutcome) -> CallOutcome {
         let values = self.values();
         if values.is_empty() {

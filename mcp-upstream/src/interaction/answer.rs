@@ -1,4 +1,4 @@
-//! What a question is answered, and how the answer reaches the upstream that asked.
+//! Answers to questions, and their way to the upstream that asked.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -11,10 +11,10 @@ use super::{Unanswered, ask_failed, missing_capability};
 use crate::jsonrpc::{self, Response, ResponseOutcome, ServerRequest, spans};
 use crate::protocol::code;
 
-/// The longest part of a client's error message that is told to the function.
+/// The longest part of a client's error message that the function is told.
 const REFUSAL_MAX: usize = 512;
 
-/// Takes the answer back to what asked. Dropped without an answer, a server's request fails.
+/// Takes the answer to the party that asked. If it is dropped without an answer, a server's request fails.
 pub(crate) enum Responder {
     /// A worker's function, which waits for the question's key.
     Function(Replier),
@@ -25,24 +25,24 @@ pub(crate) enum Responder {
     Round(oneshot::Sender<Result<Bytes, CallError>>),
 }
 
-/// Questions that are asked at once.
+/// Questions that are asked together.
 pub(crate) type Asked = Vec<(Question, Responder)>;
 
-/// What a question was answered.
+/// The answer to a question.
 pub(super) enum Answer {
     /// The whole response of a client that takes requests.
     Response(Response),
     /// The result of the question's method, a JSON object.
     Result(Bytes),
-    /// Why there is none.
+    /// The reason why there is no answer.
     Failed(CallError),
 }
 
 impl Responder {
-    /// The bytes that are kept of a question which this one answers.
+    /// The bytes of a question with this responder that are kept.
     pub(super) fn bytes(&self, question: Option<&Question>) -> usize {
         match self {
-            // The question's parameters are a part of it.
+            // The question's parameters are part of the request.
             Self::Request(request, _) => request.bytes(),
             Self::Function(_) | Self::Round(_) => {
                 question.map_or(0, |it| it.key.len() + it.params.len())
@@ -89,7 +89,7 @@ impl Answer {
         }
     }
 
-    /// The answer for what takes results only.
+    /// The answer in the form for responders that take results only.
     fn outcome(self) -> Result<Bytes, CallError> {
         match self {
             Self::Response(response) => match response.outcome() {
@@ -102,7 +102,7 @@ impl Answer {
     }
 }
 
-/// The questions of a function.
+/// The questions of a function, each with its responder.
 pub(crate) fn of_function(ask: Ask) -> Asked {
     let Ask { questions, replier } = ask;
     let questions = questions.into_iter();
@@ -126,7 +126,7 @@ pub(crate) fn cannot_be_asked(asked: Asked) {
     }
 }
 
-/// The client's error object as what the function is told.
+/// The error for the function, made from the client's error object.
 fn refused(error: &[u8]) -> CallError {
     #[derive(Deserialize)]
     struct Refusal<'a> {

@@ -1,4 +1,4 @@
-//! The questions of one call, which the call owns.
+//! Questions of a call, which the call owns.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,27 +14,27 @@ use super::{
     cannot_be_asked, refuse,
 };
 
-/// What a call asks its client, and where. The upstream opens questions, the client's side answers them, and the call
-/// delivers the answers when all are there and it may go on.
+/// The questions of a call. The upstream opens them, the client's side answers them, and the call delivers the answers when all
+/// are there and it may go on.
 pub(crate) struct CallInteractions {
     namespace: Arc<Namespace>,
-    /// Whose call it is.
+    /// The principal of the call.
     principal: Option<Arc<str>>,
-    /// Where its client hears of them; `None` where it cannot be asked.
+    /// Takes questions to the client; `None` if the client cannot be asked.
     events: Option<EventSender>,
-    /// Something was asked or answered. Only the call waits for that.
+    /// Signals a new question or answer. Only the call waits for it.
     changed: Notify,
-    /// Plain data; nothing awaits under it.
+    /// Plain data; the lock is never held across an await.
     book: Mutex<Book>,
 }
 
 #[derive(Default)]
 struct Book {
-    /// Those that were not delivered.
+    /// The questions that were not delivered.
     entries: Vec<Arc<Interaction>>,
-    /// The call's place among those that wait for their client, from its first question until it goes on.
+    /// The call's place among the calls that wait for their client, from its first question until it goes on.
     place: Option<Parked>,
-    /// The call is over.
+    /// True when the call is over.
     ended: bool,
 }
 
@@ -63,7 +63,7 @@ impl CallInteractions {
         self.events.as_ref()
     }
 
-    /// Asks questions, all or none of them: those that cannot be asked have failed, and nothing is given back.
+    /// Asks all questions, or none: questions that cannot be asked fail, and the returned list is empty.
     pub(crate) fn open(self: &Arc<Self>, asked: Asked) -> Vec<Arc<Interaction>> {
         let Some(events) = &self.events else {
             self.book().release();
@@ -104,7 +104,7 @@ impl CallInteractions {
         Vec::new()
     }
 
-    /// Whether so many questions more may be asked.
+    /// Checks that this many further questions may be asked.
     fn admit(&self, book: &mut Book, more: usize) -> Result<(), String> {
         if book.ended {
             return Err("The call is over".into());
@@ -122,7 +122,7 @@ impl CallInteractions {
             })?;
             book.place = Some(place);
         }
-        // A server may ask and withdraw as often as it likes while it waits for another answer.
+        // Questions that are over make room: a server may ask and withdraw any number of times while it waits for another answer.
         book.entries.retain(|it| !it.is_over());
         let open = book.entries.iter().filter(|it| it.is_open()).count();
         if open + more > OPEN_IN_CALL {
@@ -133,7 +133,7 @@ impl CallInteractions {
         Ok(())
     }
 
-    /// Waits until the upstream has asked a question whose answer it has not been given yet. Cancel safe.
+    /// Waits until there is a question whose answer was not delivered. Cancel safe.
     pub(crate) async fn asked(&self) {
         while self.book().entries.is_empty() {
             self.changed.notified().await;
@@ -152,14 +152,14 @@ impl CallInteractions {
         self.changed.notified().await;
     }
 
-    /// When the next open question runs out of time; `None` if none is open.
+    /// The earliest deadline of an open question; `None` if none is open.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let book = self.book();
         let open = book.entries.iter().filter(|it| it.is_open());
         open.map(|it| it.deadline()).min()
     }
 
-    /// Fails the questions whose time is over.
+    /// Fails the questions whose deadline is over.
     pub(crate) fn expire(&self) {
         let now = Instant::now();
         let entries = self.book().entries.clone();
@@ -168,7 +168,7 @@ impl CallInteractions {
         }
     }
 
-    /// Takes the answers that are there to the upstream, for the call goes on.
+    /// Delivers the available answers to the upstream, since the call goes on.
     pub(crate) fn deliver(&self) {
         let (entries, place) = {
             let mut book = self.book();
@@ -183,7 +183,7 @@ impl CallInteractions {
         }
     }
 
-    /// Ends everything that is open: the call is over.
+    /// Ends the open questions, since the call is over.
     pub(crate) fn end(&self) {
         let (entries, _place) = {
             let mut book = self.book();
@@ -196,7 +196,7 @@ impl CallInteractions {
         }
     }
 
-    /// How many questions there are that were not delivered.
+    /// The number of questions that were not delivered.
     #[cfg(test)]
     pub(super) fn kept(&self) -> usize {
         self.book().entries.len()
@@ -208,7 +208,7 @@ impl CallInteractions {
 }
 
 impl Book {
-    /// The place, if no question keeps it.
+    /// Gives the place back if no question is left.
     fn release(&mut self) -> Option<Parked> {
         self.place.take_if(|_| self.entries.is_empty())
     }
@@ -232,7 +232,7 @@ impl fmt::Debug for CallInteractions {
     }
 }
 
-/// More bytes of answers would be kept for a call than [`KEPT_ANSWERS_MAX`]. The call is to be dropped.
+/// The answers kept for a call would exceed [`KEPT_ANSWERS_MAX`]. The call is to be dropped.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the answers of a call that still waits for others may have {KEPT_ANSWERS_MAX} bytes together; the call \
@@ -240,11 +240,11 @@ impl fmt::Debug for CallInteractions {
 )]
 pub(crate) struct TooMuchKept;
 
-/// Answers questions by their keys; keys nobody asked for are ignored.
+/// Answers questions by their keys; unknown keys are ignored.
 ///
 /// # Errors
 ///
-/// [`TooMuchKept`], when others stay open.
+/// [`TooMuchKept`], if other questions stay open.
 pub(crate) fn fulfil<'a>(
     asked: &[Arc<Interaction>],
     answers: impl Iterator<Item = (&'a str, &'a [u8])>,

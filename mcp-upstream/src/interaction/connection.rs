@@ -1,7 +1,7 @@
-//! The requests that a stdio server has open with its one client, by the server's own ids.
+//! Open requests of a stdio server to its only client, by the server's own ids.
 //!
-//! That each use of an id is answered at most once is the link's own book (`stdio/link/questions.rs`): it stands below,
-//! and holds for requests that never become a question.
+//! The link's own book (`stdio/link/questions.rs`) sees to it that each use of an id is answered at most once: it lies below, and
+//! also covers requests that never become a question.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -11,23 +11,23 @@ use tooldock_workers::worker::AskMethod;
 use super::{EARLY_MAX, Interaction};
 use crate::jsonrpc::{Key, Members, Notification, RawId, ServerRequest};
 
-/// What a server has asked over one connection, or over one after the other of the same session.
+/// The questions of a server over one connection, or over successive connections of the same session.
 #[derive(Default)]
 pub(crate) struct ConnectionInteractions {
-    /// As many as a link has open. Plain data; nothing awaits under it.
+    /// At most as many as a link has open. Plain data; the lock is never held across an await.
     book: Mutex<Book>,
-    /// How many questions in calls have no answer.
+    /// The number of questions in calls without an answer.
     unanswered: Arc<watch::Sender<usize>>,
 }
 
 #[derive(Default)]
 struct Book {
     open: Vec<(RawId, Weak<Interaction>)>,
-    /// Asked before the call that the server was opened for.
+    /// Questions from before the call that the server was opened for.
     early: Vec<(AskMethod, ServerRequest)>,
 }
 
-/// Counts one question without an answer for as long as it is there.
+/// Counts one question without an answer until it is dropped.
 pub(crate) struct Unanswered(Arc<watch::Sender<usize>>);
 
 impl ConnectionInteractions {
@@ -38,7 +38,7 @@ impl ConnectionInteractions {
         book.open.push((id, Arc::downgrade(entry)));
     }
 
-    /// Keeps a question until its call begins. Gives it back where there is no room.
+    /// Keeps a question until its call begins. Gives it back if there is no room.
     pub(crate) fn keep_early(
         &self,
         method: AskMethod,
@@ -57,7 +57,7 @@ impl ConnectionInteractions {
         std::mem::take(&mut self.book().early)
     }
 
-    /// The server does not want an answer any more: its `notifications/cancelled`.
+    /// Ends a question, since the server does not want an answer any more: its `notifications/cancelled`.
     pub(crate) fn withdraw(&self, notification: &Notification<'_>) {
         let params = notification.params.as_deref().unwrap_or_default();
         let members = std::str::from_utf8(params)
@@ -81,7 +81,7 @@ impl ConnectionInteractions {
         }
     }
 
-    /// Whether the server waits for an answer.
+    /// Returns true if the server waits for an answer.
     pub(crate) fn any_open(&self) -> bool {
         self.book().open.iter().any(|(_, entry)| is_awaited(entry))
     }
@@ -92,15 +92,15 @@ impl ConnectionInteractions {
         Unanswered(Arc::clone(&self.unanswered))
     }
 
-    /// Whether a question in a call has no answer.
+    /// Returns true if a question in a call has no answer.
     pub(crate) fn is_asking(&self) -> bool {
         *self.unanswered.borrow() > 0
     }
 
-    /// Waits until none is without.
+    /// Waits until every question in calls has its answer.
     pub(crate) async fn settled(&self) {
         let mut unanswered = self.unanswered.subscribe();
-        // The sender is `self`.
+        // Cannot fail: `self` holds the sender.
         let _ = unanswered.wait_for(|open| *open == 0).await;
     }
 

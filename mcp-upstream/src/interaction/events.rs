@@ -1,7 +1,7 @@
-//! What a call says to its client before its answer: progress, log messages, questions.
+//! Messages of a call to its client before its answer: progress, log messages, questions.
 //!
-//! Bounded in events and in bytes. A client that does not keep up loses progress and log messages, which are counted;
-//! a question it has no room for fails instead. A call whose function cannot talk has none of this.
+//! Bounded in events and in bytes. A client that does not keep up loses progress and log messages, which are counted; a question
+//! without room fails instead. A call whose function cannot talk has no such queue.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -15,54 +15,54 @@ use tooldock_workers::worker::LogLevel;
 
 use super::{Interaction, TakenBack, ask_failed};
 
-/// Events that may wait for their reader.
+/// The most events that wait for their reader.
 const EVENTS: usize = 4096;
-/// Bytes of them, one event apart.
+/// The most bytes of waiting events; a single larger event is accepted.
 const EVENT_BYTES: usize = 4 * 1024 * 1024;
 
-/// One thing said before the answer. Spans are raw JSON objects.
+/// An event before the answer of a call. Spans are raw JSON objects.
 #[derive(Debug)]
 pub(crate) enum PeerEvent {
     /// `{"progress", "total"?, "message"?}`: the params of `notifications/progress` without the token.
     Progress(Bytes),
     /// `{"level", "logger"?, "data"}`: the params of `notifications/message`.
     Log {
-        /// The level that stands in `params`.
+        /// The level that `params` contains.
         level: LogLevel,
-        /// The whole object.
+        /// The whole `params` object.
         params: Bytes,
     },
     /// A notification of an upstream that speaks MCP itself.
     Message {
-        /// Of a log message each client is to filter for itself.
+        /// The level of a log message, which is to be filtered for each client.
         level: Option<LogLevel>,
         /// The whole message, untouched.
         message: Bytes,
     },
-    /// The call waits for its client.
+    /// Questions: the call waits for its client.
     InputRequests(Vec<Arc<Interaction>>),
 }
 
-/// The engine's end of a call's events. Cheap to clone.
+/// Sends a call's events; held by the engine. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct EventSender(Arc<Queue>);
 
-/// The transport's end.
+/// Receives a call's events; held by the transport.
 #[derive(Debug)]
 pub(crate) struct EventReceiver(Arc<Queue>);
 
-/// Between the two. Most calls that may talk say nothing: until one does, this is all there is.
+/// The queue of a call's events. Most calls that may talk send none: until a call does, nothing else is allocated.
 #[derive(Debug, Default)]
 struct Queue(Mutex<Waiting>);
 
-/// Plain data; nothing awaits under its lock.
+/// Plain data; the lock is never held across an await.
 #[derive(Debug, Default)]
 struct Waiting {
     events: VecDeque<PeerEvent>,
     bytes: usize,
-    /// Who waits for an event.
+    /// The waker of the receiver that waits for an event.
     reader: Option<Waker>,
-    /// Nobody will read any more.
+    /// True when the receiver is gone.
     is_over: bool,
 }
 
@@ -101,7 +101,7 @@ impl Queue {
 impl Waiting {
     fn has_room_for(&self, event: &PeerEvent) -> bool {
         let bytes = event.bytes();
-        // A single large event passes: it is bounded by the limit of a frame or a message.
+        // A single large event is accepted: its size is bounded by the limit of a frame or a message.
         let fits = bytes == 0 || self.bytes == 0 || self.bytes + bytes <= EVENT_BYTES;
         fits && self.events.len() < EVENTS && !self.is_over
     }
@@ -114,7 +114,7 @@ impl Waiting {
 }
 
 impl PeerEvent {
-    /// What the event counts in the queue. A question that is over still counts: the event keeps it.
+    /// The bytes by which the event counts in the queue. A question that is over still counts, since the event keeps it.
     fn bytes(&self) -> usize {
         match self {
             Self::Progress(params) | Self::Log { params, .. } => params.len(),
@@ -125,7 +125,7 @@ impl PeerEvent {
 }
 
 impl EventSender {
-    /// Queues progress or a log message; counts it as dropped where there is no room. Never waits.
+    /// Queues progress or a log message; counts it as dropped if there is no room. Never waits.
     pub(crate) fn tell(&self, event: PeerEvent, dropped: &IntCounter) {
         if !self.0.put(event) {
             dropped.inc();
@@ -137,8 +137,8 @@ impl EventSender {
         self.0.put(PeerEvent::InputRequests(questions))
     }
 
-    /// Queues the message that takes a question back: the server's own if there is room for it, else ours, for which
-    /// there always is. It is short, and there are no more of them than questions that the reader took. Never waits.
+    /// Queues the message that takes a question back: the server's own if there is room for it, else the gateway's, for which
+    /// there always is room. That one is short, and there are no more of them than questions that the reader took. Never waits.
     pub(super) fn take_back(&self, message: TakenBack) {
         let TakenBack { own, ours } = message;
         let event = |message| PeerEvent::Message {
@@ -156,9 +156,9 @@ impl EventSender {
 }
 
 impl EventReceiver {
-    /// The next event; of a call that is over there is none, so it is waited for beside the call. Cancel safe.
+    /// The next event. Stays pending once a call is over, so it must be awaited beside the call. Cancel safe.
     pub(crate) async fn next(&mut self) -> PeerEvent {
-        // Whoever reads a function that never stops talking lets others run in between.
+        // A function that never stops talking must not starve other tasks.
         cooperative(poll_fn(|context| self.poll(context))).await
     }
 
@@ -174,7 +174,7 @@ impl EventReceiver {
         Poll::Pending
     }
 
-    /// The next event if one waits. What a call said before its answer is in here when the call has returned.
+    /// The next event if one waits. When the call has returned, all its events are in the queue.
     pub(crate) fn try_next(&mut self) -> Option<PeerEvent> {
         self.0.lock().take()
     }
@@ -187,7 +187,7 @@ impl Drop for EventReceiver {
             waiting.is_over = true;
             std::mem::take(&mut waiting.events)
         };
-        // Not under the lock: questions that nobody answers tell their call.
+        // Outside the lock: failing a question notifies its call.
         for event in unread {
             if let PeerEvent::InputRequests(questions) = event {
                 for question in questions {
@@ -265,7 +265,7 @@ mod tests {
                 receiver.next().await;
             }
         });
-        // On one thread this ends only if the reader makes room.
+        // On one thread this ends only if the reader yields.
         tokio::task::yield_now().await;
         reads.abort();
     }

@@ -1,5 +1,5 @@
-//! The messages the gateway makes for a client of what a function reports and asks: progress, log messages, questions,
-//! and what takes a question back. Each is one line of JSON, spliced from spans and never decoded.
+//! Messages that the gateway makes for a client from the reports and questions of a function: progress, log messages, questions,
+//! and their withdrawal. Each is one line of JSON, spliced from spans and never decoded.
 
 use bytes::Bytes;
 use tooldock_workers::worker::{LogLevel, Question};
@@ -9,13 +9,13 @@ use crate::jsonrpc::splice;
 
 /// The message that takes a question back.
 pub(crate) struct TakenBack {
-    /// In the words of the server that asked. It may be as long as any message.
+    /// In the words of the server that asked. May be as long as any message.
     pub(crate) own: Option<Bytes>,
-    /// In our words, which are short.
+    /// In the gateway's words, which are short.
     pub(crate) ours: Bytes,
 }
 
-/// A request to the client. `id` is ours, unique in the session.
+/// A request to the client. `id` is the gateway's, unique in the session.
 pub(super) fn question(id: u64, question: &Question) -> Vec<u8> {
     let head = format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"{}","params":"#,
@@ -31,7 +31,7 @@ pub(super) fn question(id: u64, question: &Question) -> Vec<u8> {
     out
 }
 
-/// Takes a question back in the words of the server that asked it: its own message, about our id of the question.
+/// Takes a question back in the words of the server that asked it: its own message, with the gateway's id of the question.
 pub(super) fn taken_back(id: u64, message: &[u8]) -> TakenBack {
     let text = std::str::from_utf8(message).ok();
     let own = text.and_then(|text| splice::with_request_id(text, &id.to_string()));
@@ -41,7 +41,7 @@ pub(super) fn taken_back(id: u64, message: &[u8]) -> TakenBack {
     }
 }
 
-/// Takes a question back.
+/// Takes a question back in the gateway's words.
 pub(super) fn cancelled(id: u64, reason: &str) -> TakenBack {
     let params = serde_json::json!({ "requestId": id, "reason": reason });
     let ours =
@@ -52,8 +52,8 @@ pub(super) fn cancelled(id: u64, reason: &str) -> TakenBack {
     }
 }
 
-/// The notification that an event is for a client of this progress token, raw, which wants log messages from that level
-/// on; `None` where the client does not want to hear of the event. Questions are no notifications.
+/// The notification of an event for a client with this raw progress token, which wants log messages from this level on; `None` if
+/// the client does not want the event. Questions are not notifications.
 pub(crate) fn notification(
     event: PeerEvent,
     token: Option<&str>,
@@ -75,7 +75,7 @@ fn progress(token: &str, params: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEAD.len() + token.len() + params.len() + 2);
     out.extend_from_slice(HEAD);
     out.extend_from_slice(token.as_bytes());
-    // Everything after the opening brace, the closing one included.
+    // The text after the opening brace, with the closing brace.
     let rest = params.trim_ascii();
     let rest = rest.strip_prefix(b"{").unwrap_or(b"}").trim_ascii_start();
     if rest != b"}" {

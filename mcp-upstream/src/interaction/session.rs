@@ -1,30 +1,30 @@
-//! The questions that the client of a session was asked by requests, by the ids that the client sees.
+//! Questions that the client of a session was asked by requests, by the ids that the client sees.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::{Interaction, OPEN_IN_SESSION, ask_failed};
 use crate::jsonrpc::Response;
 
-/// What became of an answer.
+/// The use that was made of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AnswerFate {
-    /// Somebody was waiting for it.
+    /// The answer was awaited and is taken.
     Taken,
-    /// The question was asked, and is answered or given up already.
+    /// The question was answered or given up before.
     Over,
     /// There was no such question.
     Unknown,
 }
 
-/// What one question costs a session, about: its place, twice in a table that grew, and what is left of a question while
-/// the place refers to it. What is asked is its call's.
+/// The approximate memory of one question in a session: its entry, twice in a table that grew, and the remains of a question
+/// while the entry refers to it. The content of the question belongs to its call.
 pub(crate) const QUESTION_COST: usize =
     2 * size_of::<(u64, Weak<Interaction>)>() + 2 * size_of::<usize>() + size_of::<Interaction>();
 
 /// The questions of a session that have no answer yet.
 #[derive(Debug, Default)]
 pub(crate) struct SessionInteractions {
-    /// A handful of entries. Guards plain data; nothing awaits under it.
+    /// A handful of entries. Guards plain data; the lock is never held across an await.
     table: Mutex<Table>,
 }
 
@@ -37,8 +37,8 @@ struct Table {
 }
 
 impl SessionInteractions {
-    /// No questions yet, in a session that was taken up so often: ids of questions that another process asked are not
-    /// given again, and answers to them come too late. 2^21 times, then ids are no longer exact in JavaScript.
+    /// Starts without questions, in a session that was taken up `epoch` times: ids of questions that another process asked are
+    /// not used again, and answers to them come too late. After 2^21 times the ids are no longer exact in JavaScript.
     pub(crate) fn of_epoch(epoch: u32) -> Self {
         let table = Table {
             last: u64::from(epoch) << 32,
@@ -49,8 +49,8 @@ impl SessionInteractions {
         }
     }
 
-    /// Notes a question and gives the request that asks it. `None`: nobody wants an answer any more, or it has failed,
-    /// because the session has ended or too many questions are open in it.
+    /// Notes a question and returns the request that asks it. `None` if an answer is not wanted any more, or if the question
+    /// failed, because the session has ended or too many questions are open in it.
     pub(crate) fn ask(&self, entry: &Arc<Interaction>) -> Option<Vec<u8>> {
         let mut table = self.lock();
         table.open.retain(|(_, entry)| is_open(entry));
@@ -59,7 +59,7 @@ impl SessionInteractions {
             entry.fail(over());
             return None;
         }
-        // In one step: a question that ends meanwhile takes no place and no id.
+        // In one step: a question that ends meanwhile takes neither a place nor an id.
         let id = table.last + 1;
         let message = entry.ask_under(id)?;
         table.last = id;
@@ -67,7 +67,7 @@ impl SessionInteractions {
         Some(message)
     }
 
-    /// Hands a response to the question of that id, which is raw JSON.
+    /// Hands a response to the question with this id, which is raw JSON.
     pub(crate) fn answer(&self, id: &str, response: Response) -> AnswerFate {
         let id: Option<u64> = id.parse().ok();
         let entry = {
@@ -80,7 +80,7 @@ impl SessionInteractions {
             };
             let (_, entry) = table.open.swap_remove(at);
             if table.open.is_empty() {
-                // A session holds memory for the questions that are open, not for those there once were.
+                // Frees the table's memory: a session is to hold memory for open questions only, not for earlier ones.
                 table.open = Vec::new();
             }
             entry
@@ -91,7 +91,7 @@ impl SessionInteractions {
         }
     }
 
-    /// Fails all open questions and those to come.
+    /// Fails all open questions and later ones.
     pub(crate) fn close(&self) {
         let open = {
             let mut table = self.lock();
@@ -103,7 +103,7 @@ impl SessionInteractions {
         }
     }
 
-    /// How many questions are open, or were given up since the last one.
+    /// The number of questions that are open, or were given up since the last one was asked.
     pub(crate) fn len(&self) -> usize {
         self.lock().open.len()
     }

@@ -1,12 +1,12 @@
 //! Calls that wait for their client between two of its requests (MRTR).
 //!
-//! A question ends the request that made it: the client gets the question and a sealed state, the call stays here. The
-//! retry brings the state back and takes the call out; of two retries of one state the first wins. The state says
-//! nothing to its holder and is good for one principal, namespace, method, name and arguments only.
+//! A question ends the request that made it: the client gets the question and a sealed state, the call stays here. The retry
+//! brings the state back and takes the call out; of two retries with one state the first wins. The state is opaque to its holder
+//! and is valid for one principal, namespace, method, name and arguments only.
 //!
-//! Each suspended call is owned by a small task, which keeps it going (its question may run out of time, its worker may
-//! end) and drops it, and with that cancels it, when nobody has come for it in time. The table only knows how to reach
-//! that task. No call is ever run a second time: one that is gone is an error.
+//! Each suspended call is owned by a small task, which keeps it going (its question may run out of time, its worker may end) and
+//! drops it, and so cancels it, if it is not taken out in time. The table only leads to that task. A call is never run a second
+//! time: a state whose call is gone is an error.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -23,23 +23,23 @@ use tooldock_workers::parking::{ParkingFull, Shares};
 use crate::replicas::{ReplicaId, Replicas, Standing};
 use crate::seal::{BoundRequest, SessionKey, unix_millis};
 
-/// Bytes of a suspended call's number: unguessable, though the seal alone would do.
+/// The bytes of a suspended call's number: unguessable, though the seal alone would suffice.
 const ID_BYTES: usize = 16;
 /// The layout of a state: replica, number, expiry in milliseconds of Unix time, digest of the bound request.
 const STATE_BYTES: usize = 4 + ID_BYTES + 8 + 32;
 
-/// The longest arguments that are compared by value, in bytes: 64 KiB. Read as values they take up to forty times that.
+/// The longest arguments that are compared by value, in bytes: 64 KiB. Parsed values take up to forty times the memory.
 const ARGUMENTS_READ_MAX: usize = 64 * 1024;
 
 type SuspensionId = [u8; ID_BYTES];
 
-/// Why a state takes no call out.
+/// The reason why a state takes no call out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
     /// Not made here, changed on the way, or made for another request or principal.
     #[error("requestState is not valid for this request")]
     Invalid,
-    /// Nobody came in time.
+    /// The call was not taken out in time.
     #[error("requestState has expired; send the request again without it")]
     Expired,
     /// Another retry took the call, or it ended with the process that ran it.
@@ -48,17 +48,17 @@ pub(crate) enum Refused {
          send the request again without it"
     )]
     Gone,
-    /// The call waits in the replica of that number.
+    /// The call waits in the replica with this number.
     #[error(
         "the call waits in another replica that cannot be reached now; try again in a few seconds"
     )]
     Elsewhere(u32),
 }
 
-/// Why a call cannot be suspended.
+/// The reason why a call cannot be suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoPlace {
-    /// As many wait as may.
+    /// The maximum of calls wait already.
     #[error(transparent)]
     Full(ParkingFull),
     /// The system gave no randomness.
@@ -66,7 +66,7 @@ pub(crate) enum NoPlace {
     NoRandomness,
 }
 
-/// What is suspended: it goes on while it waits and is handed to whoever comes for it.
+/// A call that can be suspended: it goes on while it waits, until a retry takes it out.
 pub(crate) trait Waiting: Send + Sized + 'static {
     /// Lets the call go on until it has its answer. Must keep that answer and be cancel safe.
     fn go_on(&mut self) -> impl Future<Output = ()> + Send;
@@ -79,25 +79,25 @@ pub(crate) struct SuspendedCalls<T> {
     table: Arc<Table<T>>,
 }
 
-/// Guards plain data; nothing awaits under it.
+/// Guards plain data; the lock is never held across an await.
 struct Table<T>(Mutex<HashMap<NamespaceName, Calls<T>>>);
 
 /// The suspended calls of one namespace.
 struct Calls<T> {
     entries: HashMap<SuspensionId, Entry<T>>,
-    /// Whose they are.
+    /// The number of calls of each principal.
     shares: Shares,
 }
 
 struct Entry<T> {
     principal: Arc<str>,
     claim: oneshot::Sender<oneshot::Sender<T>>,
-    /// The call has its answer and only waits to be fetched.
+    /// True when the call has its answer and only waits to be fetched.
     over: bool,
 }
 
 impl<T: Waiting> SuspendedCalls<T> {
-    /// An empty table whose states are sealed with `key`, and name this one of the replicas.
+    /// An empty table whose states are sealed with `key`, and name this replica.
     pub(crate) fn new(key: SessionKey, replicas: Arc<Replicas>) -> Self {
         Self {
             key,
@@ -106,8 +106,8 @@ impl<T: Waiting> SuspendedCalls<T> {
         }
     }
 
-    /// Suspends a call until `expires` and gives the state to take it out with. At most `max` calls of the namespace are
-    /// kept, and of one principal only its share of them; one that is over makes room for one that is not.
+    /// Suspends a call until `expires` and returns the state that takes it out. At most `max` calls of the namespace are kept,
+    /// and for each principal only its share; a call that is over makes room for a call that is not.
     pub(crate) fn suspend(
         &self,
         call: T,
@@ -123,7 +123,7 @@ impl<T: Waiting> SuspendedCalls<T> {
         let calls = table.entry(bound.namespace.clone()).or_default();
         let principal: Arc<str> = bound.principal.unwrap_or_default().into();
         if let Err(full) = calls.shares.room(&principal, max) {
-            // Where the principal's own share is used up, another's call makes no room for it.
+            // If the principal's own share is used up, calls of others make no room for it.
             let own = full == ParkingFull::Principal;
             let goes = |entry: &Entry<T>| entry.over && (!own || entry.principal == principal);
             let over = calls.entries.iter().find(|(_, entry)| goes(entry));
@@ -146,12 +146,12 @@ impl<T: Waiting> SuspendedCalls<T> {
         Ok(state)
     }
 
-    /// Takes the call of a state out, if the state was made for this request.
+    /// Takes a call out by its state, if the state was made for this request.
     pub(crate) async fn take(&self, state: &str, bound: BoundRequest<'_>) -> Result<T, Refused> {
         let (replica, id) = self.open(state, bound)?;
         match self.replicas.settled_standing(replica).await {
             Standing::Own => {}
-            // A client that is told of a call that is gone makes it again.
+            // If told that its call is gone, a client would make the call again.
             Standing::Up(_) | Standing::Unclear => return Err(Refused::Elsewhere(replica.0)),
             Standing::Leaving | Standing::Gone => return Err(Refused::Gone),
         }
@@ -164,7 +164,7 @@ impl<T: Waiting> SuspendedCalls<T> {
         handed.await.map_err(|_| Refused::Gone)
     }
 
-    /// Drops the calls of principals that are lost, which cancels them.
+    /// Drops the calls of lost principals, which cancels them.
     pub(crate) fn end_of(&self, is_lost: impl Fn(&str) -> bool) {
         let mut ended = Vec::new();
         let mut table = self.table.lock();
@@ -182,14 +182,14 @@ impl<T: Waiting> SuspendedCalls<T> {
         drop(ended);
     }
 
-    /// Whether a request's state is one of a suspended call, whatever became of that.
+    /// Returns true if a request's state belongs to a suspended call, even one that is gone.
     pub(crate) fn seals(&self, state: Option<&RawValue>) -> bool {
         let state = state.and_then(crate::jsonrpc::string);
         let state = state.and_then(|state| self.key.open_state(&state));
         state.is_some_and(|state| state.len() == STATE_BYTES)
     }
 
-    /// Calls that wait now.
+    /// The number of calls that wait now.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         let table = self.table.lock();
@@ -232,11 +232,11 @@ impl<T: Waiting> SuspendedCalls<T> {
     }
 }
 
-/// The digest of what a state is bound to. A retry may spell the same arguments otherwise, up to 64 KiB of them.
+/// The digest of the request that a state is bound to. A retry may spell the same arguments otherwise, up to 64 KiB of them.
 fn digest_of(bound: &BoundRequest<'_>) -> [u8; 32] {
     let mut hash = bound.hash();
-    // Whitespace is nobody's meaning. What no value can hold (1e400) counts as it is spelled, and so do arguments of
-    // which a value would take too much memory.
+    // Whitespace has no meaning, so arguments are compared by value. Numbers that no value can hold (1e400) are compared by
+    // spelling, and so are arguments whose value would take too much memory.
     let short = bound.arguments.len() <= ARGUMENTS_READ_MAX;
     let value = short.then(|| serde_json::from_slice::<serde_json::Value>(bound.arguments));
     match value {
@@ -284,7 +284,7 @@ impl<T> Calls<T> {
     }
 }
 
-/// One call's time in the table. Dropping it, however that comes, a panic of the call included, gives the place back.
+/// Owns a call's entry in the table. Dropping it, even by a panic of the call, gives the place back.
 struct Stay<T> {
     table: Arc<Table<T>>,
     namespace: NamespaceName,
@@ -293,14 +293,14 @@ struct Stay<T> {
 
 impl<T> Drop for Stay<T> {
     fn drop(&mut self) {
-        // Dropped outside the lock. Mostly it was taken out before.
+        // Dropped outside the lock. Usually the entry was taken out before.
         let entry = self.table.remove(&self.namespace, self.id);
         drop(entry);
     }
 }
 
 impl<T: Waiting> Stay<T> {
-    /// Keeps the call until somebody takes it, it is pushed out, or its time is over; the last two drop it.
+    /// Keeps the call until a retry takes it, it is pushed out, or its time is over; in the last two cases the call is dropped.
     async fn run(
         self,
         mut call: T,
@@ -311,15 +311,15 @@ impl<T: Waiting> Stay<T> {
         loop {
             tokio::select! {
                 biased;
-                // Taken, or the entry was pushed out.
+                // The call was taken out, or its entry was pushed out.
                 claim = &mut claimed => {
                     if let Ok(hand) = claim {
-                        // A retry whose client left meanwhile drops the call, as any modern request does.
+                        // If the retry's client left meanwhile, the call is dropped, as any modern request is.
                         let _ = hand.send(call);
                     }
                     return;
                 }
-                // Nobody came.
+                // The time is over.
                 () = tokio::time::sleep_until(expires) => return,
                 // The call has its answer, which waits to be fetched.
                 () = call.go_on(), if !over => {

@@ -1,4 +1,5 @@
-//! The upstream's end of a call that talks. It never waits: what has no room is dropped and counted, or refused.
+//! Takes the events and questions of a call from its upstream. Never waits: an event without room is dropped and counted, a
+//! question without room is refused.
 
 use std::sync::Arc;
 
@@ -9,13 +10,13 @@ use crate::broadcast::Audience;
 use crate::engine::{CallSecrets, PeerEvent};
 use crate::interaction::{Asked, CallInteractions, Interaction, of_function};
 
-/// The reader's end. Never waits.
+/// Receives a call's events and questions from the connection's reader. Never waits.
 pub(in crate::engine) struct CallInbox {
     pub(super) questions: Arc<CallInteractions>,
     pub(super) dropped: IntCounter,
-    /// Who hears what concerns more than this call.
+    /// Clients that are told of changes beyond this call.
     pub(super) audience: Arc<Audience>,
-    /// Hidden in what is said.
+    /// The secrets that are hidden in messages.
     pub(super) secrets: Arc<CallSecrets>,
 }
 
