@@ -1,8 +1,8 @@
-//! JSON-RPC messages as spans of their text: what a message is, which id, which method, where its parameters stand; whole
-//! requests, responses and notifications; edits in place.
+//! JSON-RPC messages as spans of their text: the kind of a message, its id, method and parameters; whole requests, responses and
+//! notifications; edits in place.
 //!
-//! Nothing is decoded that is not read here, so ids, numbers and unknown fields keep their spelling. Duplicate keys on a
-//! level that is read are refused, and so is nesting no later reader would bound.
+//! Only members that are read here are decoded, so ids, numbers and unknown fields keep their spelling. Duplicate keys on a level
+//! that is read are refused, and so is nesting that later readers would not bound.
 
 use std::borrow::Cow;
 
@@ -51,20 +51,20 @@ pub(crate) const MAX_DEPTH: usize = json::DEPTH_MAX;
 /// The most messages of one batch.
 pub(crate) const MESSAGES_MAX: usize = 50;
 
-/// The longest id of a request and the longest progress token, in bytes of their raw JSON. Both are repeated in every
-/// message that belongs to the request, so that a long one would cost its length many times.
+/// The longest id of a request and the longest progress token, in bytes of their raw JSON. Both are repeated in every message
+/// that belongs to the request, so a long one would take its length many times.
 pub(crate) const ID_MAX: usize = 1024;
 
-/// One message. `id` is the raw JSON of a string or a number.
+/// A JSON-RPC message. `id` is the raw JSON of a string or a number.
 #[derive(Debug)]
 pub(crate) enum Message<'a> {
-    /// Wants an answer.
+    /// Expects an answer.
     Request {
         id: &'a str,
         method: Cow<'a, str>,
         members: Members<'a>,
     },
-    /// Wants none.
+    /// Expects no answer.
     Notification {
         method: Cow<'a, str>,
         members: Members<'a>,
@@ -77,7 +77,7 @@ pub(crate) enum Message<'a> {
     },
 }
 
-/// A message that is none, and the id it could be told apart by.
+/// A malformed message, and its id if it has a usable one.
 #[derive(Debug)]
 pub(crate) struct Invalid<'a> {
     pub(crate) failure: RequestError,
@@ -90,29 +90,29 @@ impl From<RequestError> for Invalid<'_> {
     }
 }
 
-/// Reads a value that is there, `null` included: a plain `Option` could not tell `"id":null` from no id.
+/// Reads a present value, `null` included: a plain `Option` could not tell `"id":null` from a missing id.
 pub(crate) fn present<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// What is in a body.
+/// The content of a body.
 #[expect(
     clippy::large_enum_variant,
     reason = "nearly every body is one message, which a box would cost an allocation"
 )]
 pub(crate) enum Body<'a> {
-    /// One message.
+    /// A single message.
     One(Message<'a>),
-    /// The messages of a batch, unread. Of too many of them [`MESSAGES_MAX`] and one more.
+    /// The messages of a batch, unread. If there are too many, the first [`MESSAGES_MAX`] and one more.
     Batch(Vec<&'a RawValue>),
 }
 
 /// Reads a body, which is nested no deeper than [`MAX_DEPTH`].
 pub(crate) fn body(body: &[u8]) -> Result<Body<'_>, Invalid<'_>> {
     let text = utf8(body)?;
-    // Nearly every body is one message, and this one reading sees its depth, too.
+    // Nearly every body is one message, and this single pass checks its depth, too.
     if let Ok(index) = Index::of(text) {
         return of_members(Members::new(text, index)).map(Body::One);
     }
@@ -154,7 +154,7 @@ pub(crate) fn message(text: &str) -> Result<Message<'_>, Invalid<'_>> {
         return of_members(Members::new(text, index));
     }
     is_object(text)?;
-    // What is wrong with it is for this parser to say.
+    // The fast reader refuses it; this parser finds the fault.
     let index = Index::by_parser(text).map_err(|error| syntax_or_shape(&error))?;
     let members = Members::new(text, index);
     if members.raw(Key::Method).is_some() {
@@ -166,7 +166,7 @@ pub(crate) fn message(text: &str) -> Result<Message<'_>, Invalid<'_>> {
     of_members(members)
 }
 
-/// Other JSON is of the wrong shape, and what is no JSON at all is said to be that.
+/// Checks that the text is an object. Other JSON is a shape error, text that is not JSON a parse error.
 fn is_object(text: &str) -> Result<(), RequestError> {
     if text.trim_ascii_start().starts_with('{') {
         return Ok(());
@@ -180,7 +180,7 @@ fn of_members(members: Members<'_>) -> Result<Message<'_>, Invalid<'_>> {
     let id = match members.raw(Key::Id) {
         None => None,
         Some(id) if id.len() > ID_MAX => {
-            // Nor is it repeated in the answer.
+            // The answer does not repeat it either.
             return Err(
                 RequestError::Shape(format!("id is longer than {ID_MAX} bytes").into()).into(),
             );
@@ -241,18 +241,18 @@ fn is_notification(members: &Members<'_>) -> bool {
     method.is_some_and(|method| method.starts_with("notifications/"))
 }
 
-/// The fields of an object whose shape is a struct of spans; the object's own duplicates are refused.
+/// The fields of an object as a struct of spans; repeated keys of the object itself are refused.
 pub(crate) fn fields<'a, T: Deserialize<'a>>(
     raw: Option<&'a RawValue>,
     what: &'static str,
 ) -> Result<T, RequestError> {
-    // Checked first because a struct would also be read from an array.
+    // Checked first because serde would also read a struct from an array.
     object(raw, what)?;
     json::from_str(raw.map_or("{}", RawValue::get))
         .map_err(|error| RequestError::InvalidParams(format!("{what}: {}", plain(&error)).into()))
 }
 
-/// Whether a value that may be absent is an object.
+/// Checks that a value, if present, is an object.
 pub(crate) fn object(raw: Option<&RawValue>, what: &'static str) -> Result<(), RequestError> {
     match raw {
         Some(raw) if !raw.get().starts_with('{') => Err(RequestError::InvalidParams(
@@ -262,12 +262,12 @@ pub(crate) fn object(raw: Option<&RawValue>, what: &'static str) -> Result<(), R
     }
 }
 
-/// The text of a JSON string, borrowed where it has no escapes. `None` for any other value.
+/// The text of a JSON string, borrowed if it has no escapes. `None` for any other value.
 pub(crate) fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
     decoded(raw.get())
 }
 
-/// The same of raw JSON.
+/// The text of a JSON string in raw JSON; `None` for any other value.
 fn decoded(raw: &str) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
     if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
@@ -284,7 +284,7 @@ fn syntax_or_shape(error: &serde_json::Error) -> RequestError {
     }
 }
 
-/// What the parser complains about, without the position it appends: that would be one inside a span.
+/// The parser's message, without the position that it appends: that would be one inside a span.
 fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {
@@ -464,7 +464,7 @@ mod tests {
             _ => panic!("not read"),
         }
         let refused = |text: &[u8]| body(text).err().expect("refused").failure;
-        // Too deep comes before whatever else is wrong.
+        // Excessive depth is reported before other faults.
         for end in ["}", "", "} x"] {
             let failure = refused(nested(MAX_DEPTH, end).as_bytes());
             assert!(matches!(failure, RequestError::Shape(reason) if reason.contains("deeper")));

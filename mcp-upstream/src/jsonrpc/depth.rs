@@ -1,9 +1,9 @@
-//! How deep a body is nested. The raw spans accept any depth, so it is counted before anything is parsed.
+//! Measures how deep a body is nested. Raw spans accept any depth, so it is counted before anything is parsed.
 
 use memchr::memchr2;
 
-/// Whether brackets are nested deeper than `limit`. Brackets inside strings do not count. Input that is no JSON gets
-/// some answer; the parser refuses it later.
+/// Returns true if brackets are nested deeper than `limit`. Brackets inside strings do not count. For input that is not JSON the
+/// answer is arbitrary; the parser refuses it later.
 pub(crate) fn exceeds(body: &[u8], limit: usize) -> bool {
     let mut depth = 0_usize;
     let mut at = 0;
@@ -31,7 +31,7 @@ fn after_string(body: &[u8], mut at: usize) -> usize {
         if body[at] == b'"' {
             return at + 1;
         }
-        // A backslash: whatever it escapes does not end the string.
+        // A backslash: the escaped character does not end the string.
         at += 2;
     }
     body.len()

@@ -1,4 +1,4 @@
-//! The entries of a JSON object whose keys are not known beforehand, as spans.
+//! Entries of a JSON object whose keys are not known beforehand, as spans.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 struct Entries {
     max: usize,
-    /// Whether a key may be repeated.
+    /// True when a key may be repeated.
     repeated: bool,
 }
 
@@ -36,7 +36,7 @@ impl<'de> Visitor<'de> for Entries {
     }
 }
 
-/// The entries in their order. `None` for anything but an object whose keys are unique.
+/// The entries in their order. `None` unless the value is an object with unique keys.
 pub(crate) fn entries(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
     few_entries(raw, usize::MAX)
 }
@@ -51,8 +51,7 @@ pub(crate) fn all_entries(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue
     deserializer.deserialize_map(entries).ok()
 }
 
-/// The entries of an object that has no more of them than `max`, for what clients send: of more than that `None`, and
-/// nothing is kept of them.
+/// The entries of an object from a client, at most `max`; `None` for an object with more, without keeping any of them.
 pub(crate) fn few_entries(raw: &RawValue, max: usize) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
     let mut deserializer = serde_json::Deserializer::from_str(raw.get());
     let entries = Entries {

@@ -1,16 +1,16 @@
-//! The elements of an array, and never many more of them than there may be: a body of zeros has a million.
+//! Reads the elements of an array, and at most one more than allowed: a body of zeros has a million.
 
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
-/// The elements of an array. Of an array that is too long only the first `max` and one more, which says so; what comes
-/// behind them is not looked at.
+/// The elements of an array. For an array that is too long, only the first `max` and one more, which tells the caller; the rest
+/// is not read.
 ///
 /// # Errors
 ///
-/// Those of `serde_json` for an array of such elements.
+/// The error of `serde_json` if the text is not an array of such elements.
 pub(crate) fn few<'de, T: Deserialize<'de>>(
     text: &'de str,
     max: usize,
@@ -43,7 +43,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for First<'_, T> {
         while let Some(element) = items.next_element()? {
             self.elements.push(element);
             if self.elements.len() > self.max {
-                // Only this ends the reading; the caller goes by the number.
+                // Ends the reading early; the caller goes by the number of elements.
                 return Err(A::Error::custom("enough"));
             }
         }
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(read(&of(MESSAGES_MAX, "")), None);
         assert_eq!(read(&of(MESSAGES_MAX, "]]")), None);
         assert_eq!(read("[1,]"), None);
-        // What follows the one too many does not matter any more.
+        // The text after the excess element is not read.
         for end in ["]", "", ",x"] {
             assert_eq!(read(&of(MESSAGES_MAX + 1, end)), Some(MESSAGES_MAX + 1));
             assert_eq!(read(&of(1_000_000, end)), Some(MESSAGES_MAX + 1));

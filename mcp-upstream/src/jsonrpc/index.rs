@@ -1,4 +1,4 @@
-//! One reading of a message: where its known members stand, everything else checked and passed over.
+//! Indexes a message in a single pass: the positions of its known members. The rest is checked and skipped.
 
 use std::ops::Range;
 
@@ -11,14 +11,14 @@ use tooldock_workers::json::{Unread, Walk};
 use super::key::{Found, Key, Level};
 use super::splice::span;
 
-/// Members that a message, its `params`, and `_meta` in them may have: whoever rewrites them notes each, so that a body
-/// full of empty names would take many times its size.
+/// The most members of a message, of its `params`, and of `_meta` in them: code that rewrites them notes each, so a body full of
+/// empty names would take many times its size.
 pub(super) const MEMBERS_MAX: usize = 1024;
 
-/// Members of most messages that mean something.
+/// The number of known members in most messages.
 const USUAL: usize = 12;
 
-/// A part of a message.
+/// The position of a part of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     start: u32,
@@ -38,7 +38,7 @@ impl Span {
         self.start as usize..self.end as usize
     }
 
-    /// Where the part is after another part was replaced by so many bytes. `None`: the part was in it.
+    /// The new position after another part was replaced by `length` bytes. `None` if this part was inside the replaced one.
     fn moved(self, replaced: Range<usize>, length: usize) -> Option<Self> {
         let own = self.range();
         let moved = |place: usize| (place + length).checked_sub(replaced.len());
@@ -47,7 +47,7 @@ impl Span {
         } else if own.start >= replaced.end {
             Self::new(moved(own.start)?..moved(own.end)?)
         } else if own.start < replaced.start || own.end > replaced.end {
-            // What was replaced is in it.
+            // The replaced part is inside this one.
             Self::new(own.start..moved(own.end)?)
         } else {
             None
@@ -55,11 +55,11 @@ impl Span {
     }
 }
 
-/// A member that means something.
+/// A known member.
 #[derive(Debug, Clone, Copy)]
 struct Member {
     key: Key,
-    /// Where its key begins.
+    /// The start of its key.
     begin: u32,
     value: Span,
 }
@@ -73,7 +73,7 @@ impl Member {
         })
     }
 
-    /// From its key to the end of its value.
+    /// The span from its key to the end of its value.
     fn whole(&self) -> Span {
         Span {
             start: self.begin,
@@ -82,20 +82,20 @@ impl Member {
     }
 }
 
-/// Why a message may be read otherwise by somebody else.
+/// The reason why another reader may read the message differently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ambiguity {
     /// A key differs from a known one only in case.
     Alike {
-        /// As it is there, decoded.
+        /// The key as it was written, decoded.
         text: Box<str>,
         known: Key,
     },
-    /// An object has more members than anybody needs.
+    /// An object has more members than any known message.
     TooMany(Level),
 }
 
-/// Where the known members of a message stand.
+/// The positions of the known members of a message.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Index {
     members: SmallVec<[Member; USUAL]>,
@@ -104,11 +104,11 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Reads a whole message.
+    /// Indexes a whole message.
     ///
     /// # Errors
     ///
-    /// The text is no JSON object, or is nested too deep for this reading.
+    /// If the text is not a JSON object, or is nested too deep for this reader.
     #[inline]
     pub(super) fn of(text: &str) -> Result<Self, Unread> {
         let mut reader = Reader {
@@ -124,18 +124,18 @@ impl Index {
         Ok(reader.index)
     }
 
-    /// A member from its key to the end of its value.
+    /// The span of a member from its key to the end of its value.
     pub(super) fn whole(&self, key: Key) -> Option<Span> {
         let found = self.members.iter().find(|member| member.key == key);
         found.map(Member::whole)
     }
 
-    /// Reads a message that [`Self::of`] does not take, because it is nested deeper. Below the message itself nothing is looked
-    /// at, so that only a response can be used.
+    /// Indexes a message that [`Self::of`] refuses, because it is nested deeper. Only the top level is read, so only a response
+    /// can be used.
     ///
     /// # Errors
     ///
-    /// What is wrong with the text.
+    /// If the text is not a valid message.
     pub(super) fn by_parser(text: &str) -> Result<Self, serde_json::Error> {
         #[derive(Deserialize)]
         struct Envelope<'a> {
@@ -171,23 +171,23 @@ impl Index {
         Ok(index)
     }
 
-    /// The value of a member. Of a key that is there twice, the first.
+    /// The value of a member. Of a repeated key, the first.
     pub(crate) fn get(&self, key: Key) -> Option<Span> {
         let found = self.members.iter().find(|member| member.key == key);
         found.map(|member| member.value)
     }
 
-    /// A known key that is there twice.
+    /// A known key that is repeated.
     pub(super) fn twice(&self) -> Option<Key> {
         self.twice
     }
 
-    /// Why somebody else may read the message otherwise, keys that are there twice apart.
+    /// The reason, apart from repeated keys, why another reader may read the message differently.
     pub(super) fn ambiguity(&self) -> Option<&Ambiguity> {
         self.ambiguity.as_deref()
     }
 
-    /// Reads the object that the value of a member is, as if it began there in a message.
+    /// Indexes the object in a member's value, as if it began at this position in a message.
     ///
     /// # Errors
     ///
@@ -206,7 +206,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Where everything stands after a part of the message was replaced by a text of that length.
+    /// Moves the positions after a part of the message was replaced by a text of this length.
     pub(super) fn replaced(&mut self, at: Range<usize>, length: usize) {
         self.members.retain(|member| {
             let value = member.value.moved(at.clone(), length);
@@ -219,11 +219,11 @@ impl Index {
         });
     }
 
-    /// A member whose key stands at `begin` and whose value, this text, at `at`; and what is in it.
+    /// Adds a member whose key stands at `begin` and whose value, this text, stands at `at`, with the members inside it.
     ///
     /// # Errors
     ///
-    /// The value is no JSON, or nested too deep.
+    /// If the value is not JSON, or is nested too deep.
     pub(super) fn added(
         &mut self,
         key: Key,
@@ -242,7 +242,7 @@ impl Index {
     }
 }
 
-/// Whether raw JSON can name something: a string or a number can.
+/// Returns true if the raw JSON can be an id or a name: a string or a number.
 pub(super) fn names(raw: &str) -> bool {
     raw.starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'))
 }
@@ -254,7 +254,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads the object that was stepped into.
+    /// Reads the object whose opening brace was just read.
     fn object(&mut self, level: Level) -> Result<(), Unread> {
         let mut members = 0;
         let mut next = self.walk.first_key()?;
@@ -295,7 +295,7 @@ impl Reader<'_> {
         };
         if self.index.get(key).is_some() {
             if key.level() == Level::Message {
-                // Which of them is meant nobody knows: there is no message.
+                // It is unclear which value counts, so the message is refused.
                 return Err(Unread);
             }
             self.index.twice.get_or_insert(key);
@@ -349,7 +349,7 @@ mod tests {
         }
         let params = found(text, Key::Params).expect("there");
         assert!(params.starts_with("{ \"n") && params.ends_with("null }"));
-        // What should be an object and is none has no members.
+        // A value that should be an object but is not has no members.
         assert_eq!(found(r#"{"params":[{"name":1}]}"#, Key::Name), None);
         assert_eq!(
             found(r#"{"params":{"_meta":"progressToken"}}"#, Key::Meta),

@@ -1,13 +1,12 @@
-//! The keys of a message that mean something to this product, and what looks like one of them without being it.
+//! Known keys of a message, and keys that look like a known one without being it.
 //!
-//! A key is read by its exact spelling, escapes decoded. Some servers read keys whatever their case, the last one winning
-//! (Go's `encoding/json` does): for them `Name` would be the tool, and `Method` another message than the one that was
-//! judged. So it is noted where a key differs from a known one only in case. Only the objects are looked at whose keys
-//! mean something to the protocol.
+//! A key is read by its exact spelling, escapes decoded. Some servers read keys regardless of case, the last one winning (Go's
+//! `encoding/json` does): for them `Name` would be the tool, and `Method` another message than the judged one. So a key that
+//! differs from a known one only in case is noted. Only objects whose keys the protocol defines are searched.
 
 use std::borrow::Cow;
 
-/// An object of a message whose keys are looked at.
+/// An object of a message whose keys are searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
     /// The message itself.
@@ -22,21 +21,21 @@ pub(crate) enum Level {
 
 macro_rules! keys {
     ($($level:ident { $($(#[$doc:meta])* $key:ident $name:literal,)* })*) => {
-        /// A key that means something, where it stands.
+        /// A known key, on its level.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Key {
             $($($(#[$doc])* $key,)*)*
         }
 
         impl Key {
-            /// How it is spelled.
+            /// The spelling of the key.
             pub(crate) const fn name(self) -> &'static str {
                 match self {
                     $($(Self::$key => $name,)*)*
                 }
             }
 
-            /// The object it is a key of.
+            /// The object that contains the key.
             pub(crate) const fn level(self) -> Level {
                 match self {
                     $($(Self::$key => Level::$level,)*)*
@@ -45,14 +44,14 @@ macro_rules! keys {
         }
 
         impl Level {
-            /// The keys that mean something here.
+            /// The known keys of this level.
             const fn keys(self) -> &'static [Key] {
                 match self {
                     $(Self::$level => &[$(Key::$key,)*],)*
                 }
             }
 
-            /// The key of exactly this spelling.
+            /// The key with exactly this spelling.
             #[inline]
             fn exactly(self, raw: &str) -> Option<Key> {
                 match self {
@@ -81,9 +80,9 @@ keys! {
         Uri "uri",
         Cursor "cursor",
         Meta "_meta",
-        /// The request that a cancellation is about.
+        /// The id of the request that a cancellation is about.
         RequestId "requestId",
-        /// The request that a progress notification is about.
+        /// The progress token of the request that a progress notification is about.
         Progress "progressToken",
         RequestState "requestState",
         InputResponses "inputResponses",
@@ -94,7 +93,7 @@ keys! {
         TaskId "taskId",
     }
     Meta {
-        /// What the progress of this request is to be told under.
+        /// The token for progress notifications of this request.
         ProgressToken "progressToken",
         ProtocolVersion "io.modelcontextprotocol/protocolVersion",
         Capabilities "io.modelcontextprotocol/clientCapabilities",
@@ -108,22 +107,22 @@ keys! {
     }
 }
 
-/// Longer raw keys are none of the known ones: the longest, each of its letters as `\u` and four digits.
+/// The longest raw form of a known key: each letter of the longest key as `\u` and four digits. Longer raw keys are unknown.
 const RAW_MAX: usize = 6 * Key::Capabilities.name().len();
 
-/// What a key of a message is.
+/// The result of looking up a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found<'a> {
-    /// One that means something.
+    /// A known key.
     Known(Key),
-    /// One that differs from that key only in case: its text, decoded.
+    /// A key that differs from a known one only in case, with its decoded text.
     Alike(Cow<'a, str>, Key),
-    /// Any other.
+    /// Any other key.
     Other,
 }
 
 impl Key {
-    /// The object that is its value, where the keys of that are looked at, too.
+    /// The level of the object that is this key's value, if its keys are searched, too.
     pub(super) const fn below(self) -> Option<Level> {
         match self {
             Self::Params => Some(Level::Params),
@@ -135,7 +134,7 @@ impl Key {
 }
 
 impl Level {
-    /// Where the object stands, for messages to people.
+    /// The name of the object in messages to people.
     pub(super) const fn place(self) -> &'static str {
         match self {
             Self::Message => "the message",
@@ -144,7 +143,7 @@ impl Level {
         }
     }
 
-    /// What a key is. `quoted` is raw JSON that has been read.
+    /// Looks up a key. `quoted` is raw JSON that has been read.
     pub(super) fn find(self, quoted: &str) -> Found<'_> {
         let raw = quoted.get(1..quoted.len() - 1).unwrap_or_default();
         if let Some(key) = self.exactly(raw) {
@@ -161,7 +160,7 @@ impl Level {
                 None => Found::Other,
             };
         }
-        // What cannot be decoded is none of them.
+        // A key that cannot be decoded is unknown.
         let Ok(text) = serde_json::from_str::<Cow<'_, str>>(quoted) else {
             return Found::Other;
         };
@@ -177,8 +176,8 @@ impl Level {
     }
 }
 
-/// A character without its case, as far as readers go: beside the letters of ASCII those that become one of them, the long
-/// s, the Kelvin sign, and both Turkish i.
+/// A character without its case, as other readers fold it: beside the letters of ASCII also the characters that fold to one of
+/// them, the long s, the Kelvin sign, and both Turkish i.
 fn without_case(character: char) -> char {
     match character {
         '\u{17f}' => 's',

@@ -1,4 +1,4 @@
-//! A message with its index: what its readers ask for, and whether another reader could find something else.
+//! A message with its index: its known members, and whether another reader could find something else.
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -8,7 +8,7 @@ use super::index::{Ambiguity, Index, MEMBERS_MAX, names};
 use super::key::{Key, Level};
 use super::{ID_MAX, Request, RequestError};
 
-/// A message and where its known members stand.
+/// A message and the positions of its known members.
 #[derive(Debug)]
 pub(crate) struct Members<'a> {
     message: &'a str,
@@ -16,19 +16,19 @@ pub(crate) struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    /// `index` must be of that message.
+    /// `index` must belong to `message`.
     #[inline]
     pub(super) fn new(message: &'a str, index: Index) -> Self {
         Self { message, index }
     }
 
-    /// Of parameters that stand alone, for which the message is they. `None` where they cannot be read.
+    /// Indexes parameters without a message around them; they take the place of the message. `None` if they cannot be read.
     pub(crate) fn of_params(params: &'a str) -> Option<Self> {
         let index = Index::of_value(params, Level::Params, 0).ok()?;
         Some(Self::new(params, index))
     }
 
-    /// All of the message.
+    /// The text of the whole message.
     pub(crate) fn message(&self) -> &'a str {
         self.message
     }
@@ -49,11 +49,11 @@ impl<'a> Members<'a> {
         self.raw(key).filter(|raw| names(raw))
     }
 
-    /// The client's progress token, raw JSON; anything but a string or a number is none.
+    /// The client's progress token, raw JSON; `None` unless it is a string or a number.
     ///
     /// # Errors
     ///
-    /// `InvalidParams` for a token of more than [`ID_MAX`] bytes.
+    /// `InvalidParams`, if the token has more than [`ID_MAX`] bytes.
     pub(crate) fn progress_token(&self) -> Result<Option<&'a str>, RequestError> {
         let token = self.name(Key::ProgressToken);
         match token.is_some_and(|raw| raw.len() > ID_MAX) {
@@ -69,20 +69,20 @@ impl<'a> Members<'a> {
         self.get(Key::Params)
     }
 
-    /// The parameters must be an object, or left out.
+    /// Checks that the parameters are an object, or left out.
     ///
     /// # Errors
     ///
-    /// `InvalidParams`.
+    /// `InvalidParams` otherwise.
     pub(crate) fn by_name(&self) -> Result<(), RequestError> {
         super::object(self.params(), "params")
     }
 
-    /// No known key may be there twice: which of them counts would depend on the reader.
+    /// Checks that no known key is repeated: readers would differ on the value that counts.
     ///
     /// # Errors
     ///
-    /// `InvalidParams`, with the key.
+    /// `InvalidParams`, with the repeated key.
     pub(crate) fn unique(&self) -> Result<(), RequestError> {
         match self.index.twice() {
             Some(key) => {
@@ -94,21 +94,23 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// The parameters must be as whoever reads keys by their exact spelling wants them: [`Self::by_name`] and [`Self::unique`].
+    /// Checks that the parameters are valid for readers that match keys by exact spelling: [`Self::by_name`] and
+    /// [`Self::unique`].
     ///
     /// # Errors
     ///
-    /// `InvalidParams`.
+    /// `InvalidParams` otherwise.
     pub(crate) fn well_formed(&self) -> Result<(), RequestError> {
         self.by_name()?;
         self.unique()
     }
 
-    /// The same, and no key may differ from a known one only in case: whoever reads keys so would find another message.
+    /// Checks [`Self::well_formed`], and that no key differs from a known one only in case: readers that ignore case would find
+    /// another message.
     ///
     /// # Errors
     ///
-    /// `InvalidParams`; `Shape` for what is wrong with the message itself.
+    /// `InvalidParams`; `Shape` for faults of the message itself.
     pub(crate) fn unambiguous(&self) -> Result<(), RequestError> {
         self.by_name()?;
         match self.index.ambiguity() {
@@ -117,11 +119,12 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// The same for a message that has no answer. Refusing it is refusing its POST, for which all reasons are one.
+    /// Checks [`Self::unambiguous`] for a message that has no answer. Refusing it refuses its POST, with a single code for all
+    /// reasons.
     ///
     /// # Errors
     ///
-    /// Always `Shape`.
+    /// `Shape` for all faults.
     pub(crate) fn unambiguous_unanswered(&self) -> Result<(), RequestError> {
         self.unambiguous().map_err(|error| match error {
             RequestError::InvalidParams(reason) => RequestError::Shape(reason),
@@ -129,7 +132,7 @@ impl<'a> Members<'a> {
         })
     }
 
-    /// The request as bytes of its own, which are those of the message.
+    /// The request with `message` as its bytes, which must be the bytes of this message.
     pub(crate) fn to_request(&self, message: Bytes) -> Request {
         Request::new(message, self.index.clone())
     }

@@ -1,4 +1,4 @@
-//! Notifications: a server's as its client hears it, and the parameters of any.
+//! Notifications: a server's in the form that its client gets, and the parameters of any notification.
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -7,19 +7,18 @@ use super::spans::{self, MemberEdit};
 use super::splice::{self, Edit};
 use super::{Key, Members, Message};
 
-/// A notification of the server. Where it belongs to a call, the call's own progress token and subscription id are in
-/// it again.
+/// A notification of the server. If it belongs to a call, it carries the call's own progress token and subscription id again.
 #[derive(Debug, Clone)]
 pub(crate) struct Notification<'a> {
-    /// Which one.
+    /// The method of the notification.
     pub(crate) method: &'a str,
     /// The span of its parameters.
     pub(crate) params: Option<Bytes>,
-    /// All of it, on one line, unknown members included.
+    /// The whole message, on one line, unknown members included.
     pub(crate) message: Bytes,
 }
 
-/// A whole notification without the subscription it names; `None` where it names none.
+/// A whole notification without the subscription id that it names; `None` if it names none.
 pub(crate) fn untagged(message: &[u8]) -> Option<Vec<u8>> {
     let members = members(message)?;
     members.name(Key::Subscription)?;
@@ -33,7 +32,7 @@ pub(crate) fn untagged(message: &[u8]) -> Option<Vec<u8>> {
     Some(replaced(members.message(), params, edited))
 }
 
-/// The members of a notification whose keys are each there once.
+/// The members of a notification without repeated keys.
 pub(crate) fn members(message: &[u8]) -> Option<Members<'_>> {
     match super::message(std::str::from_utf8(message).ok()?) {
         Ok(Message::Notification { members, .. }) => members.unique().is_ok().then_some(members),

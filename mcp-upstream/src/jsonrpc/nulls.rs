@@ -28,7 +28,7 @@ const INITIALIZE: &str = "initialize";
 /// A part of the body with its replacement.
 type Change<'a> = (&'a str, Cow<'static, str>);
 
-/// The body without members that are null; `None` where there are none.
+/// The body without members that are `null`; `None` if there are none.
 pub(crate) fn without_nulls(content: &Body<'_>, body: &Bytes) -> Option<Bytes> {
     match content {
         Body::One(message) => {
@@ -90,7 +90,7 @@ fn change<'a>(message: &Message<'a>) -> Option<Change<'a>> {
     }
     let arguments = || match &**method {
         TOOLS_CALL | PROMPTS_GET => null(Key::Arguments),
-        // `initialize` comes once in a session, so a search of its parameters costs little.
+        // `initialize` is sent once per session, so searching its parameters costs little.
         INITIALIZE => spans::find(params, "capabilities").filter(|raw| *raw == NULL),
         _ => None,
     };

@@ -93,7 +93,7 @@ pub(crate) fn plain(text: &str, asked: Option<&str>) -> Option<String> {
     (!changes.is_empty()).then(|| spans::edit(text, &changes))
 }
 
-/// True for an `error` without a meaning: an empty value, or code 0 without a message.
+/// True for an `error` without meaning: an empty value, or code 0 without a message.
 fn is_no_error(error: &str) -> bool {
     match serde_json::from_str(error) {
         Ok(Value::Null | Value::Bool(false)) => true,
@@ -110,7 +110,7 @@ fn is_no_error(error: &str) -> bool {
     }
 }
 
-/// The id in the spelling of the request; `None` if the server spelled it so, or answers another request.
+/// The id in the spelling of the request; `None` if the server spelled it that way, or answers another request.
 fn own_id(id: &str, asked: Option<&str>) -> Option<String> {
     let own = match asked {
         None => call_number(id)?.to_string(),

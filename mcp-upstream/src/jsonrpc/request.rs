@@ -1,5 +1,5 @@
-//! A whole request of a client, read once: its own bytes, and where everything stands in them that somebody here goes by.
-//! What is changed on its way up moves the places along.
+//! A client's whole request, read once: its own bytes, and the positions of the members that the gateway uses. Edits on its way
+//! up move the positions along.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::key::Key;
 use super::spans::{self, MemberEdit};
 use super::splice::{Edit, splice};
 
-/// The member of `_meta` that has the gateway's id of a request, in requests to servers behind pipes.
+/// The member of `_meta` with the gateway's id of a request, in requests to servers behind pipes.
 pub(crate) const ORIGIN: &str = "tooldock/request_id";
 
 /// A whole request.
@@ -23,7 +23,7 @@ pub(crate) struct Request {
     index: Index,
 }
 
-/// The parameters of a request, or what came into them, cannot be read, or are nested too deep.
+/// The parameters of a request, or a value set in them, cannot be read or are nested too deep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the parameters cannot be read, or are nested too deep")]
 pub(crate) struct Unreadable;
@@ -35,12 +35,12 @@ impl From<Unread> for Unreadable {
 }
 
 impl Request {
-    /// `index` must be of that message.
+    /// `index` must belong to `message`.
     pub(super) fn new(message: Bytes, index: Index) -> Self {
         Self { message, index }
     }
 
-    /// A request of ours with these parameters, raw JSON. Whoever sends it gives it an id.
+    /// A request of the gateway with these parameters, raw JSON. The sender gives it an id.
     ///
     /// # Errors
     ///
@@ -57,22 +57,22 @@ impl Request {
         std::str::from_utf8(self.bytes(key)?).ok()
     }
 
-    /// The same as bytes, which nobody has to look at.
+    /// A member's value, as bytes that are not checked for UTF-8.
     pub(crate) fn bytes(&self, key: Key) -> Option<&[u8]> {
         self.message.get(self.index.get(key)?.range())
     }
 
-    /// Its progress token, raw JSON.
+    /// The progress token, raw JSON.
     pub(crate) fn token(&self) -> Option<&str> {
         self.raw(Key::ProgressToken).filter(|raw| names(raw))
     }
 
-    /// How long it is.
+    /// The length of the message in bytes.
     pub(crate) fn len(&self) -> usize {
         self.message.len()
     }
 
-    /// The request with members of its parameters set to raw JSON, or taken out. Everything else keeps its bytes.
+    /// The request with members of its parameters set to raw JSON, or removed. All other bytes stay.
     ///
     /// # Errors
     ///
@@ -95,7 +95,7 @@ impl Request {
             return Ok(self.index.added(key, begin, value, at.start)?);
         }
         let Some(params) = self.index.get(Key::Params) else {
-            // Without parameters it is an object that has members all the same.
+            // The message has members, so an object for the parameters is appended to them.
             let end = self.message.iter().rposition(|byte| *byte == b'}');
             let end = end.unwrap_or(0);
             self.replace(end..end, ",\"params\":{}");
@@ -137,8 +137,8 @@ impl Request {
         self.index.replaced(at, with.len());
     }
 
-    /// Appends it under another id, which is its progress token, too, if it has one. `origin`: the gateway's id of the
-    /// request, which its metadata get as [`ORIGIN`].
+    /// Appends the request with another id, which also replaces its progress token if it has one. `origin` is the gateway's id of
+    /// the request, which is added to its metadata as [`ORIGIN`].
     pub(crate) fn write_as(&self, out: &mut BytesMut, id: &str, origin: Option<&str>) {
         let Some(origin) = origin else {
             return self.write_with(out, id, None);
@@ -146,7 +146,7 @@ impl Request {
         if let Some(meta) = self.raw(Key::Meta)
             && spans::may_hold(meta.as_bytes(), ORIGIN)
         {
-            // The client wrote a request id of its own into the metadata. The gateway's own takes its place.
+            // The client wrote a request id of its own into the metadata. The gateway's replaces it.
             let set = MemberEdit::Set(ORIGIN, quoted(origin).into());
             let meta = spans::edited(meta, &[set]);
             let edited = meta.and_then(|it| self.edited(&[(Key::Meta, Some(&it))]).ok());
@@ -163,10 +163,10 @@ impl Request {
         }
     }
 
-    /// Where the gateway's id of the request comes into it, and the texts of which it is put together there. `None` where it
-    /// has no object to come into. `origin` is escaped as in a JSON string.
+    /// The position at which the gateway's request id is inserted, and the texts that make up the insertion. `None` if there is
+    /// no object to insert it into. `origin` is escaped as in a JSON string.
     fn added<'a>(&self, origin: &'a str) -> Option<ExtraMember<'a>> {
-        // Behind the last member.
+        // Inserted after the last member.
         let end = |key| {
             let range = self.index.get(key)?.range();
             let inner = self.message.get(range.clone())?;
@@ -212,7 +212,7 @@ impl Request {
     }
 }
 
-/// A member that comes into a request while it is written, in texts that stand one behind the other.
+/// A member that is inserted while a request is written, as consecutive texts.
 struct ExtraMember<'a> {
     at: usize,
     texts: [&'a str; 4],
@@ -224,7 +224,7 @@ fn quoted(text: &str) -> String {
 }
 
 impl fmt::Debug for Request {
-    /// Without its contents: they are the users'.
+    /// Leaves out the contents, which are the users'.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request").finish_non_exhaustive()
     }

@@ -1,5 +1,5 @@
-//! Why an MCP message is refused, as a JSON-RPC error: codes, message and data, some of which differ between the eras. No
-//! status and no header is known here.
+//! Refusals of MCP messages as JSON-RPC errors: codes, message and data, some of which differ between the eras. HTTP statuses and
+//! headers are not known here.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use super::Response;
 use crate::protocol::code;
 
-/// Why an MCP message is refused.
+/// The reason why an MCP message is refused.
 #[derive(Debug, Clone)]
 pub(crate) enum RequestError {
-    /// The body is no JSON. The reason is for `data`; the message is the specification's.
+    /// The body is not JSON. The reason is for `data`; the message is the specification's.
     Parse(Cow<'static, str>),
-    /// JSON, but no message we take: shape, headers, batch rules.
+    /// JSON, but not a message that the gateway takes: shape, headers, batch rules.
     Shape(Cow<'static, str>),
-    /// `MCP-Protocol-Version` names a version that is not served here; holds the list that is.
+    /// `MCP-Protocol-Version` names a version that is not served here; holds the list of served versions.
     UnsupportedVersion(String),
     /// `MCP-Protocol-Version` is not the session's.
     VersionMismatch { session: &'static str },
-    /// `Accept` does not cover what the version wants.
+    /// `Accept` does not cover the media types that the version requires.
     NotAcceptable(&'static str),
-    /// The version in force wants a session id.
+    /// The version in force requires a session id.
     SessionRequired,
-    /// No such session: unknown, expired, ended, or another namespace's or principal's.
+    /// No such session: unknown, expired, ended, or of another namespace or principal.
     SessionNotFound,
     /// The path needs a namespace and none was given.
     NamespaceRequired,
@@ -40,57 +40,57 @@ pub(crate) enum RequestError {
     InvalidParams(Cow<'static, str>),
     /// 2026-07-28: a required member of `_meta` is missing or malformed.
     MissingMeta(Cow<'static, str>),
-    /// 2026-07-28: a header does not say what the body says, or is there twice.
+    /// 2026-07-28: a header contradicts the body, or is repeated.
     HeaderMismatch(Cow<'static, str>),
-    /// The call needs what its client did not declare; the capabilities as a JSON object.
+    /// The call needs capabilities that its client did not declare; holds them as a JSON object.
     MissingCapability(Box<RawValue>),
     /// `_meta` names a version that is not served here.
     UnsupportedModernVersion {
-        /// What was asked for.
+        /// The requested version.
         requested: String,
-        /// What is served, of both eras.
+        /// The served versions of both eras.
         supported: Vec<&'static str>,
     },
     /// The namespace has no such resource.
     ResourceNotFound(Arc<str>),
     /// The scopes of the caller's access token do not open the tool.
     InsufficientScope {
-        /// What was called.
+        /// The error's message.
         message: Box<str>,
-        /// The scopes that would open the tool, with spaces between them.
+        /// The scopes that would open the tool, separated by spaces.
         wanted: Box<str>,
     },
     /// `Last-Event-ID` names no event of this session.
     UnknownEventId,
-    /// The principal has as many streams as it may.
+    /// The principal has the maximum number of streams.
     StreamLimit,
     /// 2026-07-28 has neither GET nor DELETE.
     MethodNotAllowed,
-    /// An answer to a question nobody asked.
+    /// An answer to a question that was not asked.
     UnknownAnswer,
-    /// A namespace that could not be brought up, or a call of something that is no tool and failed.
+    /// A namespace that could not be started, or a failed call of a method other than a tool's.
     Upstream(CallError),
-    /// What a server of others answered, passed on as it is.
+    /// An error response of an MCP server, passed on unchanged.
     Forwarded {
         /// The whole response.
         answer: Box<Response>,
-        /// Its code, where it has one.
+        /// The error code, if there is one.
         code: i64,
     },
-    /// The session or the suspended call is of the replica of that number, to which the edge forwards the request. The
-    /// client reads it only where the request cannot be forwarded.
+    /// The session or the suspended call belongs to the replica with this number, to which the edge forwards the request. The
+    /// client reads this error only if the request cannot be forwarded.
     Elsewhere(u32),
-    /// The replica that had the request ended before it answered.
+    /// The replica that received the request ended before it answered.
     ReplicaLost,
-    /// The session is not live here, and the session store, which would tell of it, cannot be reached.
+    /// The session is not live here, and the session store cannot be reached to look it up.
     StoreAway,
     /// A fault of the gateway; the cause is in the log.
     Internal,
 }
 
 impl RequestError {
-    /// A failed call of something that is no tool: an error object, never a result (what a client reads would be taken
-    /// for a resource or a prompt).
+    /// The error of a failed call of a method other than a tool's: an error object, never a result, which the client would take
+    /// for a resource or a prompt.
     pub(crate) fn of_call(error: CallError, subject: &str) -> Self {
         match error.code {
             CallErrorCode::ResourceNotFound => Self::ResourceNotFound(subject.into()),
@@ -113,7 +113,7 @@ impl RequestError {
         Self::Forwarded { answer, code }
     }
 
-    /// The capabilities a failed call missed, if that is why it failed.
+    /// The error with the capabilities that a failed call missed, if that is why it failed.
     pub(crate) fn missing_capability(error: &CallError) -> Option<Self> {
         #[derive(serde::Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -169,7 +169,7 @@ impl RequestError {
 
     fn modern_rpc_code(&self) -> i32 {
         match self {
-            // -32002 is of the versions before it.
+            // Code -32002 belongs to the earlier versions.
             Self::ResourceNotFound(_) => code::INVALID_PARAMS,
             _ => self.rpc_code(),
         }
@@ -264,7 +264,7 @@ impl RequestError {
         }
     }
 
-    /// What goes into `error.data`: the stable code and what the specification wants beside it.
+    /// The `error.data` object: the stable code and the members that the specification requires.
     fn data(&self) -> Value {
         let mut data = serde_json::json!({ "code": self.code() });
         match self {
@@ -278,7 +278,7 @@ impl RequestError {
                 data["supported"] = supported.as_slice().into();
             }
             Self::MissingCapability(required) => {
-                // A value of its own: names of capabilities are all it holds, so no number loses its spelling.
+                // Parsed as a value: it holds only names of capabilities, so no number loses its spelling.
                 let required = serde_json::from_str(required.get());
                 data["requiredCapabilities"] = required.unwrap_or_else(|_| serde_json::json!({}));
             }

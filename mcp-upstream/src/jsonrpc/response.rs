@@ -1,11 +1,11 @@
-//! A whole response, a server's or a client's, and what it carries: a result or an error.
+//! A whole response of a server or a client, with its result or error.
 
 use std::fmt;
 use std::ops::Range;
 
 use bytes::{BufMut, Bytes};
 
-/// What a call ended with: the span of `result` or of `error`, untouched.
+/// The outcome of a call: the span of `result` or of `error`, unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ResponseOutcome {
     /// The server's result.
@@ -14,19 +14,19 @@ pub(crate) enum ResponseOutcome {
     Error(Bytes),
 }
 
-/// A whole response, for whoever passes it on with all its members: a server's, or a client's to a request of a server.
+/// A whole response that is passed on with all its members: a server's, or a client's to a request of a server.
 #[derive(Clone)]
 pub(crate) struct Response {
     message: Bytes,
     id: Range<usize>,
     part: Range<usize>,
     is_error: bool,
-    /// What takes the place of the result or error.
+    /// The text that replaces the result or error.
     replacement: Option<Bytes>,
 }
 
 impl Response {
-    /// `id` and `part` are where the id and the result (or error) stand in the message.
+    /// `id` and `part` are the positions of the id and of the result (or error) in the message.
     pub(crate) fn new(
         message: Bytes,
         id: Range<usize>,
@@ -42,7 +42,7 @@ impl Response {
         }
     }
 
-    /// A response of ours.
+    /// A response that the gateway makes.
     pub(crate) fn from_outcome(reply: ResponseOutcome) -> Self {
         const OWN: [&[u8]; 2] = [
             br#"{"jsonrpc":"2.0","id":0,"result":0}"#,
@@ -63,7 +63,7 @@ impl Response {
         }
     }
 
-    /// The id of the call it answers, on the link it came over.
+    /// The id of the answered call, on the link that the response came over.
     pub(crate) fn call_id(&self) -> Option<u64> {
         std::str::from_utf8(&self.message[self.id.clone()])
             .ok()?
@@ -71,7 +71,7 @@ impl Response {
             .ok()
     }
 
-    /// Its result or error.
+    /// The result or error.
     pub(crate) fn payload(&self) -> &[u8] {
         match &self.replacement {
             Some(replacement) => replacement,
@@ -79,12 +79,12 @@ impl Response {
         }
     }
 
-    /// Whether it is an error.
+    /// Returns true for an error.
     pub(crate) fn is_error(&self) -> bool {
         self.is_error
     }
 
-    /// Only its result or error.
+    /// The result or error without the rest of the message.
     pub(crate) fn outcome(&self) -> ResponseOutcome {
         let part = match &self.replacement {
             Some(replacement) => replacement.clone(),
@@ -97,29 +97,29 @@ impl Response {
         }
     }
 
-    /// With another result or error in it.
+    /// Replaces the result or error.
     pub(crate) fn with_payload(mut self, part: Bytes) -> Self {
         self.replacement = Some(part);
         self
     }
 
-    /// The response behind another id, unknown members included. `id` is raw JSON.
+    /// The response with another id, unknown members included. `id` is raw JSON.
     pub(crate) fn with_id(&self, id: &str) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.len() + id.len());
         self.write_with_id(&mut out, id);
         out
     }
 
-    /// About how long it is.
+    /// The approximate length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.message.len() + self.replacement.as_ref().map_or(0, Bytes::len)
     }
 
-    /// Appends it behind another id.
+    /// Appends the response with another id.
     pub(crate) fn write_with_id(&self, out: &mut impl BufMut, id: &str) {
         let id = (&self.id, id.as_bytes());
         let part = (&self.part, self.payload());
-        // Either may come first.
+        // Id and result may be in either order.
         let edits = if self.id.start < self.part.start {
             [id, part]
         } else {
@@ -136,7 +136,7 @@ impl Response {
 }
 
 impl fmt::Debug for Response {
-    /// Without its contents: they are the users'.
+    /// Leaves out the contents, which are the users'.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Response")
             .field("is_error", &self.is_error)
@@ -144,11 +144,11 @@ impl fmt::Debug for Response {
     }
 }
 
-/// An error of ours that answers a server's request.
+/// An error of the gateway that answers a server's request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RpcError<'a> {
     /// A code of JSON-RPC.
     pub(crate) code: i32,
-    /// What the server may read.
+    /// The message for the server.
     pub(crate) message: &'a str,
 }

@@ -1,4 +1,4 @@
-//! Requests of a server to its client. They keep the bytes they came in.
+//! Requests of a server to its client, with their original bytes.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,12 +10,12 @@ use serde_json::value::RawValue;
 use super::splice::{Edit, span, splice};
 use super::{Response, RpcError};
 
-/// The id of a request as it was spelled: the raw JSON of a string or a number.
+/// The id of a request in its original spelling: the raw JSON of a string or a number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct RawId(Box<str>);
 
 impl RawId {
-    /// `raw` must be the JSON of a string or a number, as the reader of messages gives it.
+    /// `raw` must be the JSON of a string or a number, as the reader of messages returns it.
     pub(crate) fn new(raw: &str) -> Self {
         Self(raw.into())
     }
@@ -26,31 +26,31 @@ impl RawId {
     }
 }
 
-/// Who asked, as who answers sees it: the connection a request came over.
+/// The connection that a server's request came over, which takes the answer.
 pub(crate) trait Asker: Send + Sync {
-    /// Takes the answer to a request of this id, if that use of the id is still open.
+    /// Takes the answer to a request with this id, if that use of the id is still open.
     fn answer(&self, id: &RawId, number: u64, outcome: Result<&RawValue, RpcError<'_>>) -> bool;
 
-    /// The same with a whole response of a client, whatever id that has.
+    /// Takes a client's whole response, with any id, as the answer to a request.
     fn forward_answer(&self, id: &RawId, number: u64, response: &Response) -> bool;
 }
 
-/// A request of the server to its client. Answered exactly once: one that is dropped unanswered is answered with an
-/// error, and one that the server took back is answered no more.
+/// A request of the server to its client. Answered exactly once: if it is dropped unanswered, the answer is an error; a request
+/// that the server took back is not answered.
 pub(crate) struct ServerRequest {
     id: RawId,
-    /// Which use of the id it is.
+    /// Counts the uses of the id.
     number: u64,
     method: String,
     params: Option<Bytes>,
     message: Bytes,
-    /// Where the id stands.
+    /// The position of the id in the message.
     id_at: Range<usize>,
     asker: Arc<dyn Asker>,
 }
 
 impl ServerRequest {
-    /// `id` and `params` must be parts of `text`, whose bytes `message` are.
+    /// `id` and `params` must be parts of `text`, which holds the same bytes as `message`.
     pub(crate) fn new(
         message: &Bytes,
         text: &str,
@@ -70,12 +70,12 @@ impl ServerRequest {
         }
     }
 
-    /// The server's id of it. Only its own messages know it: another process may use the same.
+    /// The server's id of the request. Unique among its own messages only: another process may use the same.
     pub(crate) fn id(&self) -> &RawId {
         &self.id
     }
 
-    /// What it asks for.
+    /// The method of the request.
     pub(crate) fn method(&self) -> &str {
         &self.method
     }
@@ -85,12 +85,12 @@ impl ServerRequest {
         self.params.as_ref()
     }
 
-    /// The bytes it keeps: those of its message, whatever else stands in there.
+    /// The bytes that the request keeps: its whole message, whatever it contains.
     pub(crate) fn bytes(&self) -> usize {
         self.message.len()
     }
 
-    /// The whole of it as its client gets it: under another id.
+    /// The whole message for the client, with another id.
     pub(crate) fn with_id(&self, id: u64) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.message.len() + 20);
         let edit = Edit::at(self.id_at.clone(), id.to_string());
@@ -98,17 +98,17 @@ impl ServerRequest {
         out
     }
 
-    /// Answers it. `false`: the server is gone, or took it back.
+    /// Answers the request. Returns `false` if the server is gone, or took the request back.
     pub(crate) fn answer(self, outcome: Result<&RawValue, RpcError<'_>>) -> bool {
         self.asker.answer(&self.id, self.number, outcome)
     }
 
-    /// Answers it with a whole response of a client, whatever id that has. `false`: as for [`Self::answer`].
+    /// Answers the request with a client's whole response, with any id. Returns `false` as [`Self::answer`] does.
     pub(crate) fn forward(self, response: &Response) -> bool {
         self.asker.forward_answer(&self.id, self.number, response)
     }
 
-    /// Answers it with an error of ours.
+    /// Answers the request with an error of the gateway.
     pub(crate) fn refuse(self, code: i32, message: &str) {
         self.answer(Err(RpcError { code, message }));
     }
@@ -116,7 +116,7 @@ impl ServerRequest {
 
 impl Drop for ServerRequest {
     fn drop(&mut self) {
-        // Answered ones are not open any more, so this does nothing for them.
+        // An answered request is not open any more, so this does nothing then.
         self.asker.answer(
             &self.id,
             self.number,
@@ -129,7 +129,7 @@ impl Drop for ServerRequest {
 }
 
 impl fmt::Debug for ServerRequest {
-    /// Without its contents: they are the users'.
+    /// Leaves out the contents, which are the users'.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerRequest")
             .field("method", &self.method)

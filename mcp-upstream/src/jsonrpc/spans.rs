@@ -1,4 +1,4 @@
-//! Changes to single members of a JSON object, in place: every other byte stays.
+//! Edits single members of a JSON object in place: every other byte stays.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -13,14 +13,14 @@ mod members;
 use members::{FEW, Member};
 pub(crate) use members::{items, members};
 
-/// A change to one member.
+/// A change to a single member.
 #[derive(Debug, Clone)]
 pub(crate) enum MemberEdit<'a> {
-    /// Gives the member this value, whether it is there or not.
+    /// Sets the member to this value, present or not.
     Set(&'a str, Cow<'a, str>),
-    /// Adds the member unless it is there.
+    /// Adds the member unless it is present.
     Default(&'a str, Cow<'a, str>),
-    /// Takes the member out.
+    /// Removes the member.
     Remove(&'a str),
 }
 
@@ -31,7 +31,7 @@ impl MemberEdit<'_> {
         }
     }
 
-    /// How many bytes it may add.
+    /// The most bytes that the change may add.
     fn room(&self) -> usize {
         match self {
             Self::Set(key, new) | Self::Default(key, new) => key.len() + new.len() + 4,
@@ -40,16 +40,16 @@ impl MemberEdit<'_> {
     }
 }
 
-/// The value of one member. `None` where there is none, or where the object cannot be read.
+/// The value of a member. `None` if it is absent, or if the object cannot be read.
 pub(crate) fn member<'a>(object: &'a RawValue, name: &str) -> Option<&'a RawValue> {
     serde_json::from_str(find(object.get(), name)?).ok()
 }
 
-/// The same in text that was read before: raw JSON.
+/// The value of a member as raw JSON, in text that is known to be JSON.
 pub(crate) fn find<'a>(object: &'a str, name: &str) -> Option<&'a str> {
-    /// Shorter text is gone through faster than it is searched.
+    /// Shorter text is scanned faster than it is searched.
     const SHORT: usize = 256;
-    // The text is looked for first: most objects do not have most members.
+    // Searches for the name first: most objects do not have most members.
     if object.len() > SHORT && !may_hold(object.as_bytes(), name) {
         return None;
     }
@@ -58,10 +58,10 @@ pub(crate) fn find<'a>(object: &'a str, name: &str) -> Option<&'a str> {
     Some(value)
 }
 
-/// A cheap look whether a text may hold a key. Letters can only be written as themselves or as `\u`; a slash has an
-/// escape of its own.
+/// Checks cheaply if a text may hold a key. Letters can only be written as themselves or as `\u`; a slash has an escape of its
+/// own.
 pub(crate) fn may_hold(text: &[u8], name: &str) -> bool {
-    /// Made once: making one costs more than looking through a usual text.
+    /// Built once, since building costs more than searching a usual text.
     static ESCAPES: LazyLock<[Finder<'static>; 2]> =
         LazyLock::new(|| ["\\u", "\\/"].map(Finder::new));
     let [letter, slash] = &*ESCAPES;
@@ -75,18 +75,18 @@ pub(crate) fn raw(span: &[u8]) -> Option<&RawValue> {
     serde_json::from_slice(span).ok()
 }
 
-/// A value as bytes of its own.
+/// A value as bytes of its own, independent of the message.
 pub(crate) fn owned(value: &RawValue) -> Bytes {
     Bytes::copy_from_slice(value.get().as_bytes())
 }
 
-/// The object with these members changed, in text that was read before. Text that is no object, or holds a key twice, comes
-/// back as it is.
+/// The object with these members changed, in text that is known to be JSON. If the text is not an object, or holds a repeated
+/// key, it is returned unchanged.
 pub(crate) fn edit(object: &str, changes: &[MemberEdit<'_>]) -> String {
     edited(object, changes).unwrap_or_else(|| object.to_owned())
 }
 
-/// The same. `None` for text that is no object, or holds a key twice.
+/// The object with these members changed. `None` if the text is not an object, or holds a repeated key.
 pub(crate) fn edited(object: &str, changes: &[MemberEdit<'_>]) -> Option<String> {
     let members = members(object)?;
     let size = object.len() + changes.iter().map(MemberEdit::room).sum::<usize>();
@@ -103,7 +103,7 @@ pub(crate) fn edited(object: &str, changes: &[MemberEdit<'_>]) -> Option<String>
     let stays =
         |(key, _): &Member<'_>| matches!(changed(key), None | Some(MemberEdit::Default(..)));
     if members.iter().all(stays) {
-        // What is there keeps its bytes, white space included.
+        // Existing members keep their bytes, white space included.
         let open = object.trim_end();
         out.push_str(open.strip_suffix('}').unwrap_or(open));
         let is_empty = members.is_empty();
@@ -130,7 +130,7 @@ pub(crate) fn edited(object: &str, changes: &[MemberEdit<'_>]) -> Option<String>
     Some(out)
 }
 
-/// An object with these members behind its own, which are not looked at. `None` for text that is no object.
+/// The object with these members appended to its own, which are not read. `None` if the text is not an object.
 pub(crate) fn with_more(object: &str, changes: &[MemberEdit<'_>]) -> Option<String> {
     let inner = object.trim_end().strip_suffix('}')?.trim_end();
     let room = changes.iter().map(MemberEdit::room).sum::<usize>();
@@ -141,7 +141,7 @@ pub(crate) fn with_more(object: &str, changes: &[MemberEdit<'_>]) -> Option<Stri
     Some(out)
 }
 
-/// Adds what is missing behind the members that are there, if any are. Says whether anything was.
+/// Appends the missing members after the present ones. Returns true if a member was added.
 fn add_missing(
     out: &mut String,
     mut is_empty: bool,
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     thread_local! {
-        /// How often two keys were compared on this thread.
+        /// The number of comparisons of keys on this thread.
         pub(super) static COMPARED: Cell<usize> = const { Cell::new(0) };
     }
 
@@ -240,7 +240,7 @@ mod tests {
         let (count, edited) = compared(MANY, &added);
         assert!(edited.ends_with(r#""k3999":0}"#) && edited.starts_with(r#"{"k0":0,"k1":1,"#));
         assert!(count <= MANY, "{count}");
-        // Where few are changed no table is made.
+        // For few changes no table is made.
         let (count, _) = compared(MANY, &changes[..2]);
         assert!(count > MANY, "{count}");
     }

@@ -1,7 +1,7 @@
-//! Rewriting parts of a message in place, above all the few names that must be unique on a connection: request ids,
-//! progress tokens, and the request id a cancellation names. Every other byte stays.
+//! Rewrites parts of a message in place, above all the few names that must be unique on a connection: request ids, progress
+//! tokens, and the request id that a cancellation names. Every other byte stays.
 //!
-//! It decides nothing: what a name becomes is the link's business.
+//! The link decides the new names.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -10,17 +10,17 @@ use bytes::BufMut;
 
 use crate::jsonrpc::{self, Key, Members, Message};
 
-/// A span of a message and what takes its place.
+/// A span of a message and its replacement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Edit<'a> {
-    /// Where it stands.
+    /// The position of the replaced text.
     pub(crate) span: Range<usize>,
-    /// Raw JSON.
+    /// The replacement, raw JSON.
     pub(crate) with: Cow<'a, str>,
 }
 
 impl<'a> Edit<'a> {
-    /// `part` must be a part of `whole`, as the parser's spans are.
+    /// Replaces `part`, which must be a part of `whole`, as the parser's spans are.
     pub(crate) fn new(whole: &str, part: &str, with: impl Into<Cow<'a, str>>) -> Self {
         Self {
             span: span(whole, part),
@@ -28,20 +28,20 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// The same, where it is known where.
+    /// Replaces the text at a known position.
     pub(crate) fn at(span: Range<usize>, with: impl Into<Cow<'a, str>>) -> Self {
         let with = with.into();
         Self { span, with }
     }
 }
 
-/// Where a part stands in its whole.
+/// The position of a part in its whole.
 pub(crate) fn span(whole: &str, part: &str) -> Range<usize> {
     let start = (part.as_ptr() as usize).saturating_sub(whole.as_ptr() as usize);
     start..start + part.len()
 }
 
-/// Appends a text with its edits, which do not overlap. Their order does not matter.
+/// Appends a text with its edits, which must not overlap. Their order does not matter.
 pub(crate) fn splice(out: &mut impl BufMut, text: &[u8], edits: &mut [Edit<'_>]) {
     edits.sort_unstable_by_key(|edit| edit.span.start);
     let mut at = 0;
@@ -53,7 +53,7 @@ pub(crate) fn splice(out: &mut impl BufMut, text: &[u8], edits: &mut [Edit<'_>])
     out.put_slice(&text[at..]);
 }
 
-/// Makes the line breaks of JSON text spaces. In valid JSON only whitespace holds a raw one; in anything else the
+/// Replaces the line breaks of JSON text by spaces. In valid JSON only whitespace holds raw line breaks; in any other text the
 /// replacement keeps one line from becoming two.
 pub(crate) fn on_one_line(text: &mut [u8]) {
     let mut at = 0;
@@ -63,19 +63,19 @@ pub(crate) fn on_one_line(text: &mut [u8]) {
     }
 }
 
-/// A `notifications/cancelled` that names another request. `None` if it names none.
+/// A `notifications/cancelled` with the request id replaced. `None` if the message has none.
 pub(crate) fn with_request_id(message: &str, id: &str) -> Option<Vec<u8>> {
     let old = notified(message, None)?.name(Key::RequestId)?;
     Some(edited(message, old, id))
 }
 
-/// A `notifications/progress` under another token. `None` if it is none.
+/// A `notifications/progress` with the token replaced. `None` if the message is not such a notification.
 pub(crate) fn with_progress_token(message: &str, token: &str) -> Option<Vec<u8>> {
     let old = notified(message, Some("notifications/progress"))?.name(Key::Progress)?;
     Some(edited(message, old, token))
 }
 
-/// The members of a notification of that method, unless somebody else could find others.
+/// The members of a notification with this method, unless another reader could find others.
 fn notified<'a>(message: &'a str, wanted: Option<&str>) -> Option<Members<'a>> {
     let Ok(Message::Notification { method, members }) = jsonrpc::message(message) else {
         return None;

@@ -1,8 +1,8 @@
-//! What a message is about, for a log line.
+//! Subject of a message, for a log line.
 
 use super::{Body, Key, Message, body, string};
 
-/// The method of a message, and what it names.
+/// The method of a message, and the tool, prompt or resource that it names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
     /// `tools/call`
@@ -12,7 +12,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Of a body with one message. A batch, an answer and what is no message are about nothing.
+    /// The subject of a body with a single message. `None` for a batch, a response, or a body that is not a message.
     pub fn of_message(bytes: &[u8]) -> Option<Self> {
         let Body::One(
             Message::Request {

@@ -1,28 +1,28 @@
-//! What a server sends that is no message of JSON-RPC, or belongs to nothing.
+//! Output of servers that breaks the protocol: text that is not a JSON-RPC message, or a message that belongs to nothing.
 
-/// What a server sent that was ignored. Counted; never an error of anybody else's call.
+/// A violation by a server. The message is ignored and counted; it never fails another client's call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum ProtocolViolation {
-    /// A line that is no JSON: a banner, a log line.
+    /// A line that is not JSON: a banner, a log line.
     NotJson,
-    /// JSON that is no message.
+    /// JSON that is not a message.
     NotAMessage,
-    /// An array of messages. They are of one revision, and only its clients begin with them.
+    /// An array of messages. Batches belong to a single revision, in which only the server answers a client's batch with one.
     Batch,
     /// A line beyond the limit; it was skipped.
     TooLong,
     /// A response to an id, or a notification with a token, that was never given out.
     Unknown,
-    /// The same for one whose call is over: answered twice, cancelled, or out of time.
+    /// A response or notification for a call that is over: answered twice, cancelled, or out of time.
     Late,
-    /// More open requests than a server may have.
+    /// The server has more open requests than it may have.
     TooManyRequests,
     /// A result that does not fit the `outputSchema` of its tool. Such a result is counted, but not ignored.
     OutputSchema,
 }
 
 impl ProtocolViolation {
-    /// As metrics name it.
+    /// The label in metrics.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::NotJson => "not_json",

@@ -1,7 +1,7 @@
-//! The members of an object in text that a parser has read before. Such text needs no second reading: quotes and
-//! brackets tell where a member ends.
+//! Members of an object in text that a parser has accepted before. Such text needs no second parsing: quotes and brackets show
+//! where a member ends.
 //!
-//! Text that is no JSON gives wrong members or none, and nothing worse.
+//! For text that is not JSON the result is wrong members or none, and nothing worse.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -9,15 +9,15 @@ use std::collections::HashSet;
 use memchr::memchr2;
 use smallvec::SmallVec;
 
-/// So many keys are compared with each other. Of more a table is made: who sends them must not make that expensive.
+/// Up to this many keys are compared with each other. For more a table is made: a sender of many must not make that expensive.
 pub(super) const FEW: usize = 12;
-/// Strings are mostly shorter than this, and then looked through faster byte by byte.
+/// Most strings are shorter than this, and short strings are scanned faster byte by byte.
 const SHORT: usize = 16;
 
-/// A key, decoded, and its value, raw.
+/// A decoded key, and its raw value.
 pub(crate) type Member<'a> = (Cow<'a, str>, &'a str);
 
-/// The members in their order. `None` for anything but an object whose keys are unique.
+/// The members in their order. `None` unless the value is an object with unique keys.
 pub(crate) fn members(object: &str) -> Option<SmallVec<[Member<'_>; 8]>> {
     let mut scan = Scan {
         text: object,
@@ -43,7 +43,7 @@ pub(crate) fn members(object: &str) -> Option<SmallVec<[Member<'_>; 8]>> {
     (scan.is_over() && are_unique(&members)).then_some(members)
 }
 
-/// The items of an array, raw, one after the other: a page of zeros has millions, and nothing is kept of them. Anything but
+/// The items of an array, raw, one after the other: a page of zeros has millions, so they are not collected. A value that is not
 /// an array has no items.
 pub(crate) fn items(array: &str) -> ArrayItems<'_> {
     let mut scan = Scan { text: array, at: 0 };
@@ -56,7 +56,7 @@ pub(crate) fn items(array: &str) -> ArrayItems<'_> {
 /// Iterator of [`items`].
 #[derive(Clone)]
 pub(crate) struct ArrayItems<'a> {
-    /// Before an item, or before the end; `None` behind the last item.
+    /// The position before an item, or before the end; `None` after the last item.
     scan: Option<Scan<'a>>,
 }
 
@@ -64,7 +64,7 @@ impl<'a> Iterator for ArrayItems<'a> {
     type Item = &'a str;
 
     fn next(&mut self) -> Option<&'a str> {
-        // Where the text is no JSON nothing follows.
+        // Iteration ends at text that is not JSON.
         let mut scan = self.scan.take()?;
         let item = scan.value()?;
         self.scan = match scan.next()? {
@@ -94,7 +94,7 @@ struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    /// The next byte that is no white space.
+    /// The next byte that is not white space.
     fn next(&mut self) -> Option<u8> {
         loop {
             match *self.text.as_bytes().get(self.at)? {
@@ -104,14 +104,14 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Goes behind that byte, which must be the next.
+    /// Skips this byte, which must be the next.
     fn take(&mut self, byte: u8) -> Option<()> {
         let is_next = self.next()? == byte;
         self.at += 1;
         is_next.then_some(())
     }
 
-    /// Whether only white space is left.
+    /// Returns true if only white space is left.
     fn is_over(&mut self) -> bool {
         self.next().is_none()
     }
@@ -128,7 +128,7 @@ impl<'a> Scan<'a> {
         serde_json::from_str(quoted).ok().map(Cow::Owned)
     }
 
-    /// Goes behind a string whose opening quote was taken. Says whether it has escapes.
+    /// Skips a string whose opening quote was taken. Returns true if it has escapes.
     fn string(&mut self) -> Option<bool> {
         let bytes = self.text.as_bytes();
         let mut escapes = false;
@@ -145,7 +145,7 @@ impl<'a> Scan<'a> {
                 return Some(escapes);
             }
             escapes = true;
-            // Whatever is escaped ends nothing.
+            // An escaped character does not end the string.
             self.at += 1;
         }
     }
@@ -169,7 +169,7 @@ impl<'a> Scan<'a> {
         self.text.get(start..self.at)
     }
 
-    /// Goes behind an object or array whose opening bracket was taken.
+    /// Skips an object or array whose opening bracket was taken.
     fn nested(&mut self) -> Option<()> {
         let bytes = self.text.as_bytes();
         let mut open = 1;
@@ -196,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    /// What a parser finds.
+    /// The members that a parser finds.
     fn parsed(text: &str) -> Option<Vec<(String, String)>> {
         let raw: &RawValue = serde_json::from_str(text).expect("JSON");
         let owned =
@@ -298,7 +298,7 @@ mod tests {
         fn no_text_is_too_odd(text in r#"[{}\[\]",:\\a \n1é]{0,40}"#) {
             let _ = members(&text);
             let _ = items(&text).count();
-            // Where a parser reads it, both find the same.
+            // For valid JSON both must find the same.
             if serde_json::from_str::<&RawValue>(&text).is_ok() {
                 prop_assert_eq!(found(&text), parsed(&text));
                 prop_assert_eq!(found_items(&text), parsed_items(&text));
