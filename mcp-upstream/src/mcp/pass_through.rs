@@ -1,4 +1,4 @@
-//! Remote servers whose messages are passed on as they are, both ways.
+//! Pass-through: messages to and from remote servers that are passed on unchanged.
 //!
 //! ```text
 //!   message ──▶ mode ──┬── client: the gateway's own client (`upstream::client`)
@@ -6,9 +6,9 @@
 //!                                             └─▶ up: a backend, the session's or any ──▶ answer: the bytes, and a tap
 //! ```
 //!
-//! What is judged is what is judged of any message: who may use the namespace, whose session it is, versions, ambiguous
-//! keys, limits counted in tool calls, the queue, the time limit, the size of results. What is not done is everything that
-//! would change a message: no list is filtered, no era translated, no id rewritten, no question kept here.
+//! The checks are those of any message: access to the namespace, ownership of the session, versions, ambiguous keys, limits
+//! counted in tool calls, the queue, the time limit, the size of results. Everything that would change a message is left out: no
+//! list is filtered, no era translated, no id rewritten, no question kept here.
 //!
 //! An answer is an ordinary [`Reply`]: whole, in pieces ([`Reply::Body`]), or a long stream that leaves the edge as any
 //! other ([`Reply::Events`]). Pingora's own proxy phases are not used: the edge has read the message when it is known
@@ -63,9 +63,9 @@ use failure::Failure;
 use pending::{Pending, Stay};
 use up::{Outgoing, Up};
 
-/// What it takes to pass messages on.
+/// Passes messages on to remote servers.
 pub(crate) struct PassThrough {
-    /// Reaches remote servers.
+    /// The client for remote servers.
     client: Option<Arc<dyn HttpClient>>,
     metrics: Arc<UpstreamMetrics>,
 }
@@ -75,20 +75,20 @@ impl PassThrough {
         Self { client, metrics }
     }
 
-    /// Counts a request of a remote server by its mode.
+    /// Counts a request to a remote server by its mode.
     fn took(&self, caller: &Caller, namespace: &Namespace, mode: &'static str) {
         self.metrics.remote_request(&namespace.name, mode);
         tracing::debug!(request_id = &*caller.request_id, namespace = %namespace.name, mode, "remote request");
     }
 
-    /// A request that the gateway's own client makes, if its server is a remote one.
+    /// Counts a request that the gateway's own client makes, if its server is a remote one.
     pub(crate) fn took_client_mode(&self, caller: &Caller, namespace: &Namespace) {
         if is_remote(namespace) {
             self.took(caller, namespace, "client");
         }
     }
 
-    /// The way up for a message, which is counted.
+    /// The context for sending a message up, which is counted.
     fn up<'a>(
         &self,
         core: &'a Arc<Core>,
@@ -109,12 +109,12 @@ fn remote(namespace: &Namespace) -> Option<&Arc<RemoteServer>> {
     }
 }
 
-/// Whether a namespace's messages may be passed on at all.
+/// Returns true if a namespace's messages may be passed on at all.
 pub(super) fn is_remote(namespace: &Namespace) -> bool {
     matches!(namespace.upstream, UpstreamKind::Remote(_))
 }
 
-/// Passes a legacy message on, if that is its mode. `None`: client mode.
+/// Passes a legacy message on, if pass-through is its mode. `None` for client mode.
 pub(super) async fn legacy(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -134,7 +134,7 @@ pub(super) async fn legacy(
     };
     let Some(up) = up else {
         if cx.session().is_some_and(|it| it.affinity().is_some()) {
-            // Its namespace is another one's now.
+            // The namespace now belongs to a server of another kind.
             return Err(RequestError::SessionNotFound);
         }
         core.passing.took_client_mode(cx.caller, &cx.namespace);
@@ -150,9 +150,9 @@ pub(super) async fn legacy(
             match opening {
                 Some(_) if cx.session().is_some() => Err(initialize::again()),
                 Some(asked) => {
-                    // The version header of an `initialize` has no meaning, so the server does not get it.
+                    // The version header of an `initialize` has no meaning, so it is not sent to the server.
                     let up = up.without_version();
-                    // Boxed, as is all that most messages do not lead to.
+                    // Boxed, like all branches that most messages do not take.
                     Box::pin(open_session(&up, cx, accept, asked, id))
                         .await
                         .map(Some)
@@ -164,7 +164,7 @@ pub(super) async fn legacy(
         }
         Message::Notification { method, members } => {
             members.unambiguous_unanswered()?;
-            // A server that looks at the method alone would run a call that nobody counts.
+            // A server that reads the method alone would run an uncounted call.
             if !method.starts_with("notifications/") && *method != "initialized" {
                 return Err(RequestError::Shape(format!("{method} needs an id").into()));
             }
@@ -172,7 +172,7 @@ pub(super) async fn legacy(
             if let (Some(session), true) = (cx.session(), confirms) {
                 core.changes.commit(session, SessionPatch::Confirm).await?;
             }
-            // Of a request that has not gone up its server must hear nothing.
+            // If the request has not gone up, the server must not be told of its cancellation.
             if method == "notifications/cancelled"
                 && let (Some(session), Some(id)) = (cx.session(), members.raw(Key::RequestId))
                 && session.in_flight().cancel(id, members.message())
@@ -188,8 +188,8 @@ pub(super) async fn legacy(
     }
 }
 
-/// Refuses a batch in a conversation whose messages are passed on: each call of it would have to be judged and recorded
-/// out of one answer.
+/// Refuses a batch in a conversation that is passed through: each call of it would have to be judged and recorded from a single
+/// answer.
 pub(super) fn batch(core: &Core, cx: &CallContext<'_>) -> Result<(), RequestError> {
     if is_remote(&cx.namespace) && mode::legacy(cx) {
         return Err(RequestError::Shape(
@@ -200,7 +200,7 @@ pub(super) fn batch(core: &Core, cx: &CallContext<'_>) -> Result<(), RequestErro
     Ok(())
 }
 
-/// Passes a request of 2026-07-28 on, if that is its mode. `None`: client mode.
+/// Passes a request of 2026-07-28 on, if pass-through is its mode. `None` for client mode.
 pub(super) async fn modern(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -226,7 +226,7 @@ pub(super) async fn modern(
         .map(Some)
 }
 
-/// Passes one request on.
+/// Passes a request on.
 async fn request(
     up: &Up<'_>,
     cx: &CallContext<'_>,
@@ -242,7 +242,7 @@ async fn request(
     let facts = facts(cx, method, members)?;
     let subject = Arc::clone(&facts.subject);
     let harmless = || cx.upstream.is_harmless(&cx.namespace, method, &subject);
-    // Before it waits for its turn: its client may cancel it meanwhile.
+    // Registered before the call waits for its turn: its client may cancel it meanwhile.
     let mut stay = cx.session().map(|session| Stay::enter(session, Some(id)));
     let ended = async {
         match &mut stay {
@@ -250,8 +250,8 @@ async fn request(
             None => std::future::pending().await,
         }
     };
-    // ended: the session is over, or the call was cancelled. passed: it has its turn, or gets none. Pinned where it is made, as
-    // are the larger futures below: otherwise it would be moved on its way into what waits for it.
+    // ended: the session is over, or the call was cancelled. passed: the call has its turn, or gets none. Pinned in place, like
+    // the larger futures below: otherwise it would be moved into the future that waits for it.
     let passed = pin!(async {
         if !is_recorded(method) {
             return Ok(None);
@@ -276,7 +276,7 @@ async fn request(
     Ok(deliver(up, cx, era, Some(id), (call, stay), &harmless).await)
 }
 
-/// Whether a call may go up under the name that its client spells: where the scopes of a credential close some tools to the
+/// Checks that a call may go up under the name that its client spells: if the scopes of a credential close some tools to the
 /// caller, only names that the server lists may. A server could take another spelling for a closed tool.
 async fn is_listed(cx: &CallContext<'_>, method: &str, tool: &str) -> Result<(), CallError> {
     if method != TOOLS_CALL || cx.view().allows_every_tool() {
@@ -286,27 +286,27 @@ async fn is_listed(cx: &CallContext<'_>, method: &str, tool: &str) -> Result<(),
     let list = cx.upstream.tools(&cx.namespace, principal, ToolsWait::Long);
     match list.get().await {
         Ok(list) if list.tool(tool).is_some() => Ok(()),
-        // The server may list its tools to its clients alone, by their own headers. Then a name that is in plain small
-        // letters already counts as no other spelling of a name.
+        // The server may list its tools to its clients alone, by their own headers. Then a name in plain lower case is accepted,
+        // since it cannot be another spelling of a name.
         Err(_) if is_plain(tool) => Ok(()),
         Ok(_) | Err(_) => Err(unknown_tool(tool)),
     }
 }
 
-/// Whether a name has nothing that a server could fold into something else.
+/// Returns true if a server cannot fold the name into another one.
 fn is_plain(name: &str) -> bool {
     let plain =
         |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'/' | b':');
     !name.is_empty() && name.bytes().all(plain)
 }
 
-/// Passes a message on that has no answer.
+/// Passes on a message that has no answer.
 async fn unanswered(up: &Up<'_>, cx: &CallContext<'_>) -> Reply {
     let stay = cx.session().map(|session| Stay::enter(session, None));
     deliver(up, cx, Era::Legacy, None, (None, stay), &|| false).await
 }
 
-/// Sends the message and makes its answer.
+/// Sends the message and makes the reply from its answer.
 async fn deliver(
     up: &Up<'_>,
     cx: &CallContext<'_>,
@@ -335,7 +335,7 @@ async fn deliver(
                 .map(|(_, response)| response),
         }
     });
-    // ended: the session is over, or the call was cancelled. sent: the head of the answer is there, or there will be none.
+    // ended: the session is over, or the call was cancelled. sent: the head of the answer is there, or the request failed.
     let sent = tokio::select! { biased;
         failure = pending.ended() => Err(failure),
         sent = timeout_at(deadline, sent) => {
@@ -348,7 +348,8 @@ async fn deliver(
     }
 }
 
-/// Opens a session at the server, and ours in front of it. The answer is the server's; the session it names is ours.
+/// Opens a session at the server, and the gateway's session in front of it. The answer is the server's; its session id is the
+/// gateway's.
 async fn open_session(
     up: &Up<'_>,
     cx: &CallContext<'_>,
@@ -411,7 +412,7 @@ fn served(caller: &Caller, version: ProtocolVersion) -> bool {
     caller.profile.supports(version)
 }
 
-/// Ends the server's session behind one of ours, which its client ends. Ours ends whatever the server says.
+/// Ends the server's session behind a session that its client ends. The gateway's session ends whatever the server says.
 pub(super) fn end(
     core: &Arc<Core>,
     caller: &Caller,
@@ -423,12 +424,12 @@ pub(super) fn end(
     }
 }
 
-/// Whether a request is one of those that are judged by limits, wait in the queue and are recorded.
+/// Returns true if a request is judged by limits, waits in the queue and is recorded.
 fn is_recorded(method: &str) -> bool {
     !matches!(method, "ping" | "initialize" | "server/discover")
 }
 
-/// What the engine judges and records a call by.
+/// The facts by which the engine judges and records a call.
 fn facts(
     cx: &CallContext<'_>,
     method: &str,
@@ -450,7 +451,7 @@ fn facts(
     })
 }
 
-/// The way up for a stream of a session.
+/// The context for the stream of a session.
 fn up_of_stream<'a>(
     core: &'a Arc<Core>,
     caller: &Caller,

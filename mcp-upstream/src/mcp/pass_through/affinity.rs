@@ -1,4 +1,4 @@
-//! A session of ours and the server's session behind it.
+//! Ties the gateway's session to the server's session behind it.
 //!
 //! ```text
 //!   initialize ──▶ any backend ──▶ record: backend, its session ──▶ later messages go there
@@ -7,8 +7,8 @@
 //!                     initialize again with the client's own words ──▶ another backend ──▶ record
 //! ```
 //!
-//! A session is reopened by one of its messages while the others wait. Its client hears nothing of that. What the server
-//! kept for the old session (log level, subscriptions) is gone; a server whose sessions matter says `stateful: true`, and
+//! A session is reopened by one of its messages while the others wait; its client does not notice. State that the server kept for
+//! the old session (log level, subscriptions) is lost; a server whose sessions matter is configured with `stateful: true`, and
 //! then the session ends.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,30 +38,30 @@ use crate::upstream::http::port::{Backend, BackendRequest, BackendResponse, Back
 /// The longest answer to `initialize`, in bytes.
 const OPENING_MAX: usize = 1024 * 1024;
 
-/// How long the end of a session at its server may take. Nobody waits for it.
+/// The time limit for ending a session at its server, in the background.
 const END: std::time::Duration = std::time::Duration::from_secs(5);
 
 const CONFIRMATION: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
-/// What a live session keeps of its server's session. Dropped with the session, it ends the server's.
+/// The server's session behind a live session. Dropped with the live session, it ends the server's.
 pub(super) struct UpstreamSession {
-    /// Its one permit is held by the message that reopens the session.
+    /// The message that reopens the session holds the only permit.
     reopening: Semaphore,
     at: Mutex<Option<Place>>,
-    /// Which events its client may come back for.
+    /// The events that the client may resume from.
     events: Arc<EventIds>,
-    /// The session is recorded in a store: where this process lets it go, another one may go on with it.
+    /// True when the session is recorded in a store: if this process lets it go, another one may go on with it.
     recorded: bool,
 }
 
-/// A session at the server. Dropped, it ends that session, unless it was let go.
+/// A session at the server. Dropping it ends that session, unless it was let go.
 pub(super) struct Place {
     way: Way,
     pub(super) affinity: Affinity,
     version: Option<ProtocolVersion>,
-    /// What goes with the end, of the client who wants it.
+    /// The client's headers for the request that ends the session.
     headers: Option<Arc<HeaderMap>>,
-    /// Whose credentials go with the end, where they are personal.
+    /// The principal whose credentials the ending request carries, if they are personal.
     principal: Option<Arc<str>>,
     let_go: bool,
 }
@@ -71,9 +71,9 @@ pub(super) struct Opened {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
-    /// The message in it.
+    /// The message in the body.
     pub(super) message: Bytes,
-    /// Where it came from; the version it settles. None where the server refused.
+    /// The session at the server and the version that the answer settles; `None` if the server refused.
     pub(super) settled: Option<(Place, ProtocolVersion)>,
 }
 
@@ -87,7 +87,7 @@ impl UpstreamSession {
         }
     }
 
-    /// The session is there now. Where it was before, it ends.
+    /// Replaces the session at the server; the previous one ends.
     pub(super) fn moved(&self, place: Option<Place>) {
         let before = std::mem::replace(&mut *self.lock(), place);
         drop(before);
@@ -137,7 +137,7 @@ impl Drop for Place {
             departure: None,
             on_behalf_of: self.principal.take(),
         };
-        // A server that does not know it, or ends no sessions, has none to end.
+        // If the server does not know the session, or ends no sessions, there is nothing to do.
         runtime.spawn(timeout(END, async move {
             let _ = backend.send(request).await;
         }));
@@ -152,12 +152,12 @@ impl Up<'_> {
         })
     }
 
-    /// The events of a session.
+    /// The ids of a session's events.
     pub(super) fn events_of(&self, session: &Session) -> Arc<EventIds> {
         Arc::clone(&self.binding(session).events)
     }
 
-    /// What the session keeps of the server's.
+    /// The server's session behind the gateway's.
     fn kept(&self, session: &Session) -> Arc<UpstreamSession> {
         let kept = self.binding(session);
         let mut at = kept.lock();
@@ -172,7 +172,7 @@ impl Up<'_> {
         kept
     }
 
-    /// Ends the server's session, with the headers of the client that wants it.
+    /// Ends the server's session, with the headers of the client that requests it.
     pub(super) fn end_at_server(&self, session: &Session) {
         let place = self.kept(session).lock().take();
         if let Some(mut place) = place {
@@ -191,7 +191,7 @@ impl Up<'_> {
         }
     }
 
-    /// Asks any backend but these for a session. What comes of it is ended unless it is kept.
+    /// Requests a session from any backend except these. The session is ended unless it is kept.
     pub(super) async fn open(
         &self,
         body: Bytes,
@@ -204,10 +204,10 @@ impl Up<'_> {
             streams: false,
             id: None,
             departure: None,
-            // It may have left a session behind.
+            // The backend may have opened a session.
             harmless: &|| false,
         };
-        // Each session goes to the next backend, whoever opens it: from then on it stays.
+        // Successive sessions go to different backends, whoever opens them; a session then stays at its backend.
         let hash = fastrand::u64(..);
         let (backend, response) = self.to_any(&what, avoid, hash).await?;
         let mut response = labelled(response).await?;
@@ -235,7 +235,7 @@ impl Up<'_> {
         })
     }
 
-    /// Notes where a session is, and keeps that for as long as the session lives.
+    /// Records the place of a session, and keeps it for as long as the session lives.
     pub(super) async fn settle(
         &self,
         session: &Arc<Session>,
@@ -248,7 +248,7 @@ impl Up<'_> {
         Ok(())
     }
 
-    /// Gives a session another end at its server, unless another message has done so meanwhile.
+    /// Reopens a session at the server, unless another message has done so meanwhile.
     pub(super) async fn heal(
         &self,
         session: &Arc<Session>,
@@ -266,7 +266,7 @@ impl Up<'_> {
         };
         let deadline = Instant::now() + self.namespace.limits.timeout;
         let opened = match (self.open(words_of(session), avoid, deadline).await, why) {
-            // The backend that was lost is the only one: why it was not reached says more.
+            // The lost backend is the only one: the reason why it was not reached says more.
             (Err(Failure::NoBackend), Lost::Backend(Some(error))) => {
                 return Err(Failure::Send(error));
             }
@@ -291,7 +291,7 @@ impl Up<'_> {
         session.affinity().ok_or(Failure::SessionEnded)
     }
 
-    /// Tells a server that its session is in use. One that does not take it will say so to the next message.
+    /// Confirms a session to its server. If the server refuses the confirmation, the next message fails.
     async fn confirm(&self, affinity: &Affinity) {
         let body = Bytes::from_static(CONFIRMATION);
         let told = told(
@@ -304,20 +304,20 @@ impl Up<'_> {
             return;
         };
         if let Ok(mut taken) = backend.send(confirmation).await {
-            // To its end, so that the connection can be used again; it has none to speak of.
+            // Read to its end, so that the connection can be reused; the body is empty or short.
             let _ = timeout(END, taken.body.chunk()).await;
         }
     }
 
-    /// The session has no end at its server any more, and cannot have another one.
+    /// Ends a session that is lost at its server and cannot be reopened.
     pub(super) async fn end(&self, session: &Arc<Session>) {
         self.kept(session).moved(None);
-        // A store that cannot be asked has said so in the log, and forgets by time.
+        // A failure of the store is logged already; the record expires.
         let _ = forget_session(self.core, session).await;
     }
 }
 
-/// A message of ours in a session of the server, and the backend it is for.
+/// A message of the gateway in a session of the server, with the backend it is for.
 pub(super) fn told(
     backends: &dyn Backends,
     (headers, principal): (&Arc<HeaderMap>, Option<&Arc<str>>),
@@ -338,7 +338,7 @@ pub(super) fn told(
     Some((backend, request))
 }
 
-/// `initialize` in the words of the session's client.
+/// An `initialize` with the facts of the session's client.
 fn words_of(session: &Session) -> Bytes {
     let client = session.client();
     let info = match &client.info {
@@ -378,7 +378,7 @@ fn is_error(message: &[u8]) -> bool {
     serde_json::from_slice::<Answer>(message).is_ok()
 }
 
-/// Where an answer came from.
+/// The place that an answer came from: backend and session.
 fn affinity(backend: &dyn Backend, response: &BackendResponse) -> Result<Affinity, Failure> {
     let session = match response.headers.get(SESSION_HEADER) {
         None => None,

@@ -1,13 +1,13 @@
-//! The answer to a message that was passed on.
+//! Answers to messages that were passed on.
 //!
 //! ```text
-//!   one message ──┬── up to 64 KiB ──▶ in one piece; what is wrong with it is told with a status of ours
-//!                 └── longer ────────▶ as it comes; what goes wrong then breaks the answer off
-//!   events ───────────────────────────▶ each as soon as it is whole; what goes wrong then is the last event
+//!   one message ──┬── up to 64 KiB ──▶ in one piece; a fault is answered with a status of the gateway
+//!                 └── longer ────────▶ as it comes; a later fault breaks the answer off
+//!   events ───────────────────────────▶ each as soon as it is whole; a later fault is the last event
 //! ```
 //!
-//! Nothing is read from the backend that its client has not taken, and who drops the answer drops the request. What the
-//! call holds travels with its answer.
+//! The backend is read only as fast as its client reads, and dropping the answer drops the request. The resources of the call
+//! travel with its answer.
 
 use std::time::Duration;
 
@@ -31,10 +31,10 @@ use crate::upstream::http::media::{shown_media_type, without_mark};
 use crate::upstream::http::port::{BackendResponse, BodyError, ResponseBody};
 use crate::upstream::http::redirect_target;
 
-/// What is held of an answer before it is passed on in pieces, in bytes.
+/// The most bytes of an answer that are buffered before it is passed on in pieces.
 const HOLD: usize = 64 * 1024;
 
-/// Makes the answer to a message out of the backend's.
+/// Makes the reply to a message from the backend's response.
 pub(super) async fn of(response: BackendResponse, pending: Box<Pending>) -> Reply {
     let mut message = match begin(response, pending) {
         Begun::Message(message) => message,
@@ -44,11 +44,11 @@ pub(super) async fn of(response: BackendResponse, pending: Box<Pending>) -> Repl
     message.reply(read)
 }
 
-/// What the head of a response leads to.
+/// The first decision on a response, made from its head.
 enum Begun {
-    /// One message, of which nothing is read yet.
+    /// A message, of which nothing is read yet.
     Message(Incoming),
-    /// An answer for which nothing has to be read first.
+    /// A reply for which nothing has to be read first.
     Reply(Reply),
 }
 
@@ -73,7 +73,7 @@ fn begin(response: BackendResponse, mut pending: Box<Pending>) -> Begun {
                 pending,
             })
         }
-        // Taken, without an answer.
+        // The message was accepted without an answer.
         BodyKind::None | BodyKind::Other => {
             pending.finish("ok");
             Begun::Reply(Reply::Full {
@@ -84,7 +84,7 @@ fn begin(response: BackendResponse, mut pending: Box<Pending>) -> Begun {
     }
 }
 
-/// Whether a response is its client's answer.
+/// Checks that a response answers its client.
 pub(super) fn judged(
     response: &BackendResponse,
     kind: BodyKind,
@@ -106,31 +106,31 @@ pub(super) fn judged(
             Err(Failure::MediaType(shown_media_type(&response.headers)))
         }
         _ if status.is_success() => Ok(()),
-        // What the server refuses about the message itself.
+        // The server's own refusal of the message.
         _ if !response.is_refusal() && kind == BodyKind::Json => Ok(()),
         _ => Err(refusal()),
     }
 }
 
-/// One message that is being read.
+/// A message that is being read.
 struct Incoming {
     head: Head,
     body: Box<dyn ResponseBody>,
-    /// How long the backend said the message is, in bytes; 0 where it did not.
+    /// The length that the backend announced, in bytes; 0 if it announced none.
     announced: u64,
-    /// What was read.
+    /// The part that was read.
     held: Bytes,
     pending: Box<Pending>,
 }
 
-/// How much of a message was read.
+/// The extent to which a message was read.
 enum Extent {
     Whole,
     Part,
 }
 
 impl Incoming {
-    /// Reads the message, as far as it is held.
+    /// Reads the message up to the bound of the buffer.
     async fn read(&mut self) -> Result<Extent, Failure> {
         let max = self.pending.max();
         if self.announced > max {
@@ -155,7 +155,7 @@ impl Incoming {
         Ok(Extent::Part)
     }
 
-    /// The answer: whole if it is short.
+    /// The reply: in one piece if the message is short.
     fn reply(mut self, read: Result<Extent, Failure>) -> Reply {
         match read {
             Ok(Extent::Whole) => {
@@ -178,8 +178,8 @@ impl Incoming {
     }
 }
 
-/// The reply of one message that is there as a whole. `coded` is the message as it came compressed, where its client takes
-/// that, with the name of the coding. It goes on where the message goes on as it came.
+/// The reply with a complete message. `coded` is the message in its compressed form, if the client accepts that, with the name of
+/// the coding. It is used if the message is passed on unchanged.
 fn whole_message(
     mut head: Head,
     mut body: Bytes,
@@ -193,7 +193,7 @@ fn whole_message(
     let came = body.as_ptr_range();
     let (read, said) = tap::read_plain(without_mark(body), pending.id());
     body = read;
-    // A message that is rewritten is another piece of memory.
+    // A rewritten message lies in other memory.
     let coded = coded.filter(|_| body.as_ptr_range() == came);
     match said {
         Said::Answer(status) => {
@@ -214,12 +214,12 @@ fn whole_message(
     Reply::Full { head, body }
 }
 
-/// An answer on its way to its client.
+/// An answer that is being passed on to its client.
 trait Flow: Send + Sized + 'static {
     /// The next piece; `None` after the last one.
     fn next(&mut self) -> impl Future<Output = Option<Piece>> + Send;
 
-    /// The reply with that body.
+    /// The reply with this body.
     fn reply(self, head: Head) -> Reply {
         let pieces = stream::unfold(self, async |mut flow| Some((flow.next().await?, flow)));
         Reply::Body {
@@ -229,7 +229,7 @@ trait Flow: Send + Sized + 'static {
     }
 }
 
-/// Puts a piece behind what is held of a message that was announced to be so long, 0 where nobody said so.
+/// Appends a piece to the buffered part of a message. `announced` is the announced length of the whole message, 0 if unknown.
 fn joined(held: Bytes, piece: &[u8], announced: u64) -> Bytes {
     let held_length = held.len();
     let mut held = held.try_into_mut().unwrap_or_else(|shared| {
@@ -243,13 +243,13 @@ fn joined(held: Bytes, piece: &[u8], announced: u64) -> Bytes {
     held.freeze()
 }
 
-/// The next piece of a body, while there is time and somebody to get it.
+/// The next piece of a body, within the time limit and while the session lasts.
 async fn next(
     body: &mut dyn ResponseBody,
     pending: &mut Pending,
 ) -> Result<Option<Bytes>, Failure> {
     let deadline = pending.deadline();
-    // ended: the session is over. chunk: there is more, no more, or no time left.
+    // ended: the session is over. chunk: a piece, the end, or the end of the time.
     let piece = tokio::select! { biased;
         _ = pending.ended() => return Err(Failure::Refused(cancelled())),
         piece = timeout_at(deadline, body.chunk()) => piece,
@@ -262,7 +262,7 @@ async fn next(
 
 type Piece = Result<Bytes, crate::reply::BodyError>;
 
-/// A long message on its way.
+/// A long message that is being passed on.
 struct MessageFlow {
     body: Box<dyn ResponseBody>,
     pending: Box<Pending>,
@@ -324,7 +324,7 @@ fn events(mut head: Head, body: Box<dyn ResponseBody>, pending: Box<Pending>) ->
     flow.reply(head)
 }
 
-/// An event without secrets, unless it is the answer to a call that succeeded, or a question.
+/// Hides secrets in an event, unless it is the answer to a call that succeeded, or a question.
 pub(super) fn without_secrets(event: Bytes, said: Said, secrets: &CallSecrets) -> Bytes {
     match said {
         Said::Answer("ok") | Said::Question => event,
@@ -344,18 +344,18 @@ pub(super) fn unbuffered(head: &mut Head) {
     head.headers.push((name, HeaderValue::from_static("no")));
 }
 
-/// A stream of events on its way.
+/// A stream of events that is being passed on.
 struct EventFlow {
     body: Box<dyn ResponseBody>,
     pending: Box<Pending>,
     splitter: Splitter,
-    /// What was passed on already of the event that comes.
+    /// The part of the current event that was passed on already.
     long: Option<LongMessage>,
-    /// Of that event.
+    /// The size of that event so far.
     bytes: u64,
-    /// The server gave the stream a place to come back to.
+    /// True when the server gave the stream an event id to resume from.
     resumable: bool,
-    /// The answer was passed on.
+    /// True when the answer was passed on.
     answered: bool,
     over: bool,
 }
@@ -385,11 +385,11 @@ impl Flow for EventFlow {
             }
             match next(&mut *self.body, &mut self.pending).await {
                 Ok(Some(piece)) => self.splitter.push(&piece),
-                // Who knows whether there was more.
+                // The end may have been cut off.
                 Ok(None) if self.is_within_event() && self.body.may_be_cut() => {
                     return self.give_up(Failure::Body(BodyError::Cut));
                 }
-                // What is left is no event. A stream that can be resumed may end before its answer.
+                // An incomplete event is dropped. A stream that can be resumed may end before its answer.
                 Ok(None) if self.answered || self.resumable => {
                     self.over = true;
                     self.pending.finish("ok");
@@ -406,8 +406,8 @@ impl EventFlow {
         self.long.is_some() || self.splitter.pending() > 0
     }
 
-    /// Notes what an event says that is being passed on, and gives it back without secrets where it tells of a failure, or of
-    /// what happens before the answer. The end of an event that was passed on in parts stays as it is.
+    /// Notes the content of an event, and returns it with secrets hidden if it tells of a failure, or of progress before the
+    /// answer. The end of an event that was passed on in parts stays unchanged.
     fn heard(&mut self, event: Bytes) -> Bytes {
         let is_whole = self.long.is_none();
         let (event, said) = self.hear(event);
@@ -446,14 +446,14 @@ impl EventFlow {
                 self.pending.finish(status);
             }
             Said::Question => self.pending.asked(),
-            // An answer that nobody waits for is no harm in a stream.
+            // An unexpected answer does no harm in a stream.
             Said::Other | Said::Foreign => {}
         }
         (event, said)
     }
 
-    /// The stream cannot go on. Its client is told so in an event where nothing better can happen: a stream that can be
-    /// resumed is broken off, so that its client comes back for the rest.
+    /// Ends the stream after a failure. A stream that can be resumed is broken off, so that its client comes back for the rest;
+    /// otherwise an event tells the client.
     fn give_up(&mut self, failure: Failure) -> Option<Piece> {
         self.over = true;
         if self.answered {
@@ -483,8 +483,8 @@ fn cancelled() -> CallError {
     CallError::new(CallErrorCode::Cancelled, "The session has ended")
 }
 
-/// Reads a whole answer of a bounded size, for an answer that is looked into before it is passed on. Of events it reads
-/// up to the answer. Gives what was read, and the message in it.
+/// Reads a whole answer of bounded size, which is inspected before it is passed on. Of events it reads up to the answer. Returns
+/// the bytes that were read, and the message in them.
 pub(super) async fn whole(
     response: &mut BackendResponse,
     deadline: Instant,

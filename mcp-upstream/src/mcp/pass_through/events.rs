@@ -1,7 +1,7 @@
-//! Server-sent events of a server, cut at their boundaries and otherwise untouched.
+//! Splits a server's stream of events at the boundaries of events, without changing them.
 //!
-//! A client can do nothing with half an event. So an event is passed on when it is whole: a stream that breaks in the
-//! middle of one can then still end with an event of ours.
+//! A client cannot use half an event, so an event is passed on when it is complete: a stream that breaks in the middle of one can
+//! then still end with an event of the gateway.
 
 use std::borrow::Cow;
 
@@ -12,9 +12,9 @@ use memchr::memchr2;
 #[derive(Debug)]
 pub(super) struct Splitter {
     held: BytesMut,
-    /// So much of what is held was looked at.
+    /// The number of buffered bytes that were scanned.
     seen: usize,
-    /// Nothing of the current line was seen yet.
+    /// True when the current line is empty so far.
     line_is_empty: bool,
 }
 
@@ -29,12 +29,12 @@ impl Default for Splitter {
 }
 
 impl Splitter {
-    /// Takes what came.
+    /// Buffers a piece of the stream.
     pub(super) fn push(&mut self, piece: &[u8]) {
         self.held.extend_from_slice(piece);
     }
 
-    /// The next whole event, the empty line behind it included.
+    /// The next whole event, with the empty line that ends it.
     pub(super) fn next(&mut self) -> Option<Bytes> {
         loop {
             let Some(at) = memchr2(b'\n', b'\r', &self.held[self.seen..]) else {
@@ -49,7 +49,7 @@ impl Splitter {
                 match self.held.get(next) {
                     Some(b'\n') => next += 1,
                     Some(_) => {}
-                    // A line feed may follow. Behind an empty line it would only be another empty line.
+                    // A line feed may follow. After an empty line it would only be another empty line.
                     None if self.line_is_empty => {}
                     None => {
                         self.seen = end;
@@ -67,28 +67,28 @@ impl Splitter {
         }
     }
 
-    /// What is held of an event that is not whole yet.
+    /// The size of the incomplete event in the buffer.
     pub(super) fn pending(&self) -> usize {
         self.held.len()
     }
 
-    /// Gives away what is held, in the middle of an event.
+    /// Takes the buffered part of an incomplete event.
     pub(super) fn take(&mut self) -> Bytes {
         self.seen = 0;
         self.held.split().freeze()
     }
 }
 
-/// What an event says.
+/// The fields of an event.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Fields<'a> {
-    /// Its data, lines put together.
+    /// The data, its lines joined.
     pub(super) data: Option<Cow<'a, [u8]>>,
-    /// What a client can come back to it by.
+    /// The id from which a client can resume.
     pub(super) id: Option<&'a [u8]>,
 }
 
-/// A stream may begin with it, and its first line begins behind it (HTML, "event stream interpretation").
+/// A stream may begin with this mark; the first line begins after it (HTML, "event stream interpretation").
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// Reads an event.
@@ -120,7 +120,7 @@ pub(super) fn fields(event: &[u8]) -> Fields<'_> {
     fields
 }
 
-/// An event with other data, or as it is where the data stay.
+/// An event with its data changed, or the event itself if the data stay the same.
 pub(super) fn with_data(event: Bytes, change: impl FnOnce(Bytes) -> Bytes) -> Bytes {
     let Some(data) = fields(&event).data else {
         return event;

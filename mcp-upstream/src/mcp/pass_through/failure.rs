@@ -1,6 +1,6 @@
-//! Why a message could not be passed on, as its client is told: an error object with a stable code, and a status of ours.
+//! Failures to pass a message on, as clients are told: an error object with a stable code, and a status of the gateway.
 //!
-//! What a server answers about the gateway's own request (401, 403, redirects, 5xx) is never its client's answer.
+//! A server's response to the gateway's own request (401, 403, redirects, 5xx) is never passed to the client.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ use crate::protocol::Era;
 use crate::reply::{Head, Reply};
 use crate::upstream::http::port::{BodyError, SendError, SendErrorKind};
 
-/// When to try again where nobody said so.
+/// When to try again, if the server did not say.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Why there is no answer to pass on.
+/// The reason why there is no answer to pass on.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// No backend may be asked now.
+    /// No backend may be tried now.
     NoBackend,
-    /// The backend could not be asked, or gave no answer.
+    /// The backend could not be reached, or gave no answer.
     Send(SendError),
     /// The backend's status is not for clients.
     Status(StatusCode, Option<HeaderValue>),
     /// The backend answered with a redirect. The text is the target, worded to follow "a redirect".
     Redirect(StatusCode, String),
-    /// The answer is none of MCP.
+    /// The answer is not a valid MCP message.
     Malformed(&'static str),
     /// The answer is neither JSON nor a stream of events. The text names its media type.
     MediaType(String),
@@ -46,7 +46,7 @@ pub(super) enum Failure {
     Refused(CallError),
     /// The session is over: its state was at a backend that is gone.
     SessionEnded,
-    /// What the gateway itself refuses.
+    /// A refusal by the gateway itself.
     Request(RequestError),
 }
 
@@ -57,7 +57,7 @@ impl From<RequestError> for Failure {
 }
 
 impl Failure {
-    /// How the call is counted.
+    /// The code by which the call is counted.
     pub(super) fn code(&self) -> CallErrorCode {
         match self {
             Self::NoBackend | Self::SessionEnded | Self::Foreign(_) => {
@@ -99,7 +99,7 @@ impl Failure {
         }
     }
 
-    /// The failure in words. They name the namespace, and neither backend nor credential.
+    /// The failure in words, which name the namespace, but neither backend nor credential.
     fn message(&self, namespace: &NamespaceName) -> String {
         let what = match self {
             Self::NoBackend => "has no healthy backend; try again shortly".into(),
@@ -140,7 +140,7 @@ impl Failure {
         format!("The server of {namespace} {what}")
     }
 
-    /// The failure as logs tell it: with the backend, where there is one.
+    /// The failure for logs, with the backend if there is one.
     pub(super) fn cause(&self, namespace: &NamespaceName) -> CallCause {
         let error = CallError::new(self.code(), self.message(namespace));
         CallCause::of(&match self {
@@ -154,7 +154,7 @@ impl Failure {
         RequestError::Upstream(CallError::new(self.code(), self.message(namespace)))
     }
 
-    /// The error object that answers the request of this raw id.
+    /// The error object that answers the request with this raw id.
     pub(super) fn body(&self, namespace: &NamespaceName, era: Era, id: Option<&str>) -> Vec<u8> {
         let error = self.error(namespace);
         match era {
@@ -163,7 +163,7 @@ impl Failure {
         }
     }
 
-    /// The failure as the answer to a whole request.
+    /// The reply to a whole request that failed.
     pub(super) fn reply(&self, namespace: &NamespaceName, era: Era, id: Option<&str>) -> Reply {
         let refused = match self {
             Self::SessionEnded => Some(&RequestError::SessionNotFound),

@@ -1,7 +1,7 @@
-//! Which headers go up with a message, and which come down with its answer.
+//! Headers that are passed on with a message, and with its answer.
 //!
-//! Up goes what the protocol needs, and of the client's own headers those that the server's `headers.pass` names. Down
-//! comes what the protocol needs: cookies, challenges and what a server says of itself stay behind.
+//! Towards the server: the headers of the protocol, and those headers of the client that the server's `headers.pass` names.
+//! Towards the client: the headers of the protocol; cookies, challenges and the server's description of itself are removed.
 
 use std::sync::Arc;
 
@@ -18,22 +18,21 @@ use crate::reply::JSON;
 use crate::upstream::http::passed;
 use crate::upstream::http::port::RequestHeaders;
 
-/// What every transport of MCP takes.
+/// The media types that every transport of MCP accepts.
 const BOTH_TYPES: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
-/// What the protocol says in headers begins with.
+/// The prefix of the protocol's headers.
 const MCP: &str = "mcp-";
 pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const SESSION: HeaderName = HeaderName::from_static(SESSION_HEADER);
 
-/// The headers of a message on its way up, but for its session.
+/// The headers of a message to the server, without its session.
 pub(super) fn up(client: &HeaderMap, pass: &[String], rule: AcceptRule) -> HeaderMap {
     let mut up = passed::of_client(client, pass);
     for decided in [CONTENT_TYPE, SESSION] {
         up.remove(decided);
     }
-    // The HTTP client does not send this header to the server. It decides whether a compressed answer is passed on
-    // undecoded.
+    // The HTTP client does not send this header to the server. It decides if a compressed answer is passed on without decoding.
     if let Some(codings) = client.get(ACCEPT_ENCODING) {
         up.insert(ACCEPT_ENCODING, codings.clone());
     }
@@ -56,7 +55,7 @@ fn accept(client: &HeaderMap, rule: AcceptRule) -> HeaderValue {
     }
 }
 
-/// The same headers for one request, perhaps in a session at the server.
+/// The headers of one request, with its session at the server if there is one.
 pub(super) fn in_session(
     up: &Arc<HeaderMap>,
     method: &Method,
@@ -72,7 +71,7 @@ pub(super) fn in_session(
     }
 }
 
-/// The headers of an answer that go down. The server's session stays here.
+/// The headers of an answer for the client, without the server's session.
 pub(super) fn down(server: &HeaderMap) -> SmallVec<[(HeaderName, HeaderValue); 2]> {
     let mut down = SmallVec::new();
     for (name, value) in server {
@@ -84,20 +83,20 @@ pub(super) fn down(server: &HeaderMap) -> SmallVec<[(HeaderName, HeaderValue); 2
     down
 }
 
-/// What the body of an answer is.
+/// The kind of an answer's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyKind {
-    /// One message, or nothing.
+    /// A single message, or an empty body.
     Json,
     /// Server-sent events.
     Events,
     /// No media type.
     None,
-    /// What is no part of MCP, or is coded.
+    /// A media type that MCP does not use, or a compressed body.
     Other,
 }
 
-/// What the body of an answer says it is.
+/// The kind that the headers declare.
 pub(super) fn kind(server: &HeaderMap) -> BodyKind {
     let coded = server.get(CONTENT_ENCODING);
     if coded.is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {

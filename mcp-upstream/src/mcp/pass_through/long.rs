@@ -1,9 +1,9 @@
 //! Long streams of a server: GET in a session, `subscriptions/listen`.
 //!
-//! They leave the edge as our own streams do, so that an idle one stays small, with our keepalives between the server's
-//! events. A task reads the server; it ends with its reader, with the session, and with the server. A stream whose server
-//! broke off, or from whose server the session moved away, is broken off here, too: its client comes back, and finds the
-//! session where it is then.
+//! They leave the edge as the gateway's own streams do, so that an idle stream stays small, with the gateway's keepalives between
+//! the server's events. A task reads the server; it ends with its reader, with the session, and with the server. If the server
+//! breaks its stream off, or the session moves away from it, the client's stream is broken off, too: its client comes back, and
+//! finds the session in its new place.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use crate::upstream::http::port::{BackendResponse, ResponseBody};
 
 /// The longest event of a long stream, in bytes.
 const EVENT_MAX: usize = 1024 * 1024;
-/// How long the server is not read because its client is behind, each time.
+/// How long reading the server pauses while its client is behind, each time.
 const PACE: Duration = Duration::from_secs(5);
 
 /// Opens or resumes the stream of a session.
@@ -103,10 +103,10 @@ pub(super) async fn listen(
     begin(up, Era::Modern, Some(id), sent, what, cx.caller).await
 }
 
-/// A stream's place in its session, and the events of that.
+/// A stream's entry in its session, and the session's event ids.
 type OfSession = (Stay, Arc<EventIds>);
 
-/// Waits for the head of a stream and lets the stream go.
+/// Waits for the head of a stream and starts passing it on.
 async fn begin(
     up: &Up<'_>,
     era: Era,
@@ -128,7 +128,7 @@ async fn begin(
     head.headers = headers::down(&response.headers);
     match (response.status, kind) {
         (StatusCode::OK, BodyKind::Events) => {}
-        // A server that has nothing to say on its own, which clients know how to take.
+        // The server has no messages of its own; clients can handle this status.
         (StatusCode::METHOD_NOT_ALLOWED, _) if id.is_none() => {
             head.headers
                 .retain(|(name, _)| *name == http::header::ALLOW);
@@ -138,7 +138,7 @@ async fn begin(
             });
         }
         _ => {
-            // An answer instead of a stream.
+            // The server answered with a message instead of a stream.
             let whole = match answer::judged(&response, kind, true) {
                 Ok(()) => {
                     let deadline = tokio::time::Instant::now() + limit;
@@ -158,7 +158,7 @@ async fn begin(
     let principal = caller.principal.as_ref();
     let open = &up.core.open_streams;
     let listed = open.enter(OpenKind::PassedThrough, name, principal, &stream);
-    // Ends with its reader, with the session, or with the server.
+    // The task ends with its reader, with the session, or with the server.
     let secrets = CallSecrets::new(&up.core.registry, up.namespace, up.principal.as_ref());
     tokio::spawn(pump(response.body, stream, of_session, secrets));
     Ok(Reply::Events {
@@ -168,7 +168,7 @@ async fn begin(
     })
 }
 
-/// Breaks a stream off unless it came to its end.
+/// Breaks a stream off when dropped, unless the stream ended.
 struct Unfinished(Arc<Stream>);
 
 impl Drop for Unfinished {
@@ -177,7 +177,7 @@ impl Drop for Unfinished {
     }
 }
 
-/// An event without secrets, as far as it tells of failures.
+/// Hides secrets in an event if it tells of a failure.
 fn shown(event: Bytes, secrets: &CallSecrets) -> Bytes {
     if secrets.are_none() {
         return event;
@@ -189,7 +189,7 @@ fn shown(event: Bytes, secrets: &CallSecrets) -> Bytes {
     answer::without_secrets(event, said, secrets)
 }
 
-/// Puts the server's events on the stream.
+/// Copies the server's events to the stream.
 async fn pump(
     mut body: Box<dyn ResponseBody>,
     stream: Arc<Stream>,
@@ -213,8 +213,8 @@ async fn pump(
                 None => pending().await,
             }
         };
-        // ended: the session is over. moved: it is at another backend. reader_gone: nobody reads any more. chunk: the server
-        // said something, or no more.
+        // ended: the session is over. moved: the session is at another backend. reader_gone: the client left. chunk: a piece, the
+        // end, or an error.
         let piece = tokio::select! { biased;
             () = ended => {
                 stream.finish();
@@ -226,9 +226,9 @@ async fn pump(
         };
         match piece {
             Ok(Some(piece)) => splitter.push(&piece),
-            // Who knows whether there was more.
+            // The end may have been cut off.
             Ok(None) if splitter.pending() > 0 && body.may_be_cut() => return,
-            // An event without its end is none.
+            // An incomplete event is dropped.
             Ok(None) => {
                 stream.finish();
                 break;

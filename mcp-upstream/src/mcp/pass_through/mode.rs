@@ -1,6 +1,7 @@
-//! Which messages of a remote server are passed on: what its `mode` says, and with `auto` what is known without asking.
+//! Decides which messages of a remote server are passed on: by its `mode`, and with `auto` by the known facts, without asking the
+//! server.
 //!
-//! A legacy session has one mode from `initialize` to its end: it is passed on if its record says where to.
+//! A legacy session has one mode from `initialize` to its end: it is passed on if its record names a place at the server.
 
 use std::sync::LazyLock;
 
@@ -13,8 +14,8 @@ use crate::mcp::head::AcceptFlags;
 use crate::protocol::{Era, EraSupport};
 use crate::upstream::{CallContext, Client};
 
-/// Whether a legacy message is passed on. A session is where the operator says so: client mode does more for it (it takes
-/// batches apart, keeps what its client missed, and tells a new session what the old one was told).
+/// Returns true if a legacy message is passed on. For sessions that takes an explicit setting: client mode does more for them (it
+/// splits batches, keeps events that its client missed, and repeats the client's settings in a new session).
 pub(super) fn legacy(cx: &CallContext<'_>) -> bool {
     if let Some(session) = cx.session() {
         return session.affinity().is_some();
@@ -22,20 +23,20 @@ pub(super) fn legacy(cx: &CallContext<'_>) -> bool {
     remote(&cx.namespace).is_some_and(|server| server.spec.mode == Mode::PassThrough)
 }
 
-/// Whether a request of 2026-07-28 is passed on.
+/// Returns true if a request of 2026-07-28 is passed on.
 pub(super) fn modern(cx: &CallContext<'_>, accept: AcceptFlags, method: &str) -> bool {
     match remote(&cx.namespace).map(|server| server.spec.mode) {
         None | Some(Mode::Client) => false,
-        // Whose a task is, the gateway's own client knows.
+        // Only the gateway's own client knows the owners of tasks.
         Some(Mode::PassThrough) => !takes_tasks(cx, method),
-        // What the gateway offers is more than what the server does: it bridges.
+        // The gateway bridges eras, so it offers more than the server.
         Some(Mode::Auto) => {
             method != "server/discover" && !takes_tasks(cx, method) && as_it_is(cx, accept)
         }
     }
 }
 
-/// Whether nothing of a request would have to change on its way.
+/// Returns true if a request could pass unchanged.
 fn as_it_is(cx: &CallContext<'_>, accept: AcceptFlags) -> bool {
     accept.json_acceptable
         && accept.sse_named
@@ -43,7 +44,7 @@ fn as_it_is(cx: &CallContext<'_>, accept: AcceptFlags) -> bool {
         && speaks_modern(cx.upstream.speaks(&cx.namespace, Era::Modern))
 }
 
-/// Whether a request is about a task, or may begin one.
+/// Returns true if a request concerns a task, or may start one.
 fn takes_tasks(cx: &CallContext<'_>, method: &str) -> bool {
     static TASKS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("tasks"));
     let declared = match &cx.client {
@@ -53,7 +54,7 @@ fn takes_tasks(cx: &CallContext<'_>, method: &str) -> bool {
     declared || method.starts_with("tasks/")
 }
 
-/// Whether the server is known to speak 2026-07-28.
+/// Returns true if the server is known to speak 2026-07-28.
 fn speaks_modern(known: Option<EraSupport>) -> bool {
     matches!(
         known,
@@ -61,7 +62,7 @@ fn speaks_modern(known: Option<EraSupport>) -> bool {
     )
 }
 
-/// Whether the configuration wants nothing that only client mode can do.
+/// Returns true if the configuration needs nothing that only client mode can do.
 fn changes_nothing(cx: &CallContext<'_>) -> bool {
     remote(&cx.namespace).is_some_and(|server| {
         server.spec.isolation == Isolation::Auto && server.spec.transport != Transport::Sse

@@ -1,4 +1,4 @@
-//! What a message holds while it waits for its answer, and while the answer is on its way.
+//! Resources that a message holds while it waits for its answer, and while the answer is passed on.
 
 use std::future::{Pending as Never, pending};
 use std::sync::Arc;
@@ -23,29 +23,29 @@ use crate::session::in_flight::InFlightCall;
 use crate::session::{CancelNotice, InFlight, Session, SessionState};
 use crate::upstream::http::port::Departure;
 
-/// A message on its way.
+/// A message that was passed on.
 pub(super) struct Pending {
     namespace: Arc<Namespace>,
     era: Era,
     /// The id of a request, raw JSON.
     id: Option<Box<str>>,
-    /// What the engine knows of it, until its end is recorded.
+    /// The engine's record of the call, until its end is recorded.
     call: Option<Box<PassedCall>>,
     deadline: Instant,
     max: u64,
-    /// The client was asked something, and got the time for it.
+    /// True when the client was asked, and its time limit was extended.
     asked: bool,
     stay: Option<Stay>,
-    /// How the server hears that nobody waits any more, until the answer is there.
+    /// Cancels the request at the server if its client leaves; `None` once the answer is there.
     cancel: Option<Cancel>,
-    /// The events of its session.
+    /// The event ids of the session.
     events: Option<Arc<EventIds>>,
-    /// Hidden in what the server says of failures.
+    /// The secrets that are hidden in the server's failures.
     secrets: CallSecrets,
 }
 
-/// What it takes to tell a server that a request of a session is given up. Dropped, it does so. A server of 2026-07-28 hears
-/// of that by the end of the connection.
+/// Tells a server, when dropped, that a request of a session is given up. A server of 2026-07-28 learns it from the end of the
+/// connection.
 struct Cancel {
     way: Way,
     headers: Arc<HeaderMap>,
@@ -85,17 +85,18 @@ impl Drop for Cancel {
     }
 }
 
-/// How long it may take to tell a server that nobody waits any more.
+/// The time limit for telling a server that a request is given up.
 const TELL: Duration = Duration::from_secs(5);
 
-/// A message's place in its session: the session is in use, and its end is the message's.
+/// A message's registration in its session: it marks the session as in use, and ends when the session ends.
 pub(super) struct Stay {
     entry: InFlightCall,
     ended: Abortable<Never<()>>,
     departure: Departure,
 }
 
-/// A client cancels by its own notification. It is passed on behind its request, and stops a request that has not gone up.
+/// Handles the client's own `notifications/cancelled`: it is passed on after its request, and stops a request that has not gone
+/// up.
 struct PassedOn(Departure);
 
 impl CancelNotice for PassedOn {
@@ -105,7 +106,7 @@ impl CancelNotice for PassedOn {
 }
 
 impl Stay {
-    /// Takes a place. `id` is raw JSON; what is not a request has none.
+    /// Registers a message with its session. `id` is the raw JSON id of a request; `None` for other messages.
     pub(super) fn enter(session: &Arc<Session>, id: Option<&str>) -> Self {
         let (handle, registration) = AbortHandle::new_pair();
         let id = id.unwrap_or_default();
@@ -118,7 +119,8 @@ impl Stay {
         }
     }
 
-    /// Resolves when the session is over, or the message was cancelled before it went up: why there is no answer.
+    /// Resolves when the session is over, or when the message was cancelled before it went up. Returns the reason why there is no
+    /// answer.
     pub(super) async fn ended(&mut self) -> Failure {
         let _ = (&mut self.ended).await;
         match self.entry.is_of_open_session() {
@@ -127,7 +129,7 @@ impl Stay {
         }
     }
 
-    /// Where the message may be given up before it goes up.
+    /// The switch that gives the message up before it is sent.
     pub(super) fn departure(&self) -> Departure {
         self.departure.clone()
     }
@@ -138,7 +140,7 @@ fn cancelled() -> CallError {
 }
 
 impl Pending {
-    /// A message that is about to be passed on. In a session it has its place there. Boxed, since it travels through many
+    /// A message that is about to be passed on, registered with its session if it has one. Boxed, since it travels through many
     /// futures on the way to its answer, and each would move all of it.
     pub(super) fn new(
         up: &Up<'_>,
@@ -187,28 +189,28 @@ impl Pending {
         &self.secrets
     }
 
-    /// Where the message may be given up before it goes up.
+    /// The switch that gives the message up before it is sent.
     pub(super) fn departure(&self) -> Option<Departure> {
         self.stay.as_ref().map(Stay::departure)
     }
 
-    /// By when the answer must be there.
+    /// The moment by which the answer must be there.
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// The most bytes that may be answered.
+    /// The most bytes that the answer may have.
     pub(super) fn max(&self) -> u64 {
         self.max
     }
 
-    /// What the message failed with when it was not answered in time.
+    /// The error of a message that was not answered in time.
     pub(super) fn timed_out(&self) -> CallError {
         let limit = self.call.as_deref().map(PassedCall::limit);
         timed_out(limit.unwrap_or(self.namespace.limits.timeout))
     }
 
-    /// [`Stay::ended`], and never where there is no session.
+    /// Resolves as [`Stay::ended`], and never without a session.
     pub(super) async fn ended(&mut self) -> Failure {
         match &mut self.stay {
             Some(stay) => stay.ended().await,
@@ -216,15 +218,15 @@ impl Pending {
         }
     }
 
-    /// The server asks its client something: the client gets the time to answer. It gets it once, so that a server that
-    /// goes on asking does not hold the call's place for ever.
+    /// Extends the deadline, since the server asks its client. This happens once, so that a server that goes on asking does not
+    /// hold the call's place for ever.
     pub(super) fn asked(&mut self) {
         if !std::mem::replace(&mut self.asked, true) {
             self.deadline += self.namespace.limits.ask_timeout;
         }
     }
 
-    /// The client can come back by that id for the answer: that it goes away does not mean that it waits no more.
+    /// Notes that the client can resume from this event id: if the client leaves, it may still come back for the answer.
     pub(super) fn may_be_resumed(&mut self, id: &[u8]) {
         if let Some(events) = &self.events {
             events.note(id);
@@ -232,7 +234,7 @@ impl Pending {
         self.is_over();
     }
 
-    /// Whoever goes away now waits for nothing.
+    /// Stops the cancellation on drop.
     fn is_over(&mut self) {
         if let Some(cancel) = &mut self.cancel {
             cancel.wanted = false;
@@ -250,7 +252,7 @@ impl Pending {
         self.end(Ok(status), cause.flatten(), None);
     }
 
-    /// Records that the call has no answer of the server. `sent`: the status that its client is told.
+    /// Records that the call got no answer of the server. `sent` is the status that its client gets.
     pub(super) fn failed(&mut self, failure: &Failure, sent: Option<StatusCode>) {
         let cause = self
             .call
@@ -266,7 +268,7 @@ impl Pending {
         sent: Option<StatusCode>,
     ) {
         match outcome {
-            // The server still works on it.
+            // The server still works on it, so it is told to stop.
             Err(CallErrorCode::ExecutionTimeout) => {
                 if let Some(cancel) = &mut self.cancel {
                     cancel.wanted = true;
@@ -280,12 +282,12 @@ impl Pending {
         }
     }
 
-    /// The failure as a message.
+    /// The failure as a JSON-RPC message.
     pub(super) fn message(&self, failure: &Failure) -> Vec<u8> {
         failure.body(&self.namespace.name, self.era, self.id.as_deref())
     }
 
-    /// Nothing was passed on to the client yet: the failure is its answer.
+    /// Answers with the failure. Nothing was passed on to the client yet.
     pub(super) fn fail(mut self: Box<Self>, failure: &Failure) -> Reply {
         let reply = failure.reply(&self.namespace.name, self.era, self.id.as_deref());
         self.failed(failure, Some(reply.head().status));

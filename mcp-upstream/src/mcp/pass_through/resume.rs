@@ -1,9 +1,9 @@
-//! Which events the client of a session may come back for (`Last-Event-ID`), and when it has to: its streams end with the
-//! session's end at the server.
+//! Event ids from which the client of a session may resume (`Last-Event-ID`). When the session moves to another backend, its
+//! streams end and the client has to resume.
 //!
-//! The ids are the server's. While its first session lasts, each of them goes up again. Once the session was reopened, an id
-//! may be of the server's session before, which means nothing to the server, or something else: then only an id that was
-//! passed on since goes up. A client that comes back for older events gets a stream from now on.
+//! The ids are the server's. While its first session lasts, every id is passed on. Once the session was reopened, an id may
+//! belong to the server's earlier session, which the server does not know or takes for another event: then only ids that were
+//! passed on since are sent up. A client that resumes from an older event gets a stream of new events only.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
@@ -15,37 +15,37 @@ use tokio::sync::Notify;
 
 use super::events;
 
-/// Ids of a reopened session that are known, the latest.
+/// The most ids of a reopened session that are remembered; the latest are kept.
 const KNOWN_MAX: usize = 256;
 
-/// The ids of events that a session's server gave.
+/// The ids of events that a session's server sent.
 #[derive(Default)]
 pub(super) struct EventIds {
-    /// How often the session has moved to another end at its server.
+    /// The number of times that the session has moved.
     moves: AtomicU32,
     moved: Notify,
-    /// Hashes of those since the session was reopened; `None` while it was not. Plain data.
+    /// Hashes of the ids since the session was reopened; `None` if it never was. Plain data.
     since: Mutex<Option<VecDeque<u64>>>,
 }
 
 impl EventIds {
-    /// The session has another end at its server from now on.
+    /// Notes that the session was reopened.
     pub(super) fn reopened(&self) {
         *self.lock() = Some(VecDeque::new());
     }
 
-    /// The session is at its other end now: streams of the one before bring nothing more.
+    /// Notes that the session has moved: streams from its earlier place bring nothing more.
     pub(super) fn moved(&self) {
         self.moves.fetch_add(1, Ordering::Release);
         self.moved.notify_waiters();
     }
 
-    /// Which end of the session at its server counts.
+    /// The number of the session's current place at the server.
     pub(super) fn end_at_server(&self) -> u32 {
         self.moves.load(Ordering::Acquire)
     }
 
-    /// Waits until another end of the session counts than that one.
+    /// Waits until the session has moved away from this place.
     pub(super) async fn moves_from(&self, end: u32) {
         loop {
             let mut moved = pin!(self.moved.notified());
@@ -57,7 +57,7 @@ impl EventIds {
         }
     }
 
-    /// An event with that id is passed on.
+    /// Notes the id of an event that is passed on.
     pub(super) fn note(&self, id: &[u8]) {
         if let Some(known) = &mut *self.lock() {
             if known.len() == KNOWN_MAX {
@@ -67,7 +67,7 @@ impl EventIds {
         }
     }
 
-    /// The same of a whole event, which may have no id.
+    /// Notes the id of a whole event, which may have none.
     pub(super) fn note_event(&self, event: &[u8]) {
         let reopened = self.lock().is_some();
         if reopened && let Some(id) = events::fields(event).id {
@@ -75,7 +75,7 @@ impl EventIds {
         }
     }
 
-    /// Whether the server may be asked for what follows that event.
+    /// Returns true if the server may be asked for the events after this one.
     pub(super) fn may_resume(&self, id: &[u8]) -> bool {
         let known = self.lock();
         known.as_ref().is_none_or(|it| it.contains(&hash(id)))

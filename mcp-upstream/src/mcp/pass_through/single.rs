@@ -11,7 +11,7 @@ use super::tap::{self, Said};
 use crate::reply::BodyStream;
 use crate::upstream::http::CountedBody;
 
-/// The answer in events that are there as a whole. `answers` counts them while they are read.
+/// The answer in a complete text of events. `answers` counts the memory while the events are read.
 ///
 /// # Errors
 ///
@@ -26,8 +26,8 @@ pub(in crate::mcp) fn answer_of(
     Ok(answered(&mut splitter))
 }
 
-/// The answer in a stream of events; `None` where it ends or breaks off before. `answers` counts what is held of an event
-/// until it is whole.
+/// The answer in a stream of events; `None` if the stream ends or breaks off before. `answers` counts the memory of an incomplete
+/// event.
 ///
 /// # Errors
 ///
@@ -71,7 +71,7 @@ fn answered(splitter: &mut Splitter) -> Option<Bytes> {
     None
 }
 
-/// The data of an event: a part of it, or a copy where several lines are put together.
+/// The data of an event: a part of it, or a copy if several lines are joined.
 fn message_of(event: Bytes) -> Option<Bytes> {
     Some(match events::fields(&event).data? {
         Cow::Borrowed(data) => event.slice_ref(data),

@@ -1,8 +1,8 @@
-//! What a message that is passed on says, for records: an answer and how it is counted, a question, or neither.
+//! Reads messages that are passed on, for records: an answer and its status, a question, or another message.
 //!
-//! A message is read twice only if it has one of the keys that matter: most answers have none. What is too long to be held
-//! is only searched for them. Inside a JSON string a quote is escaped, so that they are found only where they are keys or
-//! whole values; then a key of that name inside the result counts, too.
+//! A message is read twice only if it has one of the relevant keys: most answers have none. A message that is too long to be
+//! buffered is only searched for them. Inside a JSON string a quote is escaped, so they are found only as keys or as whole
+//! values; then a key with that name inside the result counts, too.
 
 use std::sync::LazyLock;
 
@@ -25,17 +25,17 @@ static IS_ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(IS_ERR
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(ERROR_KEY));
 static METHOD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(METHOD_KEY));
 
-/// Where in a long message its `error` stands, if there is one: before a result could begin.
+/// The part of a long message that holds its `error`, if there is one: before a result could begin.
 const HEAD: usize = 256;
-/// More than `"isError" : true` takes.
+/// More bytes than `"isError" : true` takes.
 const OVERLAP: usize = 32;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Said {
-    /// The answer to a request, and how it is counted.
+    /// The answer to a request, with the status by which it is counted.
     Answer(&'static str),
-    /// A request of the server: it asks its client something.
+    /// A request of the server to its client.
     Question,
     /// The answer to another request.
     Foreign,
@@ -44,25 +44,25 @@ pub(super) enum Said {
 }
 
 impl Said {
-    /// Whether the message may read differently once it is normalized ([`read_plain`]).
+    /// Returns true if the message may read differently once it is normalized ([`read_plain`]).
     pub(super) fn may_be_odd(self) -> bool {
         match self {
             Self::Foreign | Self::Other => true,
-            // A result beside an `error` that is `null` reads like an error.
+            // A result beside an `error` that is `null` looks like an error.
             Self::Answer(status) => status == "upstream_error",
             Self::Question => false,
         }
     }
 }
 
-/// Reads a whole message. `asked` is the raw id of the request that is to be answered, where that counts.
+/// Reads a whole message. `asked` is the raw id of the request that awaits its answer, if the id is to be compared.
 pub(super) fn read(text: &[u8], asked: Option<&str>) -> Said {
     let mut is_plain = true;
     let is_value = json::is_value(text, |key| {
         is_plain &= !matches!(key, IS_ERROR_KEY | ERROR_KEY | METHOD_KEY);
     });
     if !is_value {
-        // A body that ends with its connection may have been cut; or this one is nested very deep.
+        // A body that ends with its connection may have been cut; or this body is nested very deep.
         let found = |word: &Finder<'_>| word.find(text).is_some();
         is_plain = !(found(&IS_ERROR) || found(&ERROR) || found(&METHOD));
     }
@@ -94,7 +94,7 @@ pub(super) fn read(text: &[u8], asked: Option<&str>) -> Said {
             );
             Said::Answer(UpstreamReply::Response(response).status())
         }
-        // An error about a request that the server could not read has no id.
+        // An error about a request that the server could not parse has no id.
         Err(_) if ERROR.find(text).is_some() => Said::Answer("upstream_error"),
         Ok(_) | Err(_) => Said::Other,
     }
@@ -120,8 +120,8 @@ pub(super) fn read_plain(text: Bytes, asked: Option<&str>) -> (Bytes, Said) {
     }
 }
 
-/// Whether a message, which is JSON, has that id. Servers write the id at one end of their messages, so that it is looked
-/// for there first; that a text inside the message reads like it is found out by reading the whole message.
+/// Returns true if a message, which is JSON, has this id. Servers write the id at one end of their messages, so it is searched
+/// there first; reading the whole message tells it from equal text inside.
 fn has_id(text: &[u8], asked: &str) -> bool {
     let id = || match jsonrpc::body(text) {
         Ok(Body::One(Message::Response { id, .. })) => is_same_value(id, asked),
@@ -130,7 +130,7 @@ fn has_id(text: &[u8], asked: &str) -> bool {
     starts_with_id(text, asked) || id()
 }
 
-/// Whether a message begins as most do: with its version and that id, in either order, or with the id alone.
+/// Returns true if a message begins as most do: with its version and this id, in either order, or with the id alone.
 fn starts_with_id(text: &[u8], asked: &str) -> bool {
     let text = text.trim_ascii_start();
     let Some(text) = text.strip_prefix(b"{") else {
@@ -157,7 +157,7 @@ impl LongMessage {
     pub(super) fn push(&mut self, piece: &[u8]) {
         let room = HEAD.saturating_sub(self.head.len()).min(piece.len());
         self.head.extend_from_slice(&piece[..room]);
-        // What spans two pieces is found in the end of one and the beginning of the other.
+        // A match across two pieces is found in the end of one and the beginning of the other.
         let begin = &piece[..piece.len().min(OVERLAP)];
         self.tail.extend_from_slice(begin);
         self.is_error |= says_is_error(&self.tail) || says_is_error(piece);
@@ -171,12 +171,12 @@ impl LongMessage {
         }
     }
 
-    /// Whether the message may end here: a body that ends with its connection may have been cut.
+    /// Returns true if the message may end here: a body that ends with its connection may have been cut.
     pub(super) fn is_whole(&self) -> bool {
         self.last == b'}'
     }
 
-    /// The message is over.
+    /// Reads the message once it has ended.
     pub(super) fn end(&self) -> Said {
         let error = ERROR.find(&self.head);
         let result = memchr::memmem::find(&self.head, b"\"result\"");
@@ -191,7 +191,7 @@ impl LongMessage {
     }
 }
 
-/// Whether a text has `"isError": true`.
+/// Returns true if a text contains `"isError": true`.
 fn says_is_error(text: &[u8]) -> bool {
     IS_ERROR.find_iter(text).any(|at| {
         let after = text[at + IS_ERROR_KEY.len()..].trim_ascii_start();

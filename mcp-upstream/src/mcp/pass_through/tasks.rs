@@ -1,9 +1,9 @@
-//! Tasks in sessions that are passed on: there are none.
+//! Refuses tasks in sessions that are passed through.
 //!
-//! A task belongs to the principal whose call began it, and is unknown to everybody else. Who that is, only the gateway's own
-//! client notes (`upstream::client`), which requests of 2026-07-28 about tasks take for that reason. In a session that is
-//! passed on nobody does: so the server's offer of tasks is taken out of its answer to `initialize`, and what is about a
-//! task is refused.
+//! A task belongs to the principal whose call started it, and is hidden from all others. Only the gateway's own client keeps the
+//! owners (`upstream::client`), so requests of 2026-07-28 about tasks go through it. In a session that is passed through the
+//! owners are unknown: so the server's offer of tasks is removed from its answer to `initialize`, and requests about tasks are
+//! refused.
 
 use bytes::Bytes;
 
@@ -11,11 +11,11 @@ use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::splice::{Edit, splice};
 use crate::jsonrpc::{Key, Members, RequestError};
 
-/// Refuses a request that is about a task, or wants to become one.
+/// Refuses a request that concerns a task, or would become one.
 ///
 /// # Errors
 ///
-/// `MethodNotFound` or `InvalidParams`, if it is.
+/// `MethodNotFound` or `InvalidParams` for such a request.
 pub(super) fn refuse(method: &str, members: &Members<'_>) -> Result<(), RequestError> {
     const WHY: &str = "messages of this namespace are passed on (mode: pass_through), and there are no tasks then";
     if method.starts_with("tasks/") {
@@ -30,7 +30,7 @@ pub(super) fn refuse(method: &str, members: &Members<'_>) -> Result<(), RequestE
     }
 }
 
-/// An answer to `initialize` without the offer of tasks. `None`: it offers none.
+/// An answer to `initialize` without the offer of tasks. `None` if it offers none.
 pub(super) fn not_offered(message: &Bytes) -> Option<Bytes> {
     const TASKS: &str = "tasks";
     let text = std::str::from_utf8(message).ok()?;

@@ -1,7 +1,7 @@
-//! One message to a backend: which backend, and when it is sent again.
+//! Sends a message to a backend: chooses the backend, and decides when the message is sent again.
 //!
-//! A message that a backend did not answer goes to another one as `upstream::http::retry` says. Besides, it is sent again
-//! where a backend said that it does not know the session.
+//! A message that a backend did not answer goes to another one as `upstream::http::retry` says. It is also sent again if a
+//! backend said that it does not know the session.
 
 use std::sync::Arc;
 
@@ -27,7 +27,8 @@ use crate::upstream::http::port::{
 };
 use crate::upstream::http::{SessionVerdict, hash, passed, refusal_words, retry, session_verdict};
 
-/// The way to the backends of a server, for what outlives a request: who holds backends holds those of one version.
+/// Looks up the backends of a server later, for objects that outlive a request: holding backends would keep those of one version
+/// alive.
 #[derive(Clone)]
 pub(super) struct Way {
     client: Arc<dyn HttpClient>,
@@ -42,13 +43,13 @@ impl Way {
         }
     }
 
-    /// Those that the server has now, if there still is one.
+    /// The current backends of the server, if the server still exists.
     pub(super) fn backends(&self) -> Option<Arc<dyn Backends>> {
         self.client.current(&self.server)
     }
 }
 
-/// The way up of one request.
+/// The context for sending one request up.
 #[derive(Clone)]
 pub(super) struct Up<'a> {
     pub(super) core: &'a Arc<Core>,
@@ -56,26 +57,26 @@ pub(super) struct Up<'a> {
     pub(super) server: &'a Arc<RemoteServer>,
     pub(super) backends: Arc<dyn Backends>,
     pub(super) way: Way,
-    /// What goes up of the request's head, but for its session.
+    /// The headers to send, without the session.
     pub(super) headers: Arc<HeaderMap>,
-    /// Leads the same client to the same backend.
+    /// A hash that leads the same client to the same backend.
     pub(super) hash: u64,
-    /// Whose credentials go up, where they are personal.
+    /// The principal whose credentials are sent, if they are personal.
     pub(super) principal: Option<Arc<str>>,
-    /// Where the edge wants to be told which backend the message went to.
+    /// Takes the backend that the message went to, for the edge.
     note: Option<Arc<CallNote>>,
 }
 
-/// What is sent.
+/// A message to send.
 pub(super) struct Outgoing<'a> {
     pub(super) method: Method,
     pub(super) body: Bytes,
     pub(super) streams: bool,
     /// The id of a request, raw JSON.
     pub(super) id: Option<&'a str>,
-    /// Where it may be given up before it is sent.
+    /// The switch that gives the message up before it is sent.
     pub(super) departure: Option<Departure>,
-    /// Whether running it twice is as good as once.
+    /// Returns true if running the message twice has the same effect as once.
     pub(super) harmless: &'a (dyn Fn() -> bool + Send + Sync),
 }
 
@@ -111,7 +112,7 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// The same without the place in a stream that its client would come back to.
+    /// Removes the event id from which the client would resume its stream.
     pub(super) fn without_place(mut self) -> Self {
         if self.headers.contains_key(LAST_EVENT_ID) {
             Arc::make_mut(&mut self.headers).remove(LAST_EVENT_ID);
@@ -127,12 +128,12 @@ impl<'a> Up<'a> {
         self
     }
 
-    /// The place in a stream that the request's client comes back to.
+    /// The event id from which the request's client resumes.
     pub(super) fn place_in_stream(&self) -> Option<&HeaderValue> {
         self.headers.get(LAST_EVENT_ID)
     }
 
-    /// Whether the caller has what it takes to reach the server.
+    /// Checks that the caller has the personal values that the server needs.
     fn check_credentials(&self) -> Result<(), Failure> {
         let own = &self.server.spec.personal;
         let secrets = self.core.registry.personal();
@@ -158,7 +159,7 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// Sends a message to any backend but these.
+    /// Sends a message to any backend except these.
     pub(super) async fn to_any(
         &self,
         what: &Outgoing<'_>,
@@ -188,7 +189,7 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// Whether a message with that outcome at the last of `tried` backends goes to one more.
+    /// Returns true if a message with this outcome at the last of `tried` backends goes to another one.
     fn goes_on(
         &self,
         sent: &Result<BackendResponse, SendError>,
@@ -204,8 +205,8 @@ impl<'a> Up<'a> {
         retry::goes_on(self.server.spec.retry, tried, unsent, what.harmless)
     }
 
-    /// Sends a message of a session to where the session is, or to where it is after that. A server without sessions
-    /// answers anywhere.
+    /// Sends a message of a session to the session's backend, or to its new backend if the session moves. A server without
+    /// sessions answers anywhere.
     pub(super) async fn in_session(
         &self,
         session: &Arc<Session>,
@@ -225,18 +226,18 @@ impl<'a> Up<'a> {
             && ended(error)
             && retry::goes_on(retry, 1, false, what.harmless)
         {
-            // The backend may be there all the same, with the session. If not, this says so without being read.
+            // The backend may still be there, with the session. If not, this attempt fails without being read.
             sent = self.to(&at, what, self.server.spec.stateful, false).await;
         }
         let lost = match sent? {
             Ok(response) => return Ok(response),
             Err(lost) => lost,
         };
-        // Boxed, so that the usual message does not carry the room for it.
+        // Boxed, so that usual messages do not reserve space for it.
         Box::pin(self.elsewhere(session, &at, what, lost)).await
     }
 
-    /// Sends a message to another end of its session, whose end at the server is lost.
+    /// Reopens a session whose place at the server is lost, and sends the message there.
     async fn elsewhere(
         &self,
         session: &Arc<Session>,
@@ -255,7 +256,7 @@ impl<'a> Up<'a> {
             return Err(Failure::Send(error.clone()));
         }
         let repeats = !matches!(lost, Lost::Refused) || (what.harmless)();
-        // What its client could come back for was in the session that is gone.
+        // The events from which its client could resume were lost with the session.
         let afresh = self.clone().without_place();
         let healed = afresh.heal(session, at, lost).await?;
         if !repeats {
@@ -282,20 +283,19 @@ impl<'a> Up<'a> {
         Failure::Refused(CallError::new(CallErrorCode::WorkerUnavailable, message))
     }
 
-    /// Whether a session is to leave its backend with this message: a reload has removed the backend, which only finishes
-    /// what it was asked before. That includes answers to what it asks its client, so a session stays while it has requests
-    /// there.
+    /// Returns true if a session is to leave its backend with this message: a reload has removed the backend, which only finishes
+    /// earlier requests. That includes the client's answers to its questions, so a session stays while it has requests there.
     fn is_to_leave(&self, session: &Session, at: &Affinity, what: &Outgoing<'_>) -> bool {
         let backends = &self.server.spec.backends;
         let is_configured = backends.iter().any(|it| it.id.as_str() == &*at.backend);
-        // The message itself is one of them.
+        // The message itself counts as one of them.
         !is_configured
             && !self.server.spec.stateful
             && what.id.is_some()
             && session.in_flight().requests() <= 1
     }
 
-    /// Sends a message of a session to its backend. The inner error is the reason why there is no answer. `reopened`:
+    /// Sends a message of a session to its backend. The inner error is the reason why there is no answer. `reopened` is true if
     /// the session was opened for this message.
     async fn to(
         &self,
@@ -313,9 +313,9 @@ impl<'a> Up<'a> {
         self.note(backend.id());
         match backend.send(request).await {
             Ok(response) => known(response, what.id, reopened).await,
-            // Nobody wants it any more: there is nothing to be sent elsewhere.
+            // The message was given up, so it is not sent elsewhere.
             Err(error) if error.kind == SendErrorKind::GivenUp => Err(Failure::Send(error)),
-            // It may be as busy as that for a moment, and has all that the session knows.
+            // The backend may be busy for a moment, and holds the state of the session.
             Err(error)
                 if error.kind == SendErrorKind::ConnectTimeout
                     && self.server.spec.stateful
@@ -329,18 +329,19 @@ impl<'a> Up<'a> {
     }
 }
 
-/// Whether a connection ended, or said nothing of HTTP, when the message may have been read.
+/// Returns true if a connection ended, or returned no valid HTTP, after the message may have been read.
 fn ended(error: &SendError) -> bool {
     matches!(error.kind, SendErrorKind::Closed | SendErrorKind::Malformed)
 }
 
-/// Whether a status says that the backend itself failed. One that ran out of time is no reason to begin again elsewhere.
+/// Returns true if a status reports a failure of the backend itself. A backend that ran out of time is no reason to start again
+/// elsewhere.
 fn fails_for_itself(status: StatusCode) -> bool {
     status.is_server_error() && status != StatusCode::GATEWAY_TIMEOUT
 }
 
-/// Whether the backend knows the session. Some servers say that they do not with 400 and words, and some refuse a message
-/// with 404: what is short enough to be no more than that is read before it is passed on.
+/// Finds out if the backend knows the session. Some servers report an unknown session by 400 with a text, and some refuse a
+/// message with 404, so a short answer is read before it is passed on.
 async fn known(
     mut response: BackendResponse,
     id: Option<&str>,
@@ -374,7 +375,7 @@ async fn known(
         response = labelled(response).await?;
     }
     if status == StatusCode::NOT_FOUND && headers::kind(&response.headers) == BodyKind::Json {
-        // The answer to the message. With its status the client would take it for the end of its session.
+        // This is the answer to the message. From its status the client would conclude that its session has ended.
         response.status = StatusCode::OK;
     }
     Ok(Ok(response))
