@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   GET /sse ───────▶ session ──▶ stream: `endpoint`, then every message to the client
-//!   POST /messages ─▶ 202         what it asked for is answered on the stream
+//!   POST /messages ─▶ 202         its answer goes to the stream
 //! ```
 //!
-//! The stream is the session: when it ends, so do the session and the calls in it. There is no resumption, and there are
-//! no event ids. A client may ask before it initializes (LEG-05); until then the session speaks 2024-11-05.
+//! The stream is the session: when it ends, so do the session and the calls in it. There is no resumption, and there are no event
+//! ids. A client may send requests before it initializes (LEG-05); until then the session speaks 2024-11-05.
 
 use std::sync::Arc;
 

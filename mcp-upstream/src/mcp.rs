@@ -1,20 +1,19 @@
-//! A message that is posted on an MCP path: what it is spoken in (era, version, session), what it means, and what
-//! answers it.
+//! Answers messages posted on an MCP path: settles era, version and session, prepares the request, and runs its call.
 //!
 //! ```text
 //!   post ─┬─ modern                      2026-07-28: everything is in the request
 //!         ├─ initialize, batch, one_way  the beginning; several messages; messages without an answer
-//!         └─ prepare                     what a request means: an answer, or a call of the upstream (`crate::upstream`)
+//!         └─ prepare                     prepares a request: an answer, or a call of the upstream (`crate::upstream`)
 //!              └─ call                   runs the call and writes its response: JSON
-//!                   └─ exchange          where something is said before the response: a stream of events
-//!   get, delete ─ sessions               what the server says outside of answers; resumption; the end of a session
+//!                   └─ exchange          for messages before the response: a stream of events
+//!   get, delete ─ sessions               server notifications outside of answers; resumption; the end of a session
 //! ```
 //!
-//! The order: parse → era → namespace → version header → session → their agreement → Accept → the message. A failure
-//! answers at once with a JSON-RPC error; what comes after it does not run.
+//! The order: parse → era → namespace → version header → session → their agreement → Accept → the message. A failure answers at
+//! once with a JSON-RPC error; the later steps do not run.
 //!
-//! What a message may lead to is boxed where the ways part: with room for all of them in every request, the room would
-//! cost more than the answer to a `ping`.
+//! The futures of the branches are boxed: reserving space for all of them in every request would cost more than the answer to a
+//! `ping`.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -174,7 +173,7 @@ async fn posted<'a>(
     }
 }
 
-/// Answers a message after its `null` members were removed.
+/// Answers a message again after its `null` members were removed.
 fn posted_again<'a>(
     core: &'a Arc<Core>,
     caller: &'a Caller,
@@ -187,7 +186,7 @@ fn posted_again<'a>(
     })
 }
 
-/// Passes a message on, if that is how its server is reached.
+/// Passes a message on, if its server is reached by pass-through.
 async fn passed(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -197,7 +196,7 @@ async fn passed(
     Box::pin(pass_through::legacy(core, cx, head.accept, message)).await
 }
 
-/// Whether a message is of the era without sessions.
+/// Returns true if a message belongs to the era without sessions.
 fn is_modern(head: &McpHead, message: &Message<'_>) -> bool {
     match message {
         Message::Request {
@@ -210,7 +209,7 @@ fn is_modern(head: &McpHead, message: &Message<'_>) -> bool {
     }
 }
 
-/// A refused message as the answer to its request.
+/// The answer to the request of a refused message.
 pub(crate) fn refused(caller: &Caller, invalid: Invalid<'_>) -> Reply {
     let Invalid { failure, id } = invalid;
     tracing::debug!(
@@ -221,11 +220,11 @@ pub(crate) fn refused(caller: &Caller, invalid: Invalid<'_>) -> Reply {
     failure.reply(id)
 }
 
-/// Understands one request.
+/// Prepares a request: an answer, or a call of its upstream.
 ///
 /// # Errors
 ///
-/// What makes it no request for this namespace: an unknown method, wrong parameters, a namespace that is not up, a
+/// If it is not a valid request for this namespace: an unknown method, wrong parameters, a namespace that is not running, a
 /// session that was not confirmed.
 pub(crate) async fn prepare(
     cx: &CallContext<'_>,
@@ -255,7 +254,7 @@ async fn confirmed(cx: &CallContext<'_>, method: &str) -> Result<(), RequestErro
     if !asked || session.state() == SessionState::Ready {
         return Ok(());
     }
-    // What is never there needs no confirmation.
+    // Methods that the upstream never offers need no confirmation.
     cx.upstream.offers(cx, method)?;
     if session
         .confirmed_within(cx.caller.profile.initialized_wait)
@@ -318,8 +317,8 @@ async fn spoken_in(
     Ok((session, version))
 }
 
-/// The live session that the headers of an `initialize` name; `None` for an id that is unknown, expired or of another
-/// client, so that a client which still sends its id from before a restart gets a new session.
+/// The live session that the headers of an `initialize` name; `None` if the id is unknown, expired or another client's, so that a
+/// client which still sends its id from before a restart gets a new session.
 async fn spoken_in_again(
     core: &Core,
     caller: &Caller,
@@ -350,7 +349,7 @@ async fn spoken_in_again(
     Ok(Some((session, version)))
 }
 
-/// The context of a message: its namespace's upstream is looked up here alone.
+/// The context of a message. The only place that looks up the namespace's upstream.
 pub(crate) fn context<'a>(
     core: &'a Core,
     caller: &'a Caller,
@@ -370,7 +369,7 @@ pub(crate) fn context<'a>(
     }
 }
 
-/// The namespace of a request, out of the current snapshot.
+/// The namespace of a request, from the current snapshot.
 pub(crate) fn namespace(core: &Core, caller: &Caller) -> Result<Arc<Namespace>, RequestError> {
     let name = caller
         .namespace
@@ -381,7 +380,7 @@ pub(crate) fn namespace(core: &Core, caller: &Caller) -> Result<Arc<Namespace>, 
         .ok_or_else(|| RequestError::NamespaceNotFound(name.to_string()))
 }
 
-/// Whether the header names that version.
+/// Returns true if the header names this version.
 fn names(head: &McpHead, version: &str) -> bool {
     head.version.as_deref().map(str::trim) == Some(version)
 }
@@ -399,13 +398,13 @@ fn header_version(
     }
 }
 
-/// The refusal of a version header the listener does not serve.
+/// The refusal of a version header that the listener does not serve.
 pub(crate) fn unsupported_version(caller: &Caller) -> RequestError {
     let supported: Vec<_> = caller.profile.versions.iter().map(|v| v.as_str()).collect();
     RequestError::UnsupportedVersion(supported.join(", "))
 }
 
-/// The session the request names, if it names one.
+/// The session that the request names, if any.
 async fn session(
     core: &Core,
     caller: &Caller,
@@ -420,7 +419,7 @@ async fn session(
     }
 }
 
-/// A session by its id. Another namespace's, principal's or transport's does not exist here (Q-07).
+/// Finds a session by its id. Sessions of other namespaces, principals or transports are treated as unknown (Q-07).
 pub(crate) async fn find_session(
     core: &Core,
     caller: &Caller,
@@ -441,13 +440,13 @@ pub(crate) async fn find_session(
     if !theirs || session.state() == SessionState::Closed {
         return Err(RequestError::SessionNotFound);
     }
-    // Only now: a stranger must not keep a session alive.
+    // Not earlier: a stranger must not keep a session alive.
     session.touch(now);
     Ok(session)
 }
 
-/// The version in force: the session's, which the header must repeat if it is there; else the header's; else the
-/// listener's, which is the oldest one on most (MCP-10 to MCP-12, MCP-44).
+/// The version in force: the session's, which a version header must repeat; else the header's; else the listener's default, which
+/// is the oldest version on most listeners (MCP-10 to MCP-12, MCP-44).
 fn agree(
     caller: &Caller,
     header: Option<ProtocolVersion>,

@@ -16,8 +16,8 @@ use crate::reply::Reply;
 use crate::session::{Session, SessionTransport};
 use crate::upstream::{Client, IncomingRequest, Prepared};
 
-/// Takes a message. What is no message, or has no session to be said in, is refused at once; every answer to a request
-/// goes to the stream, errors too.
+/// Takes a message. A malformed message, or one without a session, is refused at once; every answer to a request goes to the
+/// stream, errors too.
 pub(super) async fn take<'a>(
     core: &'a Arc<Core>,
     caller: &'a Caller,
@@ -35,7 +35,7 @@ pub(super) async fn take<'a>(
     ))?;
     let transport = SessionTransport::Sse;
     let session = mcp::find_session(core, caller, id, &namespace, transport).await?;
-    // A reader that did not keep up has lost its stream, and with it the session, even if it has not noticed yet.
+    // A reader that fell behind has lost its stream, and with it the session, even if it has not noticed yet.
     let stream = session.streams().general();
     if stream.is_none_or(|stream| stream.is_over()) {
         return Err(RequestError::SessionNotFound.into());
@@ -69,8 +69,8 @@ pub(super) async fn take<'a>(
             };
             let mut exchange = Exchange::new(core, &cx);
             exchange.request(&cx, id, prepared);
-            // What is answered already is on the stream before this POST is: a client that waits for one answer before
-            // it asks again gets them in its order.
+            // Answers that are ready are on the stream before this POST is answered: a client that waits for one answer before
+            // its next request gets them in its order.
             exchange.settle(session).await;
         }
         Body::One(Message::Notification { method, members }) => {
@@ -87,7 +87,7 @@ pub(super) async fn take<'a>(
     Ok(Reply::empty(StatusCode::ACCEPTED))
 }
 
-/// Takes a message after its `null` members were removed.
+/// Takes a message again after its `null` members were removed.
 fn taken_again<'a>(
     core: &'a Arc<Core>,
     caller: &'a Caller,
@@ -101,7 +101,7 @@ fn taken_again<'a>(
     })
 }
 
-/// A version header, which this transport does not have, must not contradict the session once that has a version.
+/// Refuses a version header, which this transport does not have, if it contradicts the session's negotiated version.
 fn agree(caller: &Caller, head: &McpHead, session: &Session) -> Result<(), RequestError> {
     let Some(sent) = &head.version else {
         return Ok(());

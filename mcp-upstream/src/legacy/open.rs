@@ -1,4 +1,4 @@
-//! `GET /sse`: a session and the stream that is its life.
+//! `GET /sse`: opens a session and its stream, which end together.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::reply::Reply;
 use crate::session::{Binding, EndSession as _, Session, SessionTransport};
 use crate::stream::{StreamKind, frame};
 
-/// Where the client is told to post, after the listener's prefix.
+/// The address for the client's POSTs, after the listener's prefix.
 const MESSAGES: &str = "/messages?session_id=";
 
 pub(super) async fn answer(core: &Arc<Core>, caller: &Caller) -> Result<Reply, RequestError> {

@@ -1,4 +1,4 @@
-//! JSON-RPC batches, which only 2025-03-26 has (K-11). Their requests run at the same time; answers come in any order.
+//! JSON-RPC batches, which only 2025-03-26 has (K-11). Their requests run at the same time; responses come in any order.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::mcp::Core;
 use crate::reply::Reply;
 use crate::upstream::{CallContext, IncomingRequest};
 
-/// Answers a batch: an array of responses, a stream of them when one of its calls says something first, or 202 when
-/// nothing in it wants an answer.
+/// Answers a batch: with an array of responses, a stream of them if one of its calls sends a message before its response, or 202
+/// if no message in it expects an answer.
 pub(super) async fn answer(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -37,7 +37,7 @@ pub(super) async fn answer(
     Ok(Reply::json(StatusCode::OK, body))
 }
 
-/// Takes what needs no answer and prepares the rest; `None` when nothing is left.
+/// Handles the messages without an answer and prepares the rest; `None` if nothing is left.
 pub(crate) async fn begin(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -81,7 +81,7 @@ pub(crate) async fn begin(
                 method,
                 members,
             }) => requests.push((id, method, members)),
-            // Neither has an answer, wrong or not.
+            // Notifications and responses have no answer, valid or not.
             Ok(Message::Notification { method, members }) => {
                 let _ = one_way::notified(core, cx, &method, &members).await;
             }

@@ -1,4 +1,4 @@
-//! One call of the upstream, run for one request: what it came to, as the response.
+//! Runs a call of the upstream for a request, and writes its response.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::scopes;
 use crate::session::{CancelNotice, InFlight, Session};
 use crate::upstream::CallContext;
 
-/// Runs a call and answers its request: as JSON, or as a stream where the call may say something before its response.
+/// Runs a call and answers its request: as JSON, or as a stream if the call may send messages before its response.
 pub(super) async fn answer(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -25,7 +25,7 @@ pub(super) async fn answer(
     call: Arc<dyn UpstreamCall>,
 ) -> Result<Reply, RequestError> {
     let answer = of_call(core, cx, id, &call).await?;
-    // An answer that is on its way cannot be taken back; then the next request hears of it.
+    // An answer that was begun cannot be taken back; then the next request is told that the session is over.
     let may_end = matches!(answer, Reply::Full { .. }) && call.has_lost_its_session();
     if let Some(session) = cx.session().filter(|_| may_end) {
         drop(answer);
@@ -52,7 +52,7 @@ async fn of_call(
     Ok(Reply::json(StatusCode::OK, response))
 }
 
-/// A call that says nothing before its answer. In a session it goes on when its POST goes away;
+/// Runs a call that sends no messages before its answer. In a session it goes on when its POST goes away;
 /// `notifications/cancelled`, the end of the session or the tool's time limit end it.
 async fn quiet_in_session(
     core: &Arc<Core>,
@@ -75,13 +75,12 @@ async fn quiet_in_session(
     .await
 }
 
-/// The response to the request of this raw id. What happened to a tool is a result whatever it was, but for a missing
-/// capability in the era that has an error for it, and for an access token without the tool's scope; everything else fails
-/// with an error object.
+/// The response to the request with this raw id. The failure of a tool is a result, except for a missing capability in the era
+/// that has an error for it, and for an access token without the tool's scope; all other failures are error objects.
 ///
 /// # Errors
 ///
-/// Failures that are error objects: [`ResultFormat::error`] writes them.
+/// Failures that become error objects: [`ResultFormat::error`] writes them.
 pub(crate) fn response(
     facts: &CallFacts,
     id: &str,
@@ -91,7 +90,7 @@ pub(crate) fn response(
 ) -> Result<Vec<u8>, RequestError> {
     let modern = matches!(format, ResultFormat::Modern(_));
     match outcome {
-        // The status of one is nobody's but the modern era's.
+        // Only the modern era has a status for forwarded errors.
         Ok(UpstreamReply::Response(answer)) if answer.is_error() && modern => {
             Err(RequestError::forwarded(answer))
         }
@@ -118,7 +117,7 @@ pub(crate) fn response(
     }
 }
 
-/// A result object in the era's form.
+/// Writes a result object in the era's form.
 fn result_of(
     facts: &CallFacts,
     id: &str,
@@ -135,8 +134,8 @@ fn result_of(
     let mut answer = format::ResultWriter::begin(id, format, result.len());
     let mut skipped = 0;
     if *facts.method == *RESOURCES_READ {
-        // A resource is what a function returns now, maybe for its caller alone: unless its author says so, nobody may go
-        // on showing it.
+        // A resource is the current value of a function, perhaps for this caller alone: unless its author allows it, clients must
+        // not cache it.
         let (ttl_ms, length) = own_ttl(result).unwrap_or((0, 0));
         skipped = length;
         answer = answer.cached_for(ttl_ms, CacheScope::Private);
@@ -145,8 +144,8 @@ fn result_of(
     Ok(answer.end())
 }
 
-/// For how many milliseconds a worker says that its result may be kept, and the bytes that takes at the beginning of the
-/// object.
+/// The milliseconds for which a worker lets its result be cached, and the number of bytes that this member takes at the beginning
+/// of the object.
 fn own_ttl(result: &[u8]) -> Option<(u64, usize)> {
     let name = b"\"ttlMs\":";
     let rest = result.strip_prefix(b"{")?.strip_prefix(name)?;
@@ -157,7 +156,7 @@ fn own_ttl(result: &[u8]) -> Option<(u64, usize)> {
         .then_some((ttl_ms, name.len() + digits + 1))
 }
 
-/// The outcome of a call that its client, or the end of its session, has stopped.
+/// The outcome of a call that its client, or the end of its session, stopped.
 pub(super) fn cancelled() -> CallError {
     CallError::new(CallErrorCode::Cancelled, "The call was cancelled")
 }

@@ -1,4 +1,4 @@
-//! What all requests of a service share.
+//! State that all requests of a service share.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,55 +23,55 @@ use crate::upstream::http::port::HttpClient;
 use crate::upstream::system::Management;
 use crate::upstream::{SessionChanges, Upstreams};
 
-/// Everything behind the functions the edge calls; one per process.
+/// The state behind the functions that the edge calls; one per process.
 pub(crate) struct Core {
     pub(crate) registry: Arc<Registry>,
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
     pub(crate) sessions: Arc<SessionTable>,
-    /// How what is recorded of a session changes.
+    /// Changes the recorded state of sessions.
     pub(crate) changes: SessionChanges,
     pub(crate) engine: Engine,
-    /// What runs namespaces, by kind.
+    /// The upstreams of namespaces, by kind.
     pub(crate) upstreams: Upstreams,
-    /// Knows how the backends of remote servers are.
+    /// Reports the health of remote servers' backends.
     pub(crate) http_client: Option<Arc<dyn HttpClient>>,
     /// The single-page app of `/ui/`.
     pub(crate) pages: Option<Arc<Pages>>,
     pub(crate) metrics: Arc<UpstreamMetrics>,
     pub(crate) health: Arc<Health>,
-    /// What streams of sessions keep, and how they are opened and fed.
+    /// Keeps, opens and feeds the streams of sessions.
     pub(crate) events: Arc<EventLog>,
-    /// Who hears of a namespace's changes.
+    /// Tells clients of changes in namespaces.
     pub(crate) audience: Arc<Audience>,
     /// The timer of all streams, and the switch that ends them.
     pub(crate) pulse: Arc<Pulse>,
-    /// Open streams that no session knows of.
+    /// Open streams without a session.
     pub(crate) open_streams: OpenStreams,
-    /// How many long streams a principal may hold.
+    /// The most long streams that a principal may hold.
     pub(crate) stream_limiter: StreamLimiter,
-    /// When a POST that is still not answered is cut short for its client to come back.
+    /// The time after which an unanswered POST is cut short, so that its client comes back.
     pub(crate) poll_after: PollAfter,
-    /// Passes the messages of remote servers on.
+    /// Passes messages to and from remote servers.
     pub(crate) passing: PassThrough,
     /// Modern calls that wait for their client's next request.
     pub(crate) suspended: SuspendedCalls,
-    /// The management tools, where this process has them.
+    /// The management tools, if this process has them.
     pub(crate) management: Option<Arc<Management>>,
-    /// Whom names stand for.
+    /// Looks up credentials by name.
     pub(crate) credentials: Option<Arc<dyn Credentials>>,
-    /// What the web UI is told, where this process serves one.
+    /// Facts about the process for the web UI, if this process serves it.
     pub(crate) web: Option<Arc<WebFacts>>,
     /// The calls of the last minute, for the web UI.
     pub(crate) figures: FigureNotes,
 }
 
-/// What the web UI is told of the process and its files.
+/// Facts about the process and its files that the web UI shows.
 #[derive(Debug, Clone)]
 pub struct WebFacts {
     /// The data directory.
     pub data_dir: PathBuf,
-    /// The same as the host has it; shown, and never opened.
+    /// The path of the data directory on the host; shown, and never opened.
     pub host_data_dir: String,
-    /// Where the audit log is.
+    /// The folder of the audit log.
     pub logs: PathBuf,
 }

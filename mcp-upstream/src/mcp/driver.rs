@@ -1,6 +1,6 @@
-//! One call of the upstream from its start to its outcome, and what it says to its client before the outcome.
+//! Drives a call of the upstream from its start to its outcome, and yields its messages to the client before the outcome.
 //!
-//! How the events become messages differs by era, and is not decided here: a session's client is asked by requests
+//! How events become messages differs by era, and is not decided here: a session's client is asked by requests
 //! (`mcp/exchange/delivery.rs`), a 2026-07-28 client by the answer to its request (`mcp/modern/delivery.rs`).
 
 use std::pin::Pin;
@@ -10,22 +10,22 @@ use crate::interaction::{EventReceiver, PeerEvent, Waiting};
 /// A call that runs while it is driven. Dropping it cancels it.
 pub(crate) struct CallDriver<T> {
     work: Pin<Box<dyn Future<Output = T> + Send>>,
-    /// There where its client can be told and asked something before the outcome.
+    /// The events of the call; `None` if its client cannot receive messages or questions before the outcome.
     events: Option<EventReceiver>,
-    /// What the call ended with, while events that came before may still wait.
+    /// The outcome of the call, while earlier events may still wait.
     outcome: Option<T>,
 }
 
-/// What a call came to.
+/// The next step of a call.
 pub(crate) enum Next<T> {
-    /// It says or asks something.
+    /// A message or a question before the outcome.
     Event(PeerEvent),
-    /// It is over, and has said everything.
+    /// The outcome; no events follow.
     Over(T),
 }
 
 impl<T> CallDriver<T> {
-    /// Drives `work`, which says what it has to say to `events`.
+    /// Drives `work`, which sends its messages to `events`.
     pub(crate) fn new(
         work: impl Future<Output = T> + Send + 'static,
         events: Option<EventReceiver>,
@@ -37,12 +37,12 @@ impl<T> CallDriver<T> {
         }
     }
 
-    /// Whether the call itself is over.
+    /// Returns true if the call itself has ended.
     pub(in crate::mcp) fn is_over(&self) -> bool {
         self.outcome.is_some()
     }
 
-    /// Goes on until the call says something, or is over and has said everything. Cancel safe; not to be called again
+    /// Waits for the next event of the call, or for its outcome once all events are taken. Cancel safe; not to be called again
     /// after the outcome.
     pub(crate) async fn next(&mut self) -> Next<T> {
         let Some(events) = &mut self.events else {
@@ -50,9 +50,9 @@ impl<T> CallDriver<T> {
         };
         let outcome = match self.outcome.take() {
             Some(outcome) => outcome,
-            // event: the call said or asked something; passed on.
-            // outcome: the call is over; what it said before is taken up first.
-            // In no order, so that a function that never stops talking cannot keep its call from its time limit.
+            // event: a message or a question of the call, which is passed on.
+            // outcome: the call has ended; its earlier events are taken first.
+            // Unbiased, so that a function that never stops talking cannot keep its call from its time limit.
             None => tokio::select! {
                 event = events.next() => return Next::Event(event),
                 outcome = self.work.as_mut() => outcome,
@@ -90,7 +90,7 @@ mod tests {
         };
         let mut driver = CallDriver::new(work, Some(events));
         driver.go_on().await;
-        // Again, as the task that keeps it may: what is over is not polled any more.
+        // Again, as the owning task may: an ended call is not polled any more.
         driver.go_on().await;
         assert!(driver.is_over());
         assert!(matches!(driver.next().await, Next::Over(7)));

@@ -1,4 +1,4 @@
-//! How the calls of one POST are answered: as JSON, or as a stream when one of them says something first.
+//! Answers the calls of a POST: as JSON, or as a stream if one of them sends a message before its response.
 //!
 //! ```text
 //!   calls run in the POST ──── all answered ─────────────────────────▶ JSON
@@ -6,8 +6,8 @@
 //!        └── one speaks, or `poll_after` is over ──▶ stream opened ──▶ calls run in a task, POST reads the stream
 //! ```
 //!
-//! In a session nothing depends on the POST: what is said goes through the event log, and a client that left fetches it
-//! with GET and `Last-Event-ID`. Without one the stream is all there is, and who drops it cancels the calls.
+//! In a session nothing depends on the POST: messages go through the event log, and a client that left fetches them with GET and
+//! `Last-Event-ID`. Without a session there is only the stream, and dropping it cancels the calls.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -38,14 +38,13 @@ pub(crate) use body::{events_head, streamed};
 use delivery::{Step, StreamedCall};
 use running::RunningCalls;
 
-/// How long a call that says much waits for its reader to take it, each time: 5 s. One that takes longer loses its stream,
-/// not its log.
+/// How long a call that sends many messages waits for its reader, each time: 5 s. A slower reader loses its stream, not its log.
 const PACE: Duration = Duration::from_secs(5);
-/// How long the calls of one exchange wait for its readers in all: 60 s. Without it a reader that takes a little every few
+/// How long the calls of one exchange wait for their readers in all: 60 s. Without it a reader that takes a little every few
 /// seconds would keep them for hours.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is left of an exchange's patience with its readers.
+/// The time that an exchange may still wait for its readers.
 pub(crate) struct Patience(Duration);
 
 impl Default for Patience {
@@ -55,7 +54,7 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Waits for a reader that is behind, as long as there is patience left.
+    /// Waits for a reader that is behind, within the remaining time.
     pub(crate) async fn wait_for(&mut self, stream: &Stream) {
         if self.0.is_zero() {
             return;
@@ -66,39 +65,39 @@ impl Patience {
     }
 }
 
-/// Messages that are ready for the client; mostly the one response.
+/// Messages that are ready for the client; usually a single response.
 type Ready = SmallVec<[Bytes; 1]>;
 
-/// The requests of one POST while they run.
+/// The running requests of a POST.
 pub(crate) struct Exchange {
     core: Arc<Core>,
     session: Option<Arc<Session>>,
     /// The namespace and the principal of an exchange without a session.
     alone: Option<(NamespaceName, Option<Arc<str>>)>,
-    /// Whether streams of this conversation begin with an event to come back to.
+    /// True when streams of this conversation begin with an event from which the client can resume.
     primes: bool,
-    /// What is there and not yet sent: responses at first.
+    /// Messages that are ready but not sent; at first only responses.
     ready: Ready,
     calls: RunningCalls,
-    /// The ids of the calls, raw JSON; kept where another process may have to answer for this one.
+    /// The ids of the calls, raw JSON; kept if another process may have to answer in place of this one.
     owes: Vec<Box<str>>,
-    /// When the client is to be sent away to come back for the rest.
+    /// The moment at which the client is sent away, to come back for the rest.
     poll_at: Option<Instant>,
-    /// Its responses wait for each other, and are counted meanwhile.
+    /// True when the responses wait for each other; meanwhile their memory is counted.
     is_batch: bool,
-    /// The refusal of a call for want of a scope, which has a status of its own where nothing else is answered.
+    /// The refusal of a call for lack of a scope. It sets the HTTP status if it is the only answer.
     refused: Arc<OnceLock<RequestError>>,
 }
 
-/// How an exchange ended, or went on.
+/// The result of running an exchange in its POST.
 pub(super) enum Delivered {
-    /// Every call answered and none said anything else.
+    /// All calls are answered, and none sent another message.
     Answers(Ready),
-    /// The rest comes as a stream.
+    /// The rest follows as a stream.
     Events(Reply),
 }
 
-/// Answers one request whose call may say something before its response.
+/// Answers a single request whose call may send messages before its response.
 pub(super) async fn one(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -118,7 +117,7 @@ pub(super) async fn one(
 }
 
 impl Exchange {
-    /// An exchange of this conversation, without calls.
+    /// An exchange of this conversation without calls.
     pub(crate) fn new(core: &Arc<Core>, cx: &CallContext<'_>) -> Self {
         Self {
             core: Arc::clone(core),
@@ -128,14 +127,14 @@ impl Exchange {
             ready: Ready::new(),
             calls: RunningCalls::default(),
             owes: Vec::new(),
-            // Who takes no stream cannot be told to come back.
+            // A client that takes no stream cannot be told to come back.
             poll_at: poll_at(core, cx).filter(|_| cx.streams),
             is_batch: false,
             refused: Arc::default(),
         }
     }
 
-    /// Adds a request that has been prepared, or refused.
+    /// Adds a request that was prepared, or refused.
     pub(crate) fn request(
         &mut self,
         cx: &CallContext<'_>,
@@ -150,7 +149,7 @@ impl Exchange {
         }
     }
 
-    /// Adds a response that is there.
+    /// Adds a finished response.
     pub(crate) fn answer(&mut self, answer: Vec<u8>) {
         self.ready.push(answer.into());
     }
@@ -163,7 +162,7 @@ impl Exchange {
         self.calls.add(call);
     }
 
-    /// Runs the calls until all have answered or one speaks. In a session they go on when the POST goes away.
+    /// Runs the calls until all have answered or one sends a message. In a session they go on when the POST goes away.
     pub(super) async fn run(self) -> Result<Delivered, RequestError> {
         let mut kept = AwaitedExchange(Some(self));
         let spoke = kept.exchange().until_spoken().await;
@@ -180,11 +179,11 @@ impl Exchange {
         reply.map(Delivered::Events)
     }
 
-    /// Runs the calls until all have answered or one speaks, and says whether one did. Cancel safe.
+    /// Runs the calls until all have answered or one sends a message; returns true in the latter case. Cancel safe.
     async fn until_spoken(&mut self) -> bool {
         loop {
-            // step: a call speaks before its answer, and the POST becomes a stream; or it is done.
-            // sleep: the client asked to be told, or it would wait too long; it gets a stream to come back to.
+            // step: a call sends a message before its response, and the POST becomes a stream; or a call is done.
+            // sleep: the time for polling is up, and the client gets a stream to come back to.
             tokio::select! { biased;
                 step = self.calls.next() => match step {
                     Some(Step::Said(message)) => {
@@ -199,7 +198,7 @@ impl Exchange {
         }
     }
 
-    /// Turns the POST into a stream that begins with what is ready.
+    /// Turns the POST into a stream that begins with the ready messages.
     async fn into_stream(self) -> Result<Reply, RequestError> {
         let Some(session) = self.session.clone() else {
             let stream = Stream::detached(&self.core.pulse);
@@ -215,13 +214,12 @@ impl Exchange {
         let stream = open_stream(&self.core, &session, kind, self.primes, &self.owes).await?;
         let events = stream.read();
         let poll_at = self.poll_at;
-        // Bounded by the calls' own time limits, ended by the session's end or by cancelling each of them.
+        // Bounded by the calls' own time limits; the end of the session or cancelling each call ends it.
         tokio::spawn(self.deliver(Destination::Logged { session, stream }));
         Ok(streamed(events, poll_at, ()))
     }
 
-    /// Sends everything to the one stream of a session of HTTP+SSE: what is answered already at once, the rest from a
-    /// task of its own.
+    /// Sends all messages to the stream of an HTTP+SSE session: finished responses at once, the rest from a task of its own.
     pub(crate) async fn settle(mut self, session: Arc<Session>) {
         let target = Destination::Whole(session);
         for answer in std::mem::take(&mut self.ready) {
@@ -274,7 +272,8 @@ impl AwaitedExchange {
 }
 
 impl Drop for AwaitedExchange {
-    /// The POST went away. Without a session its calls end with it; in one they go on, and what they say is kept.
+    /// Handles the end of the POST. Without a session its calls end with it; in a session they go on, and their messages are
+    /// kept.
     fn drop(&mut self) {
         if let Some(mut exchange) = self.0.take()
             && exchange.session.is_some()
@@ -288,22 +287,21 @@ impl Drop for AwaitedExchange {
     }
 }
 
-/// Where the messages of an exchange go.
+/// The destination of an exchange's messages.
 enum Destination {
     /// A stream of their own in a session, through its event log.
     Logged {
         session: Arc<Session>,
         stream: Arc<Stream>,
     },
-    /// The one stream of a session of HTTP+SSE.
+    /// The only stream of an HTTP+SSE session.
     Whole(Arc<Session>),
     /// A stream without a log.
     Bare(Arc<Stream>),
 }
 
 impl Destination {
-    /// Sends a message. `false`: nobody can get it any more, for its session or its reader is gone, and the calls need not
-    /// go on.
+    /// Sends a message. Returns `false` if its session or its reader is gone, so that the calls need not go on.
     async fn append(&self, core: &Core, message: &[u8]) -> bool {
         match self {
             Self::Logged { session, stream } => core.events.append(session, stream, message).await,
@@ -315,7 +313,7 @@ impl Destination {
         self.is_open()
     }
 
-    /// Whether there may be somebody for what comes now.
+    /// Returns true if further messages can still reach a client.
     fn is_open(&self) -> bool {
         match self {
             Self::Logged { session, .. } | Self::Whole(session) => {
@@ -336,7 +334,7 @@ impl Destination {
         }
     }
 
-    /// Says that nothing else comes, where the stream is for nothing else, when what this gives back is dropped.
+    /// A guard that ends the stream when it is dropped, if the stream serves nothing else.
     fn finish_on_drop(&self) -> Option<Finishing> {
         match self {
             Self::Logged { stream, .. } | Self::Bare(stream) => Some(stream.finish_on_drop()),
@@ -345,7 +343,7 @@ impl Destination {
     }
 }
 
-/// When a POST of this conversation is to be cut short: only clients that know of resuming are sent away.
+/// The moment at which a POST of this conversation is cut short: only clients that can resume are sent away.
 pub(super) fn poll_at(core: &Core, cx: &CallContext<'_>) -> Option<Instant> {
     let PollAfter::After(after) = core.poll_after else {
         return None;
@@ -382,7 +380,7 @@ mod tests {
         let mut readers = Vec::new();
         let start = Instant::now();
         for _ in 0..20 {
-            // None of them reads, and each is waited for anew.
+            // None of the readers reads, and each is waited for anew.
             readers.push(stream.read());
             patience.wait_for(&stream).await;
         }

@@ -25,13 +25,13 @@ use crate::profile::{AcceptRule, Profile};
 use crate::reply::{BodyStream, Head, JSON, Reply};
 use crate::stream::frame;
 
-/// Whether answers to a POST may need another form.
+/// Returns true if answers to a POST may need another form.
 pub(super) fn may_change(accept: AcceptFlags, profile: &Profile) -> bool {
     profile.accept == AcceptRule::Lenient && !(accept.json_acceptable && accept.sse_named)
 }
 
-/// Converts an answer to a form that the client accepts. `answers` counts the memory of a stream of events that is held
-/// for the conversion.
+/// Converts an answer to a form that the client accepts. `answers` counts the memory of a stream of events that is buffered for
+/// the conversion.
 pub(super) async fn accepted(reply: Reply, accept: AcceptFlags, answers: &AnswerAccount) -> Reply {
     let kind = Kind::of(reply.head());
     match kind {
@@ -94,12 +94,12 @@ fn as_events(reply: Reply) -> Reply {
     }
 }
 
-/// The chunks of a JSON text as a single event. Line breaks become spaces: in JSON they stand only between tokens.
+/// The chunks of a JSON text as a single event. Line breaks become spaces: in JSON they occur only between tokens.
 fn one_event(body: BodyStream) -> BodyStream {
     let begin = stream::once(async { Ok(Bytes::from_static(b"event: message\ndata: ")) });
     let end = stream::once(async { Ok(Bytes::from_static(b"\n\n")) });
     let lines = body.map(|piece| piece.map(in_one_line));
-    // An event that breaks off gets no end.
+    // An event that breaks off is not terminated.
     let mut broken = false;
     let whole = begin.chain(lines).chain(end);
     Box::pin(whole.take_while(move |piece| {
@@ -124,7 +124,7 @@ fn in_one_line(piece: Bytes) -> Bytes {
     line.freeze()
 }
 
-/// The message that a stream of events ends with, as JSON. What the server says before is for clients that read it.
+/// The last message of a stream of events, as JSON. A client without streams does not get the server's earlier messages.
 ///
 /// # Errors
 ///
@@ -161,14 +161,14 @@ async fn as_json(reply: Reply, answers: &AnswerAccount) -> Result<Reply, NoAnswe
     })
 }
 
-/// The error for a server's stream that ended without an answer.
+/// The error if a server's stream ended without an answer.
 fn unanswered() -> Reply {
     let message = "The server's stream of events ended without an answer";
     let failure = RequestError::Upstream(CallError::new(CallErrorCode::InternalError, message));
     Reply::json(StatusCode::OK, failure.body(None))
 }
 
-/// All answers together are as large as they may be.
+/// The refusal when the answers in memory have reached their bound.
 fn no_room(error: NoAnswerRoom) -> Reply {
     let failure = RequestError::Upstream(error.into());
     Reply::Full {
@@ -190,7 +190,7 @@ fn of_json(head: Head) -> Head {
     of_json
 }
 
-/// The headers that do not depend on the answer's form.
+/// The headers that do not depend on the form of the answer.
 fn of_the_answer(head: Head) -> SmallVec<[(http::HeaderName, http::HeaderValue); 2]> {
     let of_the_form = |name: &http::HeaderName| {
         [CONTENT_TYPE, CACHE_CONTROL].contains(name) || *name == "x-accel-buffering"
@@ -225,7 +225,7 @@ mod tests {
         (budget, account)
     }
 
-    /// Pieces of a stream, of 64 KiB, and how many of them were read. The most that the budget held at once is noted.
+    /// Pieces of a stream, of 64 KiB each, with the number of pieces that were read and the most memory that the budget held.
     fn counted(
         text: String,
         budget: &Arc<AnswerBudget>,

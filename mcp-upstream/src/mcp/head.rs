@@ -1,4 +1,4 @@
-//! The few request headers that matter after admission.
+//! The few request headers that are used after admission.
 
 use std::fmt;
 
@@ -10,11 +10,11 @@ use crate::protocol::ProtocolVersion;
 /// The name of the session header, in lower case.
 pub(crate) const SESSION_HEADER: &str = "mcp-session-id";
 
-/// The headers in which 2026-07-28 repeats parts of its body, in lower case.
+/// Headers in which 2026-07-28 repeats parts of its body, in lower case.
 const METHOD_HEADER: &str = "mcp-method";
 const NAME_HEADER: &str = "mcp-name";
 const PARAM_PREFIX: &str = "mcp-param-";
-/// What the names of all of them begin with.
+/// The common prefix of these headers.
 const MIRROR_PREFIX: &str = "mcp-";
 /// The first revision that mirrors its body in headers. Revisions are dates, so text order is their order.
 const FIRST_MIRRORED: &str = "2026-07-28";
@@ -26,24 +26,24 @@ pub struct McpHead {
     pub session: Option<String>,
     /// `MCP-Protocol-Version`, as sent.
     pub version: Option<String>,
-    /// What `Accept` allows.
+    /// The media types that `Accept` allows.
     pub accept: AcceptFlags,
     /// `Last-Event-ID`, as sent.
     pub last_event_id: Option<String>,
-    /// What the headers repeat of the body; there when the version is one that mirrors or `Mcp-Method` was sent. Boxed:
-    /// most requests have none.
+    /// The parts of the body that headers repeat; present if the version repeats them or `Mcp-Method` was sent. Boxed: most
+    /// requests have none.
     pub mirrored: Option<Box<MirroredHeaders>>,
-    /// Whether the message came with headers at all.
+    /// The carrier of the message, which decides if there are headers at all.
     pub carrier: Carrier,
 }
 
-/// What a message came by.
+/// The carrier of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Carrier {
     /// HTTP, whose headers repeat parts of a 2026-07-28 message.
     #[default]
     Http,
-    /// A pipe, one message a line: there is nothing but the message.
+    /// A pipe with one message per line and no headers.
     Lines,
 }
 
@@ -61,7 +61,7 @@ pub struct MirroredHeaders {
 }
 
 impl fmt::Debug for McpHead {
-    /// Without the session id, which is a credential.
+    /// Leaves out the session id, which is a credential.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("McpHead")
             .field("session", &self.session.as_ref().map(|_| "[redacted]"))
@@ -74,7 +74,7 @@ impl fmt::Debug for McpHead {
     }
 }
 
-/// What the `Accept` header says about the two media types of Streamable HTTP.
+/// The parts of `Accept` that concern the two media types of Streamable HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AcceptFlags {
     /// `application/json` is listed by name.
@@ -88,7 +88,7 @@ pub struct AcceptFlags {
 }
 
 impl Default for AcceptFlags {
-    /// An absent header: anything goes, nothing is named.
+    /// The flags of an absent header: everything is acceptable, nothing is named.
     fn default() -> Self {
         Self {
             json_named: false,
@@ -100,7 +100,7 @@ impl Default for AcceptFlags {
 }
 
 impl AcceptFlags {
-    /// Whether a POST with this header may be answered under a version (MCP-15, MCP-16).
+    /// Returns true if a POST with this header may be answered under a version (MCP-15, MCP-16).
     pub fn satisfy(self, profile: &Profile, version: ProtocolVersion) -> bool {
         match profile.accept {
             AcceptRule::Strict if version >= ProtocolVersion::V2025_06_18 => self.names_both(),
@@ -109,30 +109,30 @@ impl AcceptFlags {
         }
     }
 
-    /// Whether both types are listed by name.
+    /// Returns true if both types are listed by name.
     pub(super) fn names_both(self) -> bool {
         self.json_named && self.sse_named
     }
 
-    /// Whether JSON or events are acceptable.
+    /// Returns true if JSON or events are acceptable.
     pub(super) fn takes_either(self) -> bool {
         self.json_acceptable || self.sse_acceptable
     }
 
-    /// Whether a call may be answered with a stream: if events are accepted by name, or if nothing else is acceptable.
-    /// A wildcard does not count, since clients that accept anything read no streams.
+    /// Returns true if a call may be answered with a stream: if events are accepted by name, or if nothing else is acceptable. A
+    /// wildcard does not count, since clients that accept anything read no streams.
     pub(super) fn streams(self) -> bool {
         self.sse_named || (self.sse_acceptable && !self.json_acceptable)
     }
 }
 
 impl MirroredHeaders {
-    /// Whether a request with this version header mirrors its body, or says so by sending `Mcp-Method`.
+    /// Returns true if a request with this version header repeats its body in headers, or announces that by sending `Mcp-Method`.
     pub fn wanted(version: Option<&str>, method_sent: bool) -> bool {
         method_sent || version.is_some_and(|version| version.trim() >= FIRST_MIRRORED)
     }
 
-    /// Picks the mirrored headers out of a request's head.
+    /// Reads the mirrored headers from a request's head.
     pub fn from_headers(headers: &HeaderMap) -> Self {
         let mut mirrored = Self::default();
         for (name, value) in headers {
@@ -144,7 +144,7 @@ impl MirroredHeaders {
         mirrored
     }
 
-    /// Takes one header of the request, whichever it is; `name` is in lower case.
+    /// Takes a mirrored header of the request; `name` is in lower case.
     pub fn take(&mut self, name: &str, value: &str) {
         let seen = match name {
             METHOD_HEADER => self.method.replace(value.to_owned()).is_some(),

@@ -1,6 +1,6 @@
-//! `initialize`: the version is settled, the client says what it can be asked, and a session is opened for it.
+//! Handles `initialize`: settles the version, reads the client's capabilities, and opens a session.
 //!
-//! Over HTTP+SSE the session is there already; it only learns the rest.
+//! Over HTTP+SSE the session exists already; it only learns the client's facts.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ struct Params<'a> {
     client_info: Option<&'a RawValue>,
 }
 
-/// What a client asks for and says about itself.
+/// The parameters of an `initialize` that the gateway reads.
 pub(super) struct Asked<'a> {
     pub(super) version: Cow<'a, str>,
     pub(super) client: ClientFacts,
@@ -61,7 +61,7 @@ pub(super) async fn answer(
     let profile = &cx.caller.profile;
     let version = asked.version.parse().ok();
     let version = version.filter(|version| profile.supports(*version));
-    // An unknown version is answered with our default: the client decides whether it can live with it (MCP-05).
+    // An unknown version is answered with the listener's default: the client decides whether it can use that (MCP-05).
     let version = version.unwrap_or_else(|| profile.default_version());
     acceptable(cx.caller, accept, version)?;
 
@@ -72,13 +72,13 @@ pub(super) async fn answer(
         transport: SessionTransport::Streamable,
     };
     let session = create_session(core, binding, Some(asked.client)).await?;
-    // A client that leaves before it has its answer leaves no session behind.
+    // If the client leaves before it has its answer, its session is removed.
     let unclaimed = Unclaimed::new(Arc::clone(core) as _, &session);
     let opened = body(cx, &session, id, version).await;
     let body = match opened {
         Ok(body) => body,
         Err(failure) => {
-            // A session that was not opened is not one.
+            // A session whose opening failed is removed.
             forget_session(core, &session).await?;
             return Err(failure);
         }
@@ -122,7 +122,7 @@ pub(crate) async fn over_sse(
     Ok(body)
 }
 
-/// Reads what `initialize` says.
+/// Reads the parameters of `initialize`.
 pub(super) fn read<'a>(params: Option<&'a RawValue>) -> Result<Asked<'a>, RequestError> {
     let params: Params<'a> = jsonrpc::fields(params, "params")?;
     let version = params
@@ -133,7 +133,7 @@ pub(super) fn read<'a>(params: Option<&'a RawValue>) -> Result<Asked<'a>, Reques
         })?;
     jsonrpc::object(params.capabilities, "params.capabilities")?;
     jsonrpc::object(params.client_info, "params.clientInfo")?;
-    // Before anything is opened or settled for such a client.
+    // Checked before any state is created or settled for such a client.
     client::check(params.capabilities, params.client_info).map_err(PatchRefused::from)?;
     let capabilities = match params.capabilities {
         Some(capabilities) => capabilities.to_owned(),

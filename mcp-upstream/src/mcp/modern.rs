@@ -1,8 +1,8 @@
-//! 2026-07-28: every request brings its own version, capabilities and wishes; there is no session to look them up in.
+//! 2026-07-28: every request carries its own version, capabilities and log level; there is no session to look them up in.
 //!
-//! The order of a request: Accept → namespace → `_meta` → version → mirrored headers → method. What a method does is
-//! the same as in the other era (`methods`); here is only what the transport does differently. Session ids and event
-//! ids that come along are ignored.
+//! The order of a request: Accept → namespace → `_meta` → version → mirrored headers → method. Methods do the same as in the
+//! other era (`methods`); this module has only the differences of the transport. Session ids and event ids in a request are
+//! ignored.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -30,22 +30,22 @@ mod headers;
 mod listen;
 mod meta;
 
-/// The revision spoken here.
+/// The revision that this module serves.
 pub(super) const VERSION: &str = protocol::MODERN;
 
 /// The method that opens a stream of change notifications.
 const LISTEN: &str = "subscriptions/listen";
 
-/// The calls that wait for their clients.
+/// The suspended calls, which wait for their clients.
 pub(crate) type SuspendedCalls = interaction::SuspendedCalls<delivery::ModernCall>;
 
-/// Whether a message is of this era. A request or notification has a method, and members beside it. `initialize` is of the
-/// other one, whatever the headers say (K-14).
+/// Returns true if a message belongs to this era. A request or notification has a method, and members beside it. `initialize`
+/// belongs to the other era, whatever the headers say (K-14).
 pub(super) fn is_modern(head: &McpHead, asks: Option<(&str, &Members<'_>)>) -> bool {
     let method = asks.map(|(method, _)| method);
     if head.session.is_none() {
         let version = head.version.as_deref();
-        // An unknown revision from before this era is a mistake of a client of the other one, which is told so there.
+        // A client that sends an unknown revision from before this era belongs to the other era, which answers with the error.
         let unknown = version
             .map(str::trim)
             .is_some_and(|text| text >= VERSION && text.parse::<ProtocolVersion>().is_err());
@@ -60,7 +60,7 @@ pub(super) fn is_modern(head: &McpHead, asks: Option<(&str, &Members<'_>)>) -> b
 
 /// Answers a modern message.
 ///
-/// Dropping the future, or the body it answered with, cancels the call; a suspended one stays.
+/// Dropping the future, or the body it answered with, cancels the call; a suspended call stays.
 pub(super) async fn answer(
     core: &Arc<Core>,
     caller: &Caller,
@@ -78,7 +78,7 @@ pub(super) async fn answer(
             (outcome, Some(*id))
         }
         Message::Notification { members, .. } => {
-            // None is defined for this transport: closing a response is how a request is cancelled.
+            // This transport defines no notifications: a request is cancelled by closing its response.
             let taken = served(caller, head, members).and_then(|()| namespace(core, caller));
             (taken.map(|_| Reply::empty(StatusCode::ACCEPTED)), None)
         }
@@ -97,18 +97,18 @@ pub(super) async fn answer(
     })
 }
 
-/// The version that a request names in its header alone, if nobody speaks it.
+/// The version that only the header of a request names, if no era has it.
 fn unknown(head: &McpHead) -> Option<&str> {
     let version = head.version.as_deref().map(str::trim)?;
     (version != VERSION && version.parse::<ProtocolVersion>().is_err()).then_some(version)
 }
 
-/// Why several messages in one body are refused.
+/// The refusal of several messages in one body.
 pub(super) fn batch_refused() -> RequestError {
     RequestError::Shape("2026-07-28 has no batches: send one message per POST".into())
 }
 
-/// One request: its raw id, its method, its members.
+/// A request: its raw id, its method, its members.
 type Request<'a> = (&'a str, &'a str, &'a Members<'a>);
 
 async fn request(
@@ -165,8 +165,8 @@ async fn request(
             .await
         {
             Ok(tools) => Some(tools),
-            // An intermediary may have gone by headers that cannot be compared with the body now. A call without them
-            // gave it nothing to go by, and need not wait for a list.
+            // An intermediary may have used headers that cannot be compared with the body now. A call without such headers gave
+            // it nothing to use, and need not wait for a list.
             Err(error) if mirrors_parameters(head) => return Err(RequestError::Upstream(error)),
             Err(_) => None,
         },
@@ -179,7 +179,7 @@ async fn request(
     }
     let retry = match subject(method, members) {
         Some(subject) => {
-            // Any other state is for the server, or for the bridge to it.
+            // Any other state belongs to the server, or to the bridge to it.
             let ours =
                 !upstream.speaks_mcp() || core.suspended.seals(members.get(Key::RequestState));
             let inputs = if ours {
@@ -234,7 +234,7 @@ async fn request(
     }
 }
 
-/// `server/discover`: what a client would have learned from `initialize`.
+/// Answers `server/discover`, which returns the facts that legacy clients get from `initialize`.
 async fn discover(cx: &CallContext<'_>, id: &str) -> Result<Reply, RequestError> {
     let versions: Vec<&str> = supported(cx.caller).collect();
     let answered = cx.upstream.discover(cx, id, &versions).get().await;
@@ -242,13 +242,13 @@ async fn discover(cx: &CallContext<'_>, id: &str) -> Result<Reply, RequestError>
     Ok(Reply::json(StatusCode::OK, answer))
 }
 
-/// Whether there are headers that are said to mirror parameters.
+/// Returns true if the request has headers that mirror parameters.
 fn mirrors_parameters(head: &McpHead) -> bool {
     let mirrored = head.mirrored.as_deref();
     mirrored.is_some_and(|headers| !headers.params.is_empty())
 }
 
-/// Whether the listener speaks this revision at all.
+/// Checks that the listener serves this revision.
 fn served(caller: &Caller, head: &McpHead, members: &Members<'_>) -> Result<(), RequestError> {
     if caller.profile.modern {
         return Ok(());
@@ -277,7 +277,7 @@ fn supported(caller: &Caller) -> impl Iterator<Item = &'static str> {
         .chain(legacy.into_iter().map(ProtocolVersion::as_str))
 }
 
-/// The name of what is called or read, for the methods that may ask their client.
+/// The name of the tool, prompt or resource, for the methods that may ask their client.
 fn subject<'a>(method: &str, members: &Members<'a>) -> Option<Cow<'a, str>> {
     match method {
         "tools/call" | "prompts/get" => members.get(Key::Name),
@@ -299,7 +299,7 @@ fn acceptable(caller: &Caller, head: &McpHead) -> Result<(), RequestError> {
     }
 }
 
-/// Params that are no object hold no `_meta`.
+/// Turns invalid params into missing `_meta`: params that are not an object hold none.
 fn missing_meta(failure: RequestError) -> RequestError {
     match failure {
         RequestError::InvalidParams(reason) => RequestError::MissingMeta(reason),

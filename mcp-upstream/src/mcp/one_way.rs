@@ -1,8 +1,8 @@
-//! Messages without an answer: notifications, and a client's answers to our requests.
+//! Messages without an answer: notifications, and a client's responses to the gateway's requests.
 //!
-//! Of the notifications only the handshake's confirmation and cancellation are acted on here. Others go to a server that
-//! speaks MCP itself, or are accepted and ignored, among them `notifications/roots/list_changed`: a client's roots are
-//! asked for each time a function wants them.
+//! Only two notifications are handled here: the handshake's confirmation, and cancellations. Others go to a server that speaks
+//! MCP itself, or are accepted and ignored, among them `notifications/roots/list_changed`: a client's roots are requested each
+//! time a function needs them.
 
 use serde_json::value::RawValue;
 
@@ -13,9 +13,9 @@ use crate::mcp::Core;
 use crate::session::SessionPatch;
 use crate::upstream::CallContext;
 
-/// Acts on a notification.
+/// Handles a notification.
 ///
-/// A refused one is a refused POST: there is no response to put the error into.
+/// Refusing it refuses its POST: there is no response that could hold the error.
 pub(crate) async fn notified(
     core: &Core,
     cx: &CallContext<'_>,
@@ -26,13 +26,13 @@ pub(crate) async fn notified(
         return Err(RequestError::Shape("params must be an object".into()));
     }
     if cx.upstream.speaks_mcp() {
-        // Those acted on here go on to the server in their own words, too.
+        // Handled notifications go on to the server unchanged, too.
         members.unambiguous_unanswered()?;
     }
     let session = cx.session();
     match method {
         "initialize" => Err(RequestError::Shape("initialize needs an id".into())),
-        // The second spelling is what older clients send (MCP-09).
+        // Older clients send the second spelling (MCP-09).
         "notifications/initialized" | "initialized" => {
             if let Some(session) = session {
                 core.changes.commit(session, SessionPatch::Confirm).await?;
@@ -55,9 +55,9 @@ pub(crate) async fn notified(
     }
 }
 
-/// Hands an answer to the call that asked. One that came too late is taken all the same: its
-/// sender could not know. An answer to a question that was never asked in this session is refused, and so is one that
-/// its server could take for something else.
+/// Hands a response to the call that asked. A response that comes too late is accepted, since its sender could not know. A
+/// response to a question that was never asked in this session is refused, and so is a response that its server could read as
+/// another message.
 pub(crate) fn answered(
     cx: &CallContext<'_>,
     id: &str,
@@ -65,7 +65,7 @@ pub(crate) fn answered(
     members: &Members<'_>,
 ) -> Result<(), RequestError> {
     if cx.upstream.speaks_mcp() {
-        // The whole of it may go to the server.
+        // The whole message may go to the server.
         members.unambiguous_unanswered()?;
     }
     let message = members.message();

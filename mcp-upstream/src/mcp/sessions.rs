@@ -1,4 +1,4 @@
-//! Sessions and their streams outside of calls: opened, resumed, ended; what GET and DELETE on an MCP path do.
+//! Sessions and their streams outside of calls: opening, resuming, ending; GET and DELETE on an MCP path.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub(crate) async fn delete(core: &Arc<Core>, caller: &Caller, head: &McpHead) ->
     }
 }
 
-/// Opens the stream (MCP-02), or resumes the one `Last-Event-ID` names (MCP-34).
+/// Opens the stream (MCP-02), or resumes the stream that `Last-Event-ID` names (MCP-34).
 async fn opened(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Result<Reply, RequestError> {
     takes_method(caller, head)?;
     let namespace = namespace(core, caller)?;
@@ -57,7 +57,7 @@ async fn opened(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Result<Rep
     if !head.accept.sse_named {
         return Err(RequestError::NotAcceptable("text/event-stream"));
     }
-    // Before anything is replayed: a client that may not hold another stream must not take one over either.
+    // Checked before events are replayed: a client that may not hold another stream must not take one over either.
     let place = stream_place(core, caller, 0)?;
     let events = match &head.last_event_id {
         Some(id) => {
@@ -84,7 +84,7 @@ async fn opened(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Result<Rep
     })
 }
 
-/// A stream of what changes in a namespace, for a client without a session where none is needed (NSR-10). It cannot be
+/// A stream of the changes in a namespace, for a client without a session on listeners that need none (NSR-10). It cannot be
 /// resumed.
 fn alone(
     core: &Arc<Core>,
@@ -135,7 +135,7 @@ async fn end_session(
     Ok(())
 }
 
-/// Refuses GET and DELETE in the era that has neither streams outside of requests nor sessions.
+/// Refuses GET and DELETE in 2026-07-28, which has neither sessions nor streams outside of requests.
 fn takes_method(caller: &Caller, head: &McpHead) -> Result<(), RequestError> {
     let version = head.version.as_deref().map(str::trim);
     if caller.profile.modern && version == Some(modern::VERSION) {
@@ -144,7 +144,7 @@ fn takes_method(caller: &Caller, head: &McpHead) -> Result<(), RequestError> {
     Ok(())
 }
 
-/// Opens a session, which may cost its principal older ones.
+/// Opens a session, which may evict older sessions of its principal.
 pub(crate) async fn create_session(
     core: &Core,
     binding: Binding,
@@ -158,8 +158,8 @@ pub(crate) async fn create_session(
     Ok(created.session)
 }
 
-/// Opens a stream of a session, for the responses to these requests where it is for some. It may cost the session's
-/// principal other sessions.
+/// Opens a stream of a session, for the responses to these requests if it serves some. This may evict other sessions of the
+/// principal.
 pub(crate) async fn open_stream(
     core: &Core,
     session: &Arc<Session>,
@@ -173,7 +173,7 @@ pub(crate) async fn open_stream(
     Ok(stream)
 }
 
-/// Records that a session has a stream of that number. A client is not refused its stream because the store fails.
+/// Records that a session has a stream with this number. If the store fails, the client still gets its stream.
 async fn note_stream(core: &Core, session: &Session, number: u32) {
     let opened = SessionPatch::OpenStream(number);
     if core.changes.commit(session, opened).await.is_err() {
@@ -184,7 +184,7 @@ async fn note_stream(core: &Core, session: &Session, number: u32) {
     }
 }
 
-/// Goes on with a stream of a session behind an event.
+/// Resumes a stream of a session after an event.
 async fn resume_stream(
     core: &Core,
     session: &Arc<Session>,
@@ -195,16 +195,16 @@ async fn resume_stream(
         ResumeError::Malformed | ResumeError::Unknown => RequestError::UnknownEventId,
         ResumeError::Store(error) => store_away(&error),
     })?;
-    // One that was forgotten goes on under another number.
+    // A forgotten stream goes on under another number.
     note_stream(core, session, events.number()).await;
     Ok(events)
 }
 
-/// Ends a session whose state its upstream has lost: its client begins a new one.
+/// Ends a session whose state its upstream has lost, so that its client begins a new one.
 ///
 /// # Errors
 ///
-/// `SessionNotFound`, if that is so.
+/// `SessionNotFound`, if the state is lost.
 pub(super) async fn not_lost(
     core: &Core,
     namespace: &Namespace,
@@ -217,7 +217,7 @@ pub(super) async fn not_lost(
     Err(RequestError::SessionNotFound)
 }
 
-/// Ends a session that its client is done with. Says whether it was still there.
+/// Ends a session that its client has finished with. Returns true if it still existed.
 pub(crate) async fn forget_session(
     core: &Core,
     session: &Arc<Session>,
@@ -236,14 +236,14 @@ impl EndSession for Core {
         session.close();
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
-                // A store that cannot be asked has said so in the log, and forgets by time.
+                // A failure of the store is logged already; the record expires.
                 let _ = forget_session(&self, &session).await;
             });
         }
     }
 }
 
-/// A place for a long stream of the caller's principal, which holds so many bytes beside what is said on it.
+/// A place for a long stream of the caller's principal. `bytes` is the memory that it holds beside its events.
 pub(crate) fn stream_place(
     core: &Core,
     caller: &Caller,
@@ -254,7 +254,7 @@ pub(crate) fn stream_place(
         .map_err(|_| RequestError::StreamLimit)
 }
 
-/// A session that another process had is this one's now.
+/// Registers a session that this process took over from another.
 pub(super) fn take_up(core: &Core, adopted: Created) -> Arc<Session> {
     let Created { session, evicted } = adopted;
     core.changes.count_evicted(evicted);

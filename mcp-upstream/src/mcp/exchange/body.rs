@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::reply::{BodyError, Head, Reply};
 use crate::stream::Subscription;
 
-/// The head of every stream of events. Proxies are told to pass each event on at once and as it is.
+/// The head of every stream of events. Proxies are told to pass each event on at once and unchanged.
 pub(crate) fn events_head() -> Head {
     Head::new(StatusCode::OK)
         .with(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))
@@ -23,7 +23,7 @@ pub(crate) fn events_head() -> Head {
         )
 }
 
-/// A stream that ends by itself, or at `until` for its client to come back. `owned` is dropped with the body.
+/// A stream that ends by itself, or at `until` so that its client comes back. `owned` is dropped with the body.
 pub(crate) fn streamed<T: Send + 'static>(
     events: Subscription,
     until: Option<Instant>,
@@ -31,7 +31,7 @@ pub(crate) fn streamed<T: Send + 'static>(
 ) -> Reply {
     let body = stream::unfold((events, owned), move |(mut events, owned)| async move {
         let chunk = match until {
-            // What is there is sent even when the time is up: at least the event to come back with.
+            // Events that wait are sent even after the time is up: at least the event to resume from.
             Some(until) => timeout_at(until, events.next()).await.ok()??,
             None => events.next().await?,
         };
@@ -43,7 +43,7 @@ pub(crate) fn streamed<T: Send + 'static>(
     }
 }
 
-/// A stream whose task ends when it is dropped, as `owned` does.
+/// A stream whose task is aborted when the stream is dropped; `owned` is dropped with it.
 pub(super) fn tied<T: Send + 'static>(
     events: Subscription,
     task: JoinHandle<()>,
@@ -52,7 +52,7 @@ pub(super) fn tied<T: Send + 'static>(
     streamed(events, None, (Owner(task), owned))
 }
 
-/// Ends a task with itself.
+/// Aborts its task when dropped.
 struct Owner(JoinHandle<()>);
 
 impl Drop for Owner {

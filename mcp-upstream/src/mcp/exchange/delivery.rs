@@ -1,5 +1,5 @@
-//! What a call says to a client that takes a stream: messages, in order, before the response. How they travel is not
-//! decided here. Questions become requests to the client under ids of the session.
+//! Turns the events of a call into messages for a client that takes a stream: in order, before the response. How messages travel
+//! is not decided here. Questions become requests to the client under ids of the session.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -16,27 +16,27 @@ use crate::mcp::{Core, call};
 use crate::session::{CancelNotice, InFlight, Session};
 use crate::upstream::CallContext;
 
-/// A call that runs. In a session it can be cancelled by its id; dropping it cancels it in any case.
+/// A running call. In a session it can be cancelled by its id; dropping it cancels it in any case.
 pub(super) struct StreamedCall {
-    /// Ends with the response.
+    /// The driver, which ends with the response.
     driver: CallDriver<Bytes>,
     session: Option<Arc<Session>>,
     progress_token: Option<String>,
-    /// Messages of the last event, not yet taken: as many as it has questions at most.
+    /// Messages of the last event that were not taken yet: at most as many as it has questions.
     messages: VecDeque<Vec<u8>>,
 }
 
-/// What a call came to.
+/// The next step of a call.
 pub(super) enum Step {
     /// A message for its client, before the response.
     Said(Vec<u8>),
-    /// The response; nothing comes after it.
+    /// The response, after which no message follows.
     Over(Bytes),
 }
 
 impl StreamedCall {
-    /// The call of a request of this conversation, raw JSON its id. It runs in [`Self::step`]. `waits`: its response waits
-    /// for those of other calls, and is counted with all answers meanwhile.
+    /// The call of a request of this conversation, with its id as raw JSON. It runs in [`Self::step`]. `waits`: its response
+    /// waits for those of other calls, and its memory is counted meanwhile.
     pub(super) fn new(
         core: &Arc<Core>,
         cx: &CallContext<'_>,
@@ -55,7 +55,7 @@ impl StreamedCall {
         }
     }
 
-    /// Goes on until there is something for the client. Cancel safe; not to be called again after the response.
+    /// Runs the call to its next message for the client. Cancel safe; not to be called again after the response.
     pub(super) async fn step(&mut self) -> Step {
         loop {
             if let Some(message) = self.messages.pop_front() {
@@ -75,7 +75,7 @@ impl StreamedCall {
             self.messages.extend(asked);
             return;
         }
-        // Read each time: the client may change its mind.
+        // Read each time: the client may change the level.
         let session = self.session.as_ref();
         let wanted = session.map_or(LogLevel::Info, |session| session.log_level());
         let token = self.progress_token.as_deref();
@@ -83,7 +83,7 @@ impl StreamedCall {
             .extend(interaction::notification(event, token, Some(wanted)));
     }
 
-    /// The request that asks a question, under an id of the session.
+    /// The request that asks a question, with an id of the session.
     fn ask(&self, question: &Arc<Interaction>) -> Option<Vec<u8>> {
         let session = self.session.as_ref();
         let declared = session.map(|session| session.client().capabilities.get());
@@ -92,7 +92,7 @@ impl StreamedCall {
     }
 }
 
-/// Runs a call and gives its response.
+/// Runs a call and returns its response.
 fn work(
     core: &Arc<Core>,
     cx: &CallContext<'_>,

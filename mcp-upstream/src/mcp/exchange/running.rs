@@ -1,4 +1,4 @@
-//! The calls of one POST that run. Mostly that is one, and then nothing is kept beside it.
+//! Running calls of a POST. Usually there is one, and then nothing else is allocated.
 
 use std::pin::Pin;
 
@@ -6,17 +6,17 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::delivery::{Step, StreamedCall};
 
-/// The calls that run.
+/// The running calls.
 #[derive(Default)]
 pub(super) enum RunningCalls {
     #[default]
     None,
     One(StreamedCall),
-    /// Of a batch, which is bounded in its messages.
+    /// The calls of a batch, whose number of messages is bounded.
     Many(FuturesUnordered<RunningCall>),
 }
 
-/// A call of a batch on its way to its next message.
+/// A call of a batch, running to its next message.
 type RunningCall = Pin<Box<dyn Future<Output = (StreamedCall, Step)> + Send>>;
 
 impl RunningCalls {
@@ -31,7 +31,7 @@ impl RunningCalls {
         };
     }
 
-    /// The next message of one of them; `None` when all are done. Cancel safe.
+    /// The next message of any call; `None` when all are done. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<Step> {
         match self {
             Self::None => None,
@@ -52,7 +52,7 @@ impl RunningCalls {
         }
     }
 
-    /// Whether none runs.
+    /// Returns true if no call runs.
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::None => true,

@@ -1,4 +1,4 @@
-//! A call that may speak and ask before it answers, apart from the requests it goes on in.
+//! A call that may send messages and questions before its answer, independent of the requests that it goes on in.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,41 +13,41 @@ use crate::mcp::Core;
 use crate::mcp::driver::{CallDriver, Next};
 use crate::upstream::{CallContext, RequestMeta};
 
-/// How long a server that asks by one request after the other may go on with that, before its client is asked all of
-/// it at once. Without it, three questions would take the client three rounds.
+/// How long a server that asks by one request after the other may go on, before its client is asked all questions at once.
+/// Without it, three questions would take the client three rounds.
 const ASKED_TOGETHER: Duration = Duration::from_millis(25);
 
-/// A call of the upstream that may still speak and ask. Owns all it needs, so that it can outlive its request.
+/// A call of the upstream that may still send messages and questions. Owns all it needs, so that it can outlive its request.
 pub(crate) struct ModernCall {
     driver: CallDriver<CallOutcome>,
-    /// Asked and not yet answered. Bounded by the engine.
+    /// Questions that are not answered yet. The engine bounds their number.
     questions: Vec<Arc<Interaction>>,
-    /// Until when further questions join them.
+    /// The moment until which further questions are asked together with these.
     gathering: Instant,
     call: Arc<dyn UpstreamCall>,
 }
 
-/// How the client of the current request wants to hear of the call.
+/// The client of the current request, with its wishes for messages of the call.
 pub(super) struct Recipient {
     pub(super) meta: RequestMeta,
-    /// It takes events with its answer.
+    /// True when the client takes events with its answer.
     pub(super) streams: bool,
 }
 
-/// What a call came to.
+/// The next step of a call.
 pub(super) enum Step {
     /// A message for its client, before the answer.
     Said(Vec<u8>),
-    /// It waits for its client.
+    /// The call waits for its client to answer questions.
     Asked(InputRequests),
-    /// Its answer.
+    /// The outcome of the call.
     Over(CallOutcome),
 }
 
-/// What a client is asked at once. There is at least one question, and each is of a known kind.
+/// Questions that a client is asked together: at least one, each of a known kind.
 pub(super) struct InputRequests {
     pub(super) questions: Vec<Arc<Interaction>>,
-    /// Until when the last of them may be answered.
+    /// The latest deadline of the questions.
     pub(super) deadline: Instant,
 }
 
@@ -71,12 +71,12 @@ impl ModernCall {
         }
     }
 
-    /// What is called.
+    /// The call of the upstream.
     pub(super) fn call(&self) -> &Arc<dyn UpstreamCall> {
         &self.call
     }
 
-    /// What its client is still to answer.
+    /// The questions that the client has yet to answer.
     fn asked(&self) -> impl Iterator<Item = &Arc<Interaction>> {
         let known = self.questions.iter().filter(|it| it.question().is_some());
         known.filter(|it| it.is_open())
@@ -86,8 +86,8 @@ impl ModernCall {
     ///
     /// # Errors
     ///
-    /// `InvalidParams` when questions stay open and the answers kept until they are answered are too large. The call is
-    /// to be dropped then.
+    /// `InvalidParams` if questions stay open and the answers that are kept until then are too large. The call is to be dropped
+    /// then.
     pub(super) fn answer(
         &mut self,
         cx: &CallContext<'_>,
@@ -99,12 +99,12 @@ impl ModernCall {
             .map_err(|error| RequestError::InvalidParams(error.to_string().into()))
     }
 
-    /// Whether it waits for its client.
+    /// Returns true if the call waits for its client.
     fn asks(&self) -> bool {
         !self.driver.is_over() && self.asked().next().is_some()
     }
 
-    /// What its client is to answer now; `None` if nothing.
+    /// The questions that the client is to answer now; `None` if there are none.
     fn input_requests(&self) -> Option<InputRequests> {
         let questions: Vec<_> = self.asked().map(Arc::clone).collect();
         let deadline = questions.iter().map(|it| it.deadline()).max()?;
@@ -114,18 +114,18 @@ impl ModernCall {
         })
     }
 
-    /// Goes on until there is something for the client. Cancel safe.
+    /// Runs the call to its next step for the client. Cancel safe.
     pub(super) async fn step(&mut self, client: &Recipient) -> Step {
         loop {
             let asks = self.asks();
-            // next: the call spoke or asked, or is over.
-            // gathered: it waits for its client, and has asked all it wants to ask now.
+            // next: a message, a question, or the end of the call.
+            // gathered: the call waits for its client, and has asked all its questions for now.
             let next = tokio::select! {
                 biased;
                 next = self.driver.next() => next,
                 () = sleep_until(self.gathering), if asks => match self.input_requests() {
                     Some(asked) => return Step::Asked(asked),
-                    // The server took its questions back meanwhile, which is no event.
+                    // The server took its questions back meanwhile, which causes no event.
                     None => continue,
                 },
             };
@@ -143,9 +143,9 @@ impl ModernCall {
         }
     }
 
-    /// Keeps the questions the client can be asked; the others have failed.
+    /// Keeps the questions that the client can be asked; the others have failed.
     fn take_questions(&mut self, asked: Vec<Arc<Interaction>>, client: &Recipient) {
-        // A worker asks all at once.
+        // A worker asks all its questions at once.
         if self.call.facts().asks_singly {
             self.gathering = Instant::now() + ASKED_TOGETHER;
         }
@@ -163,7 +163,7 @@ impl Waiting for ModernCall {
 }
 
 impl Recipient {
-    /// The notification an event is for this client, if the client wants it.
+    /// The notification of an event for this client, if the client wants it.
     fn message(&self, event: PeerEvent) -> Option<Vec<u8>> {
         if !self.streams {
             return None;
@@ -179,8 +179,8 @@ impl Recipient {
     }
 }
 
-/// Progress of a call that went on with a retry is under the token of the request that began it, which is over. A retry
-/// that has no token hears nothing of it.
+/// Puts progress under the token of the current request: a call that goes on with a retry reports under the token of the request
+/// that began it, which is over. A retry without a token gets no progress.
 fn under_token(message: Vec<u8>, token: Option<&str>) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(&message).ok()?;
     let is_progress = matches!(

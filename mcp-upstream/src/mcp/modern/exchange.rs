@@ -1,4 +1,4 @@
-//! How a modern call is answered: as JSON, as a stream when it says something first, or with what its client is asked.
+//! Answers a modern call: as JSON, as a stream if it sends messages first, or with the questions to its client.
 //!
 //! ```text
 //!             ┌── has its answer ───────────────▶ JSON
@@ -7,8 +7,7 @@
 //!             └── speaks ──▶ stream, call in a task: … then the answer, or `input_required`
 //! ```
 //!
-//! Whoever drops the answer cancels the call; only one that is suspended belongs to nobody. There is no event log: a
-//! stream of this era cannot be resumed.
+//! Dropping the answer cancels the call, unless it is suspended. There is no event log: a stream of this era cannot be resumed.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -32,7 +31,7 @@ use crate::stream::open::OpenKind;
 use crate::stream::{Stream, frame};
 use crate::upstream::{CallContext, RequestMeta};
 
-/// One request in which a call goes on.
+/// A request in which a call runs, or goes on.
 struct Exchange {
     core: Arc<Core>,
     caller: Caller,
@@ -44,7 +43,7 @@ struct Exchange {
     client: Recipient,
 }
 
-/// What of a request decides how it is answered.
+/// The parts of a request that decide how it is answered.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'a> {
     /// Raw JSON.
@@ -53,7 +52,7 @@ pub(super) struct Request<'a> {
     pub(super) meta: &'a RequestMeta,
 }
 
-/// The answers in a request: a key and a raw object each.
+/// The answers in a request, each with its key and its raw object.
 pub(super) type Inputs<'a> = Vec<(Cow<'a, str>, &'a RawValue)>;
 
 /// The most answers in one request: as many as questions may be open in a session.
@@ -63,7 +62,7 @@ const INPUTS_MAX: usize = 1000;
 ///
 /// # Errors
 ///
-/// `InvalidParams` for anything but an object of objects, or for more than 1000 of them.
+/// `InvalidParams` unless it is an object of at most 1000 objects.
 pub(super) fn inputs<'a>(members: &Members<'a>) -> Result<Inputs<'a>, RequestError> {
     let Some(raw) = members.get(Key::InputResponses) else {
         return Ok(Vec::new());
@@ -94,7 +93,7 @@ pub(super) async fn begin(
     Exchange::new(core, cx, request).run(call).await
 }
 
-/// A request that brings the answers to a suspended call.
+/// A request with the answers to a suspended call.
 pub(super) struct Retry<'a> {
     /// The tool, the prompt or the URI it names.
     pub(super) subject: Cow<'a, str>,
@@ -104,7 +103,7 @@ pub(super) struct Retry<'a> {
     pub(super) inputs: Inputs<'a>,
 }
 
-/// Goes on with a suspended call, with what its client answered.
+/// Resumes a suspended call with its client's answers.
 pub(super) async fn resume(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -153,7 +152,7 @@ impl Exchange {
         }
     }
 
-    /// Runs the call until this request has its answer, or the beginning of one.
+    /// Runs the call until the answer to this request is complete, or begins as a stream.
     async fn run(self, mut driver: ModernCall) -> Result<Reply, RequestError> {
         match driver.step(&self.client).await {
             Step::Said(first) => Ok(self.into_stream(first, driver)),
@@ -178,7 +177,7 @@ impl Exchange {
         streamed(events, None, listed)
     }
 
-    /// Runs the rest of the call beside the stream its client reads. Ends with the reader, and with that the call.
+    /// Runs the rest of the call and writes its stream. Ends, and cancels the call, when the reader leaves.
     async fn deliver(self, first: Vec<u8>, mut driver: ModernCall, stream: Arc<Stream>) {
         let _finishing = stream.finish_on_drop();
         let push = |message: &[u8]| stream.push(frame::message(None, message));
@@ -187,8 +186,8 @@ impl Exchange {
         }
         let mut patience = Patience::default();
         let last = loop {
-            // step: the call spoke, asked or is over.
-            // reader_gone: the client closed the stream, which is how it cancels.
+            // step: a message, a question, or the end of the call.
+            // reader_gone: the client closed the stream, which cancels the call.
             let step = tokio::select! {
                 biased;
                 () = stream.reader_gone() => return,

@@ -1,7 +1,7 @@
-//! What a modern request says about itself in `params._meta`, since there is no session to remember it.
+//! Metadata of a modern request in `params._meta`, which takes the place of a session.
 //!
-//! Spans of the body, not values: capability maps and client infos are passed on as they came. Which version is asked
-//! for is judged by the caller, because a refusal has to name the versions that are served.
+//! Spans of the body, not values: capability maps and client infos are passed on unchanged. The caller judges the requested
+//! version, because a refusal has to name the served versions.
 
 use std::borrow::Cow;
 
@@ -12,13 +12,13 @@ use crate::jsonrpc::{self, Key, Members};
 use crate::session::client;
 use crate::upstream::RequestMeta;
 
-/// A request's metadata and the version it asks for.
+/// A request's metadata, and the version that it requests.
 pub(super) struct Read<'a> {
     pub(super) meta: RequestMeta,
     pub(super) version: Cow<'a, str>,
 }
 
-/// The version `params._meta` names, if it is a text.
+/// The version in `params._meta`, if it is a text.
 pub(super) fn version_named<'a>(members: &Members<'a>) -> Option<Cow<'a, str>> {
     members.get(Key::ProtocolVersion).and_then(jsonrpc::string)
 }
@@ -27,7 +27,7 @@ pub(super) fn version_named<'a>(members: &Members<'a>) -> Option<Cow<'a, str>> {
 ///
 /// # Errors
 ///
-/// What is missing or wrong, for the client.
+/// A description of the missing or wrong member, for the client.
 pub(super) fn read<'a>(body: &Bytes, members: &Members<'a>) -> Result<Read<'a>, Cow<'static, str>> {
     let meta = members.get(Key::Meta);
     let meta = meta.ok_or("params._meta is required")?;
@@ -89,7 +89,7 @@ pub(super) fn read<'a>(body: &Bytes, members: &Members<'a>) -> Result<Read<'a>, 
     })
 }
 
-/// A span of the body that shares its memory.
+/// A part of the body that shares its memory.
 pub(super) fn span(body: &Bytes, raw: &RawValue) -> Bytes {
     body.slice_ref(raw.get().as_bytes())
 }

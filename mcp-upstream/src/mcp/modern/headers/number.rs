@@ -1,6 +1,6 @@
-//! Whether two decimal numbers are the same one: `42` and `42.0` are, 2^53 and 2^53+1 are not.
+//! Compares decimal numbers exactly: `42` and `42.0` are equal, 2^53 and 2^53+1 are not.
 
-/// Sign, significant digits and the power of ten behind the last of them.
+/// A number's sign, its significant digits, and the power of ten of the last digit.
 #[derive(PartialEq, Eq)]
 struct Decimal {
     negative: bool,
@@ -8,7 +8,7 @@ struct Decimal {
     exponent: i64,
 }
 
-/// Compares numerically, without rounding. A text that is no number equals nothing.
+/// Compares numerically, without rounding. A text that is not a number equals nothing.
 pub(super) fn equal(one: &str, other: &str) -> bool {
     one == other && parse(one).is_some()
         || parse(one).is_some_and(|one| parse(other).is_some_and(|other| one == other))
