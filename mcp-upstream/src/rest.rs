@@ -1,4 +1,4 @@
-//! The plain HTTP side: tools as REST, the namespaces, OpenAPI, health and reload. Same engine, bare JSON values.
+//! Plain HTTP: tools as REST, the namespaces, OpenAPI, health and reload. The same engine, with bare JSON values.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ mod shape;
 pub(crate) mod tools;
 pub(crate) mod vault;
 
-/// A request that is answered before its handler gets to work. Boxed: it travels in the error side of results.
+/// The reply to a request that fails before its handler starts. Boxed: it travels in the error side of results.
 struct Refused(Box<Reply>);
 
 impl Refused {
@@ -38,12 +38,13 @@ impl Refused {
     }
 }
 
-/// Also what OAuth discovery below `/.well-known/` gets, so that clients fall back to their static token.
+/// The answer for unknown paths. OAuth discovery below `/.well-known/` gets it too, so that clients fall back to their static
+/// token.
 pub(crate) fn not_found() -> Reply {
     error::rest_plain(StatusCode::NOT_FOUND, "not_found", "No such path")
 }
 
-/// The namespace of a request, out of the current snapshot.
+/// A caller with the namespace of its request, from the current snapshot.
 struct InNamespace {
     caller: Caller,
     namespace: Arc<Namespace>,
@@ -68,12 +69,12 @@ impl InNamespace {
         }
     }
 
-    /// Whether the request is for all namespaces at once.
+    /// Returns true if the request is for all namespaces at once.
     fn is_global(&self) -> bool {
         self.namespace.name.is_global()
     }
 
-    /// The namespace that has a tool of this name, and the name there: of all namespaces, where the request is for all.
+    /// Finds the namespace of a tool and the tool's name there. A request for all namespaces searches all of them.
     async fn of_tool(mut self, core: &Core, name: &str) -> Result<(Self, Box<str>), Refused> {
         if !self.is_global() {
             return Ok((self, name.into()));
@@ -92,13 +93,13 @@ impl InNamespace {
         Ok((self, own))
     }
 
-    /// What the caller may see of it.
+    /// The caller's view of the namespace.
     fn view(&self) -> View<'_> {
         View::of(&self.caller, &self.namespace)
     }
 }
 
-/// How many tools of a namespace the caller may see. Of a server that was not asked yet none are known.
+/// The number of a namespace's tools that the caller may see. 0 for a server that was not asked yet.
 pub(crate) fn tool_count(core: &Core, caller: &Caller, namespace: &Arc<Namespace>) -> usize {
     let known = core.upstreams.of(namespace).listed_now(namespace, caller);
     let view = View::of(caller, namespace);
@@ -110,7 +111,7 @@ fn unknown_namespace(name: &str) -> Reply {
     error::rest_plain(StatusCode::NOT_FOUND, "namespace_not_found", &message)
 }
 
-/// Bytes of a value that serializes into memory without failing.
+/// A reply with a value whose serialization into memory cannot fail.
 fn json(value: &impl serde::Serialize) -> Reply {
     let body = serde_json::to_vec(value).expect("plain data with string keys serializes");
     Reply::json(StatusCode::OK, body)

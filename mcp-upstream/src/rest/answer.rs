@@ -1,4 +1,4 @@
-//! What a tool call was answered, as REST shows it: a bare value, or a failure with its status.
+//! REST answers to tool calls: a bare value, or a failure with its status.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::upstream::{ToolsWait, Upstream};
 
 mod failure;
 
-/// The value of a call: what a function returned; of a server's result the structured content, else a lone text, else
-/// the content blocks, else the whole result.
+/// The value of a call: the value that a function returned; for a server's result the structured content, else a single text,
+/// else the content blocks, else the whole result.
 ///
 /// # Errors
 ///
-/// What went wrong in the server or in the tool.
+/// The failure of the server or of the tool.
 pub(super) async fn value_of(
     upstream: &dyn Upstream,
     namespace: &Arc<Namespace>,
@@ -39,7 +39,7 @@ pub(super) async fn value_of(
         Err(failed) => failed,
     };
     let blame = failed.blame(tool);
-    // Servers say the same of a tool that is not there and of wrong arguments: the list tells them apart.
+    // Servers send the same error for an unknown tool and for wrong arguments: the list tells them apart.
     let is_known = matches!(blame, failure::Blame::Server | failure::Blame::Caller)
         || (upstream
             .tools(namespace, None, ToolsWait::Short)
@@ -49,7 +49,7 @@ pub(super) async fn value_of(
     Err(failed.error(blame, is_known))
 }
 
-/// What a function returned. Blocks without a value (an image, say) have no bare form.
+/// The value that a function returned. Blocks without a value (an image, say) have no bare form.
 fn bare(reply: ToolReply) -> Bytes {
     match reply.content {
         Some(content) if matches!(reply.value.trim_ascii(), b"null" | b"") => {
@@ -59,11 +59,11 @@ fn bare(reply: ToolReply) -> Bytes {
     }
 }
 
-/// What a result comes to: a value, or a failure in the tool's words.
+/// Reads a result: a value, or a failure in the tool's words.
 ///
 /// # Errors
 ///
-/// It is no result of a tool (`CallToolResult`).
+/// If it is not the result of a tool (`CallToolResult`).
 fn value(result: &Bytes) -> Result<Result<Bytes, failure::Failed>, CallError> {
     let odd = |what: &str| {
         let message = format!("The server's answer is no result of a tool: {what}");
@@ -97,18 +97,17 @@ fn value(result: &Bytes) -> Result<Result<Bytes, failure::Failed>, CallError> {
     }
 }
 
-/// Whether a result without content says something all the same, in words of its server's own. What it asks its client
-/// for is no result.
+/// Returns true if a result without content has members that its server defined itself. A question to the client is not a result.
 fn says_something(object: &RawValue) -> bool {
     let asks = spans::member(object, "resultType").map(RawValue::get);
     const ABOUT_ITSELF: [&str; 3] = ["_meta", "resultType", "isError"];
-    // More members than those, however many, are not listed here.
+    // If there are more members than these, they are not listed here.
     let few = few_entries(object, ABOUT_ITSELF.len());
     asks != Some("\"input_required\"")
         && few.is_none_or(|all| all.iter().any(|(name, _)| !ABOUT_ITSELF.contains(&&**name)))
 }
 
-/// The text of a block of that kind, raw.
+/// The text of a text block, raw.
 fn text(block: &RawValue) -> Option<&RawValue> {
     let kind = spans::member(block, "type")?;
     (kind.get() == "\"text\"").then(|| spans::member(block, "text"))?

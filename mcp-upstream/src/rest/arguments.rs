@@ -1,4 +1,4 @@
-//! The body of a call: the tool's arguments.
+//! Reads the body of a call: the tool's arguments.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -8,8 +8,7 @@ use super::Refused;
 pub(super) use crate::catalogue::arguments::are_required;
 use crate::jsonrpc::{self, RequestError};
 
-/// An object, or nothing at all, which counts as `{}` (RST-10). So does white space, for a tool that can do without
-/// arguments.
+/// The arguments of a call. An empty body counts as `{}` (RST-10), and so does white space for a tool that needs no arguments.
 pub(super) fn of(body: Bytes) -> Result<Bytes, Refused> {
     if body.trim_ascii().is_empty() {
         return Ok(Bytes::from_static(b"{}"));
@@ -31,12 +30,12 @@ pub(super) fn of(body: Bytes) -> Result<Bytes, Refused> {
     }
 }
 
-/// Whether the body is there, but holds white space alone.
+/// Returns true if the body is not empty, but holds only white space.
 pub(super) fn is_blank(body: &[u8]) -> bool {
     !body.is_empty() && body.trim_ascii().is_empty()
 }
 
-/// A blank body where arguments are needed: a client that lost them on the way should hear of that.
+/// The refusal of a blank body if arguments are required: a client that lost them on the way should learn of it.
 pub(super) fn blank() -> Refused {
     Refused::new(
         StatusCode::BAD_REQUEST,

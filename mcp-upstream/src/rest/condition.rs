@@ -1,10 +1,10 @@
-//! The condition of a namespace: one word, and why nothing or not all of it serves. `/ready`, `/health`, the metrics,
-//! `explain` and the web UI all read it here.
+//! The condition of a namespace: a state, and the reason if some or all of it does not serve. `/ready`, `/health`, the metrics,
+//! `explain` and the web UI all take it from here.
 //!
 //! | namespace of | `degraded` | `failed` |
 //! |---|---|---|
-//! | Python tools | as its worker says | it could not be brought up |
-//! | a stdio server | | it does not start, or ended for good |
+//! | Python tools | its worker is degraded | it could not be started |
+//! | a stdio server | | it does not start, or has ended for good |
 //! | a remote server | one of its backends does not answer | none does, or the server cannot be used |
 //! | an aggregate | one of its members is down | all are |
 
@@ -21,26 +21,26 @@ use crate::metrics::MemberState;
 use crate::upstream::health::{MemberOffer, ServerHealth};
 use crate::upstream::http::port::BackendState;
 
-/// Aggregates that may stand behind each other, and the servers of the last.
+/// The deepest nesting of aggregates, and the servers of the last.
 const DEPTH_MAX: usize = tooldock_workers::aggregate::DEPTH_MAX + 1;
 
-/// A worker that keeps dying, whether it ever served or not (WRK-16).
+/// A worker that keeps crashing, even if it never served (WRK-16).
 pub(crate) const CRASH_LOOP: WorkerState = WorkerState::Backoff { crash_loop: true };
 
-/// The reason of a member that has not started in its time.
+/// The reason for a member that did not start in time.
 const LATE: &str = "it did not answer within its connect_timeout; it is used once it answers";
 
 /// States in which nothing of a namespace serves.
 const DOWN: [&str; 5] = ["failed", "crash_loop", "backoff", "stopped", "stopping"];
 
-/// How a namespace is.
+/// The condition of a namespace.
 #[derive(Debug)]
 pub(crate) struct Condition {
     /// `ready`, `idle`, `starting`, `installing`, `degraded`, `failed`, `empty`, or the state of a worker.
     pub(crate) state: &'static str,
-    /// Why nothing serves: the code and the sentence.
+    /// The reason why nothing serves: the code and a sentence.
     pub(crate) failing: Option<(&'static str, String)>,
-    /// Its server, where it has one.
+    /// The health of the server, if there is one.
     pub(crate) server: Option<ServerHealth>,
     /// The backends of a remote server with their last known state. No request is sent.
     pub(crate) backends: Vec<BackendState>,
@@ -48,23 +48,23 @@ pub(crate) struct Condition {
     pub(crate) members: Vec<MemberCondition>,
 }
 
-/// How a member of an aggregate is.
+/// The condition of a member of an aggregate.
 #[derive(Debug, Serialize)]
 pub(crate) struct MemberCondition {
-    /// Its prefix, or the namespace that it is.
+    /// The member's prefix, or the namespace that it is.
     pub(crate) name: Arc<str>,
     /// `ready`, `starting`, `installing`, `degraded` or `failed`.
     pub(crate) state: &'static str,
-    /// Why it does not serve.
+    /// The reason why it does not serve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// Where it is a namespace that clients can reach otherwise.
+    /// The namespace, if clients can reach the member outside the aggregate.
     #[serde(skip)]
     pub(crate) served: Option<Arc<Namespace>>,
 }
 
 impl Condition {
-    /// How a namespace is now.
+    /// The current condition of a namespace.
     pub(crate) fn of(core: &Core, namespace: &Namespace) -> Self {
         Self::at(core, namespace, DEPTH_MAX)
     }
@@ -136,7 +136,7 @@ impl Condition {
     fn of_members(&mut self, core: &Core, namespace: &Namespace, depth: usize) {
         let members = core.upstreams.of(namespace).members(namespace);
         let members = members.into_iter().map(|member| {
-            // The depth of aggregates in aggregates is checked when files are read. A reload may have mounted deeper ones since.
+            // The depth of nested aggregates is checked when files are read. A reload may have mounted deeper ones since.
             let own = member.namespace.as_ref().filter(|_| depth > 0);
             let own = own.map(|own| Self::at(core, own, depth - 1));
             let reason = own
@@ -163,7 +163,7 @@ impl Condition {
         let is_any = |wanted: &[&str]| self.members.iter().any(|it| wanted.contains(&it.state));
         let all_failed = self.members.iter().all(|it| it.state == "failed");
         self.state = if all_failed && !self.members.is_empty() {
-            // Members are not named: a caller of the aggregate may not know all of them.
+            // Members are not named: a caller of the aggregate may not see all of them.
             let message = "none of its members serves".to_owned();
             self.failing = Some((CallErrorCode::WorkerUnavailable.as_str(), message));
             "failed"
@@ -176,7 +176,7 @@ impl Condition {
         };
     }
 
-    /// Why not all of it serves, in one sentence.
+    /// The reason why some of it does not serve, in one sentence.
     pub(crate) fn problem(&self) -> Option<String> {
         if let Some((_, reason)) = &self.failing
             && self.members.is_empty()
@@ -200,7 +200,7 @@ impl Condition {
     }
 }
 
-/// Shows in the metrics how many namespaces are in each state, and the members of aggregates with theirs.
+/// Sets the gauges of namespaces by state, and of members of aggregates by theirs.
 pub(crate) fn show(core: &Core) {
     let awaited = core.registry.awaited();
     let snapshot = core.registry.snapshot();

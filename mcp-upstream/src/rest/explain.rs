@@ -29,7 +29,7 @@ const REACH_WAIT: Duration = Duration::from_secs(3);
 /// The most tools that one answer lists.
 const TOOLS_MAX: usize = 1000;
 
-/// Answers a question about somebody's rights.
+/// Answers a question about the rights of a credential.
 pub(crate) async fn explain(core: &Core, body: Bytes) -> Reply {
     let refused = |status, code, message: &str| error::rest_plain(status, code, message);
     let not_understood = |error: serde_json::Error| {
@@ -121,7 +121,7 @@ async fn answer(core: &Core, credential: &Credential, question: Question) -> Exp
     }
 }
 
-/// The tools of all namespaces that a credential opens, without aggregates' own tools. Namespaces whose tools are not known
+/// The tools of all namespaces that a credential opens, without the aggregates' own tools. Namespaces whose tools are not known
 /// within [`REACH_WAIT`] are left out.
 async fn reach(core: &Core, credential: &Credential) -> Reach {
     let until = Instant::now() + REACH_WAIT;
@@ -166,8 +166,8 @@ async fn reach(core: &Core, credential: &Credential) -> Reach {
     reach
 }
 
-/// True for the tools by which an aggregate manages those of its members. Every key is shown these, and without a member's
-/// tool they lead to nothing.
+/// Returns true for the tools by which an aggregate manages the tools of its members. Every key is shown these, and without a
+/// member's tool they lead to nothing.
 fn is_own_of_aggregate(core: &Core, namespace: &Arc<Namespace>, tool: &str) -> bool {
     let mut publisher = Arc::clone(namespace);
     let mut behind = core.upstreams.of(namespace).behind(namespace, tool);
@@ -184,7 +184,7 @@ fn is_own_of_aggregate(core: &Core, namespace: &Arc<Namespace>, tool: &str) -> b
     matches!(publisher.upstream, UpstreamKind::Aggregate(_))
 }
 
-/// Whether a credential opens a management tool.
+/// Returns true if a credential opens a management tool.
 fn opens_management(core: &Core, credential: &Credential) -> bool {
     let system = NamespaceName::system();
     let served = core.registry.admitted(&system);
@@ -246,7 +246,7 @@ async fn names(
     Ok(names.map(|tool| tool.name().to_owned()).collect())
 }
 
-/// The rules of a tool, and those of the namespaces that stand behind an aggregate's.
+/// The rules of a tool, and those of the namespaces behind an aggregate's tool.
 fn of_tool(
     core: &Core,
     credential: &Credential,

@@ -1,4 +1,4 @@
-//! Why a namespace is not served, for those who may use it and those who operate the gateway.
+//! Reasons why a namespace is not served, for callers who may use it and for operators.
 
 use serde::Serialize;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
@@ -6,12 +6,12 @@ use tooldock_workers::registry::{Namespace, UpstreamKind};
 use super::condition::Condition;
 use crate::mcp::Core;
 
-/// What is wrong with a namespace as a whole.
+/// The failure of a namespace as a whole.
 #[derive(Debug, Serialize)]
 pub(crate) struct Failing {
     /// The stable code.
     pub(crate) code: &'static str,
-    /// What is wrong. Without secrets.
+    /// The reason, without secrets.
     pub(crate) message: String,
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn of(core: &Core, namespace: &Namespace) -> Option<Failing> {
     }
 }
 
-/// The state of an external server that cannot be started, ends again and again, or has no backend that answers.
+/// The failure of an external server that cannot be started, keeps ending, or has no backend that answers.
 pub(crate) fn server(core: &Core, namespace: &Namespace) -> Option<Failing> {
     let is_server = matches!(
         namespace.upstream,

@@ -1,4 +1,4 @@
-//! What ToolDock v1 says of its MCP endpoints: `/mcp/namespaces`, `/mcp/info` and `/mcp/{namespace}/info` (EX-29).
+//! The descriptions of MCP endpoints that ToolDock v1 gives: `/mcp/namespaces`, `/mcp/info` and `/mcp/{namespace}/info` (EX-29).
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::upstream::global;
 
-/// The names of the namespaces, and how many tools each has as far as that is known.
+/// The names of the namespaces, with the known number of each namespace's tools.
 pub(crate) fn namespaces(core: &Core, caller: &Caller) -> Reply {
     let namespaces = open_to(core, caller);
     let names: Vec<_> = namespaces.iter().map(|it| it.name.as_str()).collect();
@@ -24,11 +24,11 @@ pub(crate) fn namespaces(core: &Core, caller: &Caller) -> Reply {
     reply(&json!({ "namespaces": names, "breakdown": breakdown, "total": names.len() }))
 }
 
-/// What the endpoint of a namespace is, or that of all.
+/// The description of a namespace's endpoint, or of the endpoint of all namespaces.
 pub(crate) async fn endpoint(core: &Core, caller: Caller) -> Reply {
     if caller.namespace.is_none() {
         let mut info = about(core, &caller);
-        // Elsewhere a request to `/mcp` must name a namespace.
+        // On other listeners a request to `/mcp` must name a namespace.
         if caller.profile.unnamed_namespace {
             info["endpoint"] = path(&caller, "").into();
         }
@@ -78,13 +78,13 @@ fn about(core: &Core, caller: &Caller) -> Value {
     })
 }
 
-/// The path of an endpoint as clients reach it.
+/// The path of an endpoint for clients.
 fn path(caller: &Caller, namespace: &str) -> String {
     let slash = if namespace.is_empty() { "" } else { "/" };
     format!("{}/mcp{slash}{namespace}", caller.profile.path_prefix)
 }
 
-/// Everything the caller may use, in the order in which v1 lists namespaces.
+/// The namespaces that the caller may use, in the order of v1.
 fn open_to(core: &Core, caller: &Caller) -> Vec<Arc<Namespace>> {
     let snapshot = core.registry.snapshot();
     let mut open = global::members(&snapshot, caller);

@@ -1,4 +1,4 @@
-//! `/namespaces`: what the caller may use (EX-23).
+//! `/namespaces`: lists the namespaces that the caller may use (EX-23).
 
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ struct Namespace<'a> {
     has_requirements: bool,
     secrets_status: &'static str,
     description: &'a str,
-    /// Why it is not served.
+    /// The reason why the namespace is not served.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Failing>,
 }

@@ -1,8 +1,8 @@
 //! `/openapi.json` and `/namespaces/{namespace}/openapi.json`: the caller's namespace as an OpenAPI 3.1 document.
 //!
 //! The paths of the document join to its server: `/tools/add` is below `…/namespaces/calc` in the document of that path, and
-//! below the root, with `X-Namespace` as a parameter, in the other one. The tools alone (`?view=tools`) are for models, which
-//! can do nothing with the paths that operators use; they are all there is by path unless `?view=all` asks for more.
+//! below the root, with `X-Namespace` as a parameter, in the other document. The tools alone (`?view=tools`) are for models,
+//! which have no use for the operators' paths; by path they are the whole document unless `?view=all` asks for more.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -43,17 +43,17 @@ struct Scope {
     view: Option<View>,
 }
 
-/// What of the document is wanted.
+/// The part of the document that the request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum View {
     /// An operation per tool.
     Tools,
-    /// The other paths, too.
+    /// The other paths as well.
     All,
 }
 
-/// How the addresses of the document name the namespace.
+/// The way in which addresses of the document name the namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Addresses {
     /// By `X-Namespace`.
@@ -62,14 +62,15 @@ pub(crate) enum Addresses {
     Path,
 }
 
-/// How a document is asked for.
+/// The parameters of a request for a document.
 pub(crate) struct Asked<'a> {
     pub(crate) query: Option<&'a str>,
     pub(crate) addresses: Addresses,
     pub(crate) shape: RestShape,
 }
 
-/// The namespace is the request's, or the query's for clients that cannot send the header (RST-17).
+/// Answers with the document of the request's namespace, or of the namespace in the query, for clients that cannot send the
+/// header (RST-17).
 pub(crate) async fn document(core: &Core, caller: &Caller, asked: Asked<'_>) -> Reply {
     let query = asked.query.unwrap_or_default();
     let Ok(scope) = serde_urlencoded::from_str::<Scope>(query) else {
@@ -102,7 +103,7 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: Asked<'_>) -> 
         };
     }
     let found = core.registry.namespace(name);
-    // Closed to the caller looks like absent: the query is not checked at the edge.
+    // Treated as absent if it is closed to the caller: the edge does not check the query.
     let Some(namespace) = found.filter(|namespace| caller.may_use(namespace)) else {
         return unknown_namespace(name);
     };
@@ -118,7 +119,7 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: Asked<'_>) -> 
             }
             let work = move || {
                 let view = access.view(&namespace);
-                // Another request may have been first.
+                // Another request may have made the document first.
                 if let Some(document) = list.document(&form, view) {
                     return document;
                 }
@@ -132,7 +133,7 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: Asked<'_>) -> 
     }
 }
 
-/// The document that some work makes: its size is the authors' of tools to decide, so no message thread makes it.
+/// Runs the work that makes a document: authors of tools decide its size, so no message thread makes it.
 async fn answered(caller: &Caller, work: impl FnOnce() -> Bytes + Send + 'static) -> Reply {
     match heavy_work::run(&caller.principal, work).await {
         Ok(document) => Reply::json(StatusCode::OK, document),
@@ -154,14 +155,14 @@ fn of_one(
         entry,
         sent,
     });
-    // The paths of tools of these names are Tool Vault's own.
+    // Tool Vault uses the paths of these names itself.
     let hidden = |name: &str| matches!(name, "call" | "list");
     let vault = layout.shape == RestShape::Vault;
     let tools = tools.filter(|tool| !(vault && hidden(tool.name)));
     describe(Some(namespace), layout, tools.collect())
 }
 
-/// The document of all namespaces at once. `sent` is how the values of each tool are sent.
+/// The document of all namespaces at once. `sent` holds the form of each tool's values.
 fn of_all(tools: &GlobalTools, sent: Vec<Sent>, layout: &Layout) -> Vec<u8> {
     let tools = tools.iter().zip(sent).map(|(tool, sent)| Described {
         name: tool.name,
@@ -171,28 +172,28 @@ fn of_all(tools: &GlobalTools, sent: Vec<Sent>, layout: &Layout) -> Vec<u8> {
     describe(None, layout, tools.collect())
 }
 
-/// A tool of the document.
+/// A tool in the document.
 struct Described<'a> {
-    /// Its name in the paths.
+    /// The name in the paths.
     name: &'a str,
     entry: &'a ToolEntry,
     sent: Sent,
 }
 
-/// What of the document depends on how it was asked for.
+/// The parts of the document that depend on the request.
 struct Layout {
     view: View,
     shape: RestShape,
     /// The URL before the paths of the namespace.
     server: String,
-    /// The URL before all other paths, where it is another one.
+    /// The URL before all other paths, if it differs.
     root: Option<String>,
-    /// What each operation of the namespace takes beside its arguments.
+    /// The parameters of each operation of the namespace beside the arguments.
     parameters: Vec<Value>,
 }
 
 impl Layout {
-    /// Equal for layouts that make the same document of a namespace.
+    /// A fingerprint that is equal for layouts that make the same document of a namespace.
     fn fingerprint(&self, namespace: &Namespace) -> [u8; 32] {
         let about = json!([
             self.view == View::All,
@@ -207,7 +208,7 @@ impl Layout {
         Sha256::digest(about.to_string()).into()
     }
 
-    /// Of a namespace, or of all at once.
+    /// The layout for a namespace, or for all at once.
     fn new(
         caller: &Caller,
         namespace: Option<&Namespace>,
@@ -216,13 +217,13 @@ impl Layout {
     ) -> Self {
         let profile = &caller.profile;
         let base = format!("{}{}", profile.public_url, profile.path_prefix);
-        // Nothing in front of the paths is spelled as a slash, which clients leave out as they join.
+        // An empty prefix is written as a slash, which clients drop when they join paths.
         let root = match base.is_empty() {
             true => "/".to_owned(),
             false => base.clone(),
         };
-        // Version 1 had the tools alone in its document, and its clients make a tool of every operation. So it is with Tool
-        // Vault's clients.
+        // The document of version 1 had only the tools, and its clients make a tool of every operation. The same goes for clients
+        // of Tool Vault.
         let usual = match asked.shape {
             RestShape::V1 | RestShape::Vault => View::Tools,
             RestShape::V2 => View::All,
@@ -291,7 +292,7 @@ fn describe(namespace: Option<&Namespace>, layout: &Layout, tools: Vec<Described
     serde_json::to_vec(&document).expect("plain data with string keys serializes")
 }
 
-/// The namespace's description, and the tools that no path can name.
+/// The namespace's description, with the tools that no path can name.
 fn description(namespace: Option<&Namespace>, uncallable: &[Described<'_>]) -> String {
     const NAMED_MAX: usize = 10;
     let own = namespace.map_or("The tools of all namespaces", |it| &it.description);
@@ -319,12 +320,12 @@ fn tool_operation(
     (schemas, effort): (&mut Map<String, Value>, &mut Effort),
 ) -> Value {
     let Described { name, entry, sent } = *tool;
-    // In the older shapes the value stands inside of the answer.
+    // In the older forms the value is a member of the answer.
     let (answer, within) = match layout.shape {
         RestShape::V1 | RestShape::Vault => ("responses/200", "/properties/result"),
         RestShape::V2 => ("responses/200", ""),
     };
-    // A schema inside a document: what its references mean changes with where it stands, so they are rewritten.
+    // References of a schema change their meaning with its position in the document, so they are rewritten.
     let mut hoist = |schemas: &mut Map<String, Value>, raw: &str, (part, within), kind: &str| {
         let pointer = format!(
             "#/paths/{}/post/{part}/content/application~1json/schema{within}",
@@ -386,7 +387,7 @@ const FIXED_OPERATIONS: [&str; 5] = [
 ];
 
 fn fixed_paths(layout: &Layout) -> Map<String, Value> {
-    // A path with anything else in a name is refused.
+    // A path with any other character in a name is refused.
     let name = json!({
         "name": "name",
         "in": "path",
@@ -412,7 +413,7 @@ fn fixed_paths(layout: &Layout) -> Map<String, Value> {
         RestShape::V1 | RestShape::Vault => &object,
         RestShape::V2 => &objects,
     };
-    // A caller with a token is told more.
+    // A caller with a token gets more details.
     let optional = json!([{}, { "BearerAuth": [] }]);
     let mut paths = json!({
         "/tools": { "get": {
@@ -445,7 +446,7 @@ fn fixed_paths(layout: &Layout) -> Map<String, Value> {
             "responses": answers(Fails::HealthCheck, "It does", &object),
         } },
     });
-    // Not a failure of the check: its answer.
+    // This status is the result of the check, not its failure.
     paths["/ready"]["get"]["responses"]["503"] = answer("It does not", &object);
     if let Some(root) = &layout.root {
         for path in ["/namespaces", "/health", "/ready"] {
@@ -453,7 +454,7 @@ fn fixed_paths(layout: &Layout) -> Map<String, Value> {
         }
     }
     match paths {
-        // Tool Vault's listener has no other paths.
+        // The listener for Tool Vault has no other paths.
         Value::Object(mut paths) if layout.shape == RestShape::Vault => {
             paths.retain(|path, _| matches!(path.as_str(), "/health" | "/ready"));
             paths
@@ -485,8 +486,8 @@ fn identifier(name: &str) -> String {
     out
 }
 
-/// An identifier for each name, each once. A name that is an identifier is its own; another one that comes to the same
-/// has a mark that depends on the name alone, so that it stays what it is when tools come and go.
+/// A unique identifier for each name. A name that is an identifier stays unchanged; another name that would give the same
+/// identifier gets a mark that depends on the name alone, so that it stays stable when tools come and go.
 fn operation_ids<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
     let mut taken = UsedNames::default();
     let is_plain = |name: &str| identifier(name) == name && !FIXED_OPERATIONS.contains(&name);
@@ -511,16 +512,16 @@ fn operation_ids<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String
     names.map(named).collect()
 }
 
-/// Names that are given away.
+/// Identifiers that are taken.
 #[derive(Default)]
 struct UsedNames {
     names: BTreeSet<String>,
-    /// The next number of a name that was wanted more than once. Without it, each wish would try all numbers before.
+    /// The next number for a name that was requested more than once. Without it, each request would try all earlier numbers.
     next: HashMap<String, u64>,
 }
 
 impl UsedNames {
-    /// The name, or the name with the first number that makes it new.
+    /// The name, or the name with the first free number.
     fn unique(&mut self, name: String) -> String {
         if self.names.insert(name.clone()) {
             return name;
@@ -536,7 +537,7 @@ impl UsedNames {
     }
 }
 
-/// A tool's name as one segment of a path template: percent-encoded, braces included.
+/// A tool's name as a segment of a path template: percent-encoded, braces included.
 fn path_segment(name: &str) -> String {
     name.bytes()
         .map(|byte| match byte {
@@ -548,7 +549,7 @@ fn path_segment(name: &str) -> String {
         .collect()
 }
 
-/// A key as a token of a JSON pointer in a URI fragment; `%` would be decoded once on the way.
+/// A key as a token of a JSON pointer in a URI fragment; `%` is encoded since it would be decoded once on the way.
 fn pointer(key: &str) -> String {
     key.replace('~', "~0")
         .replace('/', "~1")
@@ -570,7 +571,7 @@ mod tests {
         let both = ids(&["get-weather", "get.weather", "get_weather"]);
         assert_eq!(both[2], "get_weather");
         assert!(both[0].starts_with("get_weather_") && both[0] != both[1]);
-        // Whoever comes before or goes away, a name keeps its identifier.
+        // A name keeps its identifier whatever other names come or go.
         assert_eq!(ids(&["get_weather", "get.weather"])[1], both[1]);
     }
 

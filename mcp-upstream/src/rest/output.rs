@@ -1,5 +1,5 @@
-//! `POST /output`: the last lines that the processes of a namespace printed, with tracebacks of its tools, in the form
-//! of the log. Access is controlled as for `/reload`.
+//! `POST /output`: the last lines that the processes of a namespace printed, with tracebacks of its tools, in the form of the
+//! log. Access is controlled as for `/reload`.
 
 use bytes::Bytes;
 use http::StatusCode;

@@ -1,7 +1,9 @@
-//! `/health` and `/ready`, which need no credentials: a stranger gets the status, and nothing of what is served here.
+//! `/health` and `/ready`, which need no credentials: a stranger gets the status, and no details of the served namespaces.
 //!
-//! A caller with a token is told of the namespaces that the token opens. The manager, and everybody on a listener whose
-//! probes are open, is told of all, unless a page of a strange name or origin may read the answer. Namespaces, files and codes are named; a text that comes from tool code or an
+//! A caller with a token gets details of the namespaces that the token opens. The manager, and all callers on a listener with
+//! open probes, get all details, unless a page of an unknown host name or origin may read the answer. Namespaces, files and codes
+//! are named; texts from tool code or an installer are in the log and in the answer to `/reload`, not here, except the reason why
+//! an external server does not start.
 //! installer is in the log and in the answer to `/reload`, not here, but for why an external server does not start.
 
 use std::collections::BTreeMap;
@@ -22,8 +24,8 @@ use crate::reply::Reply;
 use crate::upstream::health::ServerHealth;
 use crate::upstream::http::port::BackendState;
 
-/// Issues whose text is our own: which limit was cut to what, which key of an external server is wrong, why a namespace
-/// reloaded itself, which files do not count.
+/// Issues whose text comes from the gateway: a limit that was cut, a wrong key of an external server, the reason why a namespace
+/// reloaded itself, files that do not count.
 const OWN_TEXT: [&str; 14] = [
     "secret_of_another",
     "name_collision",
@@ -51,23 +53,23 @@ struct Failing<'a> {
 struct Detail<'a> {
     name: &'a str,
     state: &'static str,
-    /// Of an external server.
+    /// The health of an external server.
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<ServerHealth>,
-    /// Of a remote server.
+    /// The backends of a remote server.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     backends: Vec<BackendDetail>,
-    /// Members of an aggregate.
+    /// The members of an aggregate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     members: Vec<MemberCondition>,
-    /// Of a namespace with several worker processes: how many there are in each state.
+    /// The number of worker processes in each state, for a namespace with several.
     #[serde(skip_serializing_if = "Option::is_none")]
     processes: Option<BTreeMap<&'static str, usize>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     issues: Vec<Issue<'a>>,
 }
 
-/// One backend of a remote server.
+/// A backend of a remote server.
 #[derive(Serialize)]
 struct BackendDetail {
     backend: String,
@@ -75,7 +77,7 @@ struct BackendDetail {
     draining: bool,
     backup: bool,
     in_flight: usize,
-    /// Why it is not healthy.
+    /// The reason why it is not healthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
@@ -88,14 +90,14 @@ struct Issue<'a> {
     message: Option<&'a str>,
 }
 
-/// How much a caller is told.
+/// The details that a caller gets.
 #[derive(Clone, Copy)]
 enum Told<'a> {
-    /// Whether the process serves.
+    /// Only the status of the process.
     Status,
-    /// What the caller may use.
+    /// The namespaces that the caller may use.
     Own(&'a Caller),
-    /// Everything.
+    /// All namespaces.
     All,
 }
 
@@ -112,7 +114,7 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// Whether the caller is told of a name under which nothing is served: where its token opens the name.
+    /// Returns true if the caller is told of a name without a served namespace: its token must open the name.
     fn has_unserved(self, name: &NamespaceName) -> bool {
         let Self::Own(caller) = self else {
             return matches!(self, Self::All);
@@ -125,7 +127,7 @@ impl<'a> Told<'a> {
         opened && served.is_none_or(|served| served == name)
     }
 
-    /// Whether the caller is told of a member of an aggregate that it may use.
+    /// Returns true if the caller is told of a member of an aggregate, which it must be allowed to use.
     fn has_member(self, member: &MemberCondition) -> bool {
         match (self, &member.served) {
             (Self::Own(caller), Some(served)) => caller.may_use(served),
@@ -133,7 +135,7 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// The namespaces this is about; `None` where not even their number is told.
+    /// The namespaces to report; `None` if not even their number is told.
     fn of(self, snapshot: &Snapshot) -> Option<Vec<&Arc<Namespace>>> {
         let all = snapshot.namespaces.values();
         match self {
@@ -144,7 +146,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// The process is up (EX-131), whatever its namespaces and its drain.
+/// Answers `/health`: the process is up (EX-131), whatever the state of its namespaces and its drain.
 pub(crate) fn health(core: &Core, caller: &Caller) -> Reply {
     let snapshot = core.registry.snapshot();
     let healthy = caller.profile.rest_shape.healthy();
@@ -161,11 +163,11 @@ pub(crate) fn health(core: &Core, caller: &Caller) -> Reply {
     }))
 }
 
-/// New traffic is welcome: the first scan is done and the process is not draining. A failing namespace does not make
-/// the others unready.
+/// Answers `/ready`: new traffic is welcome once the first scan is done and unless the process is draining. A failing namespace
+/// does not make the others unready.
 pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
     let told = Told::to(caller);
-    // Before the snapshot, so that a namespace published in between is not left out. Looks at the disk, which a stranger's
+    // Read before the snapshot, so that a namespace published in between is not left out. Reads the disk, which a stranger's
     // probe must not cause.
     let coming = match told {
         Told::Status => Vec::new(),
@@ -248,7 +250,7 @@ fn failing<'a>(core: &Core, namespaces: &[&'a Arc<Namespace>]) -> Vec<Failing<'a
     failing.collect()
 }
 
-/// The code of what keeps a namespace from serving.
+/// The code of the failure that keeps a namespace from serving.
 fn failure_of(core: &Core, namespace: &Namespace) -> Option<&'static str> {
     if namespace.worker_state() == Some(CRASH_LOOP) {
         return Some(CRASH_LOOP.as_str());
@@ -268,7 +270,7 @@ fn failure_of(core: &Core, namespace: &Namespace) -> Option<&'static str> {
     }
 }
 
-/// How many of a namespace's worker processes are in each state, where it has several.
+/// The number of a namespace's worker processes in each state, if it has several.
 fn processes(namespace: &Namespace) -> Option<BTreeMap<&'static str, usize>> {
     let UpstreamKind::Worker(worker) = &namespace.upstream else {
         return None;
@@ -316,7 +318,7 @@ fn detail<'a>(core: &Core, namespace: &'a Namespace, told: Told<'_>) -> Detail<'
     }
 }
 
-/// A namespace that comes up beside the start.
+/// The entry of a namespace that is still starting.
 fn starting(name: &NamespaceName) -> Detail<'_> {
     Detail {
         name: name.as_str(),

@@ -1,4 +1,4 @@
-//! `POST /reload` (EX-80). Its three controls are the edge's; by the time a request is here it may reload.
+//! `POST /reload` (EX-80). The edge has made its three access checks before a request gets here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,10 @@ use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
 
-/// How long the answer waits for external servers that the reload brought: what cannot be started mostly says so at
-/// once.
+/// How long the answer waits for external servers that the reload added: a server that cannot be started usually fails at once.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// A namespace that failed does not fail the reload: it is named in `failed`, the others are served.
+/// Reloads the namespaces. A failed namespace does not fail the reload: it is listed in `failed`, the others are served.
 pub(crate) async fn reload(core: &Core) -> Reply {
     let Some(reloader) = &core.reloader else {
         return error::rest_plain(
@@ -36,7 +35,7 @@ pub(crate) async fn reload(core: &Core) -> Reply {
             let settled = join_all(
                 started.map(|namespace| core.upstreams.of(namespace).settled(namespace).get()),
             );
-            // One that takes longer says why in `/ready`.
+            // A slower server shows its failure in `/ready`.
             let settled = timeout(SETTLE, settled);
             let replicas = core.sessions.replicas();
             let (_, others) = tokio::join!(settled, replicas.other_reloads());
@@ -54,13 +53,13 @@ pub(crate) async fn reload(core: &Core) -> Reply {
 }
 
 /// The report of a reload, with the issues of namespaces that are served all the same (skipped files, clamped limits) and of
-/// files and folders that are no namespace.
+/// files and folders that are not namespaces.
 fn body(core: &Core, report: &ReloadReport, snapshot: &Snapshot) -> serde_json::Value {
     let unserved = core.registry.unserved();
     let unserved = unserved.iter().map(|(name, issue)| (name.as_str(), issue));
     let ignored = core.registry.ignored();
     let ignored = ignored.iter().map(|(name, issue)| (name.as_str(), issue));
-    // Namespaces that changed come first: a reload after a change is about them.
+    // Changed namespaces come first, since the caller usually wants to know about them.
     let is_changed = |namespace: &&Arc<Namespace>| {
         let mut changed = report.workers_restarted.iter().chain(&report.deps_synced);
         changed.any(|name| *name == namespace.name)
@@ -98,7 +97,7 @@ fn body(core: &Core, report: &ReloadReport, snapshot: &Snapshot) -> serde_json::
         let mut failed = report.failed.iter();
         failed.any(|failure| failure.namespace == namespace.name.as_str())
     };
-    // A reload starts no server again that did not change; one that fails since before is named all the same.
+    // A reload does not restart unchanged servers; a server that failed before is listed all the same.
     let servers = snapshot.namespaces.values().filter(|it| !told(it));
     let servers = servers.filter_map(|namespace| {
         let failing = failing::server(core, namespace)?;

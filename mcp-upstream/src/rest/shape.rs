@@ -1,4 +1,4 @@
-//! How REST answers are shaped: the same values in the words of each generation of clients (K-21).
+//! Forms of REST answers: the same values for each generation of clients (K-21).
 
 use std::borrow::Cow;
 
@@ -12,15 +12,15 @@ use crate::catalogue::ToolEntry;
 use crate::profile::RestShape;
 use crate::reply::Reply;
 
-/// A tool as lists show it.
+/// A tool in a list.
 pub(super) struct Listed<'a> {
-    /// Its name here.
+    /// The tool's name in this list.
     pub(super) name: &'a str,
     pub(super) namespace: &'a Namespace,
     pub(super) entry: &'a ToolEntry,
 }
 
-/// A tool in the shape of version 2; what its author did not say is left out.
+/// A tool in the form of version 2, without undeclared members.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Tool<'a> {
@@ -35,12 +35,12 @@ struct Tool<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     annotations: Option<&'a RawValue>,
     filename: &'a str,
-    /// Where the list is of all namespaces.
+    /// The namespace, in a list of all namespaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     namespace: Option<&'a str>,
 }
 
-/// A tool in the shape of version 1.
+/// A tool in the form of version 1.
 #[derive(Serialize)]
 struct ToolV1<'a> {
     name: &'a str,
@@ -52,7 +52,7 @@ struct ToolV1<'a> {
     namespace: &'a str,
 }
 
-/// A tool as Tool Vault shows it.
+/// A tool in the form of Tool Vault.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct IndexedTool<'a> {
@@ -61,7 +61,7 @@ struct IndexedTool<'a> {
     input_schema: &'a RawValue,
 }
 
-/// A list of tools. `namespace` is the one they are of; of all namespaces at once there is none.
+/// A list of tools. `namespace` is their namespace; `None` for all namespaces at once.
 pub(super) fn list(shape: RestShape, namespace: Option<&str>, tools: &[Listed<'_>]) -> Reply {
     match shape {
         RestShape::V2 => {
@@ -106,7 +106,7 @@ pub(super) fn list(shape: RestShape, namespace: Option<&str>, tools: &[Listed<'_
     }
 }
 
-/// A list of tools as Tool Vault gives it (EX-31).
+/// A list of tools in the form of Tool Vault (EX-31).
 pub(super) fn index(tools: &[Listed<'_>]) -> Reply {
     #[derive(Serialize)]
     struct Index<'a> {
@@ -122,7 +122,7 @@ pub(super) fn index(tools: &[Listed<'_>]) -> Reply {
     })
 }
 
-/// What a tool returned. `tool` is its name as the client said it.
+/// The value that a tool returned. `tool` is its name in the client's request.
 pub(super) fn value(shape: RestShape, tool: &str, value: Bytes) -> Bytes {
     match shape {
         RestShape::V2 => value,

@@ -1,4 +1,4 @@
-//! `/tools`: list, call, schema (EX-20 to EX-22), in the shape that the listener or the request asks for.
+//! `/tools`: list, call, schema (EX-20 to EX-22), in the form that the listener or the request asks for.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -18,10 +18,10 @@ use crate::reply::Reply;
 use crate::upstream::global::GlobalTools;
 use crate::upstream::{CallContext, Upstream};
 
-/// The name under which Tool Vault's call hides a tool's path.
+/// The name at which Tool Vault's generic call hides the path of a tool.
 const VAULT_CALL: &str = "call";
 
-/// The tools of the caller's namespace, or of all that it may use.
+/// The tools of the caller's namespace, or of all namespaces that it may use.
 pub(crate) async fn list_as(core: &Core, caller: Caller, shape: RestShape) -> Reply {
     let scope = match InNamespace::of(core, caller) {
         Ok(scope) => scope,
@@ -62,7 +62,7 @@ pub(crate) async fn list_as(core: &Core, caller: Caller, shape: RestShape) -> Re
     }
 }
 
-/// The input schema of one tool.
+/// The input schema of a tool.
 pub(crate) async fn schema(core: &Core, caller: Caller, name: &str) -> Reply {
     let scope = match InNamespace::of(core, caller) {
         Ok(scope) => scope,
@@ -83,7 +83,7 @@ pub(crate) async fn schema(core: &Core, caller: Caller, name: &str) -> Reply {
 ///
 /// # Errors
 ///
-/// There is no such tool, or why the tools are not known.
+/// If there is no such tool, or the tools are not known.
 async fn input_schema(
     upstream: &dyn Upstream,
     scope: &InNamespace,
@@ -97,7 +97,7 @@ async fn input_schema(
     Ok(schema.to_owned())
 }
 
-/// The body is the arguments object; the answer is the tool's value in that shape.
+/// Calls a tool. The body is the object of its arguments; the answer is the tool's value in this form.
 pub(crate) async fn call(
     core: &Core,
     caller: Caller,
@@ -109,7 +109,7 @@ pub(crate) async fn call(
         Ok(scope) => scope,
         Err(Refused(reply)) => return *reply,
     };
-    // A tool of that name goes before Tool Vault's way to call any (K-22).
+    // A tool of that name takes precedence over Tool Vault's generic call (K-22).
     if name == VAULT_CALL && !is_there(core, &scope, name).await {
         return vault::call(core, scope.caller, body).await;
     }
@@ -125,7 +125,7 @@ pub(crate) async fn call(
     run(core, scope, &own, name, arguments, shape).await
 }
 
-/// Calls a tool by its own name in the namespace of `scope`; `name` is how the client called it.
+/// Calls a tool by its own name in the namespace of `scope`; `name` is the name in the client's request.
 async fn run(
     core: &Core,
     scope: InNamespace,
@@ -158,7 +158,7 @@ async fn run(
     }
 }
 
-/// What a tool answered, for `test_tool`, whose answer goes through a chat: no value of the namespace's secrets is in it.
+/// Removes the values of the namespace's secrets from a tool's answer, for `test_tool`, whose answer goes through a chat.
 fn without_secrets(
     hidden: &HiddenValues,
     answered: Result<Bytes, CallError>,
@@ -179,7 +179,7 @@ fn without_secrets(
     }
 }
 
-/// Calls a tool that a body names, in the shape of Tool Vault.
+/// Calls a tool that a body names, in the form of Tool Vault.
 pub(super) async fn run_named(
     core: &Core,
     scope: InNamespace,
@@ -193,7 +193,7 @@ pub(super) async fn run_named(
     run(core, scope, &own, name, arguments, RestShape::Vault).await
 }
 
-/// Whether the caller may see a tool of that name.
+/// Returns true if the caller may see a tool with this name.
 async fn is_there(core: &Core, scope: &InNamespace, name: &str) -> bool {
     if scope.is_global() {
         let snapshot = core.registry.snapshot();
@@ -203,7 +203,7 @@ async fn is_there(core: &Core, scope: &InNamespace, name: &str) -> bool {
     }
     let upstream = core.upstreams.of(&scope.namespace);
     let tools = upstream.listed(&scope.namespace, &scope.caller).get();
-    // What is not known may be there.
+    // If the tools are not known, the tool may exist.
     tools
         .await
         .map_or(true, |tools| scope.view().tool(&tools, name).is_some())
@@ -222,7 +222,7 @@ async fn read(
     arguments::of(body)
 }
 
-/// Whether the tool is known to need arguments.
+/// Returns true if the tool is known to need arguments.
 async fn needs_arguments(upstream: &dyn Upstream, scope: &InNamespace, name: &str) -> bool {
     let schema = input_schema(upstream, scope, name).await;
     let schema = schema.ok().and_then(|it| RawValue::from_string(it).ok());

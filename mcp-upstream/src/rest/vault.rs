@@ -1,4 +1,4 @@
-//! `/tools/list` and `/tools/call`, as Tool Vault's clients ask (EX-31, EX-32).
+//! `/tools/list` and `/tools/call` in the form of Tool Vault's clients (EX-31, EX-32).
 
 use std::collections::HashSet;
 
@@ -14,10 +14,10 @@ use crate::mcp::Core;
 use crate::profile::RestShape;
 use crate::reply::Reply;
 
-/// The most arguments that are taken as a list.
+/// The most arguments that a list may hold.
 const ARGUMENTS_MAX: usize = 1_000;
 
-/// The tools, named, described, with their schemas.
+/// The list of tools with names, descriptions and schemas.
 pub(crate) async fn index(core: &Core, caller: Caller) -> Reply {
     tools::list_as(core, caller, RestShape::Vault).await
 }
@@ -43,7 +43,7 @@ struct Call<'a> {
     arguments: Option<&'a RawValue>,
 }
 
-/// The name and the arguments of a call, a JSON object.
+/// The name and the arguments, a JSON object, of a call.
 fn read(body: &Bytes) -> Result<(String, Bytes), Refused> {
     let not_json = |reason: &str| Refused::new(StatusCode::BAD_REQUEST, "invalid_json", reason);
     let text = jsonrpc::text(body).map_err(|failure| match failure {
@@ -73,7 +73,7 @@ fn read(body: &Bytes) -> Result<(String, Bytes), Refused> {
     Ok((name.into_owned(), arguments))
 }
 
-/// The object that a list of names and values comes to.
+/// The object for a list of names and values.
 fn listed(list: &str) -> Result<String, Refused> {
     #[derive(Deserialize)]
     struct Argument<'a> {

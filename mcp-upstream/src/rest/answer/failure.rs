@@ -1,6 +1,7 @@
-//! What a server's failed call is in REST: whose fault it was, read from what SDKs write.
+//! Failed calls of servers in REST: finds the party at fault by the texts that SDKs write.
 //!
-//! In MCP a failed call is a result with a text for the model. Only that text says whether the arguments were wrong. These are the texts of the official SDKs and of FastMCP:
+//! In MCP a failed call is a result with a text for the model. Only that text says if the arguments were wrong. These are the
+//! texts of the official SDKs and of FastMCP:
 //!
 //! | SDK | wrong arguments | unknown tool |
 //! |---|---|---|
@@ -9,7 +10,7 @@
 //! | Python 1.x and 2.x | `Error executing tool T: 2 validation errors for TArguments⏎…` | `Unknown tool: T` |
 //! | FastMCP | `2 validation errors for call[T]⏎…` | `Unknown tool: 'T'` |
 //!
-//! `MCP error -32602: Output validation error: …` is the server's own fault, whatever its number says.
+//! `MCP error -32602: Output validation error: …` is the server's own fault, in spite of its code.
 
 use std::borrow::Cow;
 
@@ -20,19 +21,19 @@ use super::text;
 use crate::jsonrpc::{self, spans};
 use crate::protocol::code;
 
-/// A call that the server failed.
+/// A call that failed at the server.
 #[derive(Debug)]
 pub(super) struct Failed {
     message: String,
     details: Option<Box<RawValue>>,
-    /// The server's error code, where it answered with an error; 0 where that had none.
+    /// The code if the server answered with an error; 0 if the error has no code.
     code: Option<i32>,
     /// The server's error code as it was sent, for logs.
     sent_code: Option<String>,
 }
 
 impl Failed {
-    /// A JSON-RPC error.
+    /// Reads a JSON-RPC error.
     pub(super) fn with(error: &[u8]) -> Self {
         let object = spans::raw(error);
         let member = |name| object.and_then(|it| spans::member(it, name));
@@ -47,7 +48,7 @@ impl Failed {
         }
     }
 
-    /// A result with `isError`.
+    /// Reads a result with `isError`.
     pub(super) fn saying(result: &RawValue, blocks: &[&RawValue]) -> Self {
         let texts: Vec<Cow<'_, str>> = (blocks.iter())
             .filter_map(|block| jsonrpc::string(text(block)?))
@@ -64,7 +65,7 @@ impl Failed {
         }
     }
 
-    /// Whose fault it was.
+    /// The party at fault.
     pub(super) fn blame(&self, tool: &str) -> Blame {
         let is_of_arguments = match self.code {
             Some(code) => code == code::INVALID_PARAMS,
@@ -80,7 +81,7 @@ impl Failed {
         }
     }
 
-    /// The failure as one of ours. `is_known`: the server lists the tool.
+    /// The failure as an error of the gateway. `is_known` is true if the server lists the tool.
     pub(super) fn error(self, blame: Blame, is_known: bool) -> CallError {
         let code = match (blame, is_known) {
             (Blame::Arguments | Blame::Name, false) => CallErrorCode::ToolNotFound,
@@ -98,12 +99,12 @@ impl Failed {
     }
 }
 
-/// What a failure is blamed on.
+/// The party or input at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Blame {
-    /// What the caller gave the tool.
+    /// The arguments of the call.
     Arguments,
-    /// What the caller took for a tool.
+    /// The name, which is no tool's.
     Name,
     /// The caller, which lacks a capability that the tool needs.
     Caller,
@@ -115,7 +116,7 @@ fn detail(name: &str, value: &RawValue) -> Option<Box<RawValue>> {
     RawValue::from_string(format!(r#"{{"{name}":{}}}"#, value.get())).ok()
 }
 
-/// Whether the text is what an SDK writes when arguments do not fit.
+/// Returns true for the texts of SDKs about arguments that do not fit.
 fn blames_arguments(text: &str, tool: &str) -> bool {
     if let Some(rest) = text.strip_prefix("MCP error -32602") {
         return !rest

@@ -1,18 +1,18 @@
-//! How much work one document may be. Authors of tools decide how large their schemas are and what these refer to; the
-//! work for a document grows with the text of its tools, and never beyond these bounds.
+//! Bounds the work for one document. Authors of tools decide how large their schemas are and what these refer to; the work for a
+//! document grows with the text of its tools, and never beyond these bounds.
 
-/// Parts of schemas that are looked at for one document to resolve its references …
+/// The most parts of schemas that are visited for one document to resolve its references …
 const STEPS_MAX: u64 = 2_000_000;
-/// … and for one of its schemas, so that no tool takes the work of others.
+/// … and for one of its schemas, so that no tool takes the share of others.
 const SCHEMA_STEPS_MAX: u64 = 200_000;
-/// Bytes that all references of a document may become longer by.
+/// The most bytes by which all resolved references may lengthen a document.
 const ADDED_MAX: usize = 16 * 1024 * 1024;
-/// Bytes of schemas that are compiled for one document, patterns counted by [`PATTERN_WEIGHT`].
+/// The most bytes of schemas that are compiled for one document; each pattern counts as [`PATTERN_WEIGHT`].
 const COMPILED_MAX: usize = 4 * 1024 * 1024;
 /// The cost of compiling a pattern, in bytes of schema.
 const PATTERN_WEIGHT: usize = 64 * 1024;
 
-/// The work that is left for a document.
+/// The remaining effort for a document.
 #[derive(Debug)]
 pub(super) struct Effort {
     steps: u64,
@@ -31,19 +31,19 @@ impl Default for Effort {
 }
 
 impl Effort {
-    /// The steps for one schema. What of them is not used is given back by [`Effort::give_back`].
+    /// Takes the steps for one schema. Unused steps are returned by [`Effort::give_back`].
     pub(super) fn steps_of_a_schema(&mut self) -> u64 {
         let steps = self.steps.min(SCHEMA_STEPS_MAX);
         self.steps -= steps;
         steps
     }
 
-    /// Takes back steps that were not used.
+    /// Returns unused steps.
     pub(super) fn give_back(&mut self, steps: u64) {
         self.steps += steps;
     }
 
-    /// Whether the document may become longer by so much; notes it if so.
+    /// Lengthens the document by this many bytes; returns false if that exceeds the bound.
     pub(super) fn add(&mut self, bytes: usize) -> bool {
         match self.added.checked_sub(bytes) {
             Some(left) => {
@@ -54,12 +54,12 @@ impl Effort {
         }
     }
 
-    /// Bytes that the document may still become longer by.
+    /// The bytes by which the document may still grow.
     pub(super) fn addable(&self) -> usize {
         self.added
     }
 
-    /// Whether a schema of that text may be compiled; notes it if so.
+    /// Counts the compilation of a schema; returns false if that exceeds the bound.
     pub(super) fn may_compile(&mut self, schema: &str) -> bool {
         let patterns = memchr::memmem::find_iter(schema.as_bytes(), "attern").count();
         let weight = schema.len() + patterns * PATTERN_WEIGHT;

@@ -1,11 +1,11 @@
-//! An example of a tool's arguments, made of what their schema says itself: nothing is invented.
+//! Makes an example of a tool's arguments from values that the schema contains: nothing is invented.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-/// An object with what the schema gives as examples, constants, choices and defaults. `None` where it gives none, or none
-/// for an argument that is required.
+/// An object with the examples, constants, choices and defaults of the schema. `None` if it has none, or none for a required
+/// argument.
 pub(super) fn of(schema: &Value) -> Option<Value> {
     if let Some(example) = given(schema, &["examples", "example"]) {
         return Some(example);
@@ -31,7 +31,7 @@ pub(super) fn of(schema: &Value) -> Option<Value> {
     (is_whole && !example.is_empty()).then_some(Value::Object(example))
 }
 
-/// The first of these keywords' values; of a list of values the first one.
+/// The value of the first of these keywords that is present; the first item of a list of values.
 fn given(schema: &Value, keywords: &[&str]) -> Option<Value> {
     let mut all = keywords.iter();
     all.find_map(|keyword| {

@@ -1,7 +1,7 @@
-//! The local references of a schema replaced by what they refer to: models, and many clients, follow none.
+//! Replaces the local references of a schema by their targets: models, and many clients, follow no references.
 //!
-//! A type that contains itself keeps its references, since it has no end. So does a schema with named anchors, whose names
-//! may stand once only, and what would make the document much larger or deeper than the schema is.
+//! A recursive type keeps its references, since it has no end. A schema with named anchors, whose names must be unique, keeps
+//! them too, and so do references that would make the document much larger or deeper than the schema is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use serde_json::{Map, Value};
 use super::effort::Effort;
 use super::schema::{DATA, MAPS, unescape};
 
-/// How many different references a schema may have.
+/// The most different references of a schema that are resolved.
 const REFERENCES_MAX: usize = 256;
-/// How much may be added to one schema, in bytes of JSON.
+/// The most bytes of JSON that are added to one schema.
 const ADDED_BYTES_MAX: usize = 64 * 1024;
-/// Nested deeper than this, references stay.
+/// The depth beyond which references stay.
 const DEPTH_MAX: usize = 64;
 
-/// Keywords beside `$ref` that say something of the place, not of the values there.
+/// Keywords beside `$ref` that describe the place, not the values there.
 const ANNOTATIONS: [&str; 8] = [
     "title",
     "description",
@@ -28,11 +28,11 @@ const ANNOTATIONS: [&str; 8] = [
     "writeOnly",
     "$comment",
 ];
-/// Where a schema keeps definitions; the second is the older spelling.
+/// The keywords that hold definitions; the second is the older spelling.
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
-/// The schema with its references resolved where they can be. Definitions nothing refers to any more are left out.
-/// A schema of more references than the effort is enough for keeps them.
+/// The schema with its references resolved as far as possible. Unused definitions are left out. If the effort does not suffice
+/// for all references of a schema, it keeps them.
 pub(super) fn inlined(schema: Value, effort: &mut Effort) -> Value {
     let mut steps = effort.steps_of_a_schema();
     let Some(targets) = Targets::of(&schema, &mut steps) else {
@@ -52,7 +52,7 @@ pub(super) fn inlined(schema: Value, effort: &mut Effort) -> Value {
     inlined
 }
 
-/// The local references of a schema, and what each leads to.
+/// The local references of a schema with their targets.
 struct Targets<'a>(BTreeMap<&'a str, Target<'a>>);
 
 struct Target<'a> {
@@ -62,7 +62,7 @@ struct Target<'a> {
 }
 
 impl<'a> Targets<'a> {
-    /// `None` where the schema has anchors, or looking at its references takes more steps than these.
+    /// Finds the targets. `None` if the schema has anchors, or if the references take more than these steps.
     fn of(root: &'a Value, steps: &mut u64) -> Option<Self> {
         let mut open: Vec<&str> = references(root, steps)?.into_iter().collect();
         let mut found: BTreeMap<&str, (&Value, BTreeSet<&str>)> = BTreeMap::new();
@@ -79,7 +79,7 @@ impl<'a> Targets<'a> {
         }
         let mut targets = BTreeMap::new();
         for (&reference, &(schema, _)) in &found {
-            // A type that leads to itself keeps its references, however large it is.
+            // A recursive type keeps its references, whatever its size.
             let leads_to_itself = leads_to_itself(reference, &found, steps)?;
             let target = match leads_to_itself {
                 true => Target {
@@ -99,8 +99,8 @@ impl<'a> Targets<'a> {
     }
 }
 
-/// Whether what a reference leads to has the reference in it, directly or by others. `None`: finding that out takes more
-/// steps than these.
+/// Returns true if the target of a reference contains the reference, directly or through others. `None` if finding out takes more
+/// than these steps.
 fn leads_to_itself<'a>(
     reference: &'a str,
     found: &BTreeMap<&'a str, (&'a Value, BTreeSet<&'a str>)>,
@@ -122,7 +122,7 @@ fn leads_to_itself<'a>(
     Some(false)
 }
 
-/// About how many bytes of JSON a schema is. `None`: it has more parts than these steps.
+/// The approximate bytes of JSON of a schema. `None` if it has more parts than these steps.
 fn size(schema: &Value, steps: &mut u64) -> Option<usize> {
     *steps = steps.checked_sub(1)?;
     match schema {
@@ -144,7 +144,7 @@ struct Inliner<'a> {
 }
 
 impl Inliner<'_> {
-    /// A schema with its references resolved. No reference that is resolved leads to itself, so this ends.
+    /// A schema with its references resolved. No resolved reference leads to itself, so this ends.
     fn expand(&mut self, schema: &Value, depth: usize) -> Value {
         match schema {
             Value::Array(schemas) => {
@@ -157,7 +157,7 @@ impl Inliner<'_> {
                 for (keyword, value) in keywords {
                     let value = match value {
                         _ if keyword == "$ref" && target.is_some() => continue,
-                        // What still refers to a definition finds it as it was.
+                        // Remaining references must find their definitions unchanged.
                         _ if depth == 0 && DEFINITIONS.contains(&keyword.as_str()) => value.clone(),
                         _ if DATA.contains(&keyword.as_str()) => value.clone(),
                         Value::Object(named) if MAPS.contains(&keyword.as_str()) => {
@@ -179,7 +179,7 @@ impl Inliner<'_> {
         }
     }
 
-    /// What the reference of these keywords leads to, itself expanded; `None` where it has to stay.
+    /// The expanded target of the reference in these keywords; `None` if the reference has to stay.
     fn target_of(&mut self, keywords: &Map<String, Value>, depth: usize) -> Option<Value> {
         let reference = keywords.get("$ref")?.as_str()?;
         let target = self.targets.0.get(reference)?;
@@ -188,12 +188,12 @@ impl Inliner<'_> {
         }
         self.left = self.left.checked_sub(target.bytes)?;
         let schema = target.schema;
-        // Not at the root, whatever the depth: what stands there is no document of its own.
+        // Expanded as nested, whatever the depth: the target is not a document of its own.
         Some(self.expand(schema, depth.max(1)))
     }
 }
 
-/// What a reference leads to, together with the keywords that stand beside it.
+/// The target of a reference, merged with the keywords beside the reference.
 fn merged(target: Value, mut beside: Map<String, Value>) -> Value {
     if beside.is_empty() {
         return target;
@@ -221,7 +221,7 @@ fn merged(target: Value, mut beside: Map<String, Value>) -> Value {
     }
 }
 
-/// Removes the definitions that nothing refers to, directly or by other definitions.
+/// Removes the definitions that are unused, directly or through other definitions.
 fn leave_out_unused(schema: &mut Value) {
     let Value::Object(keywords) = schema else {
         return;
@@ -233,7 +233,7 @@ fn leave_out_unused(schema: &mut Value) {
     let rest = Value::Object(std::mem::take(keywords));
     let mut used: BTreeSet<(&str, String)> = BTreeSet::new();
     let mut open: Vec<&Value> = vec![&rest];
-    // Each part of the schema is looked at once, and all of them were before.
+    // Each part of the schema is visited once, and all were counted before.
     let mut steps = u64::MAX;
     while let Some(schema) = open.pop() {
         for reference in references(schema, &mut steps).into_iter().flatten() {
@@ -264,20 +264,21 @@ fn leave_out_unused(schema: &mut Value) {
     }
 }
 
-/// The definition a reference leads into.
+/// The name of the definition that a reference leads into.
 fn definition_named(reference: &str, keyword: &str) -> Option<String> {
     let path = reference.strip_prefix("#/")?.strip_prefix(keyword)?;
     let path = path.strip_prefix('/')?;
     Some(unescape(path.split('/').next().unwrap_or(path)))
 }
 
-/// All local references in a schema. `None` where it has anchors or refers to one, or has more parts than these steps.
+/// All local references in a schema. `None` if it has anchors or refers to one, or has more parts than these steps.
 fn references<'a>(schema: &'a Value, steps: &mut u64) -> Option<BTreeSet<&'a str>> {
     let mut all = BTreeSet::new();
     collect(schema, &mut all, steps).then_some(all)
 }
 
-/// Recursion is bounded: the parser refuses nesting beyond 128, and [`DEPTH_MAX`] what is added to it.
+/// Collects local references. Recursion is bounded: the parser refuses nesting beyond 128, and [`DEPTH_MAX`] bounds the
+/// additions.
 fn collect<'a>(schema: &'a Value, all: &mut BTreeSet<&'a str>, steps: &mut u64) -> bool {
     let Some(left) = steps.checked_sub(1) else {
         return false;
@@ -308,7 +309,7 @@ fn collect<'a>(schema: &'a Value, all: &mut BTreeSet<&'a str>, steps: &mut u64) 
     }
 }
 
-/// Whether a subschema is a document of its own, whose name may stand once only.
+/// Returns true if a subschema is a document of its own, whose name must be unique.
 fn has_an_id(schema: &Value) -> bool {
     match schema {
         Value::Array(schemas) => schemas.iter().any(has_an_id),
@@ -435,7 +436,7 @@ mod tests {
         assert!(inlined.contains("#/$defs/D"));
     }
 
-    /// A tool's author decides how often a schema refers to how large a part of itself.
+    /// A tool's author decides how often a schema refers to a large part of itself.
     #[test]
     fn a_schema_of_too_many_references_keeps_them() {
         let part = json!({ "$ref": "#/$defs/Large" });

@@ -1,29 +1,29 @@
-//! What an operation can answer: the value of a call, and every status that can come instead.
+//! Responses of an operation: the value of a call, and every possible error status.
 //!
-//! The statuses are those of the edge (a request that never gets here) and of `crate::error` together. A test holds the
-//! list against both.
+//! The statuses are those of the edge (for requests that never get here) and of `crate::error` together. A test compares the list
+//! with both.
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::upstream::Upstream;
 
-/// Which statuses an operation can answer with beside its own.
+/// The error statuses of an operation, by its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fails {
     /// A call of a tool.
     Call,
-    /// What is read of a namespace's tools, which may have to be asked of their server.
+    /// A request about a namespace's tools, which may have to be requested from their server.
     Tools,
-    /// What is read of the gateway alone.
+    /// A request about the gateway alone.
     Gateway,
     /// A health check, which needs no credentials and passes no limit.
     HealthCheck,
 }
 
-/// A status: its number, the name of its component, what it means, and the header that comes with it.
+/// A status: its number, the name of its component, its meaning, and its header.
 type Row = (u16, &'static str, &'static str, Option<Header>);
-/// The header's name and what it says.
+/// The header's name and description.
 type Header = (&'static str, &'static str);
 
 const CHALLENGE: Option<Header> = Some(("WWW-Authenticate", "How to authenticate"));
@@ -57,7 +57,7 @@ impl Fails {
         }
     }
 
-    /// Adds the failures to an operation's responses.
+    /// Adds the error statuses to an operation's responses.
     pub(super) fn add(self, responses: &mut Value) {
         for (status, name, ..) in STATUSES {
             if self.with(status) {
@@ -68,7 +68,7 @@ impl Fails {
     }
 }
 
-/// The failures as components, for operations to refer to.
+/// The errors as components that operations refer to.
 pub(super) fn components() -> Map<String, Value> {
     let schema = json!({ "$ref": "#/components/schemas/Error" });
     let component = |(_, name, description, header): Row| {
@@ -86,7 +86,7 @@ pub(super) fn components() -> Map<String, Value> {
     STATUSES.into_iter().map(component).collect()
 }
 
-/// The schema of every failure's body.
+/// The schema of the body of all errors.
 pub(super) fn error_schema() -> Value {
     json!({
         "type": "object",
@@ -106,17 +106,17 @@ pub(super) fn error_schema() -> Value {
     })
 }
 
-/// In which form REST sends what a tool with an output schema gives.
+/// The form in which REST sends the value of a tool with an output schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// The bare value, as the function of a worker returned it.
+    /// The bare value that the function of a worker returned.
     Bare,
-    /// The structured content, as a server put it together.
+    /// The structured content that a server made.
     Structured,
 }
 
 impl Sent {
-    /// How the values of an upstream's tools are sent.
+    /// The form for the tools of an upstream.
     pub(super) fn by(upstream: &dyn Upstream) -> Self {
         match upstream.speaks_mcp() {
             true => Self::Structured,
@@ -125,10 +125,10 @@ impl Sent {
     }
 }
 
-/// What a function's value is wrapped in where it is no object: MCP knows no other structured content.
+/// The schema keyword for a function's value that is wrapped, since it is not an object: MCP has no other structured content.
 const WRAPPED: &str = "x-fastmcp-wrap-result";
 
-/// The schema of what a successful call answers; `{}` where the tool promises nothing.
+/// The schema of a successful call's answer; `{}` if the tool declares none.
 pub(super) fn value_schema(declared: Option<&RawValue>, sent: Sent) -> String {
     let Some(schema) = declared else {
         return "{}".to_owned();
@@ -139,7 +139,7 @@ pub(super) fn value_schema(declared: Option<&RawValue>, sent: Sent) -> String {
     }
 }
 
-/// The schema of the value itself, where the tool's schema says that the value is wrapped.
+/// The schema of the value itself, if the tool's schema says that the value is wrapped.
 fn unwrapped(schema: &RawValue) -> Option<String> {
     let mut outer: Map<String, Value> = serde_json::from_str(schema.get()).ok()?;
     if outer.get(WRAPPED) != Some(&Value::Bool(true)) {

@@ -1,10 +1,10 @@
-//! A tool's schema inside an OpenAPI document.
+//! Puts a tool's schema into an OpenAPI document.
 //!
-//! A local reference (`#/$defs/Item`) is resolved against the root of the document it stands in, so a schema that is
-//! moved into a larger document must have its references moved too. Definitions go to `components/schemas` under names
-//! of their own, where every tool finds them, but for those that can be written out in place; any other local reference is pointed at the place the schema now has. A
-//! subschema with an `$id` is a document of its own and stays untouched, as do `default`, `const`, `enum` and
-//! `examples`, which are data.
+//! A local reference (`#/$defs/Item`) is resolved against the root of its document, so a schema that is moved into a larger
+//! document must have its references moved too. Definitions go to `components/schemas` under names of their own, where every tool
+//! finds them, except those that can be written out in place; any other local reference is changed to the schema's new place. A
+//! subschema with an `$id` is a document of its own and stays untouched, as do `default`, `const`, `enum` and `examples`, which
+//! are data.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ use super::UsedNames;
 use super::effort::Effort;
 use super::inline::inlined;
 
-/// A schema whose references are right in the document it is put into.
+/// A schema whose references are valid in its new document.
 #[derive(Debug)]
 pub(super) struct Hoisted {
-    /// The schema, to stand where the pointer says.
+    /// The schema for the place that the pointer names.
     pub(super) schema: Value,
-    /// What belongs into `components/schemas`.
+    /// Definitions that belong into `components/schemas`.
     pub(super) definitions: Vec<(String, Value)>,
 }
 
@@ -35,7 +35,7 @@ pub(super) const MAPS: [&str; 6] = [
 /// Keywords whose value is data.
 pub(super) const DATA: [&str; 4] = ["default", "const", "enum", "examples"];
 
-/// The schema of any object, for one that the document cannot have.
+/// The schema of any object, in place of a schema that the document cannot hold.
 fn any_object() -> Hoisted {
     Hoisted {
         schema: json!({ "type": "object" }),
@@ -43,9 +43,8 @@ fn any_object() -> Hoisted {
     }
 }
 
-/// Moves a schema. `pointer` is where it will stand (`#/…`), `prefix` begins the names of its definitions. A schema that
-/// is no JSON object, is nested beyond what the parser takes, or has more references than the effort is enough for,
-/// becomes the schema of any object.
+/// Moves a schema. `pointer` is its new place (`#/…`), `prefix` begins the names of its definitions. A schema that is not a JSON
+/// object, is nested deeper than the parser accepts, or has too many references for the effort, becomes the schema of any object.
 pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str, effort: &mut Effort) -> Hoisted {
     let Ok(Value::Object(mut schema)) = serde_json::from_str(raw) else {
         return any_object();
@@ -82,19 +81,19 @@ pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str, effort: &mut Effort)
             schema,
             definitions,
         },
-        // A reference that was not moved would lead elsewhere.
+        // An unmoved reference would lead to another place.
         false => any_object(),
     }
 }
 
-/// Where local references go.
+/// The new places of local references.
 struct Moves<'a> {
     pointer: &'a str,
     /// Name of a definition → its name among the components.
     names: BTreeMap<String, String>,
 }
 
-/// Component names may hold only letters, digits, `.`, `-` and `_`.
+/// New names for definitions: component names may hold only letters, digits, `.`, `-` and `_`.
 fn names(definitions: &Map<String, Value>, prefix: &str) -> BTreeMap<String, String> {
     let mut taken = UsedNames::default();
     definitions
@@ -107,8 +106,8 @@ fn names(definitions: &Map<String, Value>, prefix: &str) -> BTreeMap<String, Str
 }
 
 impl Moves<'_> {
-    /// Rewrites the references of a schema, as long as the document may become longer by that. Recursion is bounded: the
-    /// parser refuses nesting beyond 128.
+    /// Rewrites the references of a schema, as long as the document may grow by that. Recursion is bounded: the parser refuses
+    /// nesting beyond 128.
     fn rewrite(&self, schema: &mut Value, effort: &mut Effort) -> bool {
         match schema {
             Value::Array(schemas) => schemas
@@ -137,7 +136,7 @@ impl Moves<'_> {
         }
     }
 
-    /// Where a local reference points after the move; `None` leaves it alone (another document, or an anchor).
+    /// The target of a local reference after the move; `None` for other references (to another document, or an anchor).
     fn moved(&self, reference: &str) -> Option<String> {
         let local = reference.strip_prefix('#')?;
         if let Some(path) = local.strip_prefix("/$defs/") {
@@ -153,7 +152,7 @@ impl Moves<'_> {
     }
 }
 
-/// A token of a JSON pointer in a fragment as the key it stands for.
+/// The key that a token of a JSON pointer in a fragment spells.
 pub(super) fn unescape(token: &str) -> String {
     let mut bytes = Vec::with_capacity(token.len());
     let mut rest = token.as_bytes();
