@@ -1,9 +1,9 @@
-//! Who hears that something of a namespace has changed: its sessions that have, or had, a stream for what the server
-//! says on its own, and the `subscriptions/listen` requests on it.
+//! Tells clients of changes in a namespace: its sessions that have, or had, a stream for server notifications, and the
+//! `subscriptions/listen` requests on it.
 //!
-//! Announcing does not deliver: it notes the change and lets a task deliver it, so that whoever announces is not held
-//! up by an audience of thousands. Changes that are noted before the task comes to them are one: clients fetch what
-//! changed anyway, so a list that changed twice has changed.
+//! Announcing does not deliver: it notes the change and lets a task deliver it, so that the announcing code does not wait for an
+//! audience of thousands. Equal changes noted before the task handles them count once: clients fetch the new state anyway, so a
+//! list that changed twice has changed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -29,9 +29,9 @@ pub(crate) use follow::follow;
 use listener::Listener;
 pub use listener::{Filter, ListenGuard, TooManyUpdates};
 
-/// Updated resources of one namespace that wait for the task; more than that in one go are not told of.
+/// The most updated resources of one namespace that wait for the task; further updates in the same round are not announced.
 const UPDATES_MAX: usize = 10_000;
-/// Bytes of their URIs together: 4 MiB.
+/// The most bytes of their URIs together: 4 MiB.
 const UPDATE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Streams of listeners that one step of the task serves before it lets others run.
 const STEP: usize = 256;
@@ -43,13 +43,13 @@ pub struct Audience {
     replicas: Arc<Replicas>,
     /// A namespace stays once it had a listener; there are as many as ever had a folder.
     namespaces: DashMap<NamespaceName, Arc<Members>>,
-    /// Those of the gateway that want to know when the lists of a namespace change.
+    /// Version counters for parts of the gateway that follow the lists of a namespace.
     overheard: DashMap<NamespaceName, watch::Sender<u64>>,
-    /// Plain data, short sections. Says too whether the task runs.
+    /// The changes to deliver, and whether the task runs. Plain data, short sections.
     noted: Mutex<Noted>,
 }
 
-/// Those who hear of one namespace.
+/// The sessions and listeners that are told of changes in one namespace.
 #[derive(Default)]
 pub(crate) struct Members {
     /// Weak: being told of changes keeps no session alive.
@@ -57,7 +57,7 @@ pub(crate) struct Members {
     listeners: Mutex<Slab<Arc<Listener>>>,
 }
 
-/// A session's place among those who hear of its namespace; dropping it gives the place back.
+/// A session's entry among the members of its namespace; dropping it removes the entry.
 pub(crate) struct Seat {
     members: Arc<Members>,
     key: usize,
@@ -75,11 +75,11 @@ struct Changes {
     prompts: bool,
     resources: bool,
     updated: BTreeSet<Arc<str>>,
-    /// Of the URIs in `updated`.
+    /// The total size of the URIs in `updated`.
     updated_bytes: usize,
 }
 
-/// What has changed in a namespace.
+/// A change in a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
@@ -89,12 +89,12 @@ pub enum Change {
     Prompts,
     /// The list of resources or of their templates.
     Resources,
-    /// One resource's content; only who subscribed to it hears of that.
+    /// The content of one resource; only sessions and listeners subscribed to it are told.
     Updated(Arc<str>),
 }
 
 impl Audience {
-    /// An empty audience, whose sessions' streams are in that log.
+    /// An empty audience, whose sessions' streams are in `log`.
     pub fn new(log: Arc<EventLog>) -> Arc<Self> {
         Self::among(log, Replicas::alone())
     }
@@ -110,8 +110,8 @@ impl Audience {
         })
     }
 
-    /// Gives a session a place, which it keeps until it ends: what is announced while its client is away waits in the
-    /// log. To be called when it opens a stream for what the server says on its own; again is fine.
+    /// Registers a session until it ends: changes announced while its client is away wait in the log. To be called when the
+    /// session opens a stream for server notifications; repeating the call is harmless.
     pub(crate) fn join(&self, session: &Arc<Session>) {
         if session.is_seated() {
             return;
@@ -121,8 +121,8 @@ impl Audience {
         session.take_seat(Some(Box::new(Seat { members, key })));
     }
 
-    /// Lets a `subscriptions/listen` stream hear of what the filter names, until the guard is dropped. `subscription_id`
-    /// is the request's id as raw JSON. When all streams are ended, this one ends with the request's result.
+    /// Registers a `subscriptions/listen` stream for the changes that the filter names, until the guard is dropped.
+    /// `subscription_id` is the request's id as raw JSON. When all streams are ended, this one ends with the request's result.
     pub(crate) fn listen(
         &self,
         namespace: &NamespaceName,
@@ -136,7 +136,7 @@ impl Audience {
         ListenGuard::new(members, key)
     }
 
-    /// Lets a stream that belongs to no session hear of all lists of a namespace, until the guard is dropped.
+    /// Registers a stream without a session for changes of all lists of a namespace, until the guard is dropped.
     pub(crate) fn join_alone(
         &self,
         namespace: &NamespaceName,
@@ -149,8 +149,8 @@ impl Audience {
         ListenGuard::new(members, key)
     }
 
-    /// Tells whoever listens to a namespace, and of changed tools whoever listens to all namespaces at once. Does not wait;
-    /// the delivery runs in the runtime this is called in.
+    /// Tells the audience of a namespace, and for changed tools also the audience of all namespaces at once. Does not wait; the
+    /// delivery runs in the runtime this is called in.
     pub(crate) fn announce(self: &Arc<Self>, namespace: &NamespaceName, change: Change) {
         if change == Change::Tools {
             self.announce_to(&NamespaceName::global(), change.clone());
@@ -158,8 +158,8 @@ impl Audience {
         self.announce_to(namespace, change);
     }
 
-    /// Announces a change here and at all replicas. For changes that only this replica learns of; files and servers are
-    /// watched by each.
+    /// Announces a change here and at all replicas. For changes that only this replica learns of; files and servers are watched
+    /// by each replica.
     pub(crate) fn announce_everywhere(self: &Arc<Self>, namespace: &NamespaceName, change: Change) {
         if self.replicas.are_many()
             && let Ok(news) = serde_json::to_string(&(namespace, &change))
@@ -169,7 +169,7 @@ impl Audience {
         self.announce(namespace, change);
     }
 
-    /// Announces a change that another replica has told of. News of a version that says something else are left out.
+    /// Announces a change that another replica has told of. News in a form of another version are ignored.
     pub(crate) fn hear(self: &Arc<Self>, news: &str) {
         if let Ok((namespace, change)) = serde_json::from_str::<(NamespaceName, Change)>(news) {
             self.announce(&namespace, change);
@@ -200,7 +200,7 @@ impl Audience {
         }
         match Handle::try_current() {
             Ok(runtime) => {
-                // Ends by itself with nothing left to deliver.
+                // The task ends when nothing is left to deliver.
                 runtime.spawn(Arc::clone(self).deliver());
             }
             Err(_) => self.noted().running = false,
@@ -213,7 +213,7 @@ impl Audience {
         overheard.subscribe()
     }
 
-    /// Tells one session alone, if it has or had a stream for what the server says on its own.
+    /// Tells a single session, if it has or had a stream for server notifications.
     pub(crate) async fn tell(&self, session: &Arc<Session>, changes: &[Change]) {
         for change in changes {
             self.broadcast(std::slice::from_ref(session), &change.message(None))
@@ -227,7 +227,7 @@ impl Audience {
             done: false,
         };
         loop {
-            // Bound first: the lock must not live as long as the loop's body.
+            // The lock is released at the end of this statement, before the loop's body.
             let round = self.noted().take();
             if round.is_empty() {
                 delivery.done = true;
@@ -280,7 +280,7 @@ impl Audience {
     }
 }
 
-/// A running delivery. One that breaks off, by a panic or with its runtime, lets the next change start another.
+/// A running delivery. If it breaks off, by a panic or with its runtime, the next change starts another.
 struct Delivery<'a> {
     audience: &'a Audience,
     done: bool,
@@ -288,7 +288,7 @@ struct Delivery<'a> {
 
 impl Drop for Delivery<'_> {
     fn drop(&mut self) {
-        // Done, another may be running by now.
+        // After the end of this delivery, another may be running by now.
         if !self.done {
             self.audience.noted().running = false;
         }
@@ -297,8 +297,8 @@ impl Drop for Delivery<'_> {
 
 async fn tell_listeners(members: &Members, changes: &Changes) {
     let mut listeners = members.all_listeners();
-    // Clients count their requests from the same number, so most listeners share an id and with it the frame. One id
-    // after the other, so that only the frames of one are here at a time.
+    // Clients count their requests from the same number, so most listeners share an id and with it the frame. Sorted by id, so
+    // that only the frames of one id are in memory at a time.
     listeners.sort_by(|one, other| one.subscription_id().cmp(&other.subscription_id()));
     let mut framed = HashMap::new();
     let mut framed_for = None;
@@ -321,7 +321,7 @@ async fn tell_listeners(members: &Members, changes: &Changes) {
 
 impl Members {
     fn all_sessions(&self) -> Vec<Arc<Session>> {
-        // Dropped after the lock: the last reference to a session gives its seat back, which takes the lock.
+        // The references are dropped after the lock: the last reference to a session frees its seat, which takes the lock.
         let all = self.sessions();
         all.iter().filter_map(|(_, it)| it.upgrade()).collect()
     }
@@ -349,8 +349,8 @@ impl Drop for Seat {
 }
 
 impl Noted {
-    /// All that is noted; with nothing left, the task is over. What is noted meanwhile waits for the next round, so that
-    /// a namespace that changes all the time takes no turn of the others.
+    /// Takes all noted changes; with none left, the task ends. Changes noted meanwhile wait for the next round, so that a
+    /// namespace that changes all the time does not delay the others.
     fn take(&mut self) -> HashMap<NamespaceName, Changes> {
         let round = std::mem::take(&mut self.changes);
         self.running = !round.is_empty();
@@ -366,7 +366,7 @@ impl Changes {
             Change::Resources => self.resources = true,
             Change::Updated(uri) => {
                 let bytes = self.updated_bytes.saturating_add(uri.len());
-                // Nobody can have subscribed to a URI longer than a session's may be together.
+                // No client can have subscribed to a URI longer than a session's URIs may be together.
                 let fits = uri.len() <= URI_BYTES_MAX
                     && self.updated.len() < UPDATES_MAX
                     && bytes <= UPDATE_BYTES_MAX;
@@ -389,7 +389,7 @@ impl Changes {
 }
 
 impl Change {
-    /// The notification that says it, for a listener with its subscription's id.
+    /// The notification for this change; for a listener with its subscription's id.
     pub(crate) fn message(&self, subscription_id: Option<&str>) -> Vec<u8> {
         let method = match self {
             Self::Tools => "notifications/tools/list_changed",

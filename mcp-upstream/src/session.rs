@@ -1,4 +1,4 @@
-//! One client's conversation with one namespace.
+//! Sessions: a session is the conversation of one client with one namespace.
 //!
 //! ```text
 //!   initialize ──▶ New ── notifications/initialized ──▶ Ready
@@ -7,18 +7,18 @@
 //!                          the end of an /sse stream
 //! ```
 //!
-//! A session belongs to one namespace and one principal; for everyone else it does not exist (Q-07). Calls made in it
-//! outlive the request that brought them: they end with their answer, by `notifications/cancelled`, or with the session.
+//! A session belongs to one namespace and one principal; for all others it does not exist (Q-07). Calls made in it outlive their
+//! requests: they end with their answer, by `notifications/cancelled`, or with the session.
 //!
-//! Closing is one step for everything a session has: its calls are cancelled, its streams end and forget their events,
-//! the questions it has open fail, and nothing is announced to it any more. A session with a call or with a stream
-//! somebody reads is in use, however long nothing is heard of its client.
+//! Closing a session ends all its parts in one step: its calls are cancelled, its streams end and forget their events, its open
+//! questions fail, and no changes are announced to it any more. A session with a running call or a stream with a reader is in
+//! use, however long its client is silent.
 //!
-//! A session is live in one process. What outlives the process is its [`SessionRecord`]: the table writes it when the
-//! session begins, a [`SessionPatch`] changes it, and a process that takes the session up makes itself its home. Calls,
-//! readers and open questions end with the process.
+//! A session is live in one process. The part of it that outlives the process is its [`SessionRecord`]: the table writes the
+//! record when the session begins, a [`SessionPatch`] changes it, and a process that takes the session up makes itself its home.
+//! Calls, readers and open questions end with the process.
 //!
-//! What a client can make a session hold is weighed ([`Session::weight`]), so that the table can bound it in bytes.
+//! The memory that clients can make a session hold is weighed ([`Session::weight`]), so that the table can bound it in bytes.
 
 use std::any::Any;
 use std::fmt;
@@ -69,38 +69,39 @@ pub use toolset::Toolset;
 pub(crate) use unclaimed::EndSession;
 pub use unclaimed::Unclaimed;
 
-/// Where a session is in its life.
+/// The state of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SessionState {
-    /// Initialized by us, not yet confirmed by the client.
+    /// Initialized by the gateway, not yet confirmed by the client.
     New = 0,
     /// In use.
     Ready = 1,
-    /// Over; nothing brings it back.
+    /// Ended for good.
     Closed = 2,
 }
 
-/// How the client of a session talks.
+/// The transport of a session's client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SessionTransport {
-    /// One endpoint for everything, streams that can be resumed.
+    /// A single endpoint, and streams that can be resumed.
     Streamable,
     /// `GET /sse` and `POST /messages` (2024-11-05). The session ends with its stream.
     Sse,
 }
 
-/// What a session is bound to, fixed when it is opened.
+/// The properties of a session that are fixed when it is opened.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Binding {
-    /// The namespace it talks to.
+    /// The namespace of the session.
     pub namespace: NamespaceName,
-    /// Whose token opened it.
+    /// The principal whose token opened the session.
     pub principal: Option<Arc<str>>,
-    /// The version it is opened with. One over HTTP+SSE negotiates later: [`Session::version`] is what holds.
+    /// The version that the session was opened with. Over HTTP+SSE the version is negotiated later: [`Session::version`] has the
+    /// version in force.
     pub version: ProtocolVersion,
-    /// How its client talks.
+    /// The transport of the client.
     pub transport: SessionTransport,
 }
 
@@ -109,7 +110,7 @@ impl SessionKey {
     ///
     /// # Errors
     ///
-    /// [`NoRandomness`] when the operating system's source fails.
+    /// [`NoRandomness`], if the operating system's source fails.
     pub fn mint(
         &self,
         replica: ReplicaId,
@@ -131,7 +132,7 @@ impl SessionKey {
 pub struct Session {
     id: SessionId,
     binding: Binding,
-    /// Stands for the id in logs: an id is a credential.
+    /// Stands for the id in logs, since the id is a credential.
     tag: Arc<str>,
     state: AtomicU8,
     became_ready: Notify,
@@ -143,30 +144,29 @@ pub struct Session {
     subscriptions: Subscriptions,
     streams: OwnedStreams,
     questions: SessionInteractions,
-    /// Its place in the audience, from its first general stream on; dropping the place gives it back.
+    /// The session's seat in the audience, from its first general stream on; dropping the seat frees it.
     seat: Mutex<Option<Seat>>,
     /// The backend and the server's session to which the session's requests are passed on; `None` in client mode.
     affinity: Mutex<Option<Arc<Affinity>>>,
-    /// What it turned on and off, where its namespace is an aggregate.
+    /// The tools and resources that the session turned on and off, if its namespace is an aggregate.
     toolset: Mutex<Arc<Toolset>>,
-    /// What each server keeps for it, by namespace: that of its own namespace, or those behind an aggregate. They end with
+    /// The state that each server keeps for the session, by namespace: the session's own, or those behind an aggregate. Ends with
     /// the session.
     upstream_bindings: Mutex<Vec<(NamespaceName, UpstreamPart)>>,
-    /// The table has set it aside because of its streams and wants to hear when the last reader leaves.
+    /// True when the table has set the session aside because of its streams, and waits until the last reader leaves.
     set_aside: AtomicBool,
     released: OnceLock<Arc<Released>>,
-    /// The weight the table has on its books.
+    /// The weight that the table has recorded for the session.
     booked: AtomicUsize,
 }
 
-/// What one server keeps for a session. Whoever speaks with the server knows what it is.
+/// The state that one server keeps for a session. Only the upstream that speaks with the server knows its type.
 type UpstreamPart = Arc<dyn Any + Send + Sync>;
 
-/// A place among those who hear of a namespace's changes. Whoever gives places out knows what they are; dropping one gives
-/// it back.
+/// A seat among the sessions that are told of a namespace's changes. Only the audience knows its type; dropping a seat frees it.
 pub(crate) type Seat = Box<dyn Any + Send + Sync>;
 
-/// What stands for a session in logs: part of a digest of its id, which is as good as a credential.
+/// The text that stands for a session in logs: part of a digest of its id, since the id itself is a credential.
 pub fn tag(id: &str) -> String {
     hex::encode(&Sha256::digest(id.as_bytes())[..8])
 }
@@ -198,17 +198,17 @@ impl Session {
         }
     }
 
-    /// Its id.
+    /// The session's id.
     pub fn id(&self) -> &SessionId {
         &self.id
     }
 
-    /// What it is bound to.
+    /// The fixed properties of the session.
     pub fn binding(&self) -> &Binding {
         &self.binding
     }
 
-    /// The version in force: the one that was negotiated in the session, else the one it was opened with.
+    /// The version in force: the negotiated version, else the version that the session was opened with.
     pub fn version(&self) -> ProtocolVersion {
         self.negotiated
             .get()
@@ -216,12 +216,12 @@ impl Session {
             .unwrap_or(self.binding.version)
     }
 
-    /// Whether the version was settled in the open session.
+    /// Returns true if the version was negotiated after the session was opened.
     pub(crate) fn is_negotiated(&self) -> bool {
         self.negotiated.get().is_some()
     }
 
-    /// What the client said about itself. Before it has, and for ever if it does not: nothing.
+    /// The client's description of itself; empty until the client has sent it.
     pub fn client(&self) -> &ClientFacts {
         match self.client.get() {
             Some(facts) => facts,
@@ -229,7 +229,7 @@ impl Session {
         }
     }
 
-    /// The least severe log messages the client wants.
+    /// The least severe level of log messages that the client wants.
     pub fn log_level(&self) -> LogLevel {
         let level = usize::from(self.log_level.load(Ordering::Relaxed));
         LogLevel::ALL.get(level).copied().unwrap_or(LogLevel::Info)
@@ -240,7 +240,7 @@ impl Session {
         &self.tag
     }
 
-    /// Where it is in its life.
+    /// The state of the session.
     pub fn state(&self) -> SessionState {
         match self.state.load(Ordering::Acquire) {
             0 => SessionState::New,
@@ -249,13 +249,13 @@ impl Session {
         }
     }
 
-    /// Whether the session is this namespace's and this principal's.
+    /// Returns true if the session belongs to this namespace and this principal.
     pub fn belongs_to(&self, namespace: &NamespaceName, principal: Option<&str>) -> bool {
         self.binding.namespace == *namespace && self.binding.principal.as_deref() == principal
     }
 
-    /// Waits until the session is confirmed, at most so long: a request may overtake the confirmation on another
-    /// connection (K-15). Answers whether it is.
+    /// Waits until the session is confirmed, at most for `patience`: a request may overtake the confirmation on another
+    /// connection (K-15). Returns true if the session is confirmed.
     pub async fn confirmed_within(&self, patience: Duration) -> bool {
         if self.state() != SessionState::New {
             return self.state() == SessionState::Ready;
@@ -270,7 +270,7 @@ impl Session {
         self.state() == SessionState::Ready
     }
 
-    /// Ends the session and everything in it.
+    /// Ends the session with all its calls, streams and questions.
     pub fn close(&self) {
         self.state
             .store(SessionState::Closed as u8, Ordering::SeqCst);
@@ -287,7 +287,7 @@ impl Session {
         drop(upstream_bindings);
     }
 
-    /// What the server of a namespace keeps for it, made when there is none. In a closed session it is not kept.
+    /// The state that the server of a namespace keeps for the session, created on first use. In a closed session it is not kept.
     pub(crate) fn upstream_binding<T: Any + Send + Sync>(
         &self,
         namespace: &NamespaceName,
@@ -310,7 +310,7 @@ impl Session {
         upstream_binding
     }
 
-    /// What it turned on and off, where its namespace is an aggregate.
+    /// The tools and resources that the session turned on and off, if its namespace is an aggregate.
     pub(crate) fn toolset(&self) -> Arc<Toolset> {
         Arc::clone(&self.toolset.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -320,12 +320,12 @@ impl Session {
         *own = Arc::new(toolset);
     }
 
-    /// The session was used.
+    /// Notes that the session is used.
     pub fn touch(&self, now: Instant) {
         self.last_use.touch(now);
     }
 
-    /// When the session was last used; a session with a call in flight or a stream that is read is in use.
+    /// The time of the last use; a session with a running call or a stream with a reader is in use.
     pub fn used_at(&self, now: Instant) -> Instant {
         if self.is_busy() {
             now
@@ -334,7 +334,7 @@ impl Session {
         }
     }
 
-    /// Whether it was used since it was opened, or is in use.
+    /// Returns true if the session was used since it was opened, or is in use.
     fn is_used(&self) -> bool {
         self.last_use.is_touched() || self.is_busy()
     }
@@ -343,30 +343,30 @@ impl Session {
         !self.in_flight.is_empty() || self.streams.any_read()
     }
 
-    /// Whether it was not used for so long.
+    /// Returns true if the session has not been used for `patience`.
     pub(crate) fn idle_for(&self, patience: Duration, now: Instant) -> bool {
-        // The time alone is enough for nearly all who ask, and costs no lock.
+        // In nearly all cases the time alone decides, without taking a lock.
         now.saturating_duration_since(self.last_use.at()) >= patience
             && now.saturating_duration_since(self.used_at(now)) >= patience
     }
 
-    /// The calls running in it.
+    /// The running calls of the session.
     pub(crate) fn in_flight(&self) -> &InFlight {
         &self.in_flight
     }
 
-    /// Its streams.
+    /// The streams of the session.
     pub(crate) fn streams(&self) -> &OwnedStreams {
         &self.streams
     }
 
-    /// The resources it wants to hear of.
+    /// The resources that the session subscribes to.
     pub(crate) fn subscriptions(&self) -> &Subscriptions {
         &self.subscriptions
     }
 
-    /// Notes a question to the client, and gives the request that asks it. `None`: nobody wants an answer any more, or the
-    /// question has failed, because the session ended or a thousand questions are open.
+    /// Notes a question to the client, and returns the request that asks it. `None` if an answer is not wanted any more, or if
+    /// the question failed, because the session has ended or a thousand questions are open.
     pub(crate) fn ask(&self, question: &Arc<Interaction>) -> Option<Vec<u8>> {
         self.questions.ask(question)
     }
@@ -376,12 +376,12 @@ impl Session {
         self.questions.answer(id, answer)
     }
 
-    /// Whether it has a place in the audience.
+    /// Returns true if the session has a seat in the audience.
     pub(crate) fn is_seated(&self) -> bool {
         self.seat().is_some()
     }
 
-    /// Takes a place in the audience, or leaves it. A place taken after the end of the session is given back.
+    /// Takes a seat in the audience, or leaves it. A seat taken after the end of the session is freed.
     pub(crate) fn take_seat(&self, seat: Option<Seat>) {
         let before = {
             let mut own = self.seat();

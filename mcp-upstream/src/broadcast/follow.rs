@@ -1,4 +1,4 @@
-//! Announces what a swap of the registry changed.
+//! Announces the changes that a swap of the registry's snapshot makes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,8 +10,7 @@ use tooldock_workers::tool::Tool;
 
 use super::{Audience, Change};
 
-/// Tells the audience of every namespace that a swap changes, until the registry is gone. Swaps that follow each other
-/// faster than they are looked at count as one.
+/// Tells the audience of every namespace that a swap changes, until the registry is gone. Swaps in quick succession count as one.
 pub(crate) async fn follow(audience: Arc<Audience>, registry: Arc<Registry>) {
     let mut published = registry.subscribe();
     let mut seen = registry.snapshot();
@@ -25,8 +24,8 @@ pub(crate) async fn follow(audience: Arc<Audience>, registry: Arc<Registry>) {
     }
 }
 
-/// What is different between two snapshots. A namespace that is there in one of them only has changed in what it holds
-/// there.
+/// The differences between two snapshots. For a namespace that is in only one of them, all lists that are not empty there have
+/// changed.
 fn changes<'a>(before: &'a Snapshot, after: &'a Snapshot) -> Vec<(&'a NamespaceName, Change)> {
     let all = before.namespaces.keys().chain(after.namespaces.keys());
     let names: BTreeSet<_> = all.collect();
@@ -61,7 +60,7 @@ fn same_tools(old: Maybe<'_>, new: Maybe<'_>) -> bool {
             .all(|(old, new)| Arc::ptr_eq(old, new) || same_tool(old, new))
 }
 
-/// Whether `tools/list` shows the same of both.
+/// Returns true if `tools/list` shows both tools the same way.
 fn same_tool(old: &Tool, new: &Tool) -> bool {
     let raw = |value: &Option<Arc<RawValue>>| value.as_ref().map(|it| it.get().to_owned());
     (&old.name, &old.title, &old.description) == (&new.name, &new.title, &new.description)

@@ -1,4 +1,4 @@
-//! One `subscriptions/listen` request.
+//! A `subscriptions/listen` request in the audience of its namespace.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,14 +9,14 @@ use bytes::Bytes;
 use super::{Change, Changes, Members, Stream, URI_BYTES_MAX, URIS_MAX, frame};
 use crate::session::subscriptions;
 
-/// What a listener wants to hear of.
+/// The kinds of changes that a listener subscribes to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// That the list of tools changed.
+    /// Changes of the list of tools.
     pub tools: bool,
-    /// That the list of prompts changed.
+    /// Changes of the list of prompts.
     pub prompts: bool,
-    /// That the list of resources changed.
+    /// Changes of the list of resources.
     pub resources: bool,
     /// Updates of these resources.
     pub updates: Vec<String>,
@@ -27,7 +27,7 @@ pub struct Filter {
 #[error("too many resource subscriptions")]
 pub struct TooManyUpdates;
 
-/// Keeps a listener in the audience; dropping it takes it out.
+/// Keeps a listener in the audience; dropping it removes the listener.
 pub struct ListenGuard {
     members: Arc<Members>,
     key: usize,
@@ -38,13 +38,13 @@ pub(super) struct Listener {
     prompts: bool,
     resources: bool,
     updates: BTreeSet<String>,
-    /// The request's id, where the stream answers one.
+    /// The id of the `subscriptions/listen` request; `None` for a stream that answers no request.
     subscription_id: Option<Box<str>>,
     stream: Arc<Stream>,
 }
 
 impl Filter {
-    /// Whether a listener may have it.
+    /// Checks that the filter is within the bounds of a listener.
     ///
     /// # Errors
     ///
@@ -59,7 +59,7 @@ impl Filter {
 }
 
 impl Filter {
-    /// What a listener of it holds, in bytes, about.
+    /// The approximate memory of a listener with this filter, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let uris = self.updates.iter().map(String::len).sum();
         subscriptions::cost(self.updates.len(), uris)
@@ -67,7 +67,7 @@ impl Filter {
 }
 
 impl Listener {
-    /// Beyond the bounds of [`Filter::check`] updates are left out.
+    /// A listener for the changes that `filter` names. Updates beyond the bounds of [`Filter::check`] are left out.
     pub(super) fn new(filter: Filter, subscription_id: &str, stream: &Arc<Stream>) -> Self {
         stream.listen(farewell(subscription_id));
         let mut bytes = 0;
@@ -90,7 +90,7 @@ impl Listener {
         }
     }
 
-    /// A stream that answers no request, and hears of all lists.
+    /// A listener for all lists, whose stream answers no request.
     pub(super) fn alone(stream: &Arc<Stream>) -> Self {
         Self {
             tools: true,
@@ -102,7 +102,7 @@ impl Listener {
         }
     }
 
-    /// What of these changes it wants to hear of.
+    /// The changes that the listener subscribes to.
     pub(super) fn among(&self, changes: &Changes) -> Vec<Change> {
         let lists = [
             (changes.tools && self.tools, Change::Tools),
@@ -121,12 +121,12 @@ impl Listener {
     }
 
     pub(super) fn push(&self, frame: Bytes) {
-        // A listener that left or was too slow takes itself out, with its guard.
+        // A listener that left or was too slow removes itself by dropping its guard.
         self.stream.push(frame);
     }
 }
 
-/// The result of the listen request, which says that the subscription has ended in good order.
+/// The result of the listen request, sent when the subscription ends in good order.
 fn farewell(subscription_id: &str) -> Bytes {
     let message = format!(
         r#"{{"jsonrpc":"2.0","id":{subscription_id},"result":{{"resultType":"complete","_meta":{{"io.modelcontextprotocol/subscriptionId":{subscription_id}}}}}}}"#

@@ -1,4 +1,5 @@
-//! Where a session's requests are passed on to: one backend of a remote server, and the session the server opened there.
+//! The place that a session's requests are passed on to: a backend of a remote server, and the session that the server opened
+//! there.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -10,18 +11,18 @@ use super::Session;
 /// The longest id of a server's session that is kept, in bytes.
 pub const UPSTREAM_ID_MAX: usize = 1024;
 
-/// The server's end of a session that is passed through. A session without one takes client mode.
+/// The place at the server of a session that is passed through. A session without one uses client mode.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Affinity {
-    /// The backend, by its name in the pool.
+    /// The backend's name in the pool.
     pub backend: Box<str>,
-    /// The id of the server's own session: a credential of the server. None where the server keeps no sessions: then any
-    /// backend answers.
+    /// The id of the server's own session, which is a credential of the server. `None` if the server keeps no sessions: then any
+    /// backend can answer.
     pub session: Option<Box<str>>,
 }
 
 impl Affinity {
-    /// What a session holds for it, in bytes.
+    /// The memory that a session holds for it, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.backend.len() + self.session.as_ref().map_or(0, |id| id.len())
     }

@@ -1,29 +1,29 @@
-//! What the client of a session said about itself.
+//! The description of a session's client: its capabilities and its name.
 
 use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// The most a session remembers of it, in bytes.
+/// The most bytes of it that a session keeps.
 pub const CLIENT_FACTS_MAX: usize = 64 * 1024;
 
-/// A client's capabilities and name, as it wrote them.
+/// A client's capabilities and name in their original spelling.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ClientFacts {
     /// The `capabilities` object.
     pub capabilities: Arc<RawValue>,
-    /// The `clientInfo` object, where there was one.
+    /// The `clientInfo` object, if the client sent one.
     pub info: Option<Arc<RawValue>>,
 }
 
-/// The client said more about itself than a session remembers.
+/// The client's description is longer than a session keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("capabilities and clientInfo may hold {CLIENT_FACTS_MAX} bytes together")]
 pub struct TooMuch;
 
 impl ClientFacts {
-    /// Nothing: what a client that has not said anything can do.
+    /// The description of a client that has not sent one.
     pub(super) fn none() -> &'static Self {
         static NONE: LazyLock<ClientFacts> = LazyLock::new(|| ClientFacts {
             capabilities: RawValue::from_string("{}".into())
@@ -34,13 +34,13 @@ impl ClientFacts {
         &NONE
     }
 
-    /// What a session that remembers them holds for it, in bytes.
+    /// The memory that a session holds for it, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         length(Some(&self.capabilities), self.info.as_deref())
     }
 }
 
-/// Refuses what no client needs to say about itself.
+/// Refuses descriptions longer than any client needs.
 ///
 /// # Errors
 ///

@@ -11,43 +11,43 @@ use zeroize::Zeroizing;
 use crate::profile::INITIALIZED_WAIT;
 pub use crate::stream::config::EventLogConfig;
 
-/// The least [`SessionsConfig::bytes`], and the least of one principal: one session at its own bounds fits in.
+/// The least value of [`SessionsConfig::bytes`], and of the bound for one principal: one session at its own bounds fits in.
 pub const BYTES_MIN: usize = 1024 * 1024;
 
-/// `sessions:` — how long sessions live and what their streams keep.
+/// `sessions:`: how long sessions live, and how much their streams keep.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionsConfig {
     /// How long a session lives after its last use.
     #[serde(with = "humantime_serde")]
     pub ttl: Duration,
-    /// How long a session lives whose client sends nothing after `initialize`, not even a confirmation.
+    /// How long a session lives if its client sends nothing after `initialize`, not even a confirmation.
     #[serde(with = "humantime_serde")]
     pub unused_ttl: Duration,
     /// How long a request waits for its session's `notifications/initialized`.
     #[serde(with = "humantime_serde")]
     pub initialized_wait: Duration,
-    /// Sessions of all principals together.
+    /// The most sessions of all principals together.
     pub max: usize,
-    /// What the sessions of all principals hold together, without what their streams keep for resumption.
+    /// The most bytes of the sessions of all principals, without the events that their streams keep for resumption.
     pub bytes: ByteSize,
-    /// How often an idle stream carries a comment.
+    /// How often an idle stream sends a comment.
     #[serde(with = "humantime_serde")]
     pub keepalive: Duration,
-    /// When a long POST stream is closed for the client to resume.
+    /// When a long POST stream is closed so that the client resumes it.
     pub poll_after: PollAfter,
-    /// What a stream keeps for resumption.
+    /// The bounds of the events that streams keep for resumption.
     pub event_log: EventLogConfig,
-    /// The store of sessions beside the memory of the process.
+    /// The store that keeps sessions beside the memory of the process.
     pub store: StoreConfig,
-    /// The beginning of the keys in Redis: gateways with different ones share a Redis and nothing else.
+    /// The prefix of the keys in Redis: gateways with different prefixes share a Redis and nothing else.
     pub store_prefix: String,
 }
 
-/// `sessions.store:` — the store of sessions beside the memory of the process.
+/// `sessions.store:`: the store that keeps sessions beside the memory of the process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum StoreConfig {
-    /// `memory`: nowhere, sessions end with the process.
+    /// `memory`: no store, sessions end with the process.
     #[default]
     Memory,
     /// `disk`: in a file of the data directory.
@@ -77,13 +77,13 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
-/// `sessions.poll_after:` — `off` or a duration.
+/// `sessions.poll_after:`: `off` or a duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PollAfter {
     /// Streams stay open.
     #[default]
     Off,
-    /// Streams are closed after so long.
+    /// Streams are closed after this time.
     After(Duration),
 }
 

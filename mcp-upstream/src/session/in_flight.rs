@@ -1,8 +1,8 @@
-//! The calls running in a session, so that the client can cancel one by its request id.
+//! Running calls of a session, so that the client can cancel a call by its request id.
 //!
-//! No bound of its own: what bounds the calls of a namespace bounds the entries. A call runs or waits in its gate
-//! (`max_concurrency` and `queue` calls), or it asks its client and holds one of the `max_parked` places until it runs
-//! again; one that finds none of these is refused at once.
+//! The number of entries needs no bound of its own: the bounds on the calls of a namespace suffice. A call runs or waits in its
+//! gate (`max_concurrency` and `queue` calls), or it asks its client and holds one of the `max_parked` places until it runs
+//! again; without any of these it is refused at once.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,10 +11,10 @@ use futures_util::future::AbortHandle;
 
 use super::{Session, SessionState};
 
-/// Request id → the handle that stops the call.
+/// The running calls by request id, each with the handle that stops it.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    /// A handful of entries: a list is smaller than a map. Guards plain data; nothing awaits under it.
+    /// A handful of entries: a list is smaller than a map. Guards plain data; the lock is never held across an await.
     calls: Mutex<Calls>,
 }
 
@@ -27,25 +27,25 @@ struct Calls {
 #[derive(Debug)]
 struct Running {
     number: u64,
-    /// The request's, raw JSON.
+    /// The request's id, raw JSON.
     id: Box<str>,
     handle: AbortHandle,
     notice: Arc<dyn CancelNotice>,
 }
 
-/// Hears how a client cancels its call, before the call is stopped.
+/// Told when a client cancels its call, before the call is stopped.
 pub(crate) trait CancelNotice: Send + Sync {
-    /// The client's whole `notifications/cancelled`. Must not block.
+    /// Handles the client's whole `notifications/cancelled`. Must not block.
     fn cancelled(&self, _message: &str) {}
 
-    /// Whether the call is to be stopped here. If not, the cancellation is for whoever runs the call, and this notice is
-    /// told nothing. Must not block.
+    /// Returns true if the call is to be stopped here. If false, the cancellation is left to the upstream that runs the call, and
+    /// this notice is not called. Must not block.
     fn stops(&self) -> bool {
         true
     }
 }
 
-/// Tells nobody.
+/// Ignores cancellations.
 #[cfg(test)]
 pub(crate) struct NoNotice;
 
@@ -58,7 +58,7 @@ impl fmt::Debug for dyn CancelNotice {
     }
 }
 
-/// A call's place in the table; dropping it takes it out and marks the session as used.
+/// A call's entry in the table; dropping it removes the call and marks the session as used.
 #[derive(Debug)]
 pub(crate) struct InFlightCall {
     session: Arc<Session>,
@@ -66,8 +66,8 @@ pub(crate) struct InFlightCall {
 }
 
 impl InFlight {
-    /// Enters a call under the raw JSON of its request id. A second call under the same id is let in; cancelling hits
-    /// the newest.
+    /// Registers a call under the raw JSON of its request id. A second call under the same id is accepted; cancelling stops the
+    /// newest.
     pub(crate) fn enter(
         session: &Arc<Session>,
         id: &str,
@@ -77,7 +77,7 @@ impl InFlight {
         let mut calls = session.in_flight.lock();
         let number = calls.next;
         calls.next += 1;
-        // A session that ended meanwhile has cancelled what it knew of; this call it did not.
+        // A session that ended meanwhile has cancelled the calls it knew; this call was not among them.
         if session.state() == SessionState::Closed {
             handle.abort();
         }
@@ -93,8 +93,8 @@ impl InFlight {
         }
     }
 
-    /// Stops the newest call of that request id, with the client's whole notification, and says whether it did. Unknown ids
-    /// are fine: the answer may have been faster.
+    /// Stops the newest call of this request id, with the client's whole notification. Returns true if it did. Unknown ids are no
+    /// error: the answer may have been faster.
     pub(crate) fn cancel(&self, id: &str, message: &str) -> bool {
         let newest = {
             let calls = self.lock();
@@ -116,13 +116,13 @@ impl InFlight {
         }
     }
 
-    /// How many requests are running; notifications and streams that have a place here have no id.
+    /// The number of running requests; notifications and streams that are registered here have no id.
     pub(crate) fn requests(&self) -> usize {
         let calls = self.lock();
         calls.running.iter().filter(|it| !it.id.is_empty()).count()
     }
 
-    /// Whether nothing is running.
+    /// Returns true if nothing is running.
     pub(super) fn is_empty(&self) -> bool {
         self.lock().running.is_empty()
     }
@@ -133,7 +133,7 @@ impl InFlight {
 }
 
 impl InFlightCall {
-    /// Whether the call's session is not over.
+    /// Returns true unless the call's session has ended.
     pub(crate) fn is_of_open_session(&self) -> bool {
         self.session.state() != SessionState::Closed
     }

@@ -1,11 +1,11 @@
-//! When something was last used, readable and writable without a lock.
+//! The time of the last use, readable and writable without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Nanoseconds after the creation, so that one word is enough for 500 years. 0 is never.
+/// Nanoseconds since the creation, so that one word is enough for 500 years. 0 means never.
 #[derive(Debug)]
 pub(super) struct LastUse {
     created: Instant,

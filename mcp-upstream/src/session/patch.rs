@@ -1,4 +1,4 @@
-//! The changes of a session that outlive a process. Nothing else changes what is recorded of a live session, and only
+//! Changes of a session that outlive its process. Nothing else changes the recorded state of a live session, and only
 //! [`SessionTable::commit`](super::table::SessionTable::commit) makes them.
 
 use std::sync::Arc;
@@ -13,57 +13,57 @@ use super::subscriptions::TooManySubscriptions;
 use super::{Session, SessionState, Toolset};
 use crate::protocol::ProtocolVersion;
 
-/// One change.
+/// A change of a session.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionPatch {
-    /// The client confirmed the handshake. Says nothing to a closed session.
+    /// The client confirmed the handshake. Ignored in a closed session.
     Confirm,
-    /// `initialize` in a session that is open already, as HTTP+SSE has it: the version is settled, the client says what
-    /// it is. Once in a session.
+    /// `initialize` in a session that is open already, as in HTTP+SSE: settles the version and the client's description. Once in
+    /// a session.
     Initialize {
         /// The version in force from now on.
         version: ProtocolVersion,
-        /// What the client says about itself.
+        /// The client's description of itself.
         client: ClientFacts,
     },
-    /// The least severe log messages the client wants.
+    /// The least severe level of log messages that the client wants.
     LogLevel(LogLevel),
-    /// The client wants to hear of a resource; again is fine.
+    /// Subscribes to a resource; repeating it is harmless.
     Subscribe(Arc<str>),
-    /// The client does not want to hear of a resource any more.
+    /// Unsubscribes from a resource.
     Unsubscribe(Arc<str>),
-    /// Its requests are passed on there from now on.
+    /// The new place that the session's requests are passed on to.
     Affinity(Affinity),
-    /// The whole set of tools and resources that the session turned on and off in an aggregate. It replaces the set before.
+    /// The whole set of tools and resources that the session turned on and off in an aggregate. Replaces the earlier set.
     Toolset(Toolset),
-    /// A stream of that number was opened.
+    /// A stream with this number was opened.
     OpenStream(u32),
 }
 
-/// Why a change was not made.
+/// The reason why a change was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PatchRefused {
-    /// The client said before what it is.
+    /// The client described itself before.
     #[error("the session is initialized already")]
     Initialized,
-    /// The client says too much about itself.
+    /// The client's description is too long.
     #[error(transparent)]
     TooMuch(#[from] TooMuch),
-    /// The session subscribes to as much as it may.
+    /// The session has the maximum number of subscriptions.
     #[error(transparent)]
     TooManySubscriptions(#[from] TooManySubscriptions),
 }
 
 impl Session {
-    /// Remembers what the client says about itself at `initialize`. Later words change nothing.
+    /// Keeps the client's description from `initialize`. Later descriptions change nothing.
     pub(super) fn set_client(&self, facts: ClientFacts) -> Result<(), client::TooMuch> {
         client::check(Some(&facts.capabilities), facts.info.as_deref())?;
         let _ = self.client.set(Box::new(facts));
         Ok(())
     }
 
-    /// Makes a change. Answers whether anything is different now.
+    /// Makes a change. Returns true if it changes anything.
     pub(super) fn apply(&self, patch: &SessionPatch) -> Result<bool, PatchRefused> {
         match patch {
             SessionPatch::Confirm => Ok(self.confirm()),
@@ -89,18 +89,18 @@ impl Session {
                 self.set_toolset(toolset.clone());
                 Ok(true)
             }
-            // The number was taken when the stream was made.
+            // The number was assigned when the stream was created.
             SessionPatch::OpenStream(_) => Ok(true),
         }
     }
 
-    /// Makes a change of a session that is in no table.
+    /// Makes a change in a session that is in no table.
     #[cfg(test)]
     pub(crate) fn change(&self, patch: SessionPatch) -> bool {
         self.apply(&patch).expect("within the bounds")
     }
 
-    /// The client confirmed the handshake. Says nothing to a closed session.
+    /// Confirms the handshake. Ignored in a closed session.
     pub(super) fn confirm(&self) -> bool {
         let (new, ready) = (SessionState::New as u8, SessionState::Ready as u8);
         let (acquired, kept) = (Ordering::AcqRel, Ordering::Acquire);

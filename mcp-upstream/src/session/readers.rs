@@ -1,5 +1,5 @@
-//! Who reads the streams of a session: reading keeps it in use. Of a session that the table has set aside, the table hears
-//! when the last reader leaves.
+//! Readers of a session's streams: reading keeps the session in use. For a session that the table has set aside, the table is
+//! told when the last reader leaves.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{Session, SessionId};
 use crate::stream::{OwnedStreams, StreamOwner, StreamReaders};
 
-/// Sessions that can be looked at again. Holds each at most once per time it was set aside.
+/// The sessions that the table can check again. Holds each at most once per time it was set aside.
 #[derive(Debug, Default)]
 pub(super) struct Released(Mutex<Vec<SessionId>>);
 
@@ -28,11 +28,11 @@ impl Released {
 }
 
 impl Session {
-    /// The table sets the session aside while one of its streams is read. `false`: none is.
+    /// Sets the session aside while one of its streams has a reader. Returns `false` if none has.
     pub(super) fn set_aside(&self, released: &Arc<Released>) -> bool {
         let _ = self.released.set(Arc::clone(released));
         self.set_aside.store(true, Ordering::SeqCst);
-        // A reader that leaves now either sees the mark or was counted out before this.
+        // A reader that leaves now either sees the mark or was subtracted before this.
         self.streams.any_read() || !self.set_aside.swap(false, Ordering::SeqCst)
     }
 }

@@ -1,5 +1,5 @@
-//! What is recorded of a session: all that another process needs to go on with it. Calls, readers and questions that
-//! wait for an answer are of one process and end with it.
+//! The recorded state of a session: all that another process needs to continue it. Calls, readers and open questions belong to
+//! one process and end with it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,47 +18,47 @@ use crate::protocol::ProtocolVersion;
 use crate::replicas::ReplicaId;
 use crate::stream::{OwnedStreams, StreamCounts};
 
-/// A session as a store keeps it. Its id is a credential: it is written nowhere else.
+/// A session as a store keeps it. Its id is a credential, and is written nowhere else.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct SessionRecord {
     /// The session's id.
     pub id: SessionId,
-    /// What the session is bound to.
+    /// The fixed properties of the session.
     pub binding: Binding,
     /// The process that has the session.
     pub home: Home,
-    /// Whether the client confirmed the handshake.
+    /// True when the client has confirmed the handshake.
     pub confirmed: bool,
     /// The version that was settled after the session was opened.
     pub negotiated: Option<ProtocolVersion>,
-    /// What the client said about itself.
+    /// The client's description of itself.
     pub client: Option<ClientFacts>,
-    /// The least severe log messages the client wants.
+    /// The least severe level of log messages that the client wants.
     pub log_level: LogLevel,
     /// The backend and the server's session to which the session's requests are passed on.
     #[serde(default)]
     pub affinity: Option<Affinity>,
-    /// The resources the client wants to hear of.
+    /// The resources that the client subscribes to.
     pub subscriptions: BTreeSet<Box<str>>,
-    /// What it turned on and off, where its namespace is an aggregate.
+    /// The tools and resources that the session turned on and off, if its namespace is an aggregate.
     #[serde(default)]
     pub toolset: Toolset,
-    /// The streams there were.
+    /// The number of streams that were opened.
     pub streams: StreamCounts,
 }
 
-/// Which process has a session. A process that takes a session up counts on, so that of two only one succeeds.
+/// The process that holds a session. A process that takes a session up increments the epoch, so that of two only one succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Home {
     /// The replica.
     pub replica: ReplicaId,
-    /// How often the session has been taken up since it was opened.
+    /// The number of times that the session was taken up since it was opened.
     pub epoch: u32,
 }
 
 impl SessionRecord {
-    /// Makes a change: what a store does with a patch. Each change sets what it names, so the last one of its kind wins,
-    /// and making a change twice is making it once.
+    /// Applies a patch, as stores do. Each patch overwrites the values it names, so the last one of its kind wins, and applying
+    /// it twice has the same effect as once.
     pub fn apply(&mut self, patch: &SessionPatch) {
         match patch {
             SessionPatch::Confirm => self.confirmed = true,
@@ -81,8 +81,7 @@ impl SessionRecord {
 }
 
 impl Session {
-    /// The session of a record, in the process that takes it up: confirmed or not, as its client left it, and used just
-    /// now.
+    /// The session of a record, in the process that takes it up: confirmed or not, as recorded, and used just now.
     pub(super) fn adopted(record: SessionRecord, now: Instant) -> Self {
         let mut session = Self::new(record.id, record.binding, now);
         if record.confirmed {
@@ -102,7 +101,7 @@ impl Session {
         session
     }
 
-    /// The session in another process, which has its record.
+    /// The session in another process that took it up from its record.
     #[cfg(test)]
     pub(crate) fn taken_up(&self) -> Self {
         let home = Home {
@@ -114,7 +113,7 @@ impl Session {
         Self::adopted(record, Instant::now())
     }
 
-    /// What is recorded of the session.
+    /// The record of the session.
     pub(super) fn record(&self, home: Home) -> SessionRecord {
         SessionRecord {
             id: self.id.clone(),

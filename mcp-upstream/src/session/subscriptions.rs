@@ -1,27 +1,27 @@
-//! The resources a session wants to hear of.
+//! Resources that a session subscribes to.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Resources one session, or one listener, may subscribe to.
+/// The most resources that one session, or one listener, may subscribe to.
 pub(crate) const URIS_MAX: usize = 1000;
-/// Bytes of their URIs together: 64 KiB.
+/// The most bytes of their URIs together: 64 KiB.
 pub(crate) const URI_BYTES_MAX: usize = 64 * 1024;
 
-/// A resource somebody subscribes to costs this beside its URI, in bytes, and its URI is held so often where the resource is
-/// an external server's: by who subscribes, by what is kept for that one, and by the pool of the server's processes.
+/// The memory of a subscription beside its URI, in bytes, and the number of copies of the URI for a resource of an external
+/// server: in the subscriber's set, in the state that is kept for the subscriber, and in the pool of the server's processes.
 const COST: usize = 400;
 const URI_COPIES: usize = 4;
 
-/// What so many subscriptions with so many bytes of URIs cost, in bytes, about.
+/// The approximate memory of subscriptions, in bytes, from their number and the bytes of their URIs.
 pub(crate) const fn cost(subscriptions: usize, uris: usize) -> usize {
     subscriptions * COST + uris * URI_COPIES
 }
 
-/// Resource URIs, as the client spelled them.
+/// Resource URIs in the client's spelling.
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions {
-    /// Guards plain data; nothing awaits under it.
+    /// Guards plain data; the lock is never held across an await.
     uris: Mutex<Uris>,
 }
 
@@ -42,13 +42,13 @@ impl Uris {
     }
 }
 
-/// The session subscribes to as much as it may.
+/// The session has the maximum number of subscriptions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many resource subscriptions in this session")]
 pub struct TooManySubscriptions;
 
 impl Subscriptions {
-    /// Those of a record.
+    /// The subscriptions of a record.
     pub(super) fn recorded(all: BTreeSet<Box<str>>) -> Self {
         let bytes = all.iter().map(|uri| uri.len()).sum();
         Self {
@@ -56,12 +56,12 @@ impl Subscriptions {
         }
     }
 
-    /// All of them, for a record.
+    /// All subscriptions, for a record.
     pub(super) fn all(&self) -> BTreeSet<Box<str>> {
         self.lock().all.clone()
     }
 
-    /// Subscribes; again is fine. Answers whether the subscription is new.
+    /// Subscribes; repeating it is harmless. Returns true if the subscription is new.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl Subscriptions {
         Ok(true)
     }
 
-    /// Unsubscribes. Answers whether there was such a subscription.
+    /// Unsubscribes. Returns true if the subscription existed.
     pub(super) fn remove(&self, uri: &str) -> bool {
         let mut uris = self.lock();
         let removed = uris.all.remove(uri);
@@ -87,7 +87,7 @@ impl Subscriptions {
         removed
     }
 
-    /// Which of these resources the session wants to hear of.
+    /// The updated resources that the session subscribes to.
     pub(crate) fn among<'a>(&self, updated: &'a BTreeSet<Arc<str>>) -> Vec<&'a Arc<str>> {
         let uris = self.lock();
         if uris.all.len() < updated.len() {
@@ -99,19 +99,19 @@ impl Subscriptions {
         }
     }
 
-    /// Whether the session wants to hear of that resource.
+    /// Returns true if the session subscribes to this resource.
     #[cfg(test)]
     pub(crate) fn contains(&self, uri: &str) -> bool {
         self.lock().all.contains(uri)
     }
 
-    /// What they cost, in bytes, about.
+    /// The approximate memory of the subscriptions, in bytes.
     pub(super) fn weight(&self) -> usize {
         let uris = self.lock();
         cost(uris.all.len(), uris.bytes)
     }
 
-    /// Drops them all.
+    /// Removes all subscriptions.
     pub(super) fn clear(&self) {
         *self.lock() = Uris::default();
     }

@@ -1,8 +1,8 @@
-//! What a client turned on and off of an aggregate: the differences from what is active at the start.
+//! Toolset of a client: the tools and resources of an aggregate that it turned on and off, as differences from the start set.
 //!
-//! Entries are named by digests of their published names, so that a set of hundreds fits into an address, and so that it
-//! means the same after the servers of the aggregate have changed: what is gone is not looked up, and what is new is as
-//! the start set has it.
+//! Entries are named by digests of their published names, so that a set of hundreds fits into an address, and so that it stays
+//! valid when the servers of the aggregate change: removed entries are not looked up, and new entries are on or off as in the
+//! start set.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub const DIFFERENCES_MAX: usize = 1_000;
 const ID_BYTES: usize = 6;
 const ENTRY_BYTES: usize = ID_BYTES + 1;
 
-/// Stands for a tool or a resource, by its published name.
+/// Identifies a tool or a resource by a digest of its published name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId([u8; ID_BYTES]);
 
@@ -26,13 +26,13 @@ pub struct EntryId([u8; ID_BYTES]);
 #[serde(try_from = "String", into = "String")]
 pub struct Toolset(BTreeMap<EntryId, bool>);
 
-/// A text that is no set.
+/// The text is not a toolset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no set of tools")]
 pub struct NoToolset;
 
 impl EntryId {
-    /// The id of what is published under that name; tools and resources are apart.
+    /// The id of a published name; tools and resources have different ids.
     pub fn of(kind: u8, published: &str) -> Self {
         let mut hash = Sha256::new();
         hash.update([kind]);
@@ -43,12 +43,12 @@ impl EntryId {
 }
 
 impl Toolset {
-    /// Whether it says that the entry is on, or off; `None` where it is as at the start.
+    /// Returns true or false if the entry is turned on or off; `None` if it is as in the start set.
     pub fn says(&self, entry: EntryId) -> Option<bool> {
         self.0.get(&entry).copied()
     }
 
-    /// Turns an entry on or off. What is as at the start is no difference.
+    /// Turns an entry on or off. An entry as in the start set is not stored.
     pub fn set(&mut self, entry: EntryId, on: bool, at_start: bool) {
         if on == at_start {
             self.0.remove(&entry);
@@ -62,33 +62,33 @@ impl Toolset {
         self.0.retain(|entry, _| keeps(*entry));
     }
 
-    /// How many differences there are.
+    /// The number of differences.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it is the start set.
+    /// Returns true for the start set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// About how many bytes it holds in memory.
+    /// The approximate memory of the set, in bytes.
     pub fn bytes(&self) -> usize {
         self.0.len() * 4 * ENTRY_BYTES
     }
 
-    /// As bytes, for sealing.
+    /// The set as bytes, for sealing.
     pub fn to_bytes(&self) -> Vec<u8> {
         let entries = self.0.iter();
         let bytes = entries.flat_map(|(id, on)| id.0.into_iter().chain([u8::from(*on)]));
         bytes.collect()
     }
 
-    /// What [`Self::to_bytes`] wrote.
+    /// Reads the bytes from [`Self::to_bytes`].
     ///
     /// # Errors
     ///
-    /// [`NoToolset`] for anything else.
+    /// [`NoToolset`] for any other bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, NoToolset> {
         let (entries, rest) = bytes.as_chunks::<ENTRY_BYTES>();
         if !rest.is_empty() || entries.len() > DIFFERENCES_MAX {

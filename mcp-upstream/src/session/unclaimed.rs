@@ -1,18 +1,18 @@
-//! A session whose client does not know of it yet.
+//! A new session whose client does not know it yet.
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::Session;
 
-/// Ends sessions where nothing can be awaited.
+/// Ends sessions in code that cannot await.
 pub(crate) trait EndSession: Send + Sync {
-    /// From here on nobody finds the session; its record follows.
+    /// Hides the session from now on, and removes its record in the background.
     fn end_without_waiting(self: Arc<Self>, session: Arc<Session>);
 }
 
-/// A new session on its way to its client, with the answer that names it. Dropped before that was written, it ends the
-/// session: nobody could ever use it.
+/// A new session on its way to its client, with the answer that names it. If dropped before the answer was written, it ends the
+/// session, which no client could ever use.
 pub struct Unclaimed(Option<(Arc<dyn EndSession>, Arc<Session>)>);
 
 impl Unclaimed {
@@ -20,7 +20,7 @@ impl Unclaimed {
         Self(Some((owner, Arc::clone(session))))
     }
 
-    /// The answer was written: the session is the client's.
+    /// Notes that the answer was written: the session now belongs to the client.
     pub fn delivered(mut self) {
         self.0 = None;
     }

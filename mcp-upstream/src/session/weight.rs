@@ -1,5 +1,5 @@
-//! What a session holds, in bytes: everything a client can make grow, and what any session costs. What streams keep for
-//! resumption is not among it; the event log bounds that itself. Neither are calls in flight, which are bounded with their
+//! The memory of a session, in bytes: the parts that a client can make grow, and the fixed cost. The events that streams keep for
+//! resumption are not counted, since the event log bounds them itself, nor are calls in flight, which are bounded with their
 //! namespace.
 
 use std::sync::atomic::Ordering;
@@ -7,15 +7,15 @@ use std::sync::atomic::Ordering;
 use super::Session;
 use crate::interaction::QUESTION_COST;
 
-/// A session about which nothing is known yet, its id and its entries in the table's books included.
+/// The cost of an empty session, including its id and its entries in the table's books.
 pub(super) const SESSION_COST: usize = 1536;
-/// What a client said about itself, beside its text.
+/// The cost of a client's description beside its text.
 const FACTS_COST: usize = 128;
-/// A stream that is read or kept, beside its events.
+/// The cost of a stream that is read or kept, beside its events.
 const STREAM_COST: usize = 384;
 
 impl Session {
-    /// What the session holds now, in bytes, about. Takes the locks of its parts.
+    /// The approximate memory that the session holds now, in bytes. Takes the locks of its parts.
     pub fn weight(&self) -> usize {
         let client = self.client.get();
         let facts = client.map_or(0, |facts| facts.bytes() + FACTS_COST);
@@ -29,7 +29,7 @@ impl Session {
             + self.questions.len() * QUESTION_COST
     }
 
-    /// The weight the table has on its books.
+    /// The weight that the table has recorded for the session.
     pub(super) fn booked(&self) -> usize {
         self.booked.load(Ordering::Relaxed)
     }
