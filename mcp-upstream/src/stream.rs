@@ -1,6 +1,6 @@
-//! Streams of events: what a GET, an answer in events, `/sse` or `subscriptions/listen` is read from.
+//! Streams of events: the source of a GET, an answer in events, `/sse` or `subscriptions/listen`.
 //!
-//! A stream is a window of framed events, one reader's place in it, and a waker. The reader pulls; nothing is queued per
+//! A stream is a window of framed events, one reader's position in it, and a waker. The reader pulls; nothing is queued per
 //! reader and no task runs per stream. There are two kinds of memory:
 //!
 //! - *kept*: General and Request streams of a session. Events have ids and stay after they were read, within bounds
@@ -8,12 +8,13 @@
 //! - *passing*: HTTP+SSE, `subscriptions/listen`, answers without a session. Events have no ids and are gone once read;
 //!   the stream is over when its reader leaves.
 //!
-//! What bounds them, in bytes of frames and a little per event: a kept stream `sessions.event_log.bytes` and `events`, the
-//! kept streams of one session a 64th of `total` (but those that are read, and the newest, whatever they hold within
-//! their own bounds), all kept streams `total`, beyond which the principal that holds the most loses its oldest events; a passing stream 16 MiB and 1024 events unread, all passing streams
-//! `total` once more, beyond which each may hold 64 KiB. A stream's newest event may be of any size within those totals.
+//! The bounds, in bytes of frames and a little per event, are: a kept stream `sessions.event_log.bytes` and `events`; the kept
+//! streams of one session a 64th of `total` (except streams with a reader, and the newest, which are bounded only by their own
+//! limits); all kept streams `total`, beyond which the principal that holds the most loses its oldest events; a passing stream 16
+//! MiB and 1024 events unread; all passing streams `total` once more, beyond which each may hold 64 KiB. A stream's newest event
+//! may be of any size within those totals.
 //!
-//! The life of a kept stream, `▷` being a reader:
+//! The life of a kept stream, `▷` marks a reader:
 //!
 //! ```text
 //!            read ▷                        finish
@@ -26,12 +27,12 @@
 //!   any ── the session closes ──▶ Closed: readers end at once, events are dropped
 //! ```
 //!
-//! With a store ([`store`]) every event of a kept stream is stored, then shown, and the window is its newest part here. A
-//! process that goes on with a session reads a stream back when its client resumes it. A request's stream is over then: its
-//! calls have ended with their process, and the responses they owed are errors.
+//! With a store ([`store`]) every event of a kept stream is stored, then shown, and the window holds its newest part. A process
+//! that continues a session reads a stream back when its client resumes it. A request's stream is over then: its calls have ended
+//! with their process, and the missing responses are errors.
 //!
-//! Exactly once and in order across the seam: the reader's place, the events and who reads are under one lock, so a
-//! resume sees every event either in the window or after it. Locks are taken in the order pulse → stream and session's
+//! Delivery is exactly once and in order across a resume: the reader's position, the events and the current reader are under one
+//! lock, so a resume sees every event either in the window or after it. Locks are taken in the order pulse → stream and session's
 //! list of streams → stream; none is held while a waker is called or anything is awaited.
 
 use std::fmt;
@@ -73,28 +74,28 @@ pub(crate) use ledger::in_memory;
 use pulse::Place;
 use window::{Bounds, Trimmed, Window};
 
-/// What a passing stream may hold unread beyond its newest event: 1024 events, 16 MiB.
+/// The most that a passing stream may hold unread beyond its newest event: 1024 events, 16 MiB.
 const PASSING: Bounds = Bounds {
     events: 1024,
     bytes: 16 * 1024 * 1024,
 };
 
-/// What a passing stream may hold even when all passing streams together hold more than they may: 64 KiB. So readers that
+/// The most that a passing stream may hold even when all passing streams together exceed their bound: 64 KiB. So readers that
 /// keep up go on while others use up the total.
 const PASSING_SPARED: usize = 64 * 1024;
 
-/// A stream of events. Shared by whoever writes to it and its reader.
+/// A stream of events. Shared by its writer and its reader.
 pub struct Stream {
     number: u32,
     pulse: Arc<Pulse>,
     place: Place,
-    /// The session it belongs to; `None` for a stream without one.
+    /// The session of the stream; `None` for a stream without one.
     session: Option<Weak<dyn StreamReaders>>,
-    /// The account of what the principal's streams hold. `None` for a stream that keeps no event that was read.
+    /// The account of the memory of the principal's streams. `None` for a stream that keeps no event that was read.
     share: Option<Arc<Share>>,
-    /// Short critical sections, nothing awaits under it.
+    /// Short critical sections; the lock is never held across an await.
     state: Mutex<State>,
-    /// The reader left, or caught up with a writer that waits for it.
+    /// Notified when the reader leaves, or catches up with a writer that waits for it.
     moved: Notify,
 }
 
@@ -104,10 +105,10 @@ struct State {
     staged: staged::Queue,
     role: Role,
     phase: Phase,
-    /// Which of the readers there were is the one that counts.
+    /// The number of the current reader.
     reader: u32,
     attached: bool,
-    /// The attached reader was too slow: it reads nothing more.
+    /// True when the attached reader was too slow: it reads nothing more.
     cut: bool,
     waker: Option<Waker>,
     /// The event without data that the first reader gets.
@@ -115,20 +116,20 @@ struct State {
     /// The pulse's tick at the last write.
     wrote: u32,
     comment: bool,
-    /// A writer waits for the reader to catch up.
+    /// True while a writer waits for the reader to catch up.
     paced: bool,
-    /// The stream ended before its end.
+    /// True when the stream was broken off before its end.
     broken: bool,
-    /// This reader did not catch up once: nobody waits for it again.
+    /// True when this reader failed to catch up once: writers do not wait for it again.
     lagging: bool,
     ending: Ending,
-    /// The last frame of a stream that the pulse ends, where it is not just when to come back.
+    /// The last frame of a stream that the pulse ends, unless it is the usual retry time.
     farewell: Option<Box<Bytes>>,
-    /// The share has an entry for this stream.
+    /// True when the share has an entry for this stream.
     listed: bool,
 }
 
-/// What a stream is for.
+/// The use of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     General,
@@ -140,18 +141,18 @@ pub(crate) enum Role {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Events may come.
+    /// Events may be added.
     Open,
-    /// What is here is all.
+    /// No events are added; the present ones can be read.
     Finished,
-    /// There is nothing to read any more.
+    /// Nothing can be read any more.
     Closed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     No,
-    /// The pulse ends the stream: what is here, then the farewell.
+    /// The pulse ends the stream: the present events, then the farewell.
     Wanted,
     Said,
 }
@@ -176,7 +177,7 @@ impl Role {
         }
     }
 
-    /// Whether nothing but one of the two sides would ever end it.
+    /// Returns true for streams that end only when one of the two sides ends them.
     const fn is_long(self) -> bool {
         matches!(self, Self::General | Self::Sse | Self::Listen)
     }
@@ -202,18 +203,18 @@ impl Drop for Finishing {
 }
 
 impl Stream {
-    /// A passing stream without a session: the answer to one request. `Audience::listen` of `broadcast` makes it a
-    /// listener's.
+    /// A passing stream without a session, for the answer to one request. `Audience::listen` of `broadcast` makes it a listener's
+    /// stream.
     pub fn detached(pulse: &Arc<Pulse>) -> Arc<Self> {
         Self::passing(pulse, Role::Answer)
     }
 
-    /// A passing stream that one of its two sides ends, without a session.
+    /// A passing stream without a session that one of its two sides ends.
     pub(crate) fn listening(pulse: &Arc<Pulse>) -> Arc<Self> {
         Self::passing(pulse, Role::Listen)
     }
 
-    /// A passing stream of that role, without a session.
+    /// A passing stream with this role, without a session.
     pub(crate) fn passing(pulse: &Arc<Pulse>, role: Role) -> Arc<Self> {
         Arc::new(Self::new(pulse, role, 0, None, None, 0))
     }
@@ -255,10 +256,9 @@ impl Stream {
         }
     }
 
-    /// Puts a framed event on a passing stream. `false` means it is over: finished, left by its reader, or ended because
-    /// the reader left more than 1024 events or 16 MiB unread beyond the newest, or more than 64 KiB when all passing
-    /// streams together hold more than they may. Does nothing on a kept stream, whose events come through its
-    /// [`EventLog`].
+    /// Adds a framed event to a passing stream. Returns `false` if the stream is over: finished, left by its reader, or ended
+    /// because the reader left more than 1024 events or 16 MiB unread beyond the newest, or more than 64 KiB while all passing
+    /// streams together exceed their bound. Does nothing on a kept stream, whose events come through its [`EventLog`].
     pub fn push(&self, frame: Bytes) -> bool {
         if self.share.is_some() {
             return false;
@@ -291,13 +291,12 @@ impl Stream {
         !slow
     }
 
-    /// Finishes the stream when what this gives back is dropped: whatever ends who feeds it, a panic included, no reader
-    /// waits for more.
+    /// A guard that finishes the stream when dropped: however the writer ends, even by a panic, no reader waits for more.
     pub(crate) fn finish_on_drop(self: &Arc<Self>) -> Finishing {
         Finishing(Arc::clone(self))
     }
 
-    /// No event comes any more: the reader reads what is left, then the end.
+    /// Finishes the stream: the reader reads the remaining events, then the end.
     pub fn finish(&self) {
         let waker = {
             let mut state = self.lock();
@@ -309,8 +308,8 @@ impl Stream {
         wake(waker);
     }
 
-    /// No event comes any more, and this is not the end: the reader reads what is left, and is then cut off. Nothing
-    /// happens to a stream that is finished.
+    /// Ends the stream before its end: the reader reads the remaining events, and is then cut off. A finished stream stays
+    /// unchanged.
     pub(crate) fn break_off(&self) {
         let waker = {
             let mut state = self.lock();
@@ -323,13 +322,13 @@ impl Stream {
         wake(waker);
     }
 
-    /// Whether events that come now are read by nobody and kept for nobody.
+    /// Returns true if further events would be neither read nor kept.
     pub fn is_over(&self) -> bool {
         self.lock().phase != Phase::Open
     }
 
-    /// Resolves when a passing stream has lost its reader, or has ended it for being too slow. Before there is one it
-    /// waits.
+    /// Resolves when a passing stream has lost its reader, or has ended because its reader was too slow. Waits while there is no
+    /// reader yet.
     pub async fn reader_gone(&self) {
         loop {
             // Registered before the state is read, so that a reader that leaves in between is not missed.
@@ -343,9 +342,9 @@ impl Stream {
         }
     }
 
-    /// Waits until the reader has taken so much that more may come, or until there is no reader to wait for, at most so
-    /// long: a writer of many events goes by this instead of leaving a reader behind that only needs its turn. A reader
-    /// that did not catch up in time is not waited for again.
+    /// Waits until the reader has caught up enough for more events, or until there is no reader to wait for, at most for
+    /// `patience`. A writer of many events uses this instead of outrunning a reader that only needs its turn. A reader that did
+    /// not catch up in time is not waited for again.
     pub(crate) async fn caught_up(&self, patience: Duration) {
         let bounds = self
             .share
@@ -372,7 +371,7 @@ impl Stream {
         }
     }
 
-    /// Attaches a reader. An older one, if there is one, ends; the new one goes on where that one was.
+    /// Attaches a reader. An earlier reader ends; the new one continues from its position.
     pub fn read(self: &Arc<Self>) -> Subscription {
         let mut slots = self.pulse.slots();
         let mut state = self.lock();
@@ -411,7 +410,7 @@ impl Stream {
         (subscription, state.waker.take())
     }
 
-    /// Takes the reader off, if it is still the one that counts.
+    /// Detaches the reader, if it is still the current one.
     fn detach(self: &Arc<Self>, reader: u32) {
         let mut slots = self.pulse.slots();
         let mut state = self.lock();
@@ -436,7 +435,7 @@ impl Stream {
         }
     }
 
-    /// The window has changed from one cost to another: counted among what is kept, or what passes.
+    /// Accounts a change of the window's cost, among kept or passing streams.
     fn account(&self, before: usize, after: usize) {
         match &self.share {
             Some(share) => share.account(before, after),
@@ -450,7 +449,7 @@ impl Stream {
 }
 
 impl State {
-    /// Whether somebody reads and goes on reading.
+    /// Returns true if a reader is attached and goes on reading.
     fn is_read(&self) -> bool {
         self.attached && !self.cut && self.ending == Ending::No && self.phase == Phase::Open
     }

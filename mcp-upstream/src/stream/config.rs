@@ -5,18 +5,18 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
-/// `sessions.event_log:` — bounds of what a stream keeps for resumption.
+/// `sessions.event_log:`: bounds of the events that streams keep for resumption.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EventLogConfig {
-    /// Events of one stream.
+    /// The most events of one stream.
     pub events: usize,
-    /// Bytes of one stream.
+    /// The most bytes of one stream.
     pub bytes: ByteSize,
-    /// Age of the oldest event.
+    /// The age after which events are dropped.
     #[serde(with = "humantime_serde")]
     pub age: Duration,
-    /// Bytes of all streams that keep their events together; those that keep none (`/sse`, listen, answers without a
+    /// The most bytes of all streams that keep their events together; streams that keep none (`/sse`, listen, answers without a
     /// session) may hold as much once more.
     pub total: ByteSize,
 }

@@ -1,7 +1,7 @@
-//! Events on the wire: how a message becomes one SSE event, and how events are named.
+//! Wire format of events: frames a message as an SSE event, and names events.
 //!
-//! A message is framed once, whoever reads it. Its bytes are not decoded: JSON cannot hold a raw line break inside a
-//! string, so those between its tokens become spaces and the message is one `data:` line.
+//! A message is framed once for all its readers. Its bytes are not decoded: JSON cannot hold a raw line break inside a string, so
+//! line breaks between its tokens become spaces and the message is one `data:` line.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,23 +11,23 @@ use bytes::{BufMut, Bytes, BytesMut};
 /// The comment of an idle stream.
 pub(crate) const PING: &[u8] = b": ping\n\n";
 
-/// How long a client waits before it comes back, unless told otherwise.
+/// How long a client waits before it reconnects, unless told otherwise.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
 
-/// The name of an event: which stream of its session, and its place among all events of the process.
+/// The id of an event: the number of its stream in the session, and its position among all events of the process.
 ///
-/// Written `<stream>-<sequence>`. Sequences increase within a stream and are shared by a message that goes to many
-/// sessions, so that streams of the same number share its frame too.
+/// Written `<stream>-<sequence>`. Sequences increase within a stream and are shared by a message that goes to many sessions, so
+/// that streams of the same number share its frame too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct EventId {
     /// The stream's number in its session.
     pub(crate) stream: u32,
-    /// Increases in the process.
+    /// Increases within the process.
     pub(crate) sequence: u64,
 }
 
 impl EventId {
-    /// Reads an id as it is written; anything else is none of ours.
+    /// Reads an id in its written form; `None` for any other text.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (stream, sequence) = text.split_once('-')?;
         Some(Self {
@@ -37,7 +37,7 @@ impl EventId {
     }
 }
 
-/// A number in the one spelling we write: no sign, no leading zero.
+/// Reads a number in its only valid spelling: no sign, no leading zero.
 fn number<N: std::str::FromStr>(text: &str) -> Option<N> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit());
     let canonical = text == "0" || !text.starts_with('0');
@@ -50,7 +50,7 @@ impl fmt::Display for EventId {
     }
 }
 
-/// A JSON-RPC message as one event. Without an id the client cannot resume behind it.
+/// A JSON-RPC message as an event. Without an id the client cannot resume after it.
 pub(crate) fn message(id: Option<EventId>, message: &[u8]) -> Bytes {
     let mut frame = begin(id, message.len());
     frame.put_slice(b"event: message\n");
@@ -58,8 +58,8 @@ pub(crate) fn message(id: Option<EventId>, message: &[u8]) -> Bytes {
     frame.freeze()
 }
 
-/// An event of another name, such as `endpoint`. Neither may hold what the caller did not make itself: a line break in
-/// the name would be another field.
+/// An event with another name, such as `endpoint`. Name and data must come from the gateway: a line break in the name would be
+/// another field.
 pub(crate) fn named(name: &'static str, data: &str) -> Bytes {
     let mut frame = begin(None, data.len() + name.len());
     frame.put_slice(b"event: ");
@@ -69,7 +69,7 @@ pub(crate) fn named(name: &'static str, data: &str) -> Bytes {
     frame.freeze()
 }
 
-/// The event that comes before the first message: an id to resume from and how long to wait before that.
+/// The event before the first message: an id to resume from, and how long to wait before that.
 pub(crate) fn priming(id: EventId) -> Bytes {
     let mut frame = begin(Some(id), 0);
     frame.put_slice(format!("retry: {}\n", RETRY.as_millis()).as_bytes());
@@ -77,12 +77,12 @@ pub(crate) fn priming(id: EventId) -> Bytes {
     frame.freeze()
 }
 
-/// Tells the client when to come back, before its stream is ended from here.
+/// Tells the client when to reconnect, before its stream is ended.
 pub(crate) fn retry(after: Duration) -> Bytes {
     Bytes::from(format!("retry: {}\n\n", after.as_millis()))
 }
 
-/// The message that an event carries, and the event's id. `None` for comments, and for events without data.
+/// The message in an event, and the event's id. The message is `None` for comments, and for events without data.
 pub(crate) fn read(event: &Bytes) -> (Option<&str>, Option<Bytes>) {
     let mut id = None;
     let mut data = None;

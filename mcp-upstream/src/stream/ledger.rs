@@ -1,12 +1,14 @@
-//! The bounds over all kept streams: memory in total, and age.
+//! Bounds over all kept streams: total memory, and age.
 //!
-//! What the streams of one principal hold is one [`Share`]. Sequences increase in the process, so the oldest event of a
-//! share is the one with the smallest sequence. A share keeps one entry per stream that holds events, under the sequence of
-//! an event no newer than the stream's oldest, and puts an entry that turns out to be behind where it belongs. So appending
-//! to a stream that holds something touches two atomics here, and neither bound ever walks the streams.
+//! A [`Share`] accounts the streams of one principal. Sequences increase in the process, so the oldest event of a share is the
+//! one with the smallest sequence. A share keeps one entry per stream that holds events, under the sequence of an event no newer
+//! than the stream's oldest, and moves an outdated entry to its proper place when it meets one. So appending to a stream that
+//! holds events touches two atomics here, and neither bound ever walks the streams.
 //!
-//! Where the total is reached, the principal that holds the most gives way: its oldest event goes, even where another principal appended. A
-//! principal that holds less than its equal part of the total therefore loses nothing to the others. Within a principal one
+//! When the total is reached, the principal that holds the most gives way: its oldest event goes, even if another principal
+//! appended. A principal that holds less than its equal part of the total therefore loses nothing to the others. Within a
+//! principal one session may hold a 64th of the total, and at least the bound of one stream; the log enforces that when it
+//! appends.
 //! session may hold a 64th of the total, and at least what one stream may; the log sees to that when it appends.
 
 use std::collections::HashMap;
@@ -24,27 +26,27 @@ mod share;
 
 pub(super) use share::Share;
 
-/// The most entries one sweep looks at, and of each share at least so many.
+/// The most entries that one sweep checks, and the least number that it checks of each share.
 const SWEEP_MAX: usize = 100_000;
 const SWEEP_SHARE_MIN: usize = 1000;
 
-/// All sessions' streams together may hold so many times what one session's may. A session may always hold what one
-/// stream may.
+/// The bound for all sessions' streams together, as a multiple of the bound for one session's streams. A session may always hold
+/// as much as one stream may.
 const SESSIONS_MIN: usize = 64;
 
 type Principal = Option<Arc<str>>;
 
-/// Counts what all kept streams hold.
+/// Accounts the memory of all kept streams.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// The last sequence given out.
+    /// The last assigned sequence.
     sequence: AtomicU64,
     bytes: AtomicUsize,
     limits: EventLogConfig,
     bounds: Bounds,
-    /// What the streams of one session may hold, in bytes.
+    /// The most bytes that the streams of one session may hold.
     session_max: usize,
-    /// Of the principals that have streams, and for a while of those that had. Taken before a share's entries; never
+    /// The shares of principals that have streams, and for a while of those that had. Locked before a share's entries; never
     /// together with a stream's lock.
     shares: Mutex<HashMap<Principal, Weak<Share>>>,
     pub(super) metrics: Arc<StreamMetrics>,
@@ -71,7 +73,7 @@ impl Ledger {
         self.bounds
     }
 
-    /// What the streams of one session may hold together, in bytes.
+    /// The most bytes that the streams of one session may hold together.
     pub(super) fn session_max(&self) -> usize {
         self.session_max
     }
@@ -80,12 +82,12 @@ impl Ledger {
         self.sequence.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Gives out only later sequences from now on: another process gave this one.
+    /// Assigns only later sequences from now on, since another process assigned this one.
     pub(super) fn raise(&self, sequence: u64) {
         self.sequence.fetch_max(sequence, Ordering::Relaxed);
     }
 
-    /// The last sequence given out.
+    /// The last assigned sequence.
     pub(super) fn newest_sequence(&self) -> u64 {
         self.sequence.load(Ordering::Relaxed)
     }
@@ -94,7 +96,7 @@ impl Ledger {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The share of a principal, made when it has none.
+    /// The share of a principal, created on first use.
     pub(super) fn share(self: &Arc<Self>, principal: Option<&Arc<str>>) -> Arc<Share> {
         let mut shares = self.shares();
         let known = shares.get(&principal.cloned()).and_then(Weak::upgrade);
@@ -105,18 +107,18 @@ impl Ledger {
         })
     }
 
-    /// Takes out events until all are within their total, each time the oldest of the principal that then holds the most.
+    /// Removes events until all fit their total, each time the oldest event of the principal that then holds the most.
     pub(super) fn enforce_total(&self) {
         let total = in_memory(self.limits.total);
         while self.bytes() > total {
-            // Nothing listed: another thread is just about to take it out.
+            // Nothing is listed: another thread is about to remove the event.
             if !self.fullest().is_some_and(|share| share.evict_oldest()) {
                 return;
             }
         }
     }
 
-    /// Takes out the events whose time is up.
+    /// Removes expired events.
     pub(super) fn sweep(&self, now: Instant) {
         let bytes = i64::try_from(self.bytes()).unwrap_or(i64::MAX);
         self.metrics.log_bytes.set(bytes);
@@ -134,7 +136,7 @@ impl Ledger {
         }
     }
 
-    /// The share of the principal that holds the most. There are few principals, and this is asked only when the total is
+    /// The share of the principal that holds the most. There are few principals, and this is called only when the total is
     /// reached.
     fn fullest(&self) -> Option<Arc<Share>> {
         let shares = self.shares();
@@ -142,7 +144,7 @@ impl Ledger {
         shares.max_by_key(|share| share.bytes())
     }
 
-    /// Entries there are.
+    /// The number of entries.
     #[cfg(test)]
     pub(super) fn listed(&self) -> usize {
         let shares = self.shares();
@@ -155,7 +157,7 @@ impl Ledger {
     }
 }
 
-/// A configured size as one of this machine.
+/// A configured size as a `usize` of this machine.
 pub(crate) fn in_memory(size: ByteSize) -> usize {
     usize::try_from(size.as_u64()).unwrap_or(usize::MAX)
 }

@@ -1,4 +1,4 @@
-//! How many streams one principal may hold open, and how much in them.
+//! Bounds on the open streams of one principal: their number and their memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 
-/// Counts the open streams of every principal, and what their clients made them hold. Keeps an entry only while there are
-/// some.
+/// Counts the open streams of every principal, with the memory that their clients make them hold. Has entries only for principals
+/// with open streams.
 #[derive(Debug, Clone)]
 pub struct StreamLimiter {
     open: Arc<DashMap<Arc<str>, Open>>,
     per_principal: Open,
 }
 
-/// Streams, and the bytes they hold beside what is said on them.
+/// A number of streams, and the bytes that they hold beside their events.
 #[derive(Debug, Clone, Copy, Default)]
 struct Open {
     streams: usize,
@@ -28,13 +28,13 @@ pub struct StreamGuard {
     bytes: usize,
 }
 
-/// The principal holds as many streams as it may, or as much in them.
+/// The principal holds the maximum number of streams, or the maximum memory in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many open streams")]
 pub struct Full;
 
 impl StreamLimiter {
-    /// A limiter that lets each principal hold so many streams, and so many bytes in them.
+    /// A limiter with this bound on the number of each principal's streams, and on their bytes.
     pub fn new(per_principal: usize, bytes_per_principal: usize) -> Self {
         Self {
             open: Arc::default(),
@@ -45,12 +45,12 @@ impl StreamLimiter {
         }
     }
 
-    /// Takes a place for a stream of that principal that holds so many bytes beside what is said on it. Callers without a
-    /// principal share the empty name.
+    /// Takes a place for a stream of this principal. `bytes` is the memory that the stream holds beside its events. Callers
+    /// without a principal share the empty name.
     ///
     /// # Errors
     ///
-    /// [`Full`] when there is none; it says nothing about when there will be.
+    /// [`Full`], if there is no place; it does not say when there will be.
     pub fn enter(&self, principal: Option<&Arc<str>>, bytes: usize) -> Result<StreamGuard, Full> {
         let principal = principal.map_or_else(|| Arc::from(""), Arc::clone);
         let mut open = self.open.entry(Arc::clone(&principal)).or_default();

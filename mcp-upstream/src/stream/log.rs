@@ -1,5 +1,5 @@
-//! What streams of a session keep so that a client that lost one can go on where it was. The events live in the streams,
-//! the streams in their session; every event of a session comes onto its stream here.
+//! Event log of a session's streams, from which a client that lost a stream resumes it. The events live in the streams, the
+//! streams in their session; every event of a session is added to its stream here.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,38 +20,38 @@ use crate::seal::SessionId;
 
 mod restore;
 
-/// Sessions a broadcast serves before it lets others run.
+/// The number of sessions that a broadcast serves before it yields.
 const BROADCAST_STEP: usize = 256;
 
-/// What a stream of a session is for.
+/// The use of a session's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamKind {
-    /// What the server says on its own; a GET of the client.
+    /// Server notifications outside of calls, for a GET of the client.
     General,
-    /// What belongs to one request; the answer to a POST.
+    /// The messages of one request, in the answer to its POST.
     Request,
-    /// The one stream of an HTTP+SSE session. It has no ids and keeps nothing: that transport cannot resume.
+    /// The only stream of an HTTP+SSE session. It has no ids and keeps nothing: that transport cannot resume.
     Sse,
 }
 
 /// Opens, feeds and resumes the streams of sessions.
 ///
-/// Within one stream events are delivered in the order in which they were appended, each once to one reader, and after
-/// a resume again from the named one on. Appending never waits for a reader: one that leaves too much unread loses its
-/// stream, not its log.
+/// Within one stream events are delivered in the order in which they were appended, each once to one reader, and after a resume
+/// again from the named event on. Appending never waits for a reader: a reader that leaves too much unread loses its stream, not
+/// its log.
 pub struct EventLog {
     pulse: Arc<Pulse>,
     ledger: Arc<Ledger>,
-    /// Where events are kept, if they are to outlive this process.
+    /// The store that keeps events beyond this process, if there is one.
     store: Option<Arc<dyn EventStore>>,
-    /// True since the store failed to keep an event, until it keeps the next one.
+    /// True after the store failed to keep an event, until it keeps the next one.
     fails: AtomicBool,
 }
 
 impl EventLog {
-    /// A log within these bounds, whose streams go by that pulse.
+    /// A log within these bounds, whose streams use this pulse.
     ///
-    /// What is read from a stream once and not kept has a total of the same size, beside that of the log.
+    /// Streams that do not keep their events have a total of the same size, beside that of the log.
     pub fn new(limits: EventLogConfig, pulse: Arc<Pulse>, metrics: Arc<StreamMetrics>) -> Self {
         pulse.bound_passing(in_memory(limits.total));
         Self {
@@ -62,7 +62,7 @@ impl EventLog {
         }
     }
 
-    /// The log whose events are stored there, too.
+    /// Adds a store for the events.
     pub fn with_store(self, store: Arc<dyn EventStore>) -> Self {
         Self {
             store: Some(store),
@@ -86,8 +86,8 @@ impl EventLog {
             .ok_or_else(|| StoreError("a session has used up its stream numbers".into()))
     }
 
-    /// Puts a message on a stream of the session, and makes room for it. With a store it is stored, then shown; if the
-    /// store fails, it is kept in this process alone, which the log says. On a stream that is over it goes nowhere.
+    /// Adds a message to a stream of the session, and makes room for it. With a store it is stored, then shown; if the store
+    /// fails, the event is kept in this process alone, which is logged. On a stream that is over the message is dropped.
     pub async fn append(&self, session: &dyn StreamOwner, stream: &Arc<Stream>, message: &[u8]) {
         if !stream.is_kept() {
             stream.push(frame::message(None, message));
@@ -128,8 +128,8 @@ impl EventLog {
         }
     }
 
-    /// The outcome of an append. A store that fails takes nothing from the clients that are here; the log has a line when it
-    /// begins to fail, and when it works again.
+    /// The outcome of an append. A failing store takes nothing from connected clients; a line is logged when it begins to fail,
+    /// and when it works again.
     fn noted(&self, stored: Result<Appended, StoreError>) -> Option<Appended> {
         let fails = stored.is_err();
         if self.fails.load(Ordering::Relaxed) != fails
@@ -147,12 +147,12 @@ impl EventLog {
     }
 }
 
-/// One message under one sequence, framed once per stream number.
+/// A message with one sequence, framed once per stream number.
 struct Broadcast<'a> {
     message: &'a [u8],
     sequence: u64,
     passing: Option<Bytes>,
-    /// Most clients have one general stream, so most streams share a number.
+    /// Frames by stream number. Most clients have one general stream, so most streams share a number.
     kept: HashMap<u32, Bytes>,
 }
 
@@ -178,10 +178,10 @@ impl Broadcast<'_> {
     }
 }
 
-/// Why a stream cannot be taken up.
+/// The reason why a stream cannot be resumed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResumeError {
-    /// The id is not spelled like one of ours.
+    /// The id is malformed.
     #[error("malformed event id")]
     Malformed,
     /// The session never had such an event.
@@ -193,12 +193,12 @@ pub enum ResumeError {
 }
 
 impl EventLog {
-    /// Opens a stream of a session. With `prime` its first reader gets an event without data first, whose id it can
-    /// resume from (2025-11-25 and later). In a session that has ended the stream is over from the start.
+    /// Opens a stream of a session. With `prime` its first reader gets an event without data first, from whose id it can resume
+    /// (2025-11-25 and later). In a session that has ended the stream is over from the start.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the log cannot be written.
+    /// [`StoreError`], if the log cannot be written.
     pub async fn open(
         &self,
         session: &dyn StreamOwner,
@@ -208,8 +208,8 @@ impl EventLog {
         self.open_owing(session, kind, prime, &[]).await
     }
 
-    /// Opens a stream for the responses to these requests: their ids, raw JSON. If this process ends before it has given
-    /// them all, the client that comes back for them gets errors.
+    /// Opens a stream for the responses to these requests, given by their ids as raw JSON. If this process ends before it has
+    /// sent them all, the client that comes back for them gets errors.
     ///
     /// # Errors
     ///
@@ -236,13 +236,13 @@ impl EventLog {
         Ok(stream)
     }
 
-    /// Whether events outlive this process.
+    /// Returns true if events outlive this process.
     pub fn is_stored(&self) -> bool {
         self.store.is_some()
     }
 
-    /// Puts a message on exactly one general stream of the session: the newest that has a reader, else the newest, for
-    /// its client to fetch. Answers whether there was one.
+    /// Adds a message to exactly one general stream of the session: the newest with a reader, else the newest, for its client to
+    /// fetch. Returns true if there was one.
     pub async fn append_general(&self, session: &dyn StreamOwner, message: &[u8]) -> bool {
         let Some(stream) = session.streams().general() else {
             return false;
@@ -251,7 +251,7 @@ impl EventLog {
         true
     }
 
-    /// The same message for many sessions, each as [`EventLog::append_general`] does it. Answers how many it reached.
+    /// Sends a message to many sessions, to each as [`EventLog::append_general`] does. Returns the number of sessions reached.
     pub async fn broadcast(&self, sessions: &[&dyn StreamOwner], message: &[u8]) -> usize {
         let mut broadcast = Broadcast {
             message,
@@ -295,7 +295,7 @@ impl EventLog {
         reached
     }
 
-    /// As many writes to the store at a time as there are sessions in a step.
+    /// Broadcasts through the store, with as many concurrent writes as there are sessions in a step.
     async fn broadcast_stored(
         &self,
         store: &dyn EventStore,
@@ -329,8 +329,8 @@ impl EventLog {
         reached
     }
 
-    /// Takes up a stream behind an event. A reader that was still attached loses it. What is older than the log is
-    /// left out; a stream that is no longer kept goes on empty (a general one) or is over (a request's).
+    /// Resumes a stream after an event. A reader that is still attached loses the stream. Events older than the log are left out;
+    /// if the stream is no longer kept, a general one continues empty and a request's is over.
     ///
     /// # Errors
     ///
@@ -344,7 +344,7 @@ impl EventLog {
         let found = match session.streams().find(id.stream) {
             Found::Earlier(kind) => match self.take_over(session, id.stream, kind).await? {
                 Some(stream) => Found::Kept(stream),
-                // Its sequences are none of this process.
+                // Its sequences come from another process.
                 None => Found::Earlier(kind),
             },
             found => found,
@@ -377,11 +377,11 @@ impl EventLog {
         Ok(subscription)
     }
 
-    /// Forgets what is stored of a session's streams.
+    /// Deletes the stored events of a session's streams.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the store cannot be written.
+    /// [`StoreError`], if the store cannot be written.
     pub(crate) async fn forget(&self, session: &SessionId) -> Result<(), StoreError> {
         match &self.store {
             Some(store) => store.forget(session).await,
@@ -389,7 +389,7 @@ impl EventLog {
         }
     }
 
-    /// Forgets events whose time is up. To be called every second or so.
+    /// Drops expired events. To be called every second or so.
     pub fn sweep(&self, now: Instant) {
         self.ledger.sweep(now);
     }

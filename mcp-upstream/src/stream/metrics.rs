@@ -1,4 +1,4 @@
-//! What is counted about streams.
+//! Metrics of streams.
 
 use prometheus::IntGauge;
 use tooldock_workers::metric_table;
@@ -9,7 +9,7 @@ metric_table! {
     /// The metrics of streams and their logs.
     #[derive(Debug)]
     pub struct StreamMetrics(registry) {
-        /// By role; resolved once, so that opening a stream looks nothing up.
+        /// The gauges by role, resolved once, so that opening a stream needs no lookup.
         open: IntGaugeVec["kind"] = "tooldock_streams", "Streams with a reader, by kind"
             => [IntGauge; Role::ALL.len()] = Role::ALL.map(|role| open.with_label_values(&[role.as_str()]));
         pub(crate) events: IntCounter = "tooldock_stream_events_total", "Events put on streams";
@@ -24,7 +24,7 @@ metric_table! {
 }
 
 impl StreamMetrics {
-    /// Metrics nobody exports.
+    /// Metrics that are not exported.
     #[cfg(test)]
     pub(crate) fn unregistered() -> std::sync::Arc<Self> {
         std::sync::Arc::new(
@@ -32,7 +32,7 @@ impl StreamMetrics {
         )
     }
 
-    /// Streams with a reader, of all roles.
+    /// The number of streams with a reader, of all roles.
     pub(crate) fn open_now(&self) -> i64 {
         self.open.iter().map(IntGauge::get).sum()
     }

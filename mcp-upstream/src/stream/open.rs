@@ -1,7 +1,7 @@
-//! Open streams that no session knows of: of requests without a session, and of remote servers whose messages are passed
-//! on. They are listed for operators, who may end each.
+//! Open streams that belong to no session: of requests without a session, and of remote servers in pass-through. They are listed
+//! for operators, who may end each of them.
 //!
-//! Streams of a session are found by the session. A stream leaves the list with its reader.
+//! Streams of a session are found through the session. A stream leaves the list with its reader.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,10 +12,10 @@ use tooldock_workers::names::NamespaceName;
 
 use super::Stream;
 
-/// What an open stream is for.
+/// The use of an open stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OpenKind {
-    /// Changes that a client listens to.
+    /// The changes that a client listens to.
     Listen,
     /// The answer to one request, while its call runs.
     Answer,
@@ -33,7 +33,7 @@ impl OpenKind {
     }
 }
 
-/// One open stream.
+/// An open stream.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenStream {
     pub(crate) kind: OpenKind,
@@ -42,10 +42,11 @@ pub(crate) struct OpenStream {
     pub(crate) since: Instant,
 }
 
-/// All of them. Clones share the list.
+/// The list of open streams. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct OpenStreams {
-    /// Plain data; nothing awaits under it. Bounded by connections: each entry belongs to an answer that is being sent.
+    /// Plain data; the lock is never held across an await. Bounded by connections: each entry belongs to an answer that is being
+    /// sent.
     open: Arc<Mutex<Numbered>>,
 }
 
@@ -55,7 +56,7 @@ struct Numbered {
     streams: BTreeMap<u64, (OpenStream, Weak<Stream>)>,
 }
 
-/// Takes a stream from the list when dropped.
+/// Removes a stream from the list when dropped.
 pub(crate) struct Listed {
     open: OpenStreams,
     number: u64,
@@ -95,14 +96,14 @@ impl OpenStreams {
             .collect()
     }
 
-    /// Ends a stream. `false`: there is no such stream any more.
+    /// Ends a stream. Returns `false` if there is no such stream any more.
     pub(crate) fn end(&self, number: u64) -> bool {
         let stream = {
             let open = self.lock();
             let found = open.streams.get(&number);
             found.and_then(|(_, stream)| stream.upgrade())
         };
-        // Outside the lock: the reader wakes up, and may take the stream from the list.
+        // Outside the lock: the reader wakes up, and may remove the stream from the list.
         let Some(stream) = stream else {
             return false;
         };
@@ -118,7 +119,7 @@ impl OpenStreams {
 impl Drop for Listed {
     fn drop(&mut self) {
         let removed = self.open.lock().streams.remove(&self.number);
-        // Outside the lock: the entry may hold the last of a name.
+        // Outside the lock: the entry may hold the last reference to a name.
         drop(removed);
     }
 }

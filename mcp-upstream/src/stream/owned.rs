@@ -1,4 +1,4 @@
-//! The streams of one owner, a session: their numbers, which of them takes what the server says on its own, which are kept.
+//! Streams of one owner, a session: their numbers, the stream for server notifications, and the streams that are kept.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,27 +9,27 @@ use tokio::time::Instant;
 use super::{Stream, StreamKind};
 use crate::seal::SessionId;
 
-/// Streams without a reader that are kept for their client to come back to, of each kind.
+/// The most streams without a reader, of each kind, that are kept for their client to come back to.
 const KEPT_MAX: usize = 32;
 
-/// Whose streams are opened, fed and resumed: a session, as the event log sees it.
+/// Owner of streams: a session, from the point of view of the event log.
 pub trait StreamOwner: Send + Sync {
-    /// What the owner is called.
+    /// The id of the owner.
     fn id(&self) -> &SessionId;
 
-    /// Its streams.
+    /// The streams of the owner.
     fn streams(&self) -> &OwnedStreams;
 
-    /// Whose account the streams are on.
+    /// The principal that the streams are accounted to.
     fn principal(&self) -> Option<&Arc<str>>;
 
-    /// Who hears that a reader came or left. Weak: a stream keeps its owner alive no longer.
+    /// The owner as the observer of readers. Weak: a stream must not keep its owner alive.
     fn readers(&self) -> Weak<dyn StreamReaders>;
 }
 
-/// The owner as one of its streams knows it: who hears that a reader came or left.
+/// The owner from the point of view of one of its streams, which reports readers that come or leave.
 pub trait StreamReaders: Send + Sync {
-    /// The streams this one is among.
+    /// The list that the stream belongs to.
     fn streams(&self) -> &OwnedStreams;
 
     /// A stream got a reader.
@@ -42,9 +42,9 @@ pub trait StreamReaders: Send + Sync {
 /// The streams of an owner.
 #[derive(Debug, Default)]
 pub struct OwnedStreams {
-    /// Taken before a stream's own lock.
+    /// Locked before a stream's own lock.
     list: Mutex<List>,
-    /// Streams with a reader.
+    /// The number of streams with a reader.
     read: AtomicU32,
 }
 
@@ -52,14 +52,14 @@ pub struct OwnedStreams {
 struct List {
     closed: bool,
     counts: StreamCounts,
-    /// Those of them that another process opened.
+    /// The part of them that another process opened.
     earlier: StreamCounts,
-    /// In the order in which they were opened.
+    /// The streams in the order in which they were opened.
     streams: Vec<Arc<Stream>>,
 }
 
-/// How many streams there were of each kind. General streams have even numbers and the others odd ones, so that the first
-/// general stream, which most sessions have and no other, is called the same everywhere.
+/// The number of opened streams of each kind. General streams have even numbers and the others odd ones, so that the first
+/// general stream, the only one in most sessions, has the same number everywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StreamCounts {
     generals: u32,
@@ -67,7 +67,7 @@ pub struct StreamCounts {
 }
 
 impl StreamCounts {
-    /// The number of a stream that is opened now. `None` when the numbers are used up.
+    /// The number for a new stream. `None` when the numbers are used up.
     fn next(&mut self, kind: StreamKind) -> Option<u32> {
         match kind {
             StreamKind::General => {
@@ -82,7 +82,7 @@ impl StreamCounts {
         }
     }
 
-    /// Counts a stream that was opened; again is fine.
+    /// Counts a stream that was opened; repeating it is harmless.
     pub(crate) fn raise(&mut self, number: u32) {
         let which = number.div_ceil(2);
         let count = match number % 2 {
@@ -92,7 +92,7 @@ impl StreamCounts {
         *count = (*count).max(which);
     }
 
-    /// The kind of a stream that was opened.
+    /// The kind of an opened stream.
     fn kind(self, number: u32) -> Option<StreamKind> {
         match (number % 2, number.div_ceil(2)) {
             (_, 0) => None,
@@ -101,27 +101,27 @@ impl StreamCounts {
         }
     }
 
-    /// The newest general stream.
+    /// The number of the newest general stream.
     pub(super) fn newest_general(self) -> Option<u32> {
         (self.generals > 0).then(|| self.generals.saturating_mul(2))
     }
 }
 
-/// What a number stands for.
+/// The result of looking up a stream number.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// A stream that is still here.
+    /// A stream that is still kept.
     Kept(Arc<Stream>),
-    /// One there was.
+    /// A stream that was forgotten.
     Forgotten(StreamKind),
-    /// One that another process opened.
+    /// A stream that another process opened.
     Earlier(StreamKind),
-    /// The session never had it.
+    /// A number that the session never used.
     Never,
 }
 
 impl OwnedStreams {
-    /// The streams of an owner that had these in another process.
+    /// The streams of an owner that had these numbers in another process.
     pub(crate) fn after(counts: StreamCounts) -> Self {
         let list = List {
             counts,
@@ -134,7 +134,7 @@ impl OwnedStreams {
         }
     }
 
-    /// Opens a stream under the next number. `None` when the numbers are used up. In a closed session the stream is over.
+    /// Opens a stream with the next number. `None` when the numbers are used up. In a closed session the stream is over.
     pub(crate) fn open(
         &self,
         kind: StreamKind,
@@ -153,7 +153,7 @@ impl OwnedStreams {
         Some(stream)
     }
 
-    /// The stream for what the server says on its own: the newest that is read, else the newest.
+    /// The stream for server notifications: the newest with a reader, else the newest.
     pub(crate) fn general(&self) -> Option<Arc<Stream>> {
         let list = self.lock();
         let mut newest = None;
@@ -166,7 +166,7 @@ impl OwnedStreams {
         newest.cloned()
     }
 
-    /// The stream of that number.
+    /// Finds the stream with this number.
     pub(crate) fn find(&self, number: u32) -> Found {
         let list = self.lock();
         let kept = list.streams.iter().find(|it| it.number() == number);
@@ -180,8 +180,8 @@ impl OwnedStreams {
         }
     }
 
-    /// Puts a stream in that another process opened, unless it is here by now. Answers the one that is here, and whether
-    /// it is the given one.
+    /// Adds a stream that another process opened, unless it is already here. Returns the stream that is here, and true if it is
+    /// the given one.
     pub(super) fn restore(&self, kind: StreamKind, stream: Arc<Stream>) -> (Arc<Stream>, bool) {
         let mut list = self.lock();
         let number = stream.number();
@@ -194,7 +194,7 @@ impl OwnedStreams {
             return (stream, false);
         }
         let dropped = list.prune(kind);
-        // Before the newer ones of its kind.
+        // Inserted before the newer streams of its kind.
         let newer = |it: &Arc<Stream>| it.number() % 2 == number % 2 && it.number() > number;
         let place = list.streams.iter().position(newer);
         let place = place.unwrap_or(list.streams.len());
@@ -204,12 +204,12 @@ impl OwnedStreams {
         (stream, true)
     }
 
-    /// How many streams there were.
+    /// The number of opened streams of each kind.
     pub(crate) fn counts(&self) -> StreamCounts {
         self.lock().counts
     }
 
-    /// Whether there ever was a stream for what the server says on its own.
+    /// Returns true if there ever was a stream for server notifications.
     pub(crate) fn had_general(&self) -> bool {
         self.counts().generals > 0
     }
@@ -223,9 +223,8 @@ impl OwnedStreams {
         drop(removed);
     }
 
-    /// Gives back memory, the oldest stream first, until all hold no more than `max` bytes: streams that are finished and
-    /// read by nobody are forgotten, then the other ones nobody reads lose their events. `but` and streams with a reader
-    /// stay as they are.
+    /// Frees memory, the oldest stream first, until all hold at most `max` bytes: finished streams without a reader are
+    /// forgotten, then other streams without a reader lose their events. `but` and streams with a reader stay unchanged.
     pub(crate) fn shrink(&self, max: usize, but: &Arc<Stream>) {
         let mut list = self.lock();
         if list.streams.len() < 2 {
@@ -253,7 +252,7 @@ impl OwnedStreams {
         drop(dropped);
     }
 
-    /// Ends all streams and forgets what they hold.
+    /// Ends all streams and drops their events.
     pub(crate) fn close(&self) {
         let streams = {
             let mut list = self.lock();
@@ -265,12 +264,12 @@ impl OwnedStreams {
         }
     }
 
-    /// Whether somebody reads one of them.
+    /// Returns true if any stream has a reader.
     pub(crate) fn any_read(&self) -> bool {
         self.read.load(Ordering::SeqCst) > 0
     }
 
-    /// Streams that are kept or read.
+    /// The number of streams that are kept or read.
     pub(crate) fn len(&self) -> usize {
         self.lock().streams.len()
     }
@@ -279,7 +278,7 @@ impl OwnedStreams {
         self.read.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Answers whether that was the last one.
+    /// Returns true if it was the last reader.
     pub(crate) fn reader_left(&self) -> bool {
         self.read.fetch_sub(1, Ordering::SeqCst) == 1
     }
@@ -290,14 +289,15 @@ impl OwnedStreams {
 }
 
 impl List {
-    /// Takes out the oldest of the streams that are only kept, beyond so many. They are dropped without the lock.
+    /// Removes the oldest of the streams without a reader, beyond [`KEPT_MAX`]. They are returned, to be dropped without the
+    /// lock.
     fn prune(&mut self, kind: StreamKind) -> Vec<Arc<Stream>> {
         if self.streams.len() <= KEPT_MAX {
             return Vec::new();
         }
         let general = kind != StreamKind::Request;
         let parked = |it: &Arc<Stream>| it.is_general() == general && it.is_parked();
-        // The newest one, just opened, has no reader yet and is not to go.
+        // The newest stream was just opened: it has no reader yet and must stay.
         let kept = self.streams.len() - 1;
         let parked: Vec<bool> = self.streams[..kept].iter().map(parked).collect();
         let mut surplus = parked.iter().filter(|it| **it).count();

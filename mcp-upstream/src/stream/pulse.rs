@@ -1,9 +1,9 @@
-//! What all streams share: one timer for their keepalives, the switch that ends them, and how much the passing ones
-//! hold together.
+//! State that all streams share: one timer for their keepalives, the switch that ends them, and the total memory of passing
+//! streams.
 //!
-//! Streams with a reader are spread over slots; one slot is due per tick. A stream that wrote since the tick before
-//! needs no comment. So an idle stream costs one visit per keepalive and no timer, and its comments do not come at the
-//! same moment as everybody else's.
+//! Streams with a reader are spread over slots; one slot is due per tick. A stream that wrote since the tick before needs no
+//! comment. So an idle stream costs one visit per keepalive and no timer, and the comments of different streams are spread over
+//! time.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -18,11 +18,11 @@ use super::config::EventLogConfig;
 use super::ledger::in_memory;
 use super::{Stream, StreamMetrics, frame};
 
-/// Groups of streams that are due together. Many small ones: what is due at once is written at once, and calls wait for
-/// it (with 16, the p99 of calls beside 19,000 idle streams doubled).
+/// The number of groups of streams that are due together. Many small groups: comments that are due at once are written at once,
+/// and calls wait for that (with 16, the p99 of calls beside 19,000 idle streams doubled).
 const SLOTS: u32 = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 7;
-/// Streams of a shutdown come back at different times, so far apart per slot.
+/// The step between the retry times of successive slots, so that the clients of a shutdown come back at different times.
 const RETRY_STEP: Duration = Duration::from_millis(30);
 
 /// The shared timer of all streams.
@@ -30,13 +30,12 @@ pub struct Pulse {
     tick_every: Duration,
     tick: AtomicU32,
     ended: AtomicBool,
-    /// Taken before a stream's own lock, never after it: by a reader that comes or goes and by the tick, never by a
-    /// message.
+    /// Locked before a stream's own lock, never after it: when a reader comes or leaves, and by the tick, never for a message.
     slots: Mutex<Slots>,
     metrics: Arc<StreamMetrics>,
-    /// What passing streams hold unread, in bytes.
+    /// The bytes that passing streams hold unread.
     passing: AtomicUsize,
-    /// The most they may hold together, in bytes.
+    /// The most bytes that they may hold together.
     passing_max: AtomicUsize,
 }
 
@@ -45,22 +44,21 @@ pub(super) struct Slots {
     next: u32,
 }
 
-/// Where a stream is among the slots. Read and written under the slots' lock alone.
+/// A stream's position in the slots. Read and written under the slots' lock alone.
 #[derive(Debug)]
 pub(super) struct Place(AtomicU32);
 
 impl Pulse {
-    /// A timer that keeps no idle stream silent for longer than `keepalive`, once somebody runs it.
+    /// A timer that keeps no idle stream silent for longer than `keepalive`, once it is run.
     #[cfg(test)]
     pub(crate) fn new(keepalive: Duration) -> Arc<Self> {
         Self::measured(keepalive, StreamMetrics::unregistered())
     }
 
-    /// The same, counting in the service's metrics.
+    /// A timer that counts in the service's metrics, and keeps no idle stream silent for longer than `keepalive`, once it is run.
     pub fn measured(keepalive: Duration, metrics: Arc<StreamMetrics>) -> Arc<Self> {
         Arc::new(Self {
-            // A stream that skips its comment has written within the last tick: the silence is at most one round and
-            // that tick.
+            // A stream that skips its comment has written within the last tick: the silence is at most one round and that tick.
             tick_every: (keepalive / (SLOTS + 1)).max(Duration::from_millis(1)),
             tick: AtomicU32::new(0),
             ended: AtomicBool::new(false),
@@ -74,12 +72,12 @@ impl Pulse {
         })
     }
 
-    /// Sets what passing streams may hold together, in bytes.
+    /// Sets the most bytes that passing streams may hold together.
     pub(super) fn bound_passing(&self, bytes: usize) {
         self.passing_max.store(bytes, Ordering::Relaxed);
     }
 
-    /// A passing window has changed from one cost to another.
+    /// Accounts a change of the cost of a passing window.
     pub(super) fn account_passing(&self, before: usize, after: usize) {
         if after >= before {
             self.passing.fetch_add(after - before, Ordering::Relaxed);
@@ -88,17 +86,17 @@ impl Pulse {
         }
     }
 
-    /// Whether passing streams hold more than they may together.
+    /// Returns true if passing streams together exceed their bound.
     pub(super) fn passing_exceeded(&self) -> bool {
         self.passing_bytes() > self.passing_max.load(Ordering::Relaxed)
     }
 
-    /// What passing streams hold unread, in bytes.
+    /// The bytes that passing streams hold unread.
     pub(super) fn passing_bytes(&self) -> usize {
         self.passing.load(Ordering::Relaxed)
     }
 
-    /// Ticks until it is dropped. One task of the process does this.
+    /// Ticks until it is dropped. A single task of the process runs it.
     pub async fn run(&self) {
         let mut ticks = interval(self.tick_every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -109,14 +107,14 @@ impl Pulse {
         }
     }
 
-    /// Ends every stream that would not end by itself, with word of when to come back; one that comes later ends at
-    /// once. Answers to calls are let finish.
+    /// Ends every stream that would not end by itself, after telling its client when to reconnect; streams opened later end at
+    /// once. Answers to calls may finish.
     pub fn end_all(&self) {
         self.ended.store(true, Ordering::SeqCst);
         self.end_present();
     }
 
-    /// Ends the streams that are read now as [`Pulse::end_all`] does; one that comes later stays.
+    /// Ends the streams with a reader as [`Pulse::end_all`] does; streams opened later stay.
     pub fn end_present(&self) {
         let mut wakers = Vec::new();
         let slots = self.slots();
@@ -127,7 +125,7 @@ impl Pulse {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether [`Pulse::end_all`] was called.
+    /// Returns true if [`Pulse::end_all`] was called.
     pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
     }
@@ -145,7 +143,7 @@ impl Pulse {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Streams with a reader.
+    /// The number of streams with a reader.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.slots().streams.iter().map(Slab::len).sum()
@@ -169,7 +167,7 @@ impl Slots {
         let slot = self.next % SLOTS;
         self.next = self.next.wrapping_add(1);
         let key = self.streams[slot as usize].insert(Arc::clone(stream));
-        // 2^25 streams in one slot are more than there are descriptors and memory for.
+        // 2^25 streams in one slot exceed the available descriptors and memory.
         let key = u32::try_from(key).unwrap_or(u32::MAX) << SLOT_BITS;
         stream.place.0.store(key | slot, Ordering::Relaxed);
     }
@@ -180,7 +178,7 @@ impl Slots {
             let slot = &mut self.streams[(place % SLOTS) as usize];
             let left = slot.try_remove((place >> SLOT_BITS) as usize);
             if slot.is_empty() {
-                // What a burst of streams took does not stay with the idle process.
+                // Frees the capacity of a burst of streams once the slot is empty.
                 slot.shrink_to_fit();
             }
             debug_assert!(left.is_some_and(|left| Arc::ptr_eq(&left, stream)));
@@ -195,7 +193,7 @@ impl Place {
         Self(AtomicU32::new(Self::NONE))
     }
 
-    /// What the stream's client hears when everything ends.
+    /// The last frame for the stream's client when all streams are ended.
     pub(super) fn farewell(&self) -> bytes::Bytes {
         let slot = self.0.load(Ordering::Relaxed) % SLOTS;
         frame::retry(frame::RETRY + RETRY_STEP * slot)

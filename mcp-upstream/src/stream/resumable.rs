@@ -1,4 +1,4 @@
-//! What the log and the pulse do to a stream, beside what its writer and its reader do.
+//! Operations of the event log and the pulse on a stream, beside those of its writer and its reader.
 
 use std::num::NonZeroU64;
 use std::sync::{Arc, MutexGuard, Weak};
@@ -14,16 +14,16 @@ use super::store::{EventKind, Replay};
 use super::window::{Trimmed, Window};
 use super::{Ending, Phase, Pulse, Role, State, Stream, StreamKind, Subscription, wake};
 
-/// What is left of a stream after its share took events out.
+/// The state of a stream after events were removed from it.
 pub(super) struct Left {
-    /// The oldest event, by which the share lists the stream from now on. It lists none without events.
+    /// The oldest event, by which the share lists the stream from now on; `None` without events, and then it is not listed.
     pub(super) oldest: Option<u64>,
-    /// Nothing can ever be read from the stream again.
+    /// True when nothing can ever be read from the stream again.
     pub(super) useless: bool,
 }
 
 impl Stream {
-    /// A stream of a session. With `prime` its first reader gets an event without data, of that sequence.
+    /// A stream of a session. With `prime` its first reader gets an event without data, with this sequence.
     pub(super) fn of_session(
         pulse: &Arc<Pulse>,
         kind: StreamKind,
@@ -53,7 +53,7 @@ impl Stream {
         Arc::new(stream)
     }
 
-    /// A stream of a session that another process had, with what is left of it.
+    /// A stream of a session that another process held, with its remaining events.
     pub(super) fn restored(
         pulse: &Arc<Pulse>,
         kind: StreamKind,
@@ -86,7 +86,7 @@ impl Stream {
         stream
     }
 
-    /// Whether events stay after they were read.
+    /// Returns true if events stay after they were read.
     pub(super) fn is_kept(&self) -> bool {
         self.share.is_some()
     }
@@ -95,7 +95,7 @@ impl Stream {
         self.number
     }
 
-    /// The newest event there was, an event to come back to included; 0 is none.
+    /// The newest event there was, including an event to resume from; 0 if there was none.
     pub(super) fn newest(&self) -> u64 {
         self.lock().window.newest()
     }
@@ -104,30 +104,30 @@ impl Stream {
         matches!(self.lock().role, Role::General | Role::Sse)
     }
 
-    /// Whether somebody reads and goes on reading.
+    /// Returns true if a reader is attached and goes on reading.
     pub(crate) fn is_read(&self) -> bool {
         self.lock().is_read()
     }
 
-    /// Whether it is kept only for a client that may come back.
+    /// Returns true if the stream is kept only for a client that may come back.
     pub(crate) fn is_parked(&self) -> bool {
         let state = self.lock();
         !state.attached && (state.phase != Phase::Open || state.role == Role::General)
     }
 
-    /// Whether it is kept only for a client that may come back, and has had its last event.
+    /// Returns true if the stream is kept only for a client that may come back, and has had its last event.
     pub(crate) fn is_left(&self) -> bool {
         let state = self.lock();
         !state.attached && state.phase != Phase::Open
     }
 
-    /// What it takes of the total, in bytes.
+    /// The stream's part of the total, in bytes.
     pub(crate) fn cost(&self) -> usize {
         self.lock().window.cost()
     }
 
-    /// Forgets the events of a kept stream nobody reads; whoever takes it up again goes on without them. Answers how many
-    /// bytes that gave back.
+    /// Drops the events of a kept stream without a reader; a client that resumes it continues without them. Returns the number of
+    /// freed bytes.
     pub(crate) fn shed(&self) -> usize {
         let mut state = self.lock();
         if state.attached || !self.is_kept() {
@@ -135,7 +135,7 @@ impl Stream {
         }
         let before = state.window.cost();
         state.window.clear();
-        // The share's entry stays and is found to be behind, as after a trim.
+        // The share's entry stays, and is found to be outdated, as after a trim.
         self.account(before, 0);
         before
     }
@@ -147,8 +147,8 @@ impl Stream {
         }
     }
 
-    /// Puts a message on a kept stream, under the given sequence unless another event has overtaken it. `framed` is the
-    /// message under that sequence. Answers whether it is on the stream: on one that is over, or passes, it goes nowhere.
+    /// Adds a message to a kept stream, with this sequence unless another event has overtaken it. `framed` is the message framed
+    /// with this sequence. Returns true if it was added; false if the stream is over, or keeps no events.
     pub(super) fn append(self: &Arc<Self>, sequence: u64, framed: Bytes, message: &[u8]) -> bool {
         let Some(share) = &self.share else {
             return false;
@@ -167,7 +167,7 @@ impl Stream {
         true
     }
 
-    /// Puts events on a kept stream, newer ones than it has.
+    /// Adds events, newer than the present ones, to a kept stream.
     pub(super) fn show(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
@@ -200,8 +200,8 @@ impl Stream {
         }
     }
 
-    /// Attaches a reader behind an event, and tells whether events in between are gone. `None`: there never was such an
-    /// event.
+    /// Attaches a reader after an event, and returns true with it if events in between are gone. `None` if there never was such
+    /// an event.
     pub(super) fn read_after(self: &Arc<Self>, sequence: u64) -> Option<(Subscription, bool)> {
         let mut slots = self.pulse.slots();
         let mut state = self.lock();
@@ -217,12 +217,12 @@ impl Stream {
         Some((subscription, missed))
     }
 
-    /// Takes out events that are older than `since`.
+    /// Removes events that are older than `since`.
     pub(super) fn evict_before(&self, since: Instant) -> Left {
         self.evict(|_, at| at < since)
     }
 
-    /// Takes out one event if it is still the oldest.
+    /// Removes one event if it is still the oldest.
     pub(super) fn evict_one(&self, sequence: u64) -> Left {
         self.evict(|oldest, _| oldest == sequence)
     }
@@ -242,7 +242,7 @@ impl Stream {
         let oldest = state.window.oldest().map(|(sequence, _)| sequence);
         state.listed = oldest.is_some();
         let useless = oldest.is_none() && state.phase != Phase::Open && !state.attached;
-        // A reader that had not taken what went cannot go on as if nothing were missing.
+        // A reader that had not read the removed events cannot go on as if nothing were missing.
         slow &= state.attached && !state.cut;
         state.cut |= slow;
         let waker = slow.then(|| state.waker.take()).flatten();
@@ -254,7 +254,7 @@ impl Stream {
         Left { oldest, useless }
     }
 
-    /// Ends the stream with its session: nothing more is read.
+    /// Ends the stream with its session: nothing more can be read.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.phase = Phase::Closed;
@@ -297,8 +297,8 @@ impl Stream {
         state.waker.take()
     }
 
-    /// Ends a stream because an operator asked for that: a long stream as the pulse ends it, so that its client comes back
-    /// properly; any other where it is.
+    /// Ends a stream for an operator: a long stream as the pulse does, so that its client comes back in order; any other stream
+    /// at its current position.
     pub(super) fn end_for_operator(&self) {
         match self.end() {
             Some(waker) => wake(Some(waker)),
@@ -306,7 +306,7 @@ impl Stream {
         }
     }
 
-    /// Wants a comment of a stream that has not written since the tick before. Called by the pulse.
+    /// Requests a comment, unless the stream has written since the tick before. Called by the pulse.
     pub(super) fn comment(&self, tick_before: u32) -> Option<Waker> {
         let mut state = self.lock();
         if state.wrote == tick_before {

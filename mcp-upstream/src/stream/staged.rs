@@ -1,5 +1,5 @@
-//! Events on their way through the store: they are shown once they are stored, and in their order, however the store's
-//! answers come. As many wait as there are writers.
+//! Events that are being stored: they are shown once they are stored, and in their order, in whatever order the store answers. As
+//! many wait as there are writers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use super::store::StreamRef;
 use super::{Phase, Stream, frame};
 use crate::seal::SessionId;
 
-/// The events of a stream that are not shown yet. There only while there are some.
+/// The events of a stream that are not shown yet. Allocated only while there are any.
 #[derive(Debug, Default)]
 pub(super) struct Queue(Option<Box<Waiters>>);
 
-/// Boxed as a whole: most streams have none.
+/// Boxed as a whole, since most streams have none.
 #[derive(Debug, Default)]
 struct Waiters {
     events: VecDeque<Waiting>,
@@ -27,21 +27,21 @@ struct Waiting {
     settled: bool,
 }
 
-/// An event that is being stored. It is shown when this is dropped, whatever came of storing it: a client that is there
-/// gets its answer without the store, too.
+/// An event that is being stored. It is shown when this is dropped, even if storing it failed: a connected client gets its answer
+/// without the store, too.
 pub(super) struct Staged {
     stream: Arc<Stream>,
     sequence: u64,
 }
 
 impl Queue {
-    /// The newest event in it.
+    /// The newest event in the queue.
     fn newest(&self) -> Option<u64> {
         let waiting = self.0.as_ref()?.events.back()?;
         Some(waiting.sequence)
     }
 
-    /// Settles an event, and gives what may be shown now.
+    /// Settles an event, and returns the events that may be shown now.
     fn settle(&mut self, sequence: u64) -> Vec<(u64, Bytes)> {
         let Some(waiters) = &mut self.0 else {
             return Vec::new();
@@ -61,7 +61,7 @@ impl Queue {
         shown
     }
 
-    /// Gives an event another frame, or none.
+    /// Replaces the frame of an event, or removes the event.
     fn reframe(&mut self, sequence: u64, frame: Option<Bytes>) {
         let Some(waiters) = &mut self.0 else {
             return;
@@ -77,15 +77,14 @@ impl Queue {
         }
     }
 
-    /// Shows none of them any more.
+    /// Drops the events without showing them.
     pub(super) fn clear(&mut self) {
         self.0 = None;
     }
 }
 
 impl Stream {
-    /// Takes a message of a kept stream up, under that sequence unless another event has overtaken it. `None`: the stream
-    /// is over.
+    /// Queues a message of a kept stream, with this sequence unless another event has overtaken it. `None` if the stream is over.
     pub(super) fn stage(self: &Arc<Self>, sequence: u64, message: &[u8]) -> Option<Staged> {
         let share = self.share.as_ref()?;
         let mut state = self.lock();
@@ -117,15 +116,15 @@ impl Staged {
         self.sequence
     }
 
-    /// Shows an event of a session that another replica has claimed: what belongs to a request reaches its client if that
-    /// is still here, without an id to resume from. What the server says on its own is said by the other replica.
+    /// Handles an event of a session that another replica has claimed: messages of a request reach its client if that is still
+    /// connected, without an id to resume from. Server notifications outside of calls are left to the other replica.
     pub(super) fn disown(&self, message: &[u8]) {
         let mut state = self.stream.lock();
         let frame = (!state.role.is_long()).then(|| frame::message(None, message));
         state.staged.reframe(self.sequence, frame);
     }
 
-    /// The stream, as the store knows it.
+    /// The stream's identity in the store.
     pub(super) fn stream<'a>(&self, session: &'a SessionId) -> StreamRef<'a> {
         StreamRef {
             session,
@@ -138,7 +137,7 @@ impl Drop for Staged {
     fn drop(&mut self) {
         let mut state = self.stream.lock();
         let shown = state.staged.settle(self.sequence);
-        // Nothing is read of a closed stream. A finished one has had these before it was.
+        // A closed stream is not read. A finished stream got these events before.
         if state.phase == Phase::Closed || shown.is_empty() {
             return;
         }

@@ -1,7 +1,7 @@
-//! The port to a store of events outside of this process. Without one the windows of the streams are all there is.
+//! Port to a store of events outside of this process. Without a store only the windows of the streams hold events.
 //!
-//! A stream is read back as a whole, into a window. A client that resumes the stream is then served by the code that serves
-//! any window. How a stream was opened is stored as an event, too: a client may resume right behind that event.
+//! A stream is read back as a whole, into a window. A client that resumes the stream is then served by the code for any window.
+//! The opening of a stream is stored as an event, too: a client may resume right after it.
 
 use std::fmt;
 
@@ -15,77 +15,77 @@ use crate::seal::SessionId;
 pub struct StreamRef<'a> {
     /// The session.
     pub session: &'a SessionId,
-    /// The stream's number in it.
+    /// The stream's number in the session.
     pub number: u32,
 }
 
-/// What happened to a stream.
+/// A stored event of a stream.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredEvent {
-    /// Increases within a stream. An opening without an event to come back to has 0.
+    /// Increases within a stream. 0 for an opening without an event to resume from.
     pub sequence: u64,
-    /// What happened.
+    /// The kind of the event, with its content.
     pub kind: EventKind,
 }
 
-/// A kind of event, and what it holds.
+/// The kind of an event, with its content.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
     /// The stream was opened.
     Opened {
-        /// The requests whose responses it is for: their ids, raw JSON.
+        /// The requests whose responses the stream owes: their ids, raw JSON.
         owes: Vec<String>,
     },
     /// A message for the client.
     Message(String),
 }
 
-/// What is left of a stream.
+/// The stored remainder of a stream.
 #[derive(Debug, Clone, Default)]
 pub struct Replay {
-    /// In their order.
+    /// The events in their order.
     pub events: Vec<StoredEvent>,
-    /// The newest event that is left out here; 0 if there is none.
+    /// The newest event that was left out; 0 if there is none.
     pub dropped: u64,
 }
 
 /// The answer of a store to an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Appended {
-    /// It has.
+    /// The event was stored.
     Kept,
-    /// Another replica has claimed the session, and numbers its events now.
+    /// Another replica has claimed the session, and assigns its sequences now.
     Foreign,
 }
 
-/// Keeps the events of streams, each stream within the same bounds as a window of this process: beyond those it may forget
-/// a stream's oldest messages.
+/// Stores the events of streams, each stream within the same bounds as a window of this process: beyond those it may drop a
+/// stream's oldest messages.
 #[async_trait]
 pub trait EventStore: Send + Sync {
-    /// Keeps one event more.
+    /// Stores one more event.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the store cannot be written.
+    /// [`StoreError`], if the store cannot be written.
     async fn append(
         &self,
         stream: StreamRef<'_>,
         event: &StoredEvent,
     ) -> Result<Appended, StoreError>;
 
-    /// The opening and the newest messages of a stream, at most so many. Nothing, if the stream is not known any more.
+    /// The opening and the newest messages of a stream, at most `max`. Empty if the stream is unknown.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the store cannot be read.
+    /// [`StoreError`], if the store cannot be read.
     async fn read(&self, stream: StreamRef<'_>, max: usize) -> Result<Replay, StoreError>;
 
-    /// Forgets all streams of a session.
+    /// Deletes all streams of a session.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the store cannot be written.
+    /// [`StoreError`], if the store cannot be written.
     async fn forget(&self, session: &SessionId) -> Result<(), StoreError>;
 }
 
@@ -95,7 +95,7 @@ pub trait EventStore: Send + Sync {
 pub struct StoreError(pub String);
 
 impl fmt::Debug for StoredEvent {
-    /// Without what is said: that is the client's.
+    /// Leaves out the content, which is the client's.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StoredEvent")
             .field("sequence", &self.sequence)

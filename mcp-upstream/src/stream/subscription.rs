@@ -1,4 +1,4 @@
-//! The reading end of a stream.
+//! Reader of a stream.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::{Ending, Phase, State, Stream, frame};
 
-/// The reading end of a stream. Dropping it detaches the reader.
+/// Reads a stream. Dropping it detaches the reader.
 pub struct Subscription {
     pub(super) stream: Arc<Stream>,
     pub(super) reader: u32,
@@ -22,18 +22,18 @@ impl Subscription {
         self.stream.number()
     }
 
-    /// The next framed chunk: an event, a keepalive comment, or the word of when to come back; `None` when the stream is
-    /// over for this reader. Cancel safe.
+    /// The next framed chunk: an event, a keepalive comment, or the retry time; `None` when the stream is over for this reader.
+    /// Cancel safe.
     pub async fn next(&mut self) -> Option<Bytes> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// Whether the end of the stream is no end: who waits for more should come back.
+    /// Returns true if the stream was broken off: a client that waits for more should come back.
     pub fn is_broken(&self) -> bool {
         self.stream.lock().broken
     }
 
-    /// [`Subscription::next`] for whoever polls.
+    /// [`Subscription::next`] as a poll function.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut state = self.stream.lock();
         if state.reader != self.reader || state.cut || state.phase == Phase::Closed {
@@ -71,7 +71,7 @@ enum Next {
 impl Stream {
     fn next_chunk(&self, state: &mut State) -> Next {
         if state.ending == Ending::Said {
-            // What came after the farewell is the next reader's.
+            // Events after the farewell are left for the next reader.
             return Next::End;
         }
         if let Some(priming) = state.priming.take() {

@@ -1,27 +1,27 @@
-//! The events of one stream that are still here, and how far its reader has come.
+//! Events of one stream that are still held, and the position of its reader.
 //!
-//! Plain data without a lock, a clock or a task: the stream around it has those. What a window must not lose: an event
-//! goes at the front only, so what is left is always the newest part without a hole.
+//! Plain data without a lock, a clock or a task: the stream around it has those. Events are removed at the front only, so a
+//! window always holds the newest events without a gap.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
-/// What one event costs besides its bytes; counted in the total over all streams.
+/// The cost of one event besides its bytes; counted in the total over all streams.
 const EVENT_OVERHEAD: usize = 64;
 
 /// Bounds of one window.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Events.
+    /// The most events.
     pub(crate) events: usize,
-    /// Bytes of their frames.
+    /// The most bytes of their frames.
     pub(crate) bytes: usize,
 }
 
 impl Bounds {
-    /// What a window at these bounds takes of a total.
+    /// The cost of a window at these bounds, in the total over all streams.
     pub(crate) fn max_cost(self) -> usize {
         let overhead = self.events.saturating_mul(EVENT_OVERHEAD);
         self.bytes.saturating_add(overhead)
@@ -33,9 +33,9 @@ impl Bounds {
 pub(crate) struct Window {
     events: VecDeque<Event>,
     bytes: usize,
-    /// Events at the front that the reader has taken.
+    /// The number of events at the front that the reader has read.
     read: usize,
-    /// The newest event that was taken out; 0 is none.
+    /// The newest event that was removed; 0 if there is none.
     evicted: u64,
     /// The newest event there ever was.
     newest: u64,
@@ -48,17 +48,17 @@ struct Event {
     at: Instant,
 }
 
-/// What trimming found.
+/// The result of trimming.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trimmed {
-    /// The window is within its bounds, or only its newest unread event is too much.
+    /// The window is within its bounds, or only its newest unread event exceeds them.
     Within,
-    /// The reader has left more unread than the bounds allow; events it had not read are gone.
+    /// The reader has left more unread than the bounds allow; events that it had not read are gone.
     ReaderTooSlow,
 }
 
 impl Window {
-    /// A window whose next event comes after `sequence`.
+    /// An empty window whose next event comes after `sequence`.
     pub(crate) fn after(sequence: u64) -> Self {
         Self {
             newest: sequence,
@@ -66,7 +66,7 @@ impl Window {
         }
     }
 
-    /// A window whose events up to `sequence`, if there were any, are gone.
+    /// An empty window whose events up to `sequence`, if there were any, are gone.
     pub(crate) fn after_gap(sequence: u64) -> Self {
         Self {
             evicted: sequence,
@@ -75,7 +75,7 @@ impl Window {
         }
     }
 
-    /// The next event comes after `sequence`, which is none itself.
+    /// Raises the newest sequence to `sequence`, which is not an event itself.
     pub(crate) fn skip(&mut self, sequence: u64) {
         self.newest = self.newest.max(sequence);
     }
@@ -85,17 +85,17 @@ impl Window {
         self.newest
     }
 
-    /// The oldest event that is here.
+    /// The oldest event that is held.
     pub(crate) fn oldest(&self) -> Option<(u64, Instant)> {
         self.events.front().map(|event| (event.sequence, event.at))
     }
 
-    /// What the window takes of the total over all streams, in bytes.
+    /// The window's cost in the total over all streams, in bytes.
     pub(crate) fn cost(&self) -> usize {
         self.bytes + self.events.len() * EVENT_OVERHEAD
     }
 
-    /// Adds an event. Sequences of a stream increase; where events have none, all are 0.
+    /// Adds an event. Sequences of a stream increase; on streams without sequences all are 0.
     pub(crate) fn push(&mut self, sequence: u64, frame: Bytes, at: Instant) {
         self.bytes += frame.len();
         self.newest = sequence;
@@ -106,26 +106,26 @@ impl Window {
         });
     }
 
-    /// Whether the reader has left as much unread as half of the bounds.
+    /// Returns true if the reader has left at least half of the bounds unread.
     pub(crate) fn is_behind(&self, bounds: Bounds) -> bool {
         let unread = self.events.iter().skip(self.read);
         unread.len() >= (bounds.events / 2).max(1)
             || unread.map(|event| event.frame.len()).sum::<usize>() > bounds.bytes / 2
     }
 
-    /// The next event the reader has not taken; it stays in the window.
+    /// The next event that the reader has not read; it stays in the window.
     pub(crate) fn read(&mut self) -> Option<Bytes> {
         let frame = self.events.get(self.read)?.frame.clone();
         self.read += 1;
         Some(frame)
     }
 
-    /// The next event, taken out.
+    /// The next event, removed from the window.
     pub(crate) fn take(&mut self) -> Option<Bytes> {
         self.evict().map(|(frame, _)| frame)
     }
 
-    /// Puts the reader behind an event. Answers whether some between that one and the oldest are gone.
+    /// Moves the reader after an event. Returns true if events between that one and the oldest are gone.
     pub(crate) fn seek(&mut self, sequence: u64) -> bool {
         self.read = self
             .events
@@ -133,12 +133,12 @@ impl Window {
         sequence < self.evicted
     }
 
-    /// Takes out the oldest event. Answers whether the reader had not taken it.
+    /// Removes the oldest event. Returns true if the reader had not read it.
     pub(crate) fn evict_oldest(&mut self) -> Option<bool> {
         self.evict().map(|(_, unread)| unread)
     }
 
-    /// Takes out everything.
+    /// Removes all events.
     pub(crate) fn clear(&mut self) {
         let newest = self.newest;
         let evicted = self.events.back().map_or(self.evicted, |_| newest);
@@ -149,8 +149,8 @@ impl Window {
         };
     }
 
-    /// Takes out the oldest events until the window is within its bounds. The newest event stays however large it is.
-    /// With a reader, events it has not taken stay as long as they are within the bounds without the newest one.
+    /// Removes the oldest events until the window is within its bounds. The newest event stays however large it is. With a
+    /// reader, events that it has not read stay as long as they are within the bounds without the newest one.
     pub(crate) fn trim(&mut self, bounds: Bounds, reading: bool) -> Trimmed {
         let mut trimmed = Trimmed::Within;
         while self.events.len() > 1 && !self.within(bounds, self.events.len(), self.bytes) {
@@ -177,7 +177,7 @@ impl Window {
         let unread = self.read == 0;
         self.read = self.read.saturating_sub(1);
         if self.events.is_empty() {
-            // An idle stream costs what it is, not what it once held.
+            // An idle stream must not keep the memory that it once needed.
             self.events = VecDeque::new();
         }
         Some((event.frame, unread))

@@ -1,4 +1,4 @@
-//! What the kept streams of one principal hold, and which of them holds the oldest event.
+//! Account of one principal's kept streams: their memory, and the stream with the oldest event.
 
 use std::cmp::Ordering as Order;
 use std::collections::BinaryHeap;
@@ -11,22 +11,22 @@ use super::Ledger;
 use crate::stream::Stream;
 use crate::stream::resumable::Left;
 
-/// Entries of dropped streams that are left lying until they are more than half.
+/// The number of entries of dropped streams that is kept until they are more than half.
 const DEAD_MIN: usize = 1024;
 
-/// One principal's part of the ledger; its streams hold it.
+/// The ledger's part for one principal, kept alive by the principal's streams.
 #[derive(Debug)]
 pub(in crate::stream) struct Share {
     ledger: Arc<Ledger>,
     bytes: AtomicUsize,
-    /// Taken when a stream gets its first event or loses its oldest. Never together with a stream's lock.
+    /// Locked when a stream gets its first event or loses its oldest. Never together with a stream's lock.
     entries: Mutex<Entries>,
 }
 
 #[derive(Debug, Default)]
 struct Entries {
     oldest_first: BinaryHeap<Entry>,
-    /// About how many of them belong to streams that are gone.
+    /// The approximate number of entries whose streams are gone.
     dead: usize,
 }
 
@@ -45,12 +45,12 @@ impl Share {
         }
     }
 
-    /// The ledger it is a part of.
+    /// The ledger that the share belongs to.
     pub(in crate::stream) fn ledger(&self) -> &Arc<Ledger> {
         &self.ledger
     }
 
-    /// A window of one of its streams has changed from one cost to another.
+    /// Accounts a change of the cost of one stream's window.
     pub(in crate::stream) fn account(&self, before: usize, after: usize) {
         for bytes in [&self.bytes, &self.ledger.bytes] {
             if after >= before {
@@ -61,12 +61,12 @@ impl Share {
         }
     }
 
-    /// What its streams hold.
+    /// The bytes that the principal's streams hold.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes up a stream that held nothing before an event of this sequence or a newer one.
+    /// Lists a stream that held nothing before an event with this sequence or a newer one.
     pub(in crate::stream) fn list(&self, sequence: u64, stream: &Arc<Stream>) {
         self.entries().oldest_first.push(Entry {
             sequence,
@@ -74,7 +74,7 @@ impl Share {
         });
     }
 
-    /// A stream is dropped.
+    /// Notes that a stream is dropped.
     pub(in crate::stream) fn unlist(&self, listed: bool) {
         if !listed {
             return;
@@ -89,7 +89,7 @@ impl Share {
         }
     }
 
-    /// Takes its oldest event out, or an entry that was behind. Answers whether there was an entry.
+    /// Removes the oldest event, or an outdated entry. Returns true if there was an entry.
     pub(super) fn evict_oldest(&self) -> bool {
         let Some(entry) = self.oldest() else {
             return false;
@@ -101,7 +101,7 @@ impl Share {
         true
     }
 
-    /// Takes out the events that are older than `since`, looking at no more than so many entries.
+    /// Removes the events that are older than `since`, checking at most `entries` entries.
     pub(super) fn sweep(&self, since: Instant, entries: usize) {
         for _ in 0..entries {
             let Some(entry) = self.oldest() else {
@@ -113,13 +113,13 @@ impl Share {
             let left = stream.evict_before(since);
             self.settle(&stream, &left);
             if left.oldest == Some(entry.sequence) {
-                // The oldest of all is young enough.
+                // The oldest event of all is young enough.
                 return;
             }
         }
     }
 
-    /// Lists a stream anew after events were taken out, or lets its session forget it.
+    /// Lists a stream again after events were removed, or removes it from its session.
     fn settle(&self, stream: &Arc<Stream>, left: &Left) {
         if let Some(oldest) = left.oldest {
             self.list(oldest, stream);
@@ -130,7 +130,7 @@ impl Share {
         }
     }
 
-    /// Entries there are.
+    /// The number of entries.
     #[cfg(test)]
     pub(super) fn listed(&self) -> usize {
         self.entries().oldest_first.len()
@@ -151,7 +151,7 @@ impl Share {
 }
 
 impl Ord for Entry {
-    /// The greatest is the one with the smallest sequence: that is what a heap gives first.
+    /// The greatest entry is the one with the smallest sequence, since the heap returns the greatest first.
     fn cmp(&self, other: &Self) -> Order {
         other.sequence.cmp(&self.sequence)
     }

@@ -1,4 +1,5 @@
-//! Streams of a session that another process had: read back from the store, with errors for what that process still owed.
+//! Restores streams of a session that another process held: reads them back from the store, with errors for the responses that
+//! the process still owed.
 
 use std::sync::Arc;
 
@@ -11,16 +12,16 @@ use crate::jsonrpc::RequestError;
 use crate::stream::store::{EventKind, Replay, StoreError, StreamRef};
 use crate::stream::{Stream, StreamOwner};
 
-/// What a client is told that comes back for the response to a call that ended with its process.
+/// The error for a client that comes back for the response to a call that ended with its process.
 const LOST: &str =
     "the gateway process ended during the call, which may have had effects; it was not repeated";
 
 impl EventLog {
-    /// Takes over what belongs to a whole session: its newest general stream, for what the server says from now on.
+    /// Takes over a session's newest general stream, for further server notifications.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the store cannot be read.
+    /// [`StoreError`], if the store cannot be read.
     pub(crate) async fn restore(&self, session: &dyn StreamOwner) -> Result<(), StoreError> {
         let newest = session.streams().counts().newest_general();
         if let Some(number) = newest {
@@ -30,7 +31,7 @@ impl EventLog {
         Ok(())
     }
 
-    /// Takes over a stream of another process. `None`: nothing is known of it any more.
+    /// Takes over a stream of another process. `None` if nothing is stored of it any more.
     pub(super) async fn take_over(
         &self,
         session: &dyn StreamOwner,
@@ -55,7 +56,7 @@ impl EventLog {
         let stream = Stream::restored(&self.pulse, kind, number, readers, share, &replay);
         let (stream, first) = session.streams().restore(kind, stream);
         if first && kind == StreamKind::Request {
-            // Who wrote it is gone.
+            // The process that wrote the stream is gone.
             let error = CallError::new(CallErrorCode::WorkerUnavailable, LOST);
             let error = RequestError::Upstream(error);
             for id in unanswered(&replay) {
@@ -70,7 +71,7 @@ impl EventLog {
     }
 }
 
-/// The requests whose responses are not on the stream.
+/// The ids of the requests whose responses are not on the stream.
 fn unanswered(replay: &Replay) -> Vec<String> {
     #[derive(Deserialize)]
     struct Response<'a> {
