@@ -1,4 +1,4 @@
-//! Surfaces that no listener has: a client is connected by other means than HTTP.
+//! Surfaces without a listener: their clients are connected by other means than HTTP.
 
 mod outbox;
 pub(crate) mod relay;

@@ -1,4 +1,4 @@
-//! The lines on their way to the client: bounded in number and in bytes, written by one task.
+//! Outgoing lines to the client: bounded in number and in bytes, written by one task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,33 +10,33 @@ use tokio::time::timeout;
 
 use crate::jsonrpc::splice;
 
-/// Lines that wait to be written.
+/// The most lines that wait to be written.
 const LINES_MAX: usize = 256;
-/// Their bytes. A single line may be longer.
+/// The most bytes of these lines. A single line may be longer.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// The way to the client. Cheap to clone; the writer ends when the last clone is gone.
+/// Sends lines to the client. Cheap to clone; the writer ends when the last clone is dropped.
 #[derive(Clone)]
 pub(super) struct Outbox {
     lines: mpsc::Sender<Outgoing>,
     room: Arc<Semaphore>,
 }
 
-/// A line with its newline, and its share of the room, given back when the line is written.
+/// A line with its newline, and its share of the room, which is given back when the line is written.
 pub(super) struct Outgoing {
     line: Vec<u8>,
     _room: OwnedSemaphorePermit,
 }
 
 impl Outbox {
-    /// An outbox, and what its writer takes the lines from.
+    /// An outbox, with the receiver from which the writer takes the lines.
     pub(super) fn new() -> (Self, mpsc::Receiver<Outgoing>) {
         let (lines, receiver) = mpsc::channel(LINES_MAX);
         let room = Arc::new(Semaphore::new(BYTES_MAX));
         (Self { lines, room }, receiver)
     }
 
-    /// Adds a message, as soon as there is room for it. Lost where nobody writes any more.
+    /// Adds a message, as soon as there is room for it. Drops the message if the writer has ended.
     pub(super) async fn send(&self, message: Bytes) {
         let mut line = Vec::with_capacity(message.len() + 1);
         line.extend_from_slice(&message);
@@ -50,14 +50,14 @@ impl Outbox {
         let _ = self.lines.send(Outgoing { line, _room: room }).await;
     }
 
-    /// Waits until nobody writes any more.
+    /// Waits until the writer has ended.
     pub(super) async fn closed(&self) {
         self.lines.closed().await;
     }
 }
 
-/// Writes the lines until the last sender is gone, or the client, or until one line took longer than `patience`. Each line is a write of its own: some clients lose a
-/// progress notification that they read together with the response after it.
+/// Writes the lines until the last sender or the client is gone, or until one line took longer than `patience`. Each line is a
+/// write of its own: some clients lose a progress notification that they read together with the response after it.
 pub(super) async fn write(
     mut lines: mpsc::Receiver<Outgoing>,
     mut output: impl AsyncWrite + Unpin,

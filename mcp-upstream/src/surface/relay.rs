@@ -3,28 +3,28 @@
 //! ```text
 //!   socket ─▶ half frames end ─▶ lines ─▶ frame ─┬─ a call ─▶ whose key? ─▶ Caller ─▶ Engine::run ─▶ reply ─┐
 //!                                                ├─ the tools ─▶ whose key? ─▶ View ────────────▶ reply ─┼─▶ outbox ─▶ socket
-//!                                                └─ cancelled: its call ends                             │
+//!                                                └─ cancelled: ends its call                             │
 //!                                                       progress of calls ───────────────────────────────┘
 //! ```
 //!
-//! A frame is one JSON-RPC message on one line, and its methods are the relay's own: `oubliette_tools` and
-//! `oubliette_call_tool`. There is no session. Each frame brings its key, which is looked up when the frame is read, so a
-//! key that was revoked counts no more with the next frame on any connection (SEC-18).
+//! A frame is one JSON-RPC message on one line, and its methods are the relay's own: `oubliette_tools` and `oubliette_call_tool`.
+//! There is no session. Each frame carries its key, which is looked up when the frame is read, so that a revoked key is refused
+//! with the next frame on any connection (SEC-18).
 //!
 //! | file | holds |
 //! |---|---|
-//! | `relay/frame.rs` | what a line is, and why it is refused; pure |
+//! | `relay/frame.rs` | parses lines into frames, or refuses them; pure |
 //! | `relay/reply.rs` | frames for the client: results, errors and their codes; pure |
-//! | `relay/connection.rs` | one connection: what runs for it and how it ends |
+//! | `relay/connection.rs` | one connection, its running requests and its end |
 //! | `relay/call.rs` | a frame's key, its caller, and the call |
-//! | `relay/tokens.rs` | the tools for keys, which every relay has |
-//! | `relay/room.rs` | the connections, and which of them gives way |
-//! | `relay/memory.rs` | memory for long frames, and which of them loses its own |
-//! | `relay/whole_lines.rs` | a reader that ends where half a frame stays half, and reserves memory for a long one |
-//! | `relay/warnings.rs` | how many refusals the log has as warnings |
+//! | `relay/tokens.rs` | tools for keys, in every relay |
+//! | `relay/room.rs` | the connections, and the choice of the one that gives way |
+//! | `relay/memory.rs` | memory for long frames, and the choice of the one that loses it |
+//! | `relay/whole_lines.rs` | a reader that ends at incomplete frames, and reserves memory for long ones |
+//! | `relay/warnings.rs` | bounds the refusals that are logged as warnings |
 //!
-//! Bounds: connections, in all and of one key, the size of a frame, the memory of long frames together, the time for half
-//! a frame, calls at once, bytes on their way to the client, and the time in which the client has to take one line.
+//! Bounds: connections, in total and of one key, the size of a frame, the memory of long frames together, the time for an
+//! incomplete frame, concurrent calls, bytes on their way to the client, and the time in which the client has to read one line.
 
 use std::fmt;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ use warnings::Warnings;
 pub(crate) use connection::serve;
 pub use room::Guest;
 
-/// What every connection of a relay shares.
+/// State that all connections of a relay share.
 pub struct Relay {
     namespace: NamespaceName,
     profile: Arc<Profile>,
@@ -64,24 +64,24 @@ pub struct Relay {
     frames: FrameLimits,
     room: Arc<Room>,
     warnings: Warnings,
-    /// Wrong keys by the user of the client's process; None where they are not slowed.
+    /// Wrong keys by the user of the client's process; `None` if they are not delayed.
     failures: Option<FailureTable>,
     started: Instant,
     request_ids: Arc<dyn Fn() -> Arc<str> + Send + Sync>,
 }
 
-/// How many bytes frames may have.
+/// The largest frames, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct FrameLimits {
-    /// One of them.
+    /// The most bytes of one frame.
     pub each: usize,
-    /// All long ones that are held, those of clients with and without valid keys apart.
+    /// The most bytes of all long frames in memory; clients with and without valid keys have separate parts.
     pub total: usize,
 }
 
 impl Relay {
-    /// The relay of a namespace, whose callers have these keys. `request_ids` makes an id for each frame, by which the log
-    /// and the audit log tell of it.
+    /// The relay of a namespace, whose callers have these keys. `request_ids` makes an id for each frame, for the log and the
+    /// audit log.
     pub fn new(
         namespace: NamespaceName,
         keys: Arc<KeyStore>,
@@ -104,14 +104,14 @@ impl Relay {
         }
     }
 
-    /// Slows wrong keys where one user sends many.
+    /// Delays wrong keys when one user sends many.
     #[must_use]
     pub fn slowing_failures(mut self, limits: Option<FailureLimits>) -> Self {
         self.failures = limits.map(FailureTable::new);
         self
     }
 
-    /// Counts a wrong key of a user. Gives the time that is left of a delay, where the key came within one.
+    /// Counts a wrong key of a user. Returns the remaining delay if the key came within one.
     fn key_failed(&self, uid: u32) -> Option<Duration> {
         let outcome = self.failures.as_ref()?.note(uid, self.started.elapsed());
         match outcome {
@@ -127,7 +127,7 @@ impl Relay {
         }
     }
 
-    /// A place for a client of a user that has connected. None where too many connections are on their way out.
+    /// A place for a newly connected client of this user. `None` if too many connections are on their way out.
     pub fn enter(&self, uid: u32) -> Option<Guest> {
         let guest = self.room.enter(uid);
         if guest.is_none() {
@@ -138,12 +138,12 @@ impl Relay {
         guest
     }
 
-    /// Waits while so many connections are on their way out that the next one would be turned away.
+    /// Waits while so many connections are on their way out that the next would be turned away.
     pub async fn way_out(&self) {
         self.room.way_out().await;
     }
 
-    /// Clients that are connected.
+    /// The number of connected clients.
     pub fn connections(&self) -> usize {
         self.room.taken()
     }
@@ -157,8 +157,8 @@ impl Relay {
     }
 }
 
-/// Judges keys that connections have shown: a key counts while the table in force has it unchanged, it has not expired, and
-/// it opens the relay's namespace.
+/// Judges keys that connections have shown: a key is valid while the current table has it unchanged, it has not expired, and it
+/// opens the relay's namespace.
 fn counts(namespace: &NamespaceName, keys: KeyTables) -> Counts {
     let namespace = namespace.clone();
     Arc::new(move |key: &Arc<ApiKey>| {

@@ -1,4 +1,4 @@
-//! The requests that run: bounded, and found by their ids to be taken back.
+//! Running requests of a client: bounded, and found by their ids for cancellation.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -8,16 +8,16 @@ use tokio::task::{self, AbortHandle, JoinSet};
 use super::outbox::Outbox;
 use crate::jsonrpc::RequestError;
 
-/// How much may run at once.
+/// The bounds on running requests.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
-    /// So many requests.
+    /// The most requests.
     pub(super) requests: usize,
-    /// What their lines may hold together. A single one may be longer.
+    /// The most bytes of their lines together. A single line may be longer.
     pub(super) bytes: usize,
 }
 
-/// The requests that run. Dropping it ends them.
+/// The running requests. Dropping it ends them.
 pub(super) struct Requests {
     room: Room,
     tasks: JoinSet<()>,
@@ -27,9 +27,9 @@ pub(super) struct Requests {
 }
 
 struct Running {
-    /// Raw JSON; `None` for what has no single id.
+    /// The id, raw JSON; `None` for a batch, which has no single id.
     id: Option<Box<str>>,
-    /// Its place among all requests.
+    /// The position among all requests of the client.
     number: u64,
     listens: bool,
     bytes: usize,
@@ -37,7 +37,7 @@ struct Running {
 }
 
 impl Requests {
-    /// None yet, and never more than there is room for.
+    /// Starts without requests, and never runs more than `room` allows.
     pub(super) fn within(room: Room) -> Self {
         Self {
             room,
@@ -48,7 +48,7 @@ impl Requests {
         }
     }
 
-    /// Whether another request may be begun.
+    /// Returns true if another request may be begun.
     pub(super) fn have_room_for(&self, bytes: usize) -> bool {
         let count = self.running.len();
         let fits = self.bytes + bytes <= self.room.bytes;
@@ -59,7 +59,7 @@ impl Requests {
         self.running.is_empty()
     }
 
-    /// Begins a request, which goes on by itself: what it does before it waits for the first time is done when this is.
+    /// Begins a request, which then runs by itself: when this returns, the request has run up to its first wait.
     pub(super) async fn begin(
         &mut self,
         id: Option<Box<str>>,
@@ -84,7 +84,7 @@ impl Requests {
         self.running.insert(handle.id(), running);
     }
 
-    /// Ends the newest request of that id, which is not answered then. Unknown ids are fine: the answer may have been
+    /// Ends the newest request with this id, which is then not answered. Unknown ids are no error: the answer may have been
     /// faster.
     pub(super) fn cancel(&mut self, id: &str) {
         let named = self
@@ -96,15 +96,15 @@ impl Requests {
         }
     }
 
-    /// Ends the requests whose answers have no end of their own.
+    /// Ends the requests whose answers do not end by themselves.
     pub(super) fn end_listening(&mut self) {
         for running in self.running.values().filter(|it| it.listens) {
             running.handle.abort();
         }
     }
 
-    /// Waits until one of them is over; for ever where there is none. One that panicked is answered here. Cancel safe
-    /// but for that answer.
+    /// Waits until a request ends; for ever if there is none. If a request panicked, it is answered here. Cancel safe except for
+    /// that answer.
     pub(super) async fn settle_one(&mut self, outbox: &Outbox) {
         let (id, panicked) = match self.tasks.join_next_with_id().await {
             Some(Ok((id, ()))) => (id, false),
@@ -121,7 +121,7 @@ impl Requests {
         }
     }
 
-    /// Ends all of them.
+    /// Ends all requests.
     pub(super) async fn end(&mut self) {
         self.tasks.shutdown().await;
         self.running.clear();

@@ -1,24 +1,24 @@
-//! MCP over the pipes of this process: one client, one message a line, both eras.
+//! MCP over the pipes of this process: one client, one message per line, both eras.
 //!
 //! ```text
-//!   input ─▶ lines ─▶ what is it? ─┬─ a request ──▶ task ─▶ mcp::post ─▶ reply ─┐
+//!   input ─▶ lines ─▶ its kind?   ─┬─ a request ──▶ task ─▶ mcp::post ─▶ reply ─┐
 //!                                  └─ anything else ─▶ mcp::post, in its order  ├─▶ outbox ─▶ output
 //!                        the session's general stream, mcp::get ────────────────┘
 //! ```
 //!
-//! Each message goes where a POST on `/mcp` goes, so both eras, sessions, cancellation, questions to the client and
-//! limits are those of HTTP. Here is only what a pipe does differently:
+//! Each message is handled like a POST on `/mcp`, so both eras, sessions, cancellation, questions to the client and limits are
+//! those of HTTP. This module has only the differences of a pipe:
 //!
-//! - There is one session of the legacy era at most, and no id of it on the wire. Requests of 2026-07-28 need none, and
-//!   may come beside it.
-//! - What HTTP sends as an event of a stream is a line. A stream whose reader was too slow is resumed from the event log,
-//!   as any client would, and the answer on it is not lost.
+//! - There is at most one session of the legacy era, and its id is not on the wire. Requests of 2026-07-28 need none, and may
+//!   come beside it.
+//! - An event of a stream in HTTP is a line here. If a reader of a stream was too slow, the stream is resumed from the event log,
+//!   as any client would do, and the answer on it is not lost.
 //! - `notifications/cancelled` ends requests of both eras, and a cancelled request is not answered.
-//! - Answers go out in the order in which they are there. A request is begun before the next line is looked at, so that a
+//! - Answers are written in the order in which they are ready. A request is begun before the next line is parsed, so that a
 //!   cancellation finds the request before it.
 //!
-//! What bounds memory where the client does not read: the outbox ([`outbox`]), then the running requests ([`Requests`]),
-//! then nothing more is read.
+//! If the client does not read, memory is bounded by the outbox ([`outbox`]), then by the running requests ([`Requests`]); beyond
+//! that, reading stops.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -46,30 +46,30 @@ use incoming::Incoming;
 
 /// The longest message of the client, in bytes. A longer one is answered with an error and skipped.
 const LINE_MAX: usize = 16 * 1024 * 1024;
-/// The requests that run at once. Their namespace bounds how many of them are calls at work.
+/// The most concurrent requests. Their namespace bounds how many of them are running calls.
 const ROOM: Room = Room {
     requests: 1024,
     bytes: 32 * 1024 * 1024,
 };
-/// A line longer than this is read no further: whatever writes that is no client.
+/// A line longer than this is not read any further: its writer is not an MCP client.
 const ENDLESS: u64 = 64 * LINE_MAX as u64;
-/// How long requests may go on when the client has closed its end: a script that pipes its requests in wants the answers.
+/// How long requests may run after the client has closed its end: a script that pipes its requests in expects the answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(30);
 /// How long the client may take to read the last lines.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// Why a conversation over pipes is over.
+/// The reason why a conversation over pipes ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// The client closed its end, and has the answers to what it asked before.
+    /// The client closed its end, and has the answers to its requests.
     InputClosed,
-    /// The client reads no more.
+    /// The client stopped reading.
     OutputClosed,
-    /// It was told to end.
+    /// The conversation was told to end.
     Stopped,
 }
 
-/// Serves one client until its end, or until `stop` is there. The session, if there was one, has ended then.
+/// Serves one client until its end, or until `stop` resolves. By then the session, if there was one, has ended.
 pub(crate) async fn serve(
     core: Arc<Core>,
     caller: Caller,
@@ -88,13 +88,12 @@ pub(crate) async fn serve(
     let ended = connection.run(reading.lines, stop).await;
     reading.task.abort();
     connection.end().await;
-    // Nobody else can say anything now, so the writer comes to its end.
+    // All senders are gone, so the writer ends.
     let _ = timeout(LAST_LINES, writer).await;
     ended
 }
 
-/// The client's lines, as they are read by a task of their own: a line that is too long is skipped as it comes, which
-/// must not be broken off half way.
+/// The client's lines, read by a task of their own: skipping a line that is too long must not be interrupted half way.
 struct Reading {
     lines: mpsc::Receiver<Line>,
     task: JoinHandle<()>,
@@ -113,11 +112,11 @@ fn read(input: impl AsyncRead + Send + Unpin + 'static) -> Reading {
     Reading { lines, task }
 }
 
-/// A client and what runs for it.
+/// A client with its running requests.
 struct Connection {
     conversation: Arc<Conversation>,
     requests: Requests,
-    /// Passes on what is said outside of answers in the session of the legacy era.
+    /// Passes on server notifications outside of answers, in the session of the legacy era.
     general: Option<JoinHandle<()>>,
 }
 
@@ -131,8 +130,8 @@ impl Connection {
         let outbox = self.conversation.outbox.clone();
         loop {
             // - told to end
-            // - the client reads no more
-            // - a request is over, with its answer written
+            // - the client has stopped reading
+            // - a request has ended, with its answer written
             // - the client's next message
             let line = tokio::select! {
                 biased;
@@ -142,7 +141,7 @@ impl Connection {
                 line = lines.recv() => line,
             };
             let Some(line) = line else { break };
-            // A full outbox stops the reading here, and the client with it.
+            // A full outbox stops reading here, and with it the client.
             tokio::select! {
                 biased;
                 () = &mut stop => return Ended::Stopped,
@@ -189,7 +188,7 @@ impl Connection {
         match Incoming::of(&line) {
             Incoming::Initialize(id) => self.conversation.initialize(&id, line).await,
             Incoming::Cancelled(id) => {
-                // The session's calls are told in the client's words before they are dropped.
+                // The calls of the session get the client's own message before they are dropped.
                 self.conversation.notice(line).await;
                 self.requests.cancel(&id);
             }
@@ -211,7 +210,7 @@ impl Connection {
         }
     }
 
-    /// Begins a request. Its call has begun when this is over, unless it has to wait for something.
+    /// Begins a request. When this returns, its call has begun, unless it has to wait.
     async fn begin(
         &mut self,
         id: Option<Box<str>>,
@@ -238,7 +237,7 @@ impl Connection {
         self.requests.begin(id, listens, size, work).await;
     }
 
-    /// Passes on what is said outside of answers, once there is a session for that.
+    /// Passes on server notifications outside of answers, once there is a session for them.
     async fn listen(&mut self) {
         if self.general.is_none()
             && let Some(session) = self.conversation.session()
@@ -252,7 +251,7 @@ impl Connection {
         }
     }
 
-    /// Ends what would go on for as long as the client is there.
+    /// Ends the tasks that would run for as long as the client is connected.
     fn stop_listening(&mut self) {
         if let Some(general) = self.general.take() {
             general.abort();

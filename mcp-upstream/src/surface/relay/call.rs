@@ -1,4 +1,4 @@
-//! What a frame asks for, done for whoever its key stands for.
+//! Handles a frame's request on behalf of the owner of its key.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -30,27 +30,27 @@ use crate::surface::outbox::Outbox;
 use crate::upstream::system::KeyTools;
 use crate::upstream::{Client, IncomingRequest, Prepared, RequestMeta};
 
-/// One client, for as long as it is connected.
+/// A client, for as long as it is connected.
 pub(super) struct Conversation {
     core: Arc<Core>,
     relay: Arc<Relay>,
-    /// Who is connected. Guards plain data; nothing awaits under it.
+    /// The client's process. Guards plain data; the lock is never held across an await.
     peer: Mutex<Arc<RelayPeer>>,
     guest: Arc<Guest>,
     pub(super) outbox: Outbox,
 }
 
-/// Whom a frame is from, and what is served to them.
+/// A frame's key, the caller that it stands for, and the served namespace.
 struct Admitted {
     key: Arc<ApiKey>,
     caller: Caller,
     namespace: Arc<Namespace>,
 }
 
-/// An answer that is there before anything was called.
+/// An answer that is ready before any call.
 struct Answered(Vec<u8>);
 
-/// The request that a frame's polls belong to.
+/// The request that polls for a frame are accounted to.
 fn watched(admitted: &Admitted) -> PollSubject {
     PollSubject {
         route: "relay",
@@ -78,18 +78,18 @@ impl Conversation {
         Arc::clone(&self.peer.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The client works for a project, as it says.
+    /// Notes the project that the client claims to work for.
     pub(super) fn greeted(&self, project: Option<String>) {
         let mut peer = self.peer.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::make_mut(&mut peer).project = project.map(Into::into);
     }
 
-    /// A request of this client that runs, until the value is dropped.
+    /// Registers a running request of this client, until the value is dropped.
     pub(super) fn running(&self) -> RunningRequest {
         self.guest.working()
     }
 
-    /// Answers a frame that cannot be used.
+    /// Answers an unusable frame.
     pub(super) async fn refuse(&self, refused: &Refused) {
         self.note_refused(refused.reason());
         self.outbox.send(refused.reply().into()).await;
@@ -132,7 +132,7 @@ impl Conversation {
         }
     }
 
-    /// Runs a call to its end, and says what it says before its answer. Dropping the future cancels the call.
+    /// Runs a call to its end, and passes its progress on. Dropping the future cancels the call.
     pub(super) async fn call(
         &self,
         id: &str,
@@ -184,7 +184,7 @@ impl Conversation {
         }
     }
 
-    /// The call as its upstream understands it: of a client that can be told how far the call is, and asked nothing.
+    /// Prepares the call for its upstream: of a client that takes progress notifications, but cannot be asked.
     async fn prepare(
         &self,
         id: &str,
@@ -219,7 +219,7 @@ impl Conversation {
         mcp::prepare(&cx, request).await
     }
 
-    /// Passes on how far a call is, to a client that gave a token. Questions fail: the relay has no frame for them.
+    /// Passes progress on to a client that gave a token. Questions fail: the relay has no frame for them.
     async fn tell(&self, event: PeerEvent, token: Option<&str>) {
         if let PeerEvent::InputRequests(questions) = event {
             for question in questions {
@@ -235,7 +235,7 @@ impl Conversation {
         }
     }
 
-    /// The frame's key, caller and namespace; else the answer. `memory` is that of the frame.
+    /// The frame's key, caller and namespace; or the answer that refuses the frame. `memory` is that of the frame.
     async fn admit(
         &self,
         id: &str,
@@ -268,7 +268,7 @@ impl Conversation {
             note: None,
             status_only: false,
         };
-        // Asked first: a key for other namespaces is not told whether this one is there.
+        // Checked first: a key for other namespaces must not reveal if this one exists.
         if !key.namespaces().opens(name) {
             return Err(self.invalid_key(id, "the API key does not open the relay's namespace"));
         }
@@ -289,7 +289,7 @@ impl Conversation {
             ));
         }
         self.take_room(id, &key, memory)?;
-        // A frame is a request, as one by HTTP is.
+        // A frame counts as a request, like one over HTTP.
         if let Err(exhausted) = self.core.engine.limiter.check_request(&caller, name) {
             let failed = rate_limited(&exhausted);
             return Err(Answered(reply::not_dispatched(id, &failed)));
@@ -301,7 +301,7 @@ impl Conversation {
         })
     }
 
-    /// The answer to a key that does not count: where it never did and its user sends many such keys, only after a delay.
+    /// The answer to an invalid key. If the key never was valid and its user sends many such keys, it comes after a delay.
     fn wrong_key(&self, id: &str, refusal: KeyRefusal) -> Answered {
         let delay = match refusal {
             KeyRefusal::Malformed | KeyRefusal::Unknown | KeyRefusal::WrongSecret => {
@@ -320,7 +320,7 @@ impl Conversation {
         Answered(reply::not_dispatched(id, &failed.retry_after(left)))
     }
 
-    /// Keeps the connection's place and the frame's memory under a key that counts here; else the answer.
+    /// Accounts the connection's place and the frame's memory to a valid key; otherwise returns the refusal.
     fn take_room(
         &self,
         id: &str,
@@ -353,7 +353,7 @@ impl Conversation {
     }
 }
 
-/// A call that its upstream cannot make.
+/// The answer to a call that its upstream cannot make.
 fn not_prepared(id: &str, failure: RequestError) -> Vec<u8> {
     let failed = match failure {
         RequestError::Upstream(failed) => failed,
@@ -362,7 +362,7 @@ fn not_prepared(id: &str, failure: RequestError) -> Vec<u8> {
     reply::outcome(id, Err(failed))
 }
 
-/// Whether an event tells how far a call is.
+/// Returns true if an event reports progress.
 fn is_progress(event: &PeerEvent) -> bool {
     match event {
         PeerEvent::Progress(_) => true,

@@ -1,7 +1,7 @@
-//! One connection of the relay: its lines in, what runs for them, and how the connection ends.
+//! A connection of the relay: its lines, its running requests, and its end.
 //!
-//! A client may close its writing end and still read the answers to what it asked, as `socat` does. A client that closes
-//! the connection is gone, and its calls are cancelled.
+//! A client may close its writing end and still read the answers to its requests, as `socat` does. A client that closes the
+//! connection is gone, and its calls are cancelled.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ use crate::stdio::wire::{Line, Lines};
 use crate::surface::outbox::{self, Outbox};
 use crate::surface::requests::{Requests, Room};
 
-/// What runs at once for one connection. The namespace bounds how many of them are calls at work.
+/// The most concurrent requests of one connection. The namespace bounds how many of them are running calls.
 const ROOM: Room = Room {
     requests: 64,
     bytes: 16 * 1024 * 1024,
@@ -37,15 +37,15 @@ const FRAME_TIME: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long the client may take to read the last lines.
 const LAST_LINES: Duration = Duration::from_secs(2);
-/// Time to judge the frames that a client has sent before it gives its place up.
+/// Time for judging the frames that a client has sent before it gives up its place.
 const LAST_LOOK: Duration = Duration::from_millis(250);
-/// How long the same client may take to read why.
+/// How long such a client may take to read the reason.
 const LAST_WORD: Duration = Duration::from_millis(100);
-/// A frame that is longer than so many frames may be is read no further.
+/// A frame longer than this many times the limit is not read any further.
 const ENDLESS: u64 = 64;
 
-/// Serves one client until it is gone. From `stop` on no further frame is read; calls that run are answered. `gone` is
-/// there when the client has closed the connection, and not only its writing end.
+/// Serves one client until it is gone. Once `stop` resolves, no further frame is read, and running calls are answered. `gone`
+/// resolves when the client has closed the connection, and not only its writing end.
 pub(crate) async fn serve(
     core: Arc<Core>,
     relay: Arc<Relay>,
@@ -76,7 +76,7 @@ pub(crate) async fn serve(
     };
     let mut gone = std::pin::pin!(gone);
     // - the client is served to its end: polled first, so that its frames are judged before its place is given away
-    // - its place is needed for another one
+    // - its place is needed for another client
     let last_lines = tokio::select! {
         biased;
         () = connection.run(reading.lines, gone.as_mut(), stop) => LAST_LINES,
@@ -88,19 +88,18 @@ pub(crate) async fn serve(
     };
     reading.task.abort();
     connection.requests.end().await;
-    // The writer ends when the last sender is gone.
+    // The writer ends when the last sender is dropped.
     drop(connection);
     let _ = timeout(last_lines, writer).await;
 }
 
-/// The client's lines, as they are read by a task of their own: a line that is too long is skipped as it comes, which
-/// must not be broken off half way.
+/// The client's lines, read by a task of their own: skipping a line that is too long must not be interrupted half way.
 struct Reading {
     lines: mpsc::Receiver<ReadLine>,
     task: JoinHandle<()>,
 }
 
-/// A line, and the memory that it holds if it is a long one.
+/// A line, with the memory of a long one.
 type ReadLine = (Line, Option<FrameMemory>);
 
 fn read(input: WholeLines<impl AsyncRead + Send + Unpin + 'static>, frame_max: usize) -> Reading {
@@ -112,8 +111,8 @@ fn read(input: WholeLines<impl AsyncRead + Send + Unpin + 'static>, frame_max: u
     let mut read = Lines::new(input, fits, endless);
     let task = tokio::spawn(async move {
         while let Ok(line) = read.next().await {
-            // A client whose line lost its memory is read no further: the rest of its input would take memory from
-            // other clients again.
+            // A client whose line lost its memory is not read any further: the rest of its input would take memory from other
+            // clients again.
             let is_last = memory.is_lost();
             if sender.send((line, memory.take())).await.is_err() || is_last {
                 return;
@@ -123,12 +122,12 @@ fn read(input: WholeLines<impl AsyncRead + Send + Unpin + 'static>, frame_max: u
     Reading { lines, task }
 }
 
-/// A client and what runs for it.
+/// A client with its running requests.
 struct Connection {
     conversation: Arc<Conversation>,
     requests: Requests,
     frame_max: usize,
-    /// Whether the first line was read: only that may be a greeting.
+    /// True when the first line was read: only that may be a greeting.
     greeted: bool,
 }
 
@@ -142,10 +141,10 @@ impl Connection {
         let mut stop = std::pin::pin!(stop);
         let outbox = self.conversation.outbox.clone();
         loop {
-            // - told to end: what runs is answered
-            // - the client reads no more
-            // - a request is over, with its answer written
-            // - the client's next frame, or the end of them
+            // - told to end: running requests are answered
+            // - the client has stopped reading
+            // - a request has ended, with its answer written
+            // - the client's next frame, or the end of its input
             let line = tokio::select! {
                 biased;
                 () = &mut stop => break,
@@ -154,16 +153,16 @@ impl Connection {
                 line = lines.recv() => line,
             };
             let Some((line, memory)) = line else { break };
-            // A full outbox stops the reading here, and the client with it.
+            // A full outbox stops reading here, and with it the client.
             tokio::select! {
                 biased;
                 () = outbox.closed() => return,
                 () = self.take(line, memory) => {}
             }
         }
-        // - the client is gone: nobody wants the answers
-        // - the client reads no more
-        // - everything is answered
+        // - the client is gone: the answers are not needed
+        // - the client has stopped reading
+        // - all requests are answered
         tokio::select! {
             biased;
             () = &mut gone => {}
@@ -178,7 +177,7 @@ impl Connection {
         }
     }
 
-    /// `memory` is kept for as long as anything of the line is.
+    /// Handles a line. `memory` is kept for as long as any part of the line.
     async fn take(&mut self, line: Line, memory: Option<FrameMemory>) {
         let first = !std::mem::replace(&mut self.greeted, true);
         let line = match line {
@@ -222,7 +221,7 @@ impl Connection {
         }
     }
 
-    /// Begins a request. Its call has begun when this is over, unless it has to wait for something.
+    /// Begins a request. When this returns, its call has begun, unless it has to wait.
     async fn begin(
         &mut self,
         id: Box<str>,

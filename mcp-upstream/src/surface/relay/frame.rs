@@ -1,4 +1,4 @@
-//! What a line of the client is. Ids, arguments and progress tokens stay the bytes that the client wrote.
+//! Parses a client's line into a frame. Ids, arguments and progress tokens keep the client's bytes.
 
 use std::borrow::Cow;
 
@@ -12,37 +12,37 @@ use crate::jsonrpc::{self, Body, ID_MAX, Key, Members, Message, RequestError};
 use crate::protocol::code;
 use crate::stdio::wire::IdScan;
 
-/// What the first line of older clients begins with.
+/// The beginning of the first line of older clients.
 const GREETING: &[u8] = b"OUBLIETTE-DOWNSTREAM";
-/// The longest id of a project that is kept.
+/// The longest project id that is kept.
 const PROJECT_MAX: usize = 128;
 
-/// What a line is. Ids are raw JSON.
+/// A parsed line. Ids are raw JSON.
 #[derive(Debug)]
 pub(super) enum Frame {
-    /// Which tools are there for the key?
+    /// A request for the tools that the key opens.
     Tools { id: Box<str>, key: Secret },
-    /// A tool is called.
+    /// A call of a tool.
     Call {
         id: Box<str>,
         key: Secret,
         call: ToolCall,
     },
-    /// A call is not wanted any more.
+    /// The cancellation of a call.
     Cancelled(Box<str>),
     /// A message that needs no answer.
     Ignored,
-    /// Something that is answered with an error.
+    /// A message that is answered with an error.
     Refused(Refused),
 }
 
-/// What is called.
+/// The tool call in a frame.
 #[derive(Debug)]
 pub(super) struct ToolCall {
     pub(super) tool: Box<str>,
     /// A JSON object.
     pub(super) arguments: Bytes,
-    /// What progress is told under, raw JSON; without a token none is told.
+    /// The token for progress notifications, raw JSON; without a token none are sent.
     pub(super) progress_token: Option<Box<str>>,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    /// A frame that is longer than a frame may be.
+    /// The refusal of a frame that is too long.
     pub(super) fn too_long(id: Option<u64>, size: u64, max: usize) -> Self {
         Self {
             id: id.map(|id| id.to_string().into()),
@@ -64,7 +64,7 @@ impl Refused {
         }
     }
 
-    /// A frame that was given up half way, because its memory was needed for frames of other clients.
+    /// The refusal of an incomplete frame whose memory was needed for frames of other clients.
     pub(super) fn no_memory(id: Option<u64>) -> Self {
         Self {
             id: id.map(|id| id.to_string().into()),
@@ -73,7 +73,7 @@ impl Refused {
         }
     }
 
-    /// Why, for the log. Nothing of the frame's values is in it.
+    /// The reason, for the log, without the frame's values.
     pub(super) fn reason(&self) -> &str {
         &self.message
     }
@@ -168,14 +168,14 @@ impl Frame {
     }
 }
 
-/// The number that a request which cannot be read seems to have as its id: whoever sent it waits for an answer.
+/// The number that appears to be the id of an unreadable request: its sender waits for an answer.
 fn seen_id(line: &[u8]) -> Option<String> {
     let mut scan = IdScan::default();
     scan.feed(line);
     scan.requested().map(|id| id.to_string())
 }
 
-/// The members of `params` that mean something here. Others are ignored: older and newer clients send more.
+/// The members of `params` that the relay reads. Others are ignored: older and newer clients send more.
 #[derive(Deserialize)]
 struct Params<'a> {
     #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
@@ -196,7 +196,7 @@ impl<'a> Params<'a> {
     }
 }
 
-/// The text of a member that must be one, and short: a longer one names nothing.
+/// The text of a member, which must be a short string: a longer one names nothing.
 fn text<'a>(raw: Option<&'a RawValue>, what: &'static str) -> Result<Cow<'a, str>, RequestError> {
     let invalid = |reason: String| RequestError::InvalidParams(reason.into());
     let raw = raw.ok_or_else(|| invalid(format!("{what} is missing")))?;

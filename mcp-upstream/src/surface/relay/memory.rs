@@ -1,10 +1,10 @@
 //! Memory for long frames, reserved as their bytes arrive.
 //!
-//! Frames of clients that have shown a valid key and those of all others have a part of their own, and a key has no more
-//! than its share. When a part is full, an unfinished frame loses its memory to the next bytes of another: the user with
-//! the most memory loses first, then the key with the most. Among frames of the same key the youngest one loses, so that
-//! the others are completed; among those of strangers the longest without new bytes, so that half frames keep no client
-//! out. A frame that would lose to itself waits.
+//! Frames of clients that have shown a valid key and frames of all other clients have separate parts, and a key has no more than
+//! its share. When a part is full, an incomplete frame loses its memory to the next bytes of another frame: the user with the
+//! most memory loses first, then the key with the most. Among frames of the same key the youngest loses, so that the others are
+//! completed; among those of strangers the frame that got no new bytes for the longest time, so that incomplete frames keep no
+//! client out. A frame that would lose to itself waits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,14 +18,14 @@ use tooldock_workers::keys::{ApiKey, KeyId};
 
 use super::room::Counts;
 
-/// The part of the memory that clients without a valid key share.
+/// The part of the memory that clients without a valid key share, as a divisor.
 const STRANGERS_PART: usize = 4;
-/// The part of the memory that a single key may have.
+/// The part of the memory that a single key may have, as a divisor.
 const KEY_PART: usize = 4;
 
-/// Memory for the long frames of a relay.
+/// The memory for the long frames of a relay.
 pub(super) struct MemoryStore {
-    /// Bytes for frames of known clients, of one of their keys, and of strangers.
+    /// Bytes for frames of known clients, for frames of one of their keys, and for frames of strangers.
     known: usize,
     of_key: usize,
     strangers: usize,
@@ -37,17 +37,17 @@ pub(super) struct MemoryStore {
 
 #[derive(Default)]
 struct Frames {
-    /// By the order in which they began.
+    /// The frames in the order in which they began.
     all: BTreeMap<u64, Frame>,
-    /// Counts frames that began and memory that was reserved.
+    /// Counts the frames that began and the reservations of memory.
     clock: u64,
 }
 
 struct Frame {
     owner: Owner,
-    /// Bytes that are reserved.
+    /// The reserved bytes.
     held: usize,
-    /// When memory was last reserved for it.
+    /// The time of the last reservation, by the clock of `Frames`.
     grown: u64,
     whole: bool,
     loss: Arc<Loss>,
@@ -57,7 +57,7 @@ struct Frame {
 #[derive(Clone)]
 pub(super) struct Owner {
     pub(super) uid: u32,
-    /// None for a stranger.
+    /// `None` for a stranger.
     pub(super) key: Option<Arc<ApiKey>>,
 }
 
@@ -97,7 +97,7 @@ impl Frames {
         frames.map(|frame| frame.held).sum()
     }
 
-    /// The shares in an owner's part, if the owner had so many bytes more.
+    /// The shares in an owner's part, if the owner had `more` bytes in addition.
     fn shares(&self, owner: &Owner, more: usize) -> Shares {
         let mut shares = Shares {
             of_user: HashMap::from([(owner.uid, more)]),
@@ -122,7 +122,7 @@ impl Frames {
 }
 
 impl MemoryStore {
-    /// Memory of `total` bytes, at least for one frame of each part. Keys are judged by `counts`.
+    /// A store of `total` bytes, with at least enough for one frame in each part. `counts` judges keys.
     pub(super) fn new(total: usize, frame_max: usize, counts: Counts) -> Self {
         let strangers = (total / STRANGERS_PART).max(frame_max);
         let known = total.saturating_sub(strangers).max(frame_max);
@@ -140,7 +140,7 @@ impl MemoryStore {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A frame that holds no memory yet.
+    /// Registers a frame without memory yet.
     pub(super) fn begin(self: &Arc<Self>, owner: Owner) -> FrameMemory {
         let loss = Arc::<Loss>::default();
         let mut frames = self.frames();
@@ -162,7 +162,7 @@ impl MemoryStore {
         }
     }
 
-    /// Reserves more for a frame. False where the frame has to wait.
+    /// Reserves more memory for a frame. Returns false if the frame has to wait.
     fn grow(&self, frames: &mut Frames, number: u64, bytes: usize) -> bool {
         let Some(frame) = frames.all.get(&number) else {
             return false;
@@ -196,8 +196,8 @@ impl MemoryStore {
         true
     }
 
-    /// The frame that loses its memory to another `bytes` of the frame `number`, which may be that frame itself: one of
-    /// the same key, or any of its part.
+    /// The frame that loses its memory to another `bytes` of the frame `number`, which may be that frame itself: a frame of the
+    /// same key, or any frame of its part.
     fn loser(&self, frames: &Frames, number: u64, bytes: usize, of_key: bool) -> Option<u64> {
         let wanting = &frames.all.get(&number)?.owner;
         let shares = frames.shares(wanting, bytes);
@@ -229,26 +229,26 @@ impl MemoryStore {
 }
 
 impl FrameMemory {
-    /// Reserves memory until the frame has `bytes` of it. False where others hold it that do not have to give way:
-    /// [`FrameMemory::freed`] is over when it is worth another try.
+    /// Reserves memory until the frame has `bytes` of it. Returns false if other frames hold the memory and need not give way:
+    /// then [`FrameMemory::freed`] resolves when another try may succeed.
     pub(super) fn reach(&self, bytes: usize) -> bool {
         let mut frames = self.store.frames();
         let held = frames.all.get(&self.number).map_or(0, |frame| frame.held);
         bytes <= held || self.store.grow(&mut frames, self.number, bytes - held)
     }
 
-    /// Waits until a frame gives memory back, from this call on.
+    /// Waits until a frame frees memory after this call.
     pub(super) fn freed(&self) -> OwnedNotified {
         Arc::clone(&self.store.freed).notified_owned()
     }
 
-    /// Whether the frame has lost its memory and must end. Wakes the reader when it does.
+    /// Returns true if the frame has lost its memory and must end. Wakes the reader when that happens.
     pub(super) fn is_lost(&self, reader: &Waker) -> bool {
         self.loss.reader.register(reader);
         self.loss.lost.load(Ordering::Acquire)
     }
 
-    /// The frame is complete, with so many bytes: it keeps these and loses them to no other.
+    /// Notes that the frame is complete, with this many bytes: it keeps these, and cannot lose them to another frame.
     pub(super) fn complete(&self, bytes: usize) {
         let mut frames = self.store.frames();
         if let Some(frame) = frames.all.get_mut(&self.number) {
@@ -259,7 +259,7 @@ impl FrameMemory {
         self.store.freed.notify_waiters();
     }
 
-    /// Counts the frame for the key that it has shown. False where there is no memory for that key.
+    /// Accounts the frame to the key that it has shown. Returns false if there is no memory for that key.
     pub(super) fn belongs_to(&self, key: &Arc<ApiKey>) -> bool {
         let mut frames = self.store.frames();
         let Some(frame) = frames.all.get_mut(&self.number) else {
@@ -299,7 +299,7 @@ mod tests {
     const OTHER: u32 = 2000;
     const FRAME_MAX: usize = 10;
 
-    /// Memory of 40 for known clients, of 10 for one of their keys and of 10 for strangers.
+    /// A store with 40 bytes for known clients, 10 for one of their keys and 10 for strangers.
     fn store(keys: &Keys) -> Arc<MemoryStore> {
         let store = MemoryStore {
             known: 40,
@@ -331,7 +331,7 @@ mod tests {
         let unfinished: Vec<_> = (0..70).map(|_| of_key(&store, &one)).collect();
         assert!(unfinished.iter().all(|frame| frame.reach(1)));
         assert_eq!(unfinished.iter().filter(|it| is_lost(it)).count(), 0);
-        // The first is completed; the youngest of the same key lose what they hold.
+        // The first frame is completed; the youngest frames of the same key lose their memory.
         assert!(unfinished[0].reach(FRAME_MAX));
         let lost = |frames: &[FrameMemory]| frames.iter().filter(|it| is_lost(it)).count();
         assert_eq!((lost(&unfinished), lost(&unfinished[..60])), (4, 0));
@@ -386,7 +386,7 @@ mod tests {
         assert!(other.reach(4));
         let lost = |frames: &[FrameMemory]| frames.iter().map(is_lost).collect::<Vec<_>>();
         assert_eq!(lost(&flood), [true, true, false, false, false]);
-        // The oldest frame of the same user has had its time.
+        // The oldest frame of the same user loses its memory.
         let newcomer = stranger(&store, UID);
         assert!(newcomer.reach(2));
         assert_eq!(lost(&flood), [true, true, true, false, false]);

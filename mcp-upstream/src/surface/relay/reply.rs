@@ -11,27 +11,26 @@ use crate::format::{self, ResultFormat};
 use crate::jsonrpc::{self, ResponseOutcome, spans};
 use crate::protocol::ProtocolVersion;
 
-/// The call could not be made, or its upstream did not answer it.
+/// The call could not be made, or its upstream did not answer.
 pub(super) const DISPATCH: i32 = -32000;
-/// The key does not count.
+/// The key is not valid.
 const INVALID_KEY: i32 = -32001;
 /// The key's scopes do not open the tool.
 const NOT_ALLOWED: i32 = -32002;
 
-/// The only text about keys: which part of one was wrong is nobody's business.
+/// The only text about invalid keys, which does not say which part was wrong.
 pub(super) const INVALID_KEY_TEXT: &str = "invalid or expired API key";
 const NOT_ALLOWED_TEXT: &str = "tool not allowed for this token scope";
 
-/// A result with content blocks and nothing beside them: the oldest form.
+/// The form of a result with content blocks alone: the oldest form.
 const BLOCKS: ResultFormat = ResultFormat::Legacy(ProtocolVersion::V2025_03_26);
 
-/// The answer to a key that does not count.
+/// The answer to an invalid key.
 pub(super) fn invalid_key(id: &str) -> Vec<u8> {
     error(Some(id), INVALID_KEY, INVALID_KEY_TEXT, None)
 }
 
-/// The last frame for a client whose place another client needs: a stranger has shown no key that counts; other clients
-/// were idle.
+/// The last frame for a client whose place another client needs: strangers have shown no valid key; other clients were idle.
 pub(super) fn turned_out(stranger: bool) -> Vec<u8> {
     let text = match stranger {
         true => "too many connections, and this one has shown no valid API key: connect again",
@@ -40,7 +39,7 @@ pub(super) fn turned_out(stranger: bool) -> Vec<u8> {
     error(None, DISPATCH, text, None)
 }
 
-/// The tools a key opens.
+/// The tools that a key opens.
 pub(super) fn tools<'a>(id: &str, tools: impl Iterator<Item = &'a ToolEntry>) -> Vec<u8> {
     let mut out = Vec::with_capacity(1024);
     format::begin(&mut out, id);
@@ -64,7 +63,7 @@ pub(super) fn tools<'a>(id: &str, tools: impl Iterator<Item = &'a ToolEntry>) ->
     out
 }
 
-/// An error frame. `code` of `data` is the stable code that the other surfaces have, too.
+/// An error frame. `code` in `data` is the stable code, as on the other surfaces.
 pub(super) fn error(
     id: Option<&str>,
     code: i32,
@@ -89,12 +88,12 @@ pub(super) fn error(
     out
 }
 
-/// A call that could not be made: nothing of the tool has run, as far as is known.
+/// A call that could not be made: as far as known, the tool did not run.
 pub(super) fn not_dispatched(id: &str, failed: &CallError) -> Vec<u8> {
     error(Some(id), DISPATCH, &failed.message, Some(failed))
 }
 
-/// What a call came to.
+/// The frame for the outcome of a call.
 pub(super) fn outcome(id: &str, outcome: CallOutcome) -> Vec<u8> {
     match outcome {
         Ok(UpstreamReply::Value(reply)) => format::success(id, &reply, &BLOCKS),
@@ -107,7 +106,7 @@ pub(super) fn outcome(id: &str, outcome: CallOutcome) -> Vec<u8> {
     }
 }
 
-/// A whole response of MCP that was there without a call.
+/// The frame for a whole MCP response that needed no call.
 pub(super) fn response(id: &str, response: &[u8]) -> Vec<u8> {
     let object = spans::raw(response);
     let member = |name| object.and_then(|it| spans::member(it, name));
@@ -118,7 +117,8 @@ pub(super) fn response(id: &str, response: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A failed call: the tool's own failure is a result that a model reads, in the tool's words; all else is an error.
+/// The frame for a failed call: the tool's own failure is a result that a model reads, in the tool's words; all other failures
+/// are errors.
 fn failure(id: &str, failed: &CallError) -> Vec<u8> {
     match failed.code {
         CallErrorCode::InsufficientScope => error(Some(id), NOT_ALLOWED, NOT_ALLOWED_TEXT, None),
@@ -151,7 +151,7 @@ fn failure(id: &str, failed: &CallError) -> Vec<u8> {
     }
 }
 
-/// Content and `isError` of a result that a server wrote.
+/// The frame for a server's result: its content and `isError`.
 fn server_result(id: &str, result: &Bytes) -> Vec<u8> {
     let object = spans::raw(result);
     let member = |name| object.and_then(|it| spans::member(it, name));
@@ -168,7 +168,7 @@ fn server_result(id: &str, result: &Bytes) -> Vec<u8> {
     out
 }
 
-/// The error of a server.
+/// The frame for a server's error.
 fn server_error(id: &str, failed: &Bytes) -> Vec<u8> {
     let message = spans::raw(failed)
         .and_then(|it| spans::member(it, "message"))

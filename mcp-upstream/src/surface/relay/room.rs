@@ -1,15 +1,15 @@
-//! The connections of a relay, and which of them gives way when there are too many.
+//! The connections of a relay, and the choice of the one that gives way when there are too many.
 //!
-//! Every process that reaches the socket may connect, with a key or without one. A connection is known while the key that
-//! it has shown counts: until the key is revoked, expires or changes. All others are strangers.
+//! Every process that reaches the socket may connect, with a key or without one. A connection is known while the key that it has
+//! shown is valid: until the key is revoked, expires or changes. All others are strangers.
 //!
-//! | comes | gives way |
+//! | event | gives way |
 //! |---|---|
-//! | a connection, and all places of strangers are taken | the oldest stranger of the user (by `SO_PEERCRED`) with the most strangers |
-//! | a valid key on a connection, and all places are those of known ones | the connection that has been idle longest, of the user and then of the key with the most |
+//! | a connection, while all places of strangers are taken | the oldest stranger of the user (by `SO_PEERCRED`) with the most strangers |
+//! | a valid key on a connection, while known connections have all places | the connection that has been idle longest, of the user and then of the key with the most |
 //! | a valid key that enough connections have shown | the longest idle connection of the key |
 //!
-//! A connection that gives way is read once more before it ends: a client that has sent its first frame is judged by it,
+//! A connection that gives way is read once more before it ends: a client that has sent its first frame is judged by that frame,
 //! however many others connect meanwhile.
 
 use std::cmp::Reverse;
@@ -27,18 +27,18 @@ use tooldock_workers::keys::ApiKey;
 
 use super::memory::{FrameMemory, MemoryStore, Owner};
 
-/// Connections at once.
+/// The most concurrent connections.
 pub(super) const CONNECTIONS_MAX: usize = 256;
-/// Places for strangers when all others are those of known connections: there is always a way in.
+/// The places for strangers when known connections have all others: there is always a way in.
 const STRANGERS_MIN: usize = 32;
-/// Connections that show the same key.
+/// The most connections that show the same key.
 const OF_KEY_MAX: usize = 64;
-/// Connections on their way out, beside those.
+/// The most connections on their way out, in addition to [`CONNECTIONS_MAX`].
 const LEAVING_MAX: usize = 256;
-/// How long a client has at least to show its first frame, however many others connect.
+/// The least time that a client has for its first frame, however many others connect.
 const FIRST_FRAME: Duration = Duration::from_millis(50);
 
-/// Whether a key counts at this moment.
+/// Returns true if a key is valid at this moment.
 pub(super) type Counts = Arc<dyn Fn(&Arc<ApiKey>) -> bool + Send + Sync>;
 
 /// The clients of a relay.
@@ -46,15 +46,15 @@ pub(super) struct Room {
     places: Mutex<Places>,
     memory: Arc<MemoryStore>,
     counts: Counts,
-    /// Woken when a connection that gave way has ended.
+    /// Notified when a connection that gave way has ended.
     left: Notify,
-    /// Counts the moments at which connections became idle.
+    /// A clock that orders the moments at which connections became idle.
     idled: AtomicU64,
 }
 
 #[derive(Default)]
 struct Places {
-    /// By the order in which they came.
+    /// The places in the order in which they were taken.
     taken: BTreeMap<u64, Place>,
     came: u64,
     leaving: usize,
@@ -62,7 +62,7 @@ struct Places {
 
 struct Place {
     uid: u32,
-    /// The key that was shown first, of those that still count.
+    /// The first key shown among those that are still valid.
     key: Option<Arc<ApiKey>>,
     signals: Arc<Signals>,
 }
@@ -70,19 +70,19 @@ struct Place {
 /// The state of a connection that its own tasks and other connections share.
 #[derive(Default)]
 struct Signals {
-    /// Its place is given to another connection, unless it still shows a valid key.
+    /// True when the place is given to another connection, unless this one still shows a valid key.
     leaving: AtomicBool,
-    /// Its time to show a key is over: what was sent is read, and nothing else is waited for.
+    /// True when the time to show a key is over: frames that were sent are read, and no more are awaited.
     last_look: AtomicBool,
-    /// Its place was given to another connection.
+    /// Notified when the place is given to another connection.
     leave: Notify,
-    /// Nothing that the client has sent is left to be judged.
+    /// Notified when all frames that the client has sent are judged.
     judged: Notify,
-    /// The task that reads.
+    /// The waker of the reading task.
     reader: AtomicWaker,
-    /// Requests that run.
+    /// The number of running requests.
     running: AtomicUsize,
-    /// A frame has begun and is not complete.
+    /// True when a frame has begun and is not complete.
     unfinished: AtomicBool,
     idle_since: AtomicU64,
 }
@@ -100,7 +100,7 @@ impl Place {
         !self.is_leaving() && !self.key.as_ref().is_some_and(|key| counts(key))
     }
 
-    /// Nothing runs. Half a frame alone keeps no place.
+    /// Returns true if no request runs. An incomplete frame alone keeps no place.
     fn is_idle(&self) -> bool {
         self.signals.running.load(Ordering::Acquire) == 0
     }
@@ -115,7 +115,7 @@ impl Places {
         }
     }
 
-    /// The stranger that gives way to a newcomer of a user: the oldest one of the user with the most.
+    /// The stranger that gives way to a newcomer of this user: the oldest one of the user with the most.
     fn stranger(&self, uid: u32, counts: &Counts) -> Option<u64> {
         let strangers = || self.taken.iter().filter(|(_, it)| it.is_stranger(counts));
         let mut of_user = HashMap::from([(uid, 1_usize)]);
@@ -150,7 +150,7 @@ impl Places {
 }
 
 impl Room {
-    /// A room whose long frames share that memory, and whose keys are judged by `counts`.
+    /// A room whose long frames share this memory, and whose keys `counts` judges.
     pub(super) fn new(memory: MemoryStore, counts: Counts) -> Self {
         Self {
             places: Mutex::default(),
@@ -165,7 +165,7 @@ impl Room {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Clients that are connected.
+    /// The number of connected clients.
     pub(super) fn taken(&self) -> usize {
         self.places().taken.len()
     }
@@ -182,7 +182,7 @@ impl Room {
         }
     }
 
-    /// A place for a client of a user. When all are taken, a stranger gives its own up. None where too many are on their
+    /// A place for a client of this user. When all are taken, a stranger gives way. `None` if too many connections are on their
     /// way out.
     pub(super) fn enter(self: &Arc<Self>, uid: u32) -> Option<Guest> {
         let mut places = self.places();
@@ -210,7 +210,7 @@ impl Room {
         })
     }
 
-    /// Has a stranger give way, where the next one would be too many.
+    /// Makes a stranger give way, if the next one would be too many.
     fn make_room_for_stranger(&self, places: &mut Places, uid: u32) {
         let staying = places.taken.len() - places.leaving;
         if staying < CONNECTIONS_MAX {
@@ -233,14 +233,14 @@ pub struct Guest {
     number: u64,
     uid: u32,
     entered: Instant,
-    /// The key in [`Place::key`], to be compared without the lock.
+    /// The key in [`Place::key`], for comparisons without the lock.
     key: ArcSwapOption<ApiKey>,
     signals: Arc<Signals>,
 }
 
 impl Guest {
-    /// The client has shown a key that counts. False where too many others show the same key, or too many any, and all of
-    /// them have requests that run.
+    /// Notes that the client has shown a valid key. Returns false if too many others show the same key, or any valid key, and all
+    /// of them have running requests.
     pub(super) fn shows(&self, key: &Arc<ApiKey>) -> bool {
         let same = |shown: &Arc<ApiKey>| Arc::ptr_eq(shown, key);
         if !self.is_leaving() && self.key.load().as_ref().is_some_and(same) {
@@ -281,7 +281,7 @@ impl Guest {
         true
     }
 
-    /// The connection keeps its place after all.
+    /// Lets the connection keep its place after all.
     fn stay(&self, places: &mut Places) {
         if self.signals.leaving.swap(false, Ordering::AcqRel) {
             self.signals.last_look.store(false, Ordering::Release);
@@ -289,7 +289,7 @@ impl Guest {
         }
     }
 
-    /// The key that the client has shown, where it counts now.
+    /// The key that the client has shown, if it is valid now.
     fn known_by(&self) -> Option<Arc<ApiKey>> {
         let key = self.key.load_full();
         key.filter(|key| (self.room.counts)(key))
@@ -299,27 +299,26 @@ impl Guest {
         self.signals.leaving.load(Ordering::Acquire)
     }
 
-    /// Wakes the reader of this connection when the connection is to give way as soon as nothing is left to be read. True
-    /// if that is so already.
+    /// Returns true if the connection is to give way as soon as all its input is read. Wakes this reader when that happens.
     pub(super) fn is_to_leave(&self, reader: &Waker) -> bool {
         self.signals.reader.register(reader);
         self.signals.last_look.load(Ordering::Acquire)
     }
 
-    /// The reader has found nothing more that the client has sent.
+    /// Notes that the reader has read all input that the client has sent.
     pub(super) fn has_been_read(&self) {
         self.signals.judged.notify_one();
     }
 
-    /// A frame has begun, or is complete.
+    /// Notes that a frame has begun, or is complete.
     pub(super) fn is_in_frame(&self, unfinished: bool) {
         self.signals.unfinished.store(unfinished, Ordering::Relaxed);
     }
 
-    /// Waits until another client has this one's place, and what this one has sent is read, for no longer than
-    /// `last_look`. Whether this one is a stranger.
+    /// Waits until another client needs this place and the input of this client is read, for no longer than `last_look`. Returns
+    /// true if this client is a stranger.
     ///
-    /// Poll it after the lines that were read: they are judged first.
+    /// Must be polled after the lines that were read, so that they are judged first.
     pub(super) async fn turned_out(&self, last_look: Duration) -> bool {
         loop {
             self.signals.leave.notified().await;
@@ -333,7 +332,7 @@ impl Guest {
                 continue;
             }
             let stranger = self.known_by().is_none();
-            // A request may have begun in the moment in which the connection was found idle.
+            // A request may have begun at the moment when the connection was found idle.
             if stranger || self.signals.running.load(Ordering::Acquire) == 0 {
                 return stranger;
             }
@@ -341,13 +340,13 @@ impl Guest {
         }
     }
 
-    /// A request that runs, until the value is dropped.
+    /// Registers a running request, until the value is dropped.
     pub(super) fn working(self: &Arc<Self>) -> RunningRequest {
         self.signals.running.fetch_add(1, Ordering::AcqRel);
         RunningRequest(Arc::clone(self))
     }
 
-    /// Memory for a frame that turns out to be long; none of it is reserved yet.
+    /// A handle for the memory of a long frame; nothing is reserved yet.
     pub(super) fn memory(&self) -> FrameMemory {
         let owner = Owner {
             uid: self.uid,

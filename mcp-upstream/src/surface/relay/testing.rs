@@ -1,4 +1,4 @@
-//! Keys for the tests of the relay's rooms.
+//! Keys for tests of the relay's connections and memory.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +7,7 @@ use tooldock_workers::scope::ScopeTable;
 
 use super::room::Counts;
 
-/// Keys that count until they are revoked.
+/// Keys that are valid until they are revoked.
 pub(super) struct Keys {
     store: KeyStore,
     revoked: Arc<Mutex<Vec<KeyId>>>,

@@ -1,6 +1,6 @@
 //! `token_create`, `token_list` and `token_revoke` on the relay, for keys with the scope `admin` (REL-09).
 //!
-//! The tools are those of the management server. A key makes keys for no more than it is itself for, and they end with it
+//! The tools are those of the management server. A key creates keys with at most its own rights, and they end with it
 //! ([`KeyStore::create_by`], SEC-18). Here it sees and revokes only keys whose namespaces are among its own.
 //!
 //! [`KeyStore::create_by`]: tooldock_workers::keys::KeyStore::create_by
@@ -24,15 +24,15 @@ use crate::protocol::method::TOOLS_CALL;
 use crate::session::CancelNotice;
 use crate::upstream::system::KeyTools;
 
-/// The names of the tools. No tool of the relay's namespace is called by one of them.
+/// The names of the tools. They hide tools of the relay's namespace with the same names.
 const NAMES: [&str; 3] = ["token_create", "token_list", "token_revoke"];
 
-/// Whether a name is that of one of the tools.
+/// Returns true for the name of one of the tools.
 pub(super) fn is_token_tool(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
-/// Whether a key may use the tools.
+/// Returns true if a key may use the tools.
 pub(super) fn may_use(key: &ApiKey) -> bool {
     key.grant().tools.is_admin()
 }
@@ -42,12 +42,12 @@ pub(super) struct TokenCall {
     facts: CallFacts,
     tools: KeyTools,
     tables: KeyTables,
-    /// Of the caller.
+    /// The key of the caller.
     key: Arc<ApiKey>,
 }
 
 impl TokenCall {
-    /// The call of a frame, recorded as one of the relay's namespace.
+    /// The call in a frame, recorded as a call of the relay's namespace.
     pub(super) fn new(
         tools: KeyTools,
         tables: KeyTables,
@@ -88,12 +88,12 @@ impl TokenCall {
         }
     }
 
-    /// Whether keys for these namespaces open nothing that the caller's key does not.
+    /// Returns true if keys for these namespaces open nothing beyond the caller's key.
     fn covers(&self, namespaces: &[String]) -> bool {
         self.key.record().opens_all_of(namespaces)
     }
 
-    /// The arguments of `token_revoke`, of a key that the caller sees.
+    /// The arguments of `token_revoke`, for a key that the caller may see.
     fn own_key(&self) -> Result<Bytes, CallError> {
         let arguments = self.arguments()?;
         let id = arguments.get("id").and_then(Value::as_str);
@@ -119,7 +119,7 @@ impl TokenCall {
         })
     }
 
-    /// A list of keys without those that the caller does not see.
+    /// A list of keys, without those that the caller may not see.
     fn own_keys(&self, answer: &Bytes) -> Bytes {
         let Ok(mut answer) = serde_json::from_slice::<Value>(answer) else {
             return answer.clone();
@@ -143,7 +143,7 @@ impl UpstreamCall for TokenCall {
         &self.facts
     }
 
-    /// Asked of the key itself: scopes go by the names of the namespace's tools, and these are not among them.
+    /// Decided by the key itself: scopes refer to the namespace's tools, and these are not among them.
     fn admit(&self) -> Result<(), CallError> {
         match may_use(&self.key) {
             true => Ok(()),

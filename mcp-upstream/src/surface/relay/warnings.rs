@@ -1,11 +1,11 @@
-//! How many refusals the log has as warnings: a client that sends nothing else must not fill the log.
+//! Bounds the refusals that are logged as warnings: a client must not be able to fill the log.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Warnings of a relay within [`WINDOW`]. What is refused beyond them stands in the log at level debug.
+/// The most warnings of a relay within [`WINDOW`]. Further refusals are logged at level debug.
 const WARNINGS_MAX: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(60);
 
@@ -18,7 +18,7 @@ impl Warnings {
         Self(Mutex::new((Instant::now(), 0)))
     }
 
-    /// Whether one more may be given.
+    /// Returns true if another warning may be logged.
     pub(super) fn admit(&self) -> bool {
         let now = Instant::now();
         let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
-//! A reader that ends where half a frame stays half, and reserves memory for a long one as its bytes arrive: half a frame
-//! holds memory that nothing comes of.
+//! A reader that ends if a frame stays incomplete, and reserves memory for a long frame as its bytes arrive: an incomplete frame
+//! would hold memory for nothing.
 //!
-//! The reader also ends where its frame has lost its memory to another client's. Where the connection is to give way, the
-//! reader says so when nothing is left that the client has sent.
+//! The reader also ends if its frame has lost its memory to another client's. If the connection is to give way, the reader
+//! reports when all input of the client is read.
 
 use std::future::Future;
 use std::io;
@@ -20,38 +20,38 @@ use tokio::time::{Sleep, sleep};
 use super::memory::FrameMemory;
 use super::room::Guest;
 
-/// A line that is no longer needs no memory from the shared store: every connection may hold so much.
+/// The line length up to which no memory from the shared store is needed: every connection may hold this much.
 const SMALL: usize = 64 * 1024;
-/// Memory is reserved in such steps, each before its bytes are read.
+/// The step by which memory is reserved, each time before its bytes are read.
 const STEP: usize = 64 * 1024;
 
-/// Reads until a line that has begun takes longer than its time. Between lines there is no limit.
+/// Reads until an incomplete line exceeds its time limit. Between lines there is no limit.
 pub(super) struct WholeLines<R> {
     inner: R,
     limit: Duration,
-    /// Runs while a line has begun and is not complete.
+    /// Runs while a line is incomplete.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// The bytes of the line that has begun.
+    /// The bytes of the incomplete line.
     size: usize,
     line_max: usize,
     guest: Arc<Guest>,
-    /// The memory of the line that has begun, where it is long.
+    /// The memory of the incomplete line, if it is long.
     memory: Option<FrameMemory>,
-    /// Over when it is worth another try to get more.
+    /// Resolves when another try to get more memory may succeed.
     freed: Option<Pin<Box<OwnedNotified>>>,
     complete: Complete,
     last_look: LastLook,
 }
 
-/// How far the reader of a connection that is to give way has looked for more.
+/// The state of the last reading of a connection that is to give way.
 enum LastLook {
     NotBegun,
-    /// The runtime looks first whether there is more: it knows of bytes only after it has asked the kernel.
+    /// The runtime checks for more input first: it knows of bytes only after it has asked the kernel.
     Awaited(Pin<Box<dyn Future<Output = ()> + Send>>),
     Over,
 }
 
-/// The memory of the line that was complete last, until it is taken, and whether a line has lost its own.
+/// The memory of the last complete line, until it is taken, and the flag that a line has lost its memory.
 #[derive(Clone, Default)]
 pub(super) struct Complete(Arc<CompleteLine>);
 
@@ -62,13 +62,13 @@ struct CompleteLine {
 }
 
 impl Complete {
-    /// Takes it, with the line.
+    /// Takes the memory, together with the line.
     pub(super) fn take(&self) -> Option<FrameMemory> {
         let mut memory = self.0.memory.lock().unwrap_or_else(PoisonError::into_inner);
         memory.take()
     }
 
-    /// Whether the last line was given up because its memory was needed for others.
+    /// Returns true if the last line was given up because its memory was needed for others.
     pub(super) fn is_lost(&self) -> bool {
         self.0.lost.load(Ordering::Acquire)
     }
@@ -96,7 +96,7 @@ impl<R> WholeLines<R> {
         }
     }
 
-    /// Where the memory of complete lines is.
+    /// The memory of complete lines.
     pub(super) fn complete(&self) -> Complete {
         self.complete.clone()
     }
@@ -107,7 +107,7 @@ impl<R> WholeLines<R> {
             return Poll::Ready(Ok(()));
         }
         if self.size > self.line_max {
-            // The rest of the line is skipped as it comes.
+            // The rest of the line is skipped as it arrives.
             self.memory = None;
             return Poll::Ready(Ok(()));
         }
@@ -132,7 +132,7 @@ impl<R> WholeLines<R> {
         }
     }
 
-    /// Nothing more can be read now. Says so where the connection is to give way.
+    /// Handles the end of available input. If the connection is to give way, reports that all input is read.
     fn has_nothing(&mut self, context: &mut Context<'_>) {
         if !self.guest.is_to_leave(context.waker()) {
             self.last_look = LastLook::NotBegun;
@@ -151,7 +151,7 @@ impl<R> WholeLines<R> {
         }
     }
 
-    /// The line that had begun is complete.
+    /// Hands over the memory of the line, which is complete.
     fn completed(&mut self, size: usize) {
         self.freed = None;
         if let Some(memory) = self.memory.take() {
@@ -192,7 +192,7 @@ impl<R> WholeLines<R> {
         self.completed(self.size + end);
         self.size = read.len() - end - 1;
         self.guest.is_in_frame(self.size > 0);
-        // The next line begins with a time of its own.
+        // The next line has a time limit of its own.
         self.deadline = (self.size > 0).then(|| Box::pin(sleep(self.limit)));
         Poll::Ready(Ok(()))
     }
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(30);
-    /// The longest line: so long that all strangers together may hold a single one.
+    /// The length at which all strangers together may hold a single line.
     const LINE_MAX: usize = 4 * SMALL;
 
     fn reading(room: &Arc<Room>, uid: u32) -> (DuplexStream, WholeLines<DuplexStream>) {
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(read.expect("bytes"), 3);
     }
 
-    /// Sends so many bytes of a line, and reads them as far as there is memory for them.
+    /// Sends this many bytes of a line, and reads them as far as there is memory for them.
     async fn sent(
         writer: &mut DuplexStream,
         reader: &mut WholeLines<DuplexStream>,
@@ -295,7 +295,7 @@ mod tests {
         let error = one.read(&mut byte).await.expect_err("lost");
         assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
         assert!(one.complete().is_lost());
-        // The rest of the line takes no memory again, although there is some.
+        // The rest of the line takes no memory again, although some is free.
         first.write_all(b"x").await.expect("room");
         let error = one.read(&mut byte).await.expect_err("lost for good");
         assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);

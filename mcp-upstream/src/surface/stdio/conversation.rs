@@ -1,4 +1,4 @@
-//! The client's messages as POSTs, and the replies as lines.
+//! Handles the client's messages as POSTs, and writes the replies as lines.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,16 +16,16 @@ use crate::reply::{Guards, Reply};
 use crate::stream::frame;
 use crate::surface::outbox::Outbox;
 
-/// One client, for as long as its pipes are open.
+/// A client, for as long as its pipes are open.
 pub(super) struct Conversation {
     core: Arc<Core>,
     caller: Caller,
     pub(super) outbox: Outbox,
-    /// The id of the session, once `initialize` has opened one. Guards plain data; nothing awaits under it.
+    /// The id of the session, once `initialize` has opened one. Guards plain data; the lock is never held across an await.
     session: Mutex<Option<Arc<str>>>,
 }
 
-/// The events of a reply, and what lives as long as they do.
+/// The events of a reply, with the guards that live as long as they do.
 struct Events {
     chunks: BoxStream<'static, Bytes>,
     _guards: Guards,
@@ -46,7 +46,7 @@ impl Conversation {
         session.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Tells the client something.
+    /// Sends a message to the client.
     pub(super) async fn say(&self, message: Bytes) {
         self.outbox.send(message).await;
     }
@@ -76,13 +76,13 @@ impl Conversation {
         }
     }
 
-    /// Hands on a message that is not answered. What is wrong with it stands in the log.
+    /// Handles a message that is not answered. Its faults are logged.
     pub(super) async fn notice(&self, line: Bytes) {
         let session = self.session();
         mcp::post(&self.core, &self.caller(), &head(session.as_deref()), &line).await;
     }
 
-    /// Answers a request. `id` is raw JSON; `None` for what has none, or several.
+    /// Answers a request. `id` is raw JSON; `None` for a message without an id, or with several.
     pub(super) async fn answer(&self, id: Option<&str>, line: Bytes, session: Option<&str>) {
         let (caller, head) = (self.caller(), head(session));
         let subject = PollSubject {
@@ -95,13 +95,13 @@ impl Conversation {
         self.pass_on(id, reply, session).await;
     }
 
-    /// Opens the stream of what is said outside of answers.
+    /// Opens the stream for server notifications outside of answers.
     pub(super) async fn general_stream(&self, session: &str) -> Reply {
         mcp::get(&self.core, &self.caller(), &head(Some(session))).await
     }
 
-    /// Writes a reply to its end: the answer to the request of that id, or a stream that is for no request. A stream that
-    /// ended before its end, since its reader was too slow, is gone on with where it was.
+    /// Writes a reply to its end: the answer to the request with this id, or a stream that belongs to no request. A stream that
+    /// ended early, since its reader was too slow, is resumed.
     pub(super) async fn pass_on(&self, id: Option<&str>, mut reply: Reply, session: Option<&str>) {
         let mut last = None;
         loop {
@@ -125,7 +125,7 @@ impl Conversation {
                     return;
                 }
             }
-            // Nothing to come back with, or nothing came this time: there is no more.
+            // The stream cannot be resumed, or brought no events this time: nothing more follows.
             let (Some(last), Some(session), true) = (&last, session, came) else {
                 break;
             };
@@ -151,7 +151,7 @@ impl Conversation {
         }
     }
 
-    /// The client, with an id for its next request.
+    /// The caller, with an id for its next request.
     fn caller(&self) -> Caller {
         Caller {
             request_id: format!("stdio-{:016x}", fastrand::u64(..)).into(),
@@ -161,7 +161,7 @@ impl Conversation {
 }
 
 impl Events {
-    /// The events of a reply that has some, or its whole body.
+    /// The events of a reply; its whole body if it has none.
     fn of(reply: Reply) -> Result<Self, Bytes> {
         let (chunks, guards) = match reply {
             Reply::Full { body, .. } | Reply::Opening { body, .. } => return Err(body),
@@ -179,7 +179,7 @@ impl Events {
     }
 }
 
-/// Whether a message is the response to the request of that id.
+/// Returns true if a message is the response to the request with this id.
 fn answers(message: &Bytes, id: &str) -> bool {
     let text = std::str::from_utf8(message).unwrap_or_default();
     matches!(jsonrpc::message(text), Ok(Message::Response { id: answered, .. }) if answered == id)

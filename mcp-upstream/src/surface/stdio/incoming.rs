@@ -1,22 +1,22 @@
-//! What a line of the client is, as far as the pipe has to know before it is handed on.
+//! Classifies a line of the client, as far as the pipe must know its kind.
 
 use crate::jsonrpc::{self, Body, Key, Message};
 
-/// What a line is. Ids are raw JSON.
+/// The kind of a line. Ids are raw JSON.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Incoming {
     /// Opens the session of the legacy era.
     Initialize(Box<str>),
-    /// Takes a request back.
+    /// Cancels a request.
     Cancelled(Box<str>),
     /// Any other message that is not answered.
     OneWay,
     /// A request of 2026-07-28; `listens` if its answer has no end of its own.
     Modern { id: Box<str>, listens: bool },
-    /// Any other request, batches and what is no message among them: those are answered, too.
+    /// Any other request, including batches and malformed messages, which are answered, too.
     Legacy {
         id: Option<Box<str>>,
-        /// `None` for what is no single request.
+        /// `None` unless the line is a single request.
         method: Option<Box<str>>,
     },
 }
