@@ -1,9 +1,9 @@
-//! `/api/*`: what the page of the web UI does, and programs like it.
+//! `/api/*`: the API of the web UI's page, and of other programs.
 //!
-//! Nothing is changed in a second way here. What a management tool does is done by a call of that tool, through the engine:
-//! with its limits, its audit line under the caller's own name, and its counts. The rest reads what is there.
+//! No change has a second implementation here. Operations of a management tool are calls of that tool, through the engine: with
+//! its limits, its audit line under the caller's own name, and its counts. The other paths read the present state.
 //!
-//! Who may come here has been decided at the edge: principals who may use the management tools, and no other page's browser.
+//! The edge controls access: only principals who may use the management tools, and no browser on behalf of another page.
 
 use std::sync::Arc;
 
@@ -38,40 +38,40 @@ mod upload;
 use answer::{Answer, Failure};
 use request::Request;
 
-/// What the handlers read of a request, beside its method, query and body.
+/// The parts of a request that the handlers read, beside its method, query and body.
 #[derive(Debug, Clone)]
 pub struct WebRequest {
-    /// The whole path, not decoded. Every segment can be.
+    /// The whole path, not decoded. Every segment can be decoded.
     pub path: String,
     /// `Content-Type`.
     pub content_type: String,
-    /// Whether `Accept` names a stream of events.
+    /// True when `Accept` names a stream of events.
     pub wants_events: bool,
-    /// Whether the connection is TLS.
+    /// True when the connection uses TLS.
     pub is_tls: bool,
-    /// Whether whoever is connected is on this machine.
+    /// True when the peer of the connection is on this machine.
     pub is_local: bool,
 }
 
-/// The effects of a path. The scopes of a caller's credential have to cover all of them before the path answers;
-/// credentials without scopes cover everything.
+/// The effects of a path. The scopes of a caller's credential must cover all of them before the path answers; credentials without
+/// scopes cover all effects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Does {
-    /// Does the work of this management tool: scopes have to open its name and cover its effects.
+    /// The work of this management tool: scopes must open its name and cover its effects.
     Same(&'static str),
-    /// Something that no tool does in the same way: these effects.
+    /// Work that no tool does in the same way, with these effects.
     All(&'static [Effect]),
 }
 
 use Does::{All, Same};
 
-/// Shows what the caller's own view has.
+/// The effects of showing the caller's own view.
 const VIEW: Does = All(&[Effect::ReadsState]);
 const CHANGES_SERVER: Does = All(&[Effect::RunsCode]);
 const READS_ACTIVITY: Does = All(&[Effect::ReadsActivity]);
 const ENDS_WORK: Does = All(&[Effect::EndsOthersWork]);
 
-/// Every path with its methods and what it does; `*` stands for one segment.
+/// Every path with its methods and effects; `*` stands for one segment.
 const PATHS: &[(&str, &str, Does)] = &[
     ("me", "GET", VIEW),
     ("dashboard", "GET", VIEW),
@@ -141,7 +141,7 @@ pub(crate) async fn handle(
     answer::sealed(answered)
 }
 
-/// Lets requests about namespaces wait while the gateway starts, as REST does.
+/// Makes requests about namespaces wait while the gateway starts, as REST does.
 async fn await_start(core: &Core, segments: &[&str]) -> Result<(), Failure> {
     let registry = &core.registry;
     if !registry.startup().is_running() {
@@ -153,7 +153,7 @@ async fn await_start(core: &Core, segments: &[&str]) -> Result<(), Failure> {
         }
         ["namespaces", name, ..] => match name.parse() {
             Ok(name) => registry.starting(&name).await,
-            // Refused by its handler.
+            // The handler refuses the malformed name.
             Err(_) => None,
         },
         _ => None,
@@ -230,14 +230,14 @@ async fn route(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
         ("DELETE", ["sessions", id]) => sessions::end(core, caller, id).await,
         ("GET", ["streams"]) => sessions::streams(core, request),
         ("DELETE", ["streams", id]) => sessions::end_stream(core, caller, id),
-        // Every row of the table has its arm: a test asks for each.
+        // Every row of the table has its arm: a test requests each.
         _ => Err(Failure::not_found("not_found", NO_PATH)),
     }
 }
 
 const NO_PATH: &str = "The API has nothing at this path.";
 
-/// The effects of a request. 405 where another method would be known, else 404.
+/// The effects of a request. 405 if the path takes another method, else 404.
 fn done_by(method: &str, segments: &[&str]) -> Result<Does, Failure> {
     let fits = |pattern: &str| {
         let mut parts = pattern.split('/');
@@ -261,7 +261,7 @@ fn done_by(method: &str, segments: &[&str]) -> Result<Does, Failure> {
     Err(Failure::method(message, &allow))
 }
 
-/// Refuses a caller whose credential does not cover what the path does.
+/// Refuses a caller whose credential does not cover the effects of the path.
 fn check(caller: &Caller, does: Does) -> Result<(), Failure> {
     let Some(grant) = &caller.grant else {
         return Ok(());

@@ -1,7 +1,7 @@
-//! `/api/activity`: the audit log, newest first and as it grows.
+//! `/api/activity`: the audit log, newest records first, and as a stream.
 //!
-//! The files are read as they are. A record is named by the day of its file and where its line begins, which stays true for
-//! as long as the file is there.
+//! The files are read in place. A record is identified by the day of its file and the position of its line, which stays valid for
+//! as long as the file exists.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -21,16 +21,16 @@ use super::streams;
 use crate::caller::Caller;
 use crate::mcp::Core;
 
-/// What is read of the log for one page.
+/// The most bytes of the log that are read for one page.
 const LOOK_MAX: u64 = 64 * 1024 * 1024;
-/// How much is read at once, and the longest line.
+/// The size of one read, and of the longest line.
 const CHUNK: u64 = 256 * 1024;
-/// How often the log is looked at for new records.
+/// How often the log is checked for new records.
 const EVERY: Duration = Duration::from_secs(1);
-/// Records that a stream tells a second.
+/// The most records that a stream sends per second.
 const EVENTS_MAX: usize = 200;
 
-/// Which records are wanted.
+/// The filter on records.
 #[derive(Debug, Default, Clone)]
 struct Filter {
     namespace: Option<String>,
@@ -97,7 +97,7 @@ impl Filter {
     }
 }
 
-/// A place in the log: the day of a file, and bytes from its begin.
+/// A position in the log: the day of a file, and the offset in bytes from its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     day: Date,
@@ -120,7 +120,7 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// `2026-11-23`, and nothing that is written otherwise.
+/// The day of a text such as `2026-11-23`; `None` for any other spelling.
 fn day_of(text: &str) -> Option<Date> {
     let mut parts = text.splitn(3, '-');
     let year = parts.next()?.parse().ok()?;
@@ -141,7 +141,7 @@ fn folder(core: &Core) -> Result<PathBuf, Failure> {
     Ok(facts.logs.clone())
 }
 
-/// Reads files, where blocking is allowed.
+/// Reads files on a thread where blocking is allowed.
 async fn reading<T: Send + 'static>(
     read: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, Failure> {
@@ -170,7 +170,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &Request) -> Answer {
     json_of(&body)
 }
 
-/// The records before a place, newest first, and where the next page goes on.
+/// The records before a position, newest first, and the position of the next page.
 fn page(
     folder: &Path,
     before: Option<Place>,
@@ -199,11 +199,11 @@ fn page(
             let begin = end.saturating_sub(CHUNK);
             let chunk = bytes(&mut file, begin, end - begin)?;
             looked += chunk.len() as u64;
-            // What stands before the first line break belongs to a line that begins before the chunk.
+            // Bytes before the first line break belong to a line that begins before the chunk.
             let first = match (begin, memchr::memchr(b'\n', &chunk)) {
                 (0, _) => 0,
                 (_, Some(at)) if at + 1 < chunk.len() => at + 1,
-                // Longer than a line can be: passed over.
+                // Longer than a line can be: skipped.
                 _ => {
                     end = begin;
                     continue;
@@ -229,7 +229,7 @@ fn page(
     Ok((found, None))
 }
 
-/// Whether nothing is there, or what no log file is: tool code can put anything there.
+/// Returns true if there is no file, or a file that cannot be a log: tool code can put any file there.
 fn is_no_log(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -244,7 +244,7 @@ fn bytes(file: &mut File, begin: u64, length: u64) -> io::Result<Vec<u8>> {
     Ok(held)
 }
 
-/// The days of which there are files, newest first.
+/// The days that have files, newest first.
 fn days(folder: &Path) -> io::Result<Vec<Date>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -275,7 +275,7 @@ pub(super) async fn one(core: &Arc<Core>, id: &str) -> Answer {
             Err(error) if is_no_log(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        // With the line break before it: an offset inside of a line names nothing.
+        // With the line break before it: an offset inside of a line is not valid.
         let begin = place.offset.saturating_sub(1);
         let held = bytes(&mut file, begin, CHUNK)?;
         let line = match place.offset {
@@ -323,7 +323,7 @@ pub(super) fn events(core: &Arc<Core>, caller: &Caller, request: &Request) -> An
     })
 }
 
-/// The records since a place, and where the log ends now. Without a place there are none yet.
+/// The records since a position, and the new end of the log. Without a position there are no records yet.
 fn newer(folder: &Path, from: Option<Place>) -> io::Result<(Vec<Value>, Place)> {
     const AT_ONCE: u64 = 4 * 1024 * 1024;
     let today = OffsetDateTime::now_utc().date();
@@ -339,7 +339,7 @@ fn newer(folder: &Path, from: Option<Place>) -> io::Result<(Vec<Value>, Place)> 
     };
     let mut records = Vec::new();
     if let Ok(mut file) = regular_file::open(&file_of(folder, place.day)) {
-        // A file that was replaced begins anew.
+        // A replaced file is read from its beginning.
         if file.metadata()?.len() < place.offset {
             place.offset = 0;
         }
@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn pages_lead_through_all_days_newest_first() {
-        // Each day is several chunks.
+        // Each day spans several chunks.
         let folder = log(3000);
         let (mut all, mut cursor) = (Vec::new(), None);
         loop {

@@ -1,4 +1,4 @@
-//! Answers of the API: JSON that no cache keeps, or an error with its code.
+//! Answers of the API: JSON that must not be cached, or an error with its code.
 
 use http::header::{ALLOW, CACHE_CONTROL, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderName, HeaderValue, StatusCode};
@@ -12,10 +12,10 @@ use tooldock_workers::manage::NotDone;
 use crate::error;
 use crate::reply::{Head, Reply};
 
-/// What a handler gives.
+/// The result of a handler.
 pub(super) type Answer = Result<Reply, Failure>;
 
-/// Why a request was not answered as it wanted.
+/// The reason why a request failed.
 ///
 /// Boxed: failures are rare, and every handler's result would be as large.
 #[derive(Debug)]
@@ -41,13 +41,13 @@ impl Failure {
         }))
     }
 
-    /// 400 for a field, parameter or name that is wrong.
+    /// 400 for a wrong field, parameter or name.
     pub(super) fn invalid(field: &str, message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request", message)
             .with(json!({ "field": field }))
     }
 
-    /// 400 for what could not be done.
+    /// 400 for an operation that could not be done.
     pub(super) fn refused(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "refused", message)
     }
@@ -60,7 +60,7 @@ impl Failure {
         Self::new(StatusCode::CONFLICT, "exists", message)
     }
 
-    /// 403 for what the scopes of the caller's credential do not open.
+    /// 403 for a request that the scopes of the caller's credential do not open.
     pub(super) fn out_of_scope(message: String) -> Self {
         let code = CallErrorCode::InsufficientScope.as_str();
         Self::new(StatusCode::FORBIDDEN, code, message)
@@ -77,7 +77,7 @@ impl Failure {
         failure
     }
 
-    /// A failed call of a management tool, as REST answers it.
+    /// The failed call of a management tool, as REST answers it.
     pub(super) fn of_tool(status: StatusCode, body: &[u8], retry: Option<HeaderValue>) -> Self {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         let error = &body["error"];
@@ -96,7 +96,7 @@ impl Failure {
         failure
     }
 
-    /// The answer 503 `starting`, for a namespace that is being brought up.
+    /// 503 `starting`, for a namespace that is starting.
     pub(super) fn starting(failed: &CallError) -> Self {
         let mut failure = Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -107,7 +107,7 @@ impl Failure {
         failure
     }
 
-    /// 503 where nothing can be managed.
+    /// 503 if this process manages nothing.
     pub(super) fn without_management() -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -126,7 +126,7 @@ impl Failure {
         &self.0.code
     }
 
-    /// The body, for an event.
+    /// The body in the form of an event.
     pub(super) fn body(&self) -> Value {
         let Told {
             code,
@@ -155,7 +155,7 @@ impl From<NotDone> for Failure {
     }
 }
 
-/// A sentence begins with a capital letter.
+/// A text with its first letter in upper case, as a sentence.
 pub(super) fn capitalised(mut text: String) -> String {
     if let Some(first) = text.get_mut(..1) {
         first.make_ascii_uppercase();
@@ -163,12 +163,12 @@ pub(super) fn capitalised(mut text: String) -> String {
     text
 }
 
-/// 200 with JSON.
+/// 200 with a JSON body.
 pub(super) fn json_of(value: &impl Serialize) -> Answer {
     with_status(StatusCode::OK, value)
 }
 
-/// JSON with a status.
+/// A JSON body with this status.
 pub(super) fn with_status(status: StatusCode, value: &impl Serialize) -> Answer {
     let body = serde_json::to_vec(value).map_err(|error| {
         Failure::new(
@@ -180,7 +180,7 @@ pub(super) fn with_status(status: StatusCode, value: &impl Serialize) -> Answer 
     Ok(Reply::json(status, body))
 }
 
-/// The reply with what every answer of the API says: it is for one person at one moment, and is what its type says.
+/// The reply with the headers of all API answers: it must not be cached, and its media type must not be guessed.
 pub(super) fn sealed(answer: Answer) -> Reply {
     let mut reply = answer.unwrap_or_else(Failure::reply);
     let add = |head: &mut Head| {

@@ -1,13 +1,13 @@
-//! What changed between two versions of a file, as `diff -u` writes it.
+//! The difference between two versions of a file, in the format of `diff -u`.
 
 use std::time::{Duration, Instant};
 
 use similar::TextDiff;
 
-/// How long a comparison may take before it is made coarser.
+/// The time after which a comparison is made coarser.
 const EFFORT: Duration = Duration::from_millis(500);
 
-/// The difference; empty where there is none. The texts have at most some MiB.
+/// The difference; empty if there is none. The texts have at most some MiB.
 pub(super) fn unified(from: &str, to: &str, names: (&str, &str)) -> String {
     if from == to {
         return String::new();

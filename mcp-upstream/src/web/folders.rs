@@ -13,7 +13,7 @@ use super::tools::{call, management, reload_soon};
 use crate::caller::Caller;
 use crate::mcp::Core;
 
-/// Folders that are not served and whose files are looked at for one list.
+/// The most unserved folders whose files are inspected for one list.
 const LOOKS_MAX: usize = 50;
 
 pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
@@ -115,7 +115,7 @@ pub(super) async fn delete(
     }))
 }
 
-/// The files of a folder; 404 where there is none.
+/// The files of a folder; 404 if it does not exist.
 pub(super) async fn files_of(
     core: &Core,
     name: &NamespaceName,

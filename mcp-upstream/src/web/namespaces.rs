@@ -1,4 +1,4 @@
-//! `/api/namespaces`: what is served, how each namespace is, and its tools.
+//! `/api/namespaces`: the served namespaces, the condition of each, and its tools.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(super) fn one(core: &Arc<Core>, caller: &Caller, name: &str) -> Answer {
     json_of(&shown(core, caller, &namespace, &figures))
 }
 
-/// A namespace that is served to the caller.
+/// A namespace that is served and that the caller may use.
 fn found(core: &Core, caller: &Caller, name: &str) -> Result<Arc<Namespace>, Failure> {
     let name = super::request::namespace(name)?;
     let found = core.registry.namespace(name.as_str());
@@ -42,7 +42,7 @@ fn found(core: &Core, caller: &Caller, name: &str) -> Result<Arc<Namespace>, Fai
     })
 }
 
-/// A namespace as the overview shows it.
+/// A namespace in the form of the overview.
 pub(super) fn shown(
     core: &Core,
     caller: &Caller,
@@ -111,7 +111,7 @@ fn issue(issue: &Issue) -> Value {
 /// The code of an issue about a member of an aggregate that does not serve.
 const MEMBER_DOWN: &str = "member_down";
 
-/// What to do about a failure or an issue.
+/// Advice on a failure or an issue.
 pub(super) fn hint(code: &str) -> &'static str {
     match code {
         "syntax_error" => {
@@ -198,7 +198,7 @@ pub(super) async fn tool(
     }
 }
 
-/// A tool; what its author did not say is left out.
+/// A tool, without undeclared members.
 fn told(tool: &ToolEntry, schemas: bool) -> Value {
     let mut told = json!({
         "name": tool.name(),

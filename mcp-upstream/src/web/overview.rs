@@ -1,4 +1,4 @@
-//! `/api/me`, `/api/dashboard` and `/api/events`: how everything is, now and as it changes (GUI-03).
+//! `/api/me`, `/api/dashboard` and `/api/events`: the state of the gateway, now and as it changes (GUI-03).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::mcp::Core;
 use crate::metrics::figures::{Figures, Rates};
 use crate::rest;
 
-/// How often a stream of the overview says what has changed.
+/// How often a stream of the overview checks for changes.
 const EVERY: Duration = Duration::from_secs(1);
-/// Namespaces that a stream of the overview tells of.
+/// The most namespaces in a stream of the overview.
 const NAMESPACES_MAX: usize = 500;
 
 pub(super) fn me(core: &Core, caller: &Caller, request: &Request) -> Answer {
@@ -40,7 +40,7 @@ pub(super) fn dashboard(core: &Core, caller: &Caller) -> Answer {
     json_of(&dashboard)
 }
 
-/// The dashboard without what changes every second.
+/// The dashboard without the members that change every second.
 fn figures_of(core: &Core, caller: &Caller) -> Value {
     let snapshot = core.registry.snapshot();
     let figures = core.figures.now(&core.metrics);
@@ -102,7 +102,7 @@ pub(super) fn events(core: &Arc<Core>, caller: &Caller) -> Answer {
     })
 }
 
-/// What a stream has told.
+/// The state that a stream has sent.
 #[derive(Default)]
 struct Told {
     dashboard: Option<Value>,
@@ -110,7 +110,7 @@ struct Told {
 }
 
 impl Told {
-    /// What is different now; `None` where nothing is.
+    /// The changes since the last event; `None` if there are none.
     fn changes(&mut self, core: &Core, caller: &Caller) -> Option<Value> {
         let snapshot = core.registry.snapshot();
         let figures = core.figures.now(&core.metrics);

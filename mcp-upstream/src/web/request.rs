@@ -1,4 +1,4 @@
-//! A request as the API's handlers read it: segments, parameters, a body, a page of a list.
+//! A request in the form that the API's handlers read: segments, parameters, a body, a page of a list.
 
 use bytes::Bytes;
 use http::Method;
@@ -11,22 +11,22 @@ use super::WebRequest;
 use super::answer::{Answer, Failure, json_of};
 use crate::caller::Caller;
 
-/// How many entries a page of a list has when the request does not say, and at most.
+/// The default number of entries on a page, and the maximum.
 const PAGE: usize = 100;
 const PAGE_MAX: usize = 500;
-/// Parameters of a query that are looked at.
+/// The most parameters of a query that are read.
 const PARAMETERS_MAX: usize = 32;
 
 /// An admitted request of the API.
 pub(super) struct Request {
     pub(super) method: Method,
-    /// What follows `/api/`, decoded.
+    /// The segments of the path after `/api/`, decoded.
     pub(super) segments: Vec<String>,
     parameters: Vec<(String, String)>,
     pub(super) body: Bytes,
     pub(super) content_type: String,
     pub(super) wants_events: bool,
-    /// Whether nobody on the way can read what is sent.
+    /// True when the request cannot be read on its way.
     pub(super) is_private: bool,
 }
 
@@ -45,7 +45,7 @@ impl Request {
             Failure::invalid("query", format!("The query cannot be read: {error}"))
         })?;
         parameters.truncate(PARAMETERS_MAX);
-        // A proxy on this machine that speaks for others says whom, or the public address is one of TLS.
+        // A proxy on this machine that forwards for others names the client, or the public address uses TLS.
         let speaks_for_itself = caller.client.is_loopback()
             || caller.client.is_unspecified()
             || caller.profile.public_url.starts_with("https://");
@@ -60,7 +60,7 @@ impl Request {
         })
     }
 
-    /// A parameter of the query; one without a value is not there.
+    /// A parameter of the query; `None` if it is empty.
     pub(super) fn parameter(&self, name: &str) -> Option<&str> {
         let mut found = self.parameters.iter().filter(|(key, _)| key == name);
         found
@@ -69,12 +69,12 @@ impl Request {
             .filter(|value| !value.is_empty())
     }
 
-    /// What a list is filtered by, in lower case.
+    /// The text that filters a list, in lower case.
     pub(super) fn wanted(&self) -> String {
         self.parameter("q").unwrap_or_default().to_lowercase()
     }
 
-    /// How many entries a page has.
+    /// The number of entries on a page.
     pub(super) fn limit(&self) -> Result<usize, Failure> {
         let Some(text) = self.parameter("limit") else {
             return Ok(PAGE);
@@ -91,7 +91,7 @@ impl Request {
         })
     }
 
-    /// A page of a list as the answer's member `name`, with the total and the next cursor. `rest` are its other members.
+    /// A page of a list as the member `name` of the answer, with the total and the next cursor. `rest` holds the other members.
     pub(super) fn page(&self, name: &str, all: Vec<Value>, rest: Value) -> Answer {
         let limit = self.limit()?;
         let from = match self.parameter("cursor") {
@@ -138,7 +138,7 @@ impl Request {
     }
 }
 
-/// A segment of a path. The edge has refused those that cannot be decoded.
+/// Decodes a segment of a path. The edge has refused segments that cannot be decoded.
 fn decoded(segment: &str) -> String {
     let mut bytes = Vec::with_capacity(segment.len());
     let mut rest = segment.as_bytes();
@@ -159,13 +159,13 @@ fn decoded(segment: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A namespace's name.
+/// Parses a namespace's name.
 pub(super) fn namespace(text: &str) -> Result<NamespaceName, Failure> {
     text.parse()
         .map_err(|error| Failure::invalid("namespace", format!("{error}")))
 }
 
-/// A tool file's name.
+/// Parses a tool file's name.
 pub(super) fn file(text: &str) -> Result<ToolFileName, Failure> {
     text.parse()
         .map_err(|error| Failure::invalid("filename", format!("{error}")))

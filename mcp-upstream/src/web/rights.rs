@@ -1,5 +1,5 @@
-//! Tests over the whole table of rights: each management tool and each path of `/api` against each scope, and the table in
-//! `docs/security.md`, which `make docs-write` writes anew from the same rows.
+//! Tests over the whole table of rights: each management tool and each path of `/api` with each scope, and the table in
+//! `docs/security.md`, which `make docs-write` generates from the same rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -168,10 +168,10 @@ fn code_and_commands_run_for_scopes_that_open_write_tool_alone() {
     );
 }
 
-/// Says in a word whether a credential opens an effect.
+/// A word that says if a credential opens an effect.
 type Verdict = fn(Effect) -> String;
 
-/// Credentials, as columns of the page's table, and whether each may do something with this effect.
+/// Credentials, as columns of the page's table, with the verdict of each on an effect.
 const CREDENTIALS: [(&str, Verdict); 7] = [
     ("`BEARER_TOKEN`", |_| "yes".into()),
     ("token or certificate for `_system`", |_| "yes".into()),

@@ -1,4 +1,4 @@
-//! `/api/secrets`: which secrets there are and who wants them, and a way in for values. There is none out.
+//! `/api/secrets`: lists secrets and the namespaces that use them, and takes values. Values are never shown.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use super::trail;
 use crate::caller::Caller;
 use crate::mcp::Core;
 
-/// Asks the store, where blocking is allowed.
+/// Queries the store on a thread where blocking is allowed.
 async fn ask<T: Send + 'static>(
     core: &Core,
     ask: impl FnOnce(&SecretNames) -> Result<T, SecretsError> + Send + 'static,
@@ -35,7 +35,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &Request) -> Answer {
         Status::Set => "set",
         Status::Placeholder => "placeholder",
     };
-    // By scope and key: the status, and which namespaces use it.
+    // By scope and key: the status, and the namespaces that use the secret.
     let mut all: BTreeMap<(String, String), (&str, Vec<String>)> = entries
         .into_iter()
         .map(|it| ((it.scope, it.key), (word(it.status), Vec::new())))
@@ -53,7 +53,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &Request) -> Answer {
             entry.1.push(folder.name.to_string());
         }
     }
-    // Servers name the variables they want by `${NAME}`.
+    // Servers name their variables by `${NAME}`.
     for server in management(core)?.workspace.servers().await? {
         let env = server.config["env"]
             .as_object()
@@ -64,7 +64,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &Request) -> Answer {
             let Some(name) = name else { continue };
             let own = (server.name.to_string(), name.to_owned());
             let shared = (global.clone(), name.to_owned());
-            // One that is in neither may be a variable of the gateway.
+            // A name in neither scope may be a variable of the gateway.
             let place = [own, shared].into_iter().find(|it| all.contains_key(it));
             if let Some(entry) = place.and_then(|place| all.get_mut(&place)) {
                 entry.1.push(server.name.to_string());
@@ -80,7 +80,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &Request) -> Answer {
     request.page("secrets", shown.collect(), json!({}))
 }
 
-/// A value on its way in. Its `Debug` shows nothing.
+/// A new value. Its `Debug` shows nothing.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct New {
@@ -112,7 +112,7 @@ pub(super) async fn set(core: &Arc<Core>, caller: &Caller, request: &Request) ->
             "A value may be sent over TLS or from this machine only: use https, or `tooldock secrets set` on the server.",
         ));
     }
-    // Of a body that cannot be read nothing is told: the error would quote it.
+    // The error of an unreadable body is not passed on, since it would quote the body.
     let New { key, scope: whose, value } = serde_json::from_slice(&request.body).map_err(|_| {
         Failure::invalid("body", r#"The body has to be JSON with the texts "key", "scope" and "value", and nothing else"#)
     })?;

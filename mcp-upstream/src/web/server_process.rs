@@ -1,4 +1,4 @@
-//! `/api/servers/{id}/stderr` and `/restart`: what the processes of a server say, and new processes for it.
+//! `/api/servers/{id}/stderr` and `/restart`: the output of a server's processes, and their restart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::rest::output::line;
 
-/// Lines that an answer has when the request does not say.
+/// The default number of lines in an answer.
 const LINES: usize = 100;
-/// How long a stream gathers lines before it sends them: a server that prints much costs few wake-ups.
+/// How long a stream gathers lines before it sends them, so that a server that prints much causes few wake-ups.
 const GATHERING: Duration = Duration::from_millis(100);
 
-/// The server of that name as it is served.
+/// The server with this name, if it is served.
 async fn served(core: &Core, id: &str) -> Result<Arc<Namespace>, Failure> {
     let name = server_id(id)?;
     let found = core.registry.namespace(name.as_str());
@@ -56,7 +56,7 @@ async fn output(core: &Core, id: &str) -> Result<Arc<RecentLines>, Failure> {
     })
 }
 
-/// A number in the query.
+/// A number in the query; `None` if absent.
 fn number(request: &Request, name: &str) -> Result<Option<u64>, Failure> {
     let Some(text) = request.parameter(name) else {
         return Ok(None);
@@ -80,7 +80,7 @@ pub(super) async fn stderr(core: &Arc<Core>, request: &Request, id: &str) -> Ans
     }))
 }
 
-/// Lines as they come. With `after`, first those that are kept of the lines after that number.
+/// Lines as they arrive. With `after`, first the kept lines after that number.
 pub(super) async fn events(
     core: &Arc<Core>,
     caller: &Caller,
@@ -108,7 +108,7 @@ pub(super) async fn events(
     })
 }
 
-/// Ends the server's processes, so that they start anew. Calls that run there end with an error.
+/// Ends the server's processes, so that new ones are started. Calls that run there fail.
 pub(super) async fn restart(core: &Arc<Core>, caller: &Caller, id: &str) -> Answer {
     let restarted = restarted(core, id).await;
     trail::note(core, caller, "restart_server", &restarted);

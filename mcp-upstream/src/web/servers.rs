@@ -1,4 +1,4 @@
-//! `/api/servers`: servers of others, those of `$DATA/external/config.yaml` and those of the configuration (GUI-06).
+//! `/api/servers`: external servers, from `$DATA/external/config.yaml` and from the configuration (GUI-06).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &Request) -
     request.page("servers", all.map(|(_, shown)| shown).collect(), json!({}))
 }
 
-/// A server, as far as it is served and as far as the file has it.
+/// A server with its served state and its entry in the file, if it has them.
 fn shown(
     core: &Core,
     caller: &Caller,
@@ -109,7 +109,7 @@ fn refused(error: ServerRefused) -> Failure {
     }
 }
 
-/// The server as it stands after a change.
+/// The server after a change.
 pub(super) async fn one(
     core: &Arc<Core>,
     caller: &Caller,
@@ -163,7 +163,7 @@ struct Change {
     enabled: bool,
 }
 
-/// 400 for a server that is served and stands elsewhere.
+/// 400 for a served server that is configured elsewhere.
 fn elsewhere(core: &Core, name: &NamespaceName, failure: Failure) -> Failure {
     let served = core.registry.namespace(name.as_str());
     match failure.code() == "server_not_found" && served.is_some_and(|it| it.is_server()) {

@@ -1,5 +1,4 @@
-//! `/api/sessions` and `/api/streams`: who has a session with which namespace, which streams are open that no session knows
-//! of, and the end of each.
+//! `/api/sessions` and `/api/streams`: lists sessions, and open streams without a session, and ends them.
 
 use std::sync::Arc;
 
@@ -54,7 +53,7 @@ pub(super) async fn end(core: &Arc<Core>, caller: &Caller, id: &str) -> Answer {
     json_of(&json!({ "success": true }))
 }
 
-/// The open streams that no session knows of.
+/// The open streams without a session.
 pub(super) fn streams(core: &Arc<Core>, request: &Request) -> Answer {
     let now = Instant::now();
     let all = core.open_streams.all().into_iter();

@@ -38,7 +38,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &Request, name: &str) -> Ans
             .into_iter()
             .map(|it| (it.filename.clone(), it))
             .collect(),
-        // The names are worth a list without what is in the files.
+        // Without the contents, the list of names is still useful.
         _ => HashMap::new(),
     };
     let listed = files.files.iter().map(|file| {
@@ -79,7 +79,7 @@ pub(super) async fn upload(
     write(core, caller, &name, &file(&filename)?, content).await
 }
 
-/// Writes a file by the management tool, which checks the code first.
+/// Writes a file with the management tool, which checks the code first.
 async fn write(
     core: &Arc<Core>,
     caller: &Caller,
@@ -117,7 +117,7 @@ async fn write(
     )
 }
 
-/// The line and column that a sentence names: `line 3`, `column 5`.
+/// The line and column in a sentence: `line 3`, `column 5`.
 fn place(details: &str) -> (Option<u32>, Option<u32>) {
     let number = |word: &str| {
         let (_, rest) = details.split_once(word)?;
@@ -171,7 +171,7 @@ pub(super) async fn validate(core: &Arc<Core>, request: &Request, name: &str) ->
     json_of(&json!({"valid": true, "tools": tools}))
 }
 
-/// What a file holds, or held in a version.
+/// The contents of a file, now or in a version.
 async fn source(
     core: &Arc<Core>,
     name: &NamespaceName,
@@ -274,7 +274,7 @@ pub(super) async fn diff(
     let side = async |parameter: &str| {
         let said = request.parameter(parameter).unwrap_or(CURRENT);
         let text = match said {
-            // A file that was deleted holds nothing.
+            // A deleted file has empty contents.
             CURRENT => source(core, &name, &file, None).await?.unwrap_or_default(),
             said => {
                 let version = number(said)?;
@@ -364,7 +364,7 @@ pub(super) async fn install(
     .await
 }
 
-/// Runs an installer, as an answer or as a stream that ends with the answer.
+/// Runs an installer. The answer is its result, or a stream that ends with the result.
 async fn installed(
     core: &Arc<Core>,
     caller: &Caller,
@@ -393,8 +393,8 @@ async fn installed(
         };
         let outcome = {
             let mut running = std::pin::pin!(call(&core, &caller, tool, &arguments));
-            // changed: the installer printed something; its lines go out at once.
-            // running: the tool is done, and with it the installer.
+            // changed: the installer printed something; its lines are sent at once.
+            // running: the tool has ended, and with it the installer.
             loop {
                 tokio::select! {
                     Ok(()) = newest.changed() => tell(),

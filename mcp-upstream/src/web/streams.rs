@@ -1,4 +1,4 @@
-//! Streams of the API: a task feeds each, which ends with its reader; what a reader does not take ends the stream.
+//! Streams of the API: each is fed by a task, which ends with its reader; a reader that falls too far behind ends the stream.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use crate::mcp::{Core, stream_place};
 use crate::reply::{Guards, Reply};
 use crate::stream::{Stream, frame};
 
-/// Where a task puts its events.
+/// Takes the events of a stream from its task.
 pub(super) struct Events(Arc<Stream>);
 
 impl Events {
-    /// Puts an event on the stream. `false`: nobody reads any more.
+    /// Adds an event to the stream. Returns `false` if its reader is gone.
     pub(super) fn event(&self, name: &'static str, data: &Value) -> bool {
         self.0.push(frame::named(name, &data.to_string()))
     }
 }
 
-/// Ends a task with the stream it feeds.
+/// Aborts the task that feeds a stream when the stream ends.
 struct Feeding(JoinHandle<()>);
 
 impl Drop for Feeding {
@@ -32,7 +32,7 @@ impl Drop for Feeding {
     }
 }
 
-/// Opens a stream that `feed` writes. It takes one of the places for long streams of its principal.
+/// Opens a stream that `feed` writes. It takes one of its principal's places for long streams.
 pub(super) fn open<F: Future<Output = ()> + Send + 'static>(
     core: &Arc<Core>,
     caller: &Caller,

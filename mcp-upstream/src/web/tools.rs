@@ -1,4 +1,4 @@
-//! Calls of management tools, and the reload that follows a change.
+//! Calls management tools, and reloads after a change.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::reply::Reply;
 use crate::rest;
 use crate::upstream::system::Management;
 
-/// Calls a management tool as this caller and gives its value.
+/// Calls a management tool as this caller and returns its value.
 pub(super) async fn call(
     core: &Core,
     caller: &Caller,
@@ -49,12 +49,12 @@ pub(super) fn management(core: &Core) -> Result<&Arc<Management>, Failure> {
         .ok_or_else(Failure::without_management)
 }
 
-/// Reloads, and says what came of it.
+/// Reloads, and answers with the report.
 pub(super) async fn reload(core: &Core) -> Answer {
     Ok(rest::reload::reload(core).await)
 }
 
-/// Brings a change into service without waiting for it: the overview shows what comes of it, `POST /api/reload` tells.
+/// Reloads in the background after a change: the overview shows the result; `POST /api/reload` returns it.
 pub(super) fn reload_soon(core: &Arc<Core>) {
     let core = Arc::clone(core);
     tokio::spawn(async move { rest::reload::reload(&core).await });

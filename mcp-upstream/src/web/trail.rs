@@ -1,4 +1,4 @@
-//! The audit line of a change that no management tool makes. Arguments are not written: some are secret.
+//! The audit line of a change that is not made by a management tool. Arguments are not written: some are secret.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +10,7 @@ use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::protocol::method::TOOLS_CALL;
 
-/// Writes that a caller did something, or that it was refused.
+/// Records that a caller did something, or that it was refused.
 pub(super) fn note<T>(core: &Core, caller: &Caller, operation: &str, outcome: &Result<T, Failure>) {
     let (status, http_status) = match outcome {
         Ok(_) => ("ok", 200),

@@ -1,4 +1,4 @@
-//! The file that a request uploads: a JSON body with name and content, or the field `file` of a multipart form, which
+//! Reads the file that a request uploads: a JSON body with name and content, or the field `file` of a multipart form, which
 //! browsers send.
 
 use futures_util::stream;
@@ -9,7 +9,7 @@ use tooldock_workers::manage::TOOL_FILE_BYTES_MAX;
 use super::answer::Failure;
 use super::request::Request;
 
-/// A file that somebody sends.
+/// An uploaded file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Upload {
@@ -17,13 +17,13 @@ pub(super) struct Upload {
     pub(super) content: String,
 }
 
-/// Reads it.
+/// Reads the upload.
 pub(super) async fn read(request: &Request) -> Result<Upload, Failure> {
     let Ok(boundary) = multer::parse_boundary(&request.content_type) else {
         return request.json();
     };
     let body = stream::iter([Ok::<_, std::convert::Infallible>(request.body.clone())]);
-    // One byte more, so that a file that is too large is told by its size.
+    // A byte more than allowed, so that a file that is too large is recognized by its size.
     let limit = TOOL_FILE_BYTES_MAX as u64 + 1;
     let limits = SizeLimit::new().per_field(limit);
     let constraints = Constraints::new().size_limit(limits);
