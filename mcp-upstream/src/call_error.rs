@@ -1,5 +1,5 @@
-//! What a failed call tells its caller, on whichever path it came: details, seconds to wait, and the status that audit log
-//! and REST count it by.
+//! Details of a failed call for its caller, on every surface: details, seconds to wait, and the status by which the audit log and
+//! REST count the call.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use crate::caller::Caller;
 use crate::jsonrpc::{self, spans};
 
-/// The status of a failed call in REST (RST-08), which the audit log has, too.
+/// The HTTP status of a failed call in REST (RST-08), which is also recorded in the audit log.
 pub(crate) fn rest_status(code: CallErrorCode) -> StatusCode {
     match code {
         CallErrorCode::ToolNotFound
@@ -20,7 +20,7 @@ pub(crate) fn rest_status(code: CallErrorCode) -> StatusCode {
         | CallErrorCode::PromptNotFound => StatusCode::NOT_FOUND,
         CallErrorCode::InvalidArguments => StatusCode::UNPROCESSABLE_ENTITY,
         CallErrorCode::InsufficientScope => StatusCode::FORBIDDEN,
-        // A caller of REST can be asked nothing: this is what it asked for, and another try will not change it.
+        // REST callers cannot be asked: the request itself needs it, so another try fails in the same way.
         CallErrorCode::MissingCapability => StatusCode::BAD_REQUEST,
         CallErrorCode::ExecutionTimeout => StatusCode::GATEWAY_TIMEOUT,
         CallErrorCode::WorkerUnavailable | CallErrorCode::Starting | CallErrorCode::Overloaded => {
@@ -39,8 +39,8 @@ pub(crate) fn rest_status(code: CallErrorCode) -> StatusCode {
     }
 }
 
-/// The details of a failed call as this caller may see them: the worker's own, without a traceback unless the caller
-/// holds the manager token, with the request id to look it up by and the seconds to wait.
+/// The details of a failed call that this caller may see: the worker's own, without a traceback unless the caller holds the
+/// manager token, with the request id for looking it up and the seconds to wait.
 pub(crate) fn details(error: &CallError, caller: &Caller) -> Box<RawValue> {
     let mut details: BTreeMap<Cow<'_, str>, Cow<'_, RawValue>> = BTreeMap::new();
     if let Some(given) = &error.details {
@@ -72,17 +72,17 @@ pub(crate) fn details(error: &CallError, caller: &Caller) -> Box<RawValue> {
 
 /// The longest detail of a cause that is kept, in bytes.
 const DETAIL_MAX: usize = 2048;
-/// The longest answer in which a cause is looked for, in bytes.
+/// The longest answer that is searched for a cause, in bytes.
 const SAID_MAX: usize = 64 * 1024;
 
-/// Why a call failed, as logs tell it.
+/// The cause of a failed call, as logs show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CallCause {
     /// The kind of failure, or the code of the server's error.
     pub(crate) code: Cow<'static, str>,
     /// The cause, in words.
     pub(crate) detail: String,
-    /// Whether the words are those of a tool or its server, which may hold what only their caller should see.
+    /// True when the words come from a tool or its server. They may hold data that only their caller should see.
     pub(crate) of_tool: bool,
 }
 
@@ -112,8 +112,8 @@ impl CallCause {
         }
     }
 
-    /// The cause that an answer names that is no success: an error object, a result with `isError`, or a message with one
-    /// of them. `status` is how the answer is counted.
+    /// The cause that an unsuccessful answer names: an error object, a result with `isError`, or a message with either. `status`
+    /// is the code by which the answer is counted.
     pub(crate) fn said(status: &'static str, answer: &[u8]) -> Option<Self> {
         if answer.len() > SAID_MAX {
             return None;

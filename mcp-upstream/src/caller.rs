@@ -1,4 +1,4 @@
-//! Who calls, as the edge established it. A value, not headers: there is nothing to forge or to strip.
+//! The caller of a request, as the edge established it. A value, not headers: there is nothing to forge or to strip.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -24,48 +24,48 @@ pub struct Caller {
     pub principal: Option<Arc<str>>,
     /// The client's address, through trusted proxies only.
     pub client: IpAddr,
-    /// The request id that also stands in the response, the log and the audit line.
+    /// The request id, which also stands in the response, the log and the audit line.
     pub request_id: Arc<str>,
     /// The switches of the listener the request came in on.
     pub profile: Arc<Profile>,
-    /// Whether a valid manager token was presented: such a caller may see tracebacks.
+    /// True when a valid manager token was presented: such a caller may see tracebacks.
     pub manager: bool,
-    /// The headers of the request, where its namespace is a remote server, which may be passed some of them.
+    /// The headers of the request, for namespaces of remote servers, which may be passed some of them.
     pub headers: Option<Arc<HeaderMap>>,
-    /// Which namespaces the principal's token opens.
+    /// The namespaces that the principal's token opens.
     pub visibility: Visibility,
-    /// What the credential's scopes allow; None where the credential has none and so opens every tool.
+    /// The tools that the credential's scopes allow; `None` for a credential without scopes, which opens every tool.
     pub grant: Option<Arc<Grant>>,
     /// The maker of API keys that the caller asks for.
     pub maker: KeyMaker,
-    /// The process at the other end, where the caller came by the relay's socket.
+    /// The process at the other end, for callers on the relay's socket.
     pub relay: Option<Arc<RelayPeer>>,
-    /// The handle of a toolset that the address of the request names.
+    /// The handle of a toolset in the address of the request.
     pub toolset: Option<Arc<str>>,
-    /// Where the edge wants to be told what became of the call; None where nobody asks.
+    /// Takes the outcome of the call for the edge; `None` if the edge does not need it.
     pub note: Option<Arc<CallNote>>,
     /// The limits of the API key; None for a key without limits and for other credentials.
     pub key_limits: Option<Arc<[KeyLimit]>>,
-    /// Where the edge wants to be told what limits have left; None where no limit counts calls.
+    /// Takes the remaining budget of limits for the edge; `None` if no limit counts calls.
     pub budget: Option<Arc<BudgetNote>>,
-    /// Whether a health check of the caller is answered with the status alone, also where the listener's are open.
+    /// True when a health check of the caller is answered with the status alone, even if the listener's checks are open.
     pub status_only: bool,
 }
 
-/// The process at the other end of the relay's socket, as the kernel names it.
+/// The process at the other end of the relay's socket, as the kernel identifies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelayPeer {
     /// Its user.
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// Its process, where the gateway sees it: processes of another PID namespace have no number here.
+    /// Its process id, if the gateway can see the process: processes of another PID namespace have no number here.
     pub pid: Option<i32>,
-    /// The project that the client says it works for. Its own word, for records alone.
+    /// The project that the client claims to work for. Unverified, for records alone.
     pub project: Option<Arc<str>>,
 }
 
-/// What became of a caller's call, for the access log of the edge: of the last call, where a body holds several.
+/// The outcome of a caller's call, for the access log of the edge. For a batch, the outcome of the last call.
 #[derive(Debug, Default)]
 pub struct CallNote(Mutex<CallNotes>);
 
@@ -75,23 +75,23 @@ struct CallNotes {
     backends: String,
 }
 
-/// How a call ended.
+/// The end of a call: its outcome and duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallSummary {
     /// `ok`, or a stable code, as in the audit log.
     pub outcome: &'static str,
-    /// From the begin of the call to its end, waiting for its turn included.
+    /// The duration of the call, waiting for its turn included.
     pub time: Duration,
 }
 
 impl CallNote {
-    /// What was noted last.
+    /// The outcome that was noted last.
     pub fn read(&self) -> Option<CallSummary> {
         self.noted().summary
     }
 
-    /// The backends that the request went to, one after the other, as `$upstream_addr` of nginx names them; empty where it
-    /// went to none. Leaves nothing behind.
+    /// Takes the backends that the request went to, one after the other, in the form of nginx's `$upstream_addr`; empty if it
+    /// went to none.
     pub fn take_backends(&self) -> String {
         std::mem::take(&mut self.noted().backends)
     }
@@ -100,9 +100,9 @@ impl CallNote {
         self.noted().summary = Some(summary);
     }
 
-    /// Notes that the request goes to a backend.
+    /// Notes that the request was sent to a backend.
     pub(crate) fn went_to(&self, backend: &BackendId) {
-        /// Backends beyond this many bytes are not named.
+        /// Once the names are longer than this many bytes, further backends are not named.
         const MOST: usize = 1024;
         let backends = &mut self.noted().backends;
         if backends.len() > MOST {
@@ -119,28 +119,28 @@ impl CallNote {
     }
 }
 
-/// Which namespaces a token opens. The namespaces' own lists of principals come on top.
+/// The namespaces that a token opens. The namespaces' own lists of principals apply as well.
 #[derive(Clone, Default)]
 pub enum Visibility {
     /// All of them.
     #[default]
     All,
-    /// Those the function says yes to. One `Arc` per token, shared by its requests.
+    /// The namespaces for which the function returns true. One `Arc` per token, shared by its requests.
     Only(Arc<dyn Fn(&NamespaceName) -> bool + Send + Sync>),
 }
 
 impl Caller {
-    /// The principal's name; empty where the listener asks for none.
+    /// The principal's name; empty on listeners without authentication.
     pub fn principal_name(&self) -> &str {
         self.principal.as_deref().unwrap_or_default()
     }
 
-    /// The limits of the API key, which come on top of those of the configuration.
+    /// The limits of the API key, which apply in addition to those of the configuration.
     pub fn key_limits(&self) -> &[KeyLimit] {
         self.key_limits.as_deref().unwrap_or_default()
     }
 
-    /// Notes what a limit has left after a call.
+    /// Notes the budget that a limit has left after a call.
     pub(crate) fn note_budget(&self, budget: Option<Budget>) {
         if let (Some(note), Some(budget)) = (&self.budget, budget) {
             note.write(budget);
@@ -153,15 +153,15 @@ impl Caller {
         grant.key_id().map(Arc::clone)
     }
 
-    /// Whether the caller may use a namespace: its token opens it, the namespace lets the principal in, and the listener
+    /// Returns true if the caller may use a namespace: its token opens it, the namespace lets the principal in, and the listener
     /// serves it.
     pub fn may_use(&self, namespace: &Namespace) -> bool {
         let served = self.profile.namespace.as_ref();
         served.is_none_or(|served| *served == namespace.name) && self.is_let_into(namespace)
     }
 
-    /// Whether a namespace is open to the caller on some listener: its token opens it, and the namespace lets the principal
-    /// in.
+    /// Returns true if a namespace is open to the caller on some listener: its token opens it, and the namespace lets the
+    /// principal in.
     pub(crate) fn is_let_into(&self, namespace: &Namespace) -> bool {
         let opened = match &self.visibility {
             Visibility::All => true,
@@ -172,7 +172,7 @@ impl Caller {
 }
 
 impl fmt::Debug for Caller {
-    /// Without the headers, which hold credentials.
+    /// Leaves out the headers, which hold credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Caller")
             .field("namespace", &self.namespace)

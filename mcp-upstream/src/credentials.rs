@@ -1,14 +1,14 @@
-//! The port to whoever judges credentials: the edge, which the service does not know.
+//! Port to the edge's credentials; the service does not know the edge.
 
 use tooldock_workers::explain::{Credential, Principals};
 
-/// Finds whom a key's id or a principal's name stands for, at the edge that judges requests.
+/// Looks up credentials by a key's id or a principal's name, at the edge that judges requests.
 pub trait Credentials: Send + Sync {
     /// The credential.
     ///
     /// # Errors
     ///
-    /// That nobody is called so, or several are; in words.
+    /// In words: if no credential has that name, or several have.
     fn find(&self, who: &str) -> Result<Credential, String>;
 
     /// The principals that can be asked about.

@@ -1,8 +1,8 @@
-//! The one place here that maps a failure to a status or a JSON-RPC error.
+//! Maps failures to HTTP statuses and JSON-RPC errors. No other module here does so.
 //!
-//! Two families. A [`RequestError`] is a refused MCP message: a JSON-RPC error object, whose status and some of whose codes
-//! differ between the eras. A `CallError` is a call that failed: of a tool an `isError` result in MCP (built in
-//! `format`), of anything else a `RequestError`; in REST the one error shape, with the status that `call_error` names.
+//! There are two families. A [`RequestError`] is a refused MCP message: a JSON-RPC error object, whose status and some of whose
+//! codes differ between the eras. A `CallError` is a failed call: for a tool an `isError` result in MCP (built in `format`), for
+//! any other method a `RequestError`; in REST the common form of errors, with the status that `call_error` gives.
 
 use std::time::Duration;
 
@@ -19,15 +19,15 @@ use crate::replicas::ReplicaId;
 use crate::reply::{Head, Refusal, Reply};
 use crate::scopes;
 
-/// Seconds after which a principal with too many streams may try again: streams end by their clients, at any time.
+/// Seconds after which a principal with too many streams may try again: clients may end their streams at any time.
 const STREAM_LIMIT_RETRY: u64 = 5;
 
-/// Seconds after which the session of a replica that cannot be reached may be asked for again: by then the replica is
-/// back, or the session has been claimed.
+/// Seconds after which a client may ask again for a session of an unreachable replica: by then the replica is back, or another
+/// has claimed the session.
 const REPLICA_RETRY: u64 = 3;
 
 impl RequestError {
-    /// Method and parameter errors are answers (200); everything before is a refused request.
+    /// The HTTP status. Method and parameter errors are answers (200); earlier errors refuse the request.
     fn status(&self) -> StatusCode {
         match self {
             Self::Parse(_)
@@ -65,7 +65,7 @@ impl RequestError {
         }
     }
 
-    /// The status in 2026-07-28, where a method nobody has is a refused request, too.
+    /// The HTTP status in 2026-07-28, where a request for an unknown method is refused as well.
     fn modern_status(&self) -> StatusCode {
         match self {
             Self::MethodNotFound(_) => StatusCode::NOT_FOUND,
@@ -80,12 +80,12 @@ impl RequestError {
         }
     }
 
-    /// The failure as the answer to a whole request.
+    /// The answer to a whole request that failed.
     pub(crate) fn reply(&self, id: Option<&str>) -> Reply {
         self.headed(Reply::json(self.status(), self.body(id)))
     }
 
-    /// The failure as the answer to a whole request of 2026-07-28.
+    /// The answer to a whole request of 2026-07-28 that failed.
     pub(crate) fn modern_reply(&self, id: Option<&str>) -> Reply {
         self.headed(Reply::json(self.modern_status(), self.modern_body(id)))
     }
@@ -116,7 +116,7 @@ impl RequestError {
     }
 }
 
-/// The reply that has the edge forward its request.
+/// The reply that makes the edge forward the request to another replica.
 fn elsewhere(reply: Reply, replica: ReplicaId) -> Reply {
     match with_header(reply, RETRY_AFTER, HeaderValue::from(REPLICA_RETRY)) {
         Reply::Full { head, body } => Reply::Elsewhere {
@@ -127,8 +127,8 @@ fn elsewhere(reply: Reply, replica: ReplicaId) -> Reply {
     }
 }
 
-/// The reply with the scopes that an access token needs (RFC 6750, 3.1). The edge adds where to get them: only the edge
-/// knows by which address clients reach it.
+/// The reply with the scopes that an access token needs (RFC 6750, 3.1). The edge adds the address of the authorization metadata:
+/// only the edge knows the address by which clients reach it.
 fn challenged(reply: Reply, wanted: &str) -> Reply {
     let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"{wanted}\"");
     // The names of scopes were checked when the configuration was read.
@@ -145,7 +145,7 @@ fn with_header(mut reply: Reply, name: HeaderName, value: HeaderValue) -> Reply 
     reply
 }
 
-/// The one shape of REST errors (RST-09, EX-24). `details` is a raw JSON object.
+/// A REST error in the common form (RST-09, EX-24). `details` is a raw JSON object.
 pub(crate) fn rest(status: StatusCode, code: &str, message: &str, details: &RawValue) -> Reply {
     #[derive(serde::Serialize)]
     struct Body<'a> {
@@ -170,7 +170,7 @@ pub(crate) fn rest(status: StatusCode, code: &str, message: &str, details: &RawV
     Reply::json(status, body)
 }
 
-/// A REST error that has nothing more to say than its code and message.
+/// A REST error without details.
 pub(crate) fn rest_plain(status: StatusCode, code: &'static str, message: &str) -> Reply {
     let mut reply = rest(status, code, message, empty_object());
     if let Reply::Full { head, .. } = &mut reply {
@@ -179,7 +179,7 @@ pub(crate) fn rest_plain(status: StatusCode, code: &'static str, message: &str) 
     reply
 }
 
-/// The answer of REST to a request for what is on its way up.
+/// The REST answer to a request for a namespace that is starting.
 pub(crate) fn rest_starting(failed: &CallError) -> Reply {
     let reply = rest_plain(
         rest_status(failed.code),

@@ -1,10 +1,10 @@
-//! Whether the process serves: what `/health` and `/ready` answer from.
+//! State of the process that `/health` and `/ready` report.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::time::Instant;
 
-/// Set by the binary as it starts and stops.
+/// The state of the process. The binary sets it as it starts and stops.
 #[derive(Debug)]
 pub struct Health {
     started: Instant,
@@ -28,22 +28,22 @@ impl Health {
         }
     }
 
-    /// The first scan of the namespaces is done.
+    /// Notes that the first scan of the namespaces is done.
     pub fn set_ready(&self) {
         self.scanned.store(true, Ordering::Release);
     }
 
-    /// The process is on its way out: no new traffic, please.
+    /// Notes that the process is stopping and takes no new traffic.
     pub fn set_draining(&self) {
         self.draining.store(true, Ordering::Release);
     }
 
-    /// Whether new traffic should come here.
+    /// Returns true if new traffic may come to this process.
     pub fn is_ready(&self) -> bool {
         self.scanned.load(Ordering::Acquire) && !self.is_draining()
     }
 
-    /// Whether the process is on its way out.
+    /// Returns true if the process is stopping.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
     }

@@ -1,11 +1,11 @@
-//! Computing whose size a client or the author of a tool decides, away from the threads that carry messages.
+//! Runs computation whose size a client or the author of a tool decides, away from the threads that carry messages.
 //!
 //! A message thread serves hundreds of connections, which all wait while it computes. Work that may take longer than some
 //! milliseconds runs here instead: on threads of its own, at most as many at once as half of the machine has cores. Further
 //! work waits in a bounded queue, for a bounded time; beyond that the request is refused, and its client may try again.
 //!
-//! Work that has begun ends by itself: everything that runs here has a budget of its own. Its place is free when it has
-//! ended, even if its client has left.
+//! Work that has begun ends by itself: all work that runs here has a budget of its own. Its place is freed when it has ended,
+//! even if its client has left.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -14,27 +14,27 @@ use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::gate::{Gate, Principal};
 
-/// How many requests of one principal may wait for a place.
+/// The most requests of one principal that wait for a place.
 const WAITING_MAX: usize = 64;
-/// How many requests of all principals may wait.
+/// The most requests of all principals that wait.
 const WAITING_TOTAL: usize = 512;
 /// How long a request waits for a place.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// When a refused request may be tried again.
+/// The time after which a refused request may be tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// The places of the process. Principals take turns.
+/// The places for work in this process. Principals take turns.
 static PLACES: LazyLock<Gate> =
     LazyLock::new(|| Gate::new(places(), WAITING_TOTAL).with_queue_of_principal(WAITING_MAX));
 
 #[cfg(test)]
 thread_local! {
-    /// The number of runs that this thread asked for.
+    /// The number of runs that this thread requested.
     pub(crate) static GIVEN: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// The number of places: so much work runs at once.
+/// The number of places: this much work runs at once.
 pub(crate) fn places() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (cores / 2).max(1)
@@ -44,11 +44,11 @@ pub(crate) fn places() -> usize {
 ///
 /// # Errors
 ///
-/// `overloaded`: too much of such work runs and waits already.
+/// `overloaded`, if too much of such work runs and waits already.
 ///
 /// # Panics
 ///
-/// Where the work does.
+/// If the work panics.
 pub(crate) async fn run<T: Send + 'static>(
     principal: &Principal,
     work: impl FnOnce() -> T + Send + 'static,

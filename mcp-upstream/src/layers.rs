@@ -1,15 +1,15 @@
-//! Which module may use which: a module uses only modules that stand before it in [`LAYERS`].
+//! Layers of the crate's modules: a module uses only modules that stand before it in [`LAYERS`].
 //!
-//! The test reads the source: `use crate::…`, and `crate::…` in the code. Tests are no part of the layers. An edge that
-//! points the other way is an error unless it stands in [`EXCEPTIONS`], and so is an exception that no longer occurs.
+//! The test reads the source: `use crate::…`, and `crate::…` in the code. Tests do not belong to the layers. An edge that points
+//! the other way is an error unless it stands in [`EXCEPTIONS`], and so is an exception that no longer occurs.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// From the bottom to the top. The kinds of upstreams are told apart from the trait they implement.
+/// The modules from the bottom to the top. Implementations of upstreams are listed apart from the trait.
 const LAYERS: &[&str] = &[
-    // Words, messages, keys.
+    // Protocol terms, messages, keys.
     "protocol",
     "jsonrpc",
     "seal",
@@ -23,7 +23,7 @@ const LAYERS: &[&str] = &[
     "health",
     "heavy_work",
     "log_file",
-    // Parts that know no upstream.
+    // Modules that know no upstream.
     "audit",
     "format",
     "bridge",
@@ -34,7 +34,7 @@ const LAYERS: &[&str] = &[
     "stores",
     "broadcast",
     "catalogue",
-    // Connections, the one path of a call, and what runs namespaces.
+    // Connections, the engine, and the upstreams of namespaces.
     "stdio",
     "metrics",
     "engine",
@@ -57,7 +57,7 @@ const LAYERS: &[&str] = &[
     "service",
 ];
 
-/// Edges against the layers, each with what will remove it.
+/// Edges against the layers, each with the change that will remove it.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
 #[test]
@@ -110,7 +110,7 @@ fn every_module_has_a_layer() {
 #[test]
 fn imports_are_found_however_they_are_written() {
     let text = "use crate::mcp::{self, exchange::{body, Up}, head::McpHead};\n\
-                // crate::rest is only spoken of\n\
+                // crate::rest is only mentioned
                 fn f() { crate::stdio::x(); }\n\
                 #[cfg(test)]\nmod tests { use crate::service::Service; }\n";
     let found: BTreeSet<_> = uses(text).into_iter().collect();
@@ -124,7 +124,7 @@ fn imports_are_found_however_they_are_written() {
     assert_eq!(found, expected.map(str::to_owned).into());
 }
 
-/// The module of the layers that a path belongs to, its parts apart by slashes.
+/// The layer that a path belongs to; the parts of the path are separated by slashes.
 fn module(path: &str) -> Option<&'static str> {
     let within = |layer: &&&str| {
         let rest = path.strip_prefix(**layer);
@@ -137,7 +137,7 @@ fn module(path: &str) -> Option<&'static str> {
         .copied()
 }
 
-/// The files of the crate that are no tests.
+/// The files of the crate except tests.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {
@@ -158,7 +158,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What a file uses of the crate, its tests apart.
+/// The modules of the crate that a file uses, its tests excluded.
 fn uses(text: &str) -> Vec<String> {
     let tests = ["mod tests {", "pub(crate) mod tests {"];
     let tests = tests.map(|it| text.find(&format!("#[cfg(test)]\n{it}")));
@@ -171,7 +171,7 @@ fn uses(text: &str) -> Vec<String> {
     let code = code.join("\n");
     let mut found = Vec::new();
     for (at, _) in code.match_indices("crate::") {
-        // `$crate` of a macro, or the end of another word.
+        // Skips `$crate` of a macro, and names that end in `crate`.
         if code[..at].ends_with(|before: char| before.is_alphanumeric() || "_$:".contains(before)) {
             continue;
         }
@@ -182,7 +182,7 @@ fn uses(text: &str) -> Vec<String> {
     found
 }
 
-/// Where a path ends, with what it has in braces.
+/// The end of a path, including its braces.
 fn end_of_path(text: &str) -> usize {
     let mut depth = 0_usize;
     for (at, character) in text.char_indices() {
@@ -199,7 +199,7 @@ fn end_of_path(text: &str) -> usize {
     text.len()
 }
 
-/// The single paths of one that may have braces.
+/// Expands a path with braces into single paths.
 fn expand(before: &str, path: &str, found: &mut Vec<String>) {
     let path = path.trim();
     let Some(open) = path.find('{') else {

@@ -1,7 +1,7 @@
 //! The service behind the edge: MCP and REST over one tool engine, called in process.
 //!
-//! The edge has admitted a request before it comes here; it arrives as a [`caller::Caller`], the few headers that
-//! matter and the body's bytes, and leaves as a [`reply::Reply`]. No socket is opened here and no Pingora type is known.
+//! The edge has admitted a request before it comes here; it arrives as a [`caller::Caller`], the few headers that are used and
+//! the body's bytes, and leaves as a [`reply::Reply`]. No socket is opened here and no Pingora type is known.
 //!
 //! ```text
 //! service ─┬─ mcp, legacy    the protocol's surfaces: version, session, how an answer travels

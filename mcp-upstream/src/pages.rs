@@ -1,8 +1,8 @@
-//! `/ui/`: a single-page app out of a directory (RST-20).
+//! `/ui/`: serves a single-page app from a directory (RST-20).
 //!
-//! The whole directory is read at the start and at every reload, within bounds, and kept. A request is a look-up of its
-//! path among the files that were read: whatever a path says, nothing outside of the directory can be meant. Symbolic links
-//! that lead out of the directory and names that begin with a dot are left out.
+//! The whole directory is read at the start and at every reload, within bounds, and kept in memory. A request looks up its path
+//! among the files that were read, so no path can lead outside of the directory. Symbolic links that lead out of the directory
+//! and names that begin with a dot are left out.
 
 use std::collections::HashMap;
 use std::fs;
@@ -20,21 +20,21 @@ use tooldock_workers::regular_file;
 use crate::error;
 use crate::reply::{Head, Reply};
 
-/// Files of an app.
+/// The most files of an app.
 const FILES_MAX: usize = 5_000;
-/// Bytes of one file.
+/// The largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Bytes of all files together.
+/// The most bytes of all files together.
 const TOTAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Folders inside of each other.
+/// The deepest nesting of folders.
 const DEPTH_MAX: usize = 16;
-/// The page that stands for every path of the app.
+/// The page that answers all paths without a file.
 const INDEX: &str = "index.html";
 
 /// The files of a single-page app.
 #[derive(Debug)]
 pub struct Pages {
-    /// The directory, real.
+    /// The directory with symbolic links resolved.
     root: PathBuf,
     files: ArcSwap<Files>,
 }
@@ -49,11 +49,11 @@ struct Page {
 }
 
 impl Pages {
-    /// The app in a directory.
+    /// Reads the app from a directory.
     ///
     /// # Errors
     ///
-    /// The directory or one of its files cannot be read, or it is beyond the bounds: one line.
+    /// A single line, if the directory or one of its files cannot be read, or if a bound is exceeded.
     pub fn read(root: &Path) -> Result<Self, String> {
         let real = root
             .canonicalize()
@@ -68,7 +68,7 @@ impl Pages {
         })
     }
 
-    /// Reads the directory again. Where that fails, the app stays as it was.
+    /// Reads the directory again. If that fails, the app stays unchanged.
     pub fn refresh(&self) {
         match read(&self.root) {
             Ok(files) => self.files.store(Arc::new(files)),
@@ -78,7 +78,7 @@ impl Pages {
         }
     }
 
-    /// The answer for a path below `/ui/`, decoded. `None` is `/ui` itself.
+    /// Answers a request for a path below `/ui/`, decoded. `None` is `/ui` itself.
     pub(crate) fn get(&self, path: Option<&str>, prefix: &str, known: Option<&str>) -> Reply {
         let Some(path) = path else {
             let to = HeaderValue::try_from(format!("{prefix}/ui/"));
@@ -91,7 +91,7 @@ impl Pages {
         let files = self.files.load();
         let Some(page) = files.get(path).or_else(|| match is_asset(path) {
             true => None,
-            // A page of the app: it finds out itself which one.
+            // A page of the app, which finds out by itself which page to show.
             false => files.get(INDEX),
         }) else {
             return error::rest_plain(StatusCode::NOT_FOUND, "not_found", "No such file");
@@ -121,7 +121,7 @@ fn full(head: Head, body: Bytes) -> Reply {
     Reply::Full { head, body }
 }
 
-/// Whether `If-None-Match` names the tag.
+/// Returns true if `If-None-Match` names the tag.
 fn lists(known: &str, tag: &HeaderValue) -> bool {
     let mut tags = known.split(',').map(str::trim);
     tags.any(|known| {
@@ -129,14 +129,14 @@ fn lists(known: &str, tag: &HeaderValue) -> bool {
     })
 }
 
-/// Whether a path means a file, which a page of the app cannot stand for.
+/// Returns true if a path must be a file, so that a page of the app cannot answer it.
 fn is_asset(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     name.rsplit_once('.')
         .is_some_and(|(_, end)| end != "html" && known_type(end).is_some())
 }
 
-/// The type of a file, by the end of its name.
+/// The media type for the extension of a file.
 fn known_type(end: &str) -> Option<&'static str> {
     Some(match end.to_ascii_lowercase().as_str() {
         "html" | "htm" => "text/html; charset=utf-8",

@@ -1,5 +1,5 @@
-//! The switches of a listener. Data, not code paths: a handler reads the switch it needs, nothing asks which profile it
-//! runs under.
+//! Switches of a listener. They are data, not code paths: a handler reads the switch it needs, and no code asks for the profile's
+//! name.
 
 use std::time::Duration;
 
@@ -8,99 +8,99 @@ use tooldock_workers::names::NamespaceName;
 
 use crate::protocol::ProtocolVersion;
 
-/// Default for how long a request waits for its session's `notifications/initialized`.
+/// The default time for which a request waits for its session's `notifications/initialized`.
 pub const INITIALIZED_WAIT: Duration = Duration::from_secs(1);
 
-/// One listener's rules.
+/// The rules of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
     /// The profile's name, for logs only.
     pub name: &'static str,
-    /// The one namespace that is served, where it is one.
+    /// The only namespace that is served; `None` if all are.
     pub namespace: Option<NamespaceName>,
-    /// Whether requests that name no namespace are served: as those of all namespaces at once, or of the one there is.
+    /// True to serve requests that name no namespace: as requests for all namespaces at once, or for the only one.
     pub unnamed_namespace: bool,
-    /// The versions `initialize` negotiates; the first is offered to clients that ask for an unknown one. Not empty.
+    /// The versions that `initialize` negotiates; the first is offered to clients that request an unknown one. Not empty.
     pub versions: Vec<ProtocolVersion>,
-    /// Whether JSON-RPC batches are taken.
+    /// The rule for JSON-RPC batches.
     pub batch: BatchRule,
-    /// When a session id must be sent.
+    /// The rule for requests without a session id.
     pub session: SessionRule,
-    /// What `Accept` must say on POST.
+    /// The media types that `Accept` must allow on POST.
     pub accept: AcceptRule,
-    /// Whether `tools/*` in a session waits for `notifications/initialized` (versions from 2025-06-18 on).
+    /// True if `tools/*` in a session waits for `notifications/initialized` (versions from 2025-06-18 on).
     pub require_initialized: bool,
     /// How long a request waits for `notifications/initialized`.
     pub initialized_wait: Duration,
     /// The version of a request that names none and has no session.
     pub unnamed: ProtocolVersion,
-    /// Whether a function's value is the whole result of `tools/call`, without content blocks (K-33).
+    /// True if a function's value is the whole result of `tools/call`, without content blocks (K-33).
     pub raw_result: bool,
-    /// The shapes of REST answers.
+    /// The form of REST answers.
     pub rest_shape: RestShape,
-    /// Whether requests of 2026-07-28 are taken.
+    /// True if requests of 2026-07-28 are accepted.
     pub modern: bool,
-    /// Whether some tokens open some namespaces only. What a caller is told is then not for everyone who is let in.
+    /// True if some tokens open only some namespaces. Answers to one caller may then differ from those to others.
     pub scoped_tokens: bool,
-    /// Whether `/health` and `/ready` tell every client the whole, not only callers with a token. Pages of strange names and
-    /// origins are told the status.
+    /// True if `/health` and `/ready` show every client all details, not only callers with a token. Pages from unknown host names
+    /// and origins get only the status.
     pub open_probes: bool,
-    /// The origin by which clients reach the gateway, without a slash at its end; empty where it is not known.
+    /// The origin by which clients reach the gateway, without a slash at its end; empty if unknown.
     pub public_url: String,
-    /// What stands before the listener's paths where a front strips it: clients are told paths with it. Empty or
-    /// `/` and a name, without a slash at the end.
+    /// The prefix of the listener's paths that a front proxy strips: paths for clients include it. Empty, or `/` and a name,
+    /// without a slash at the end.
     pub path_prefix: String,
 }
 
-/// Whether JSON-RPC batches are taken (K-11).
+/// The rule for JSON-RPC batches (K-11).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BatchRule {
-    /// In 2025-03-26, the only revision that has them.
+    /// Batches are accepted in 2025-03-26, the only revision that has them.
     #[serde(rename = "accept")]
     Accept2025_03_26,
-    /// Never.
+    /// Batches are refused.
     #[serde(rename = "reject")]
     Reject,
 }
 
-/// When a session id must be sent (K-35).
+/// The rule for requests without a session id (K-35).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SessionRule {
-    /// In every version.
+    /// A session id is required in every version.
     #[serde(rename = "required")]
     Required,
-    /// When the version in force is 2025-06-18 or later. The default of profiles; no configuration key selects it.
+    /// Required if the version in force is 2025-06-18 or later. The default of profiles; no configuration key selects it.
     #[serde(skip)]
     RequiredSince2025_06_18,
-    /// Never; sessions are issued all the same.
+    /// Not required; sessions are issued all the same.
     #[serde(rename = "optional")]
     Optional,
 }
 
-/// What `Accept` must say on POST (K-12).
+/// The media types that `Accept` must allow on POST (K-12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AcceptRule {
-    /// From 2025-06-18 on both media types by name, before that as lenient.
+    /// From 2025-06-18 on both media types by name; before that JSON must be acceptable.
     Strict,
-    /// JSON or a stream of events must be acceptable; the answer has the acceptable form.
+    /// JSON or a stream of events must be acceptable; the answer has an acceptable form.
     Lenient,
 }
 
-/// The shapes of REST answers (K-21).
+/// The form of REST answers (K-21).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RestShape {
     /// Bare values and arrays.
     V2,
-    /// `{"tool", "result"}`, as ToolDock v1 answers.
+    /// `{"tool", "result"}`, the form of ToolDock v1.
     V1,
-    /// `{"result", "isError"}`, as Tool Vault answers.
+    /// `{"result", "isError"}`, the form of Tool Vault.
     Vault,
 }
 
 impl RestShape {
-    /// How `/health` says that the process is up.
+    /// The status in `/health` while the process is up.
     pub(crate) fn healthy(self) -> &'static str {
         match self {
             Self::V2 => "ok",
@@ -137,7 +137,7 @@ impl Profile {
         }
     }
 
-    /// The REST port of ToolDock v1: all namespaces at once, or the one that a header names.
+    /// The REST port of ToolDock v1: all namespaces at once, or the namespace that a header names.
     pub fn v1_rest() -> Self {
         Self {
             name: "v1-rest",
@@ -165,7 +165,7 @@ impl Profile {
     ///
     /// # Panics
     ///
-    /// Never: the name is a valid one.
+    /// Never: the name is valid.
     pub fn vault() -> Self {
         Self {
             name: "vault",
@@ -190,7 +190,7 @@ impl Profile {
         }
     }
 
-    /// The web UI: the rules of the core port for what its page calls.
+    /// The web UI: the rules of the core port for the requests of its page.
     pub fn web() -> Self {
         Self {
             name: "v1-web",
@@ -199,7 +199,7 @@ impl Profile {
         }
     }
 
-    /// This process's own pipes: every revision that has a transport of lines, and nobody to keep apart.
+    /// This process's own pipes: every revision with a transport of lines, and a single client.
     pub fn stdio(namespace: NamespaceName) -> Self {
         Self {
             name: "stdio",
@@ -217,7 +217,7 @@ impl Profile {
         }
     }
 
-    /// The relay's socket: one namespace, and nobody who speaks HTTP or sends a version.
+    /// The relay's socket: one namespace, for clients that speak no HTTP and send no version.
     pub fn relay(namespace: NamespaceName) -> Self {
         Self {
             name: "relay",
@@ -226,7 +226,7 @@ impl Profile {
         }
     }
 
-    /// The metrics port: health checks beside the counters, which say more.
+    /// The metrics port: health checks with all details, beside the counters, which tell more anyway.
     pub fn metrics() -> Self {
         Self {
             name: "metrics",
@@ -235,7 +235,7 @@ impl Profile {
         }
     }
 
-    /// The version offered to a client that asks for one that is not served.
+    /// The version offered to a client that requests a version that is not served.
     pub fn default_version(&self) -> ProtocolVersion {
         self.versions
             .first()
@@ -243,12 +243,12 @@ impl Profile {
             .unwrap_or(ProtocolVersion::V2025_11_25)
     }
 
-    /// Whether a version is served here.
+    /// Returns true if a version is served here.
     pub fn supports(&self, version: ProtocolVersion) -> bool {
         self.versions.contains(&version)
     }
 
-    /// Whether a request of this version must name its session.
+    /// Returns true if a request of this version must name its session.
     pub fn session_required(&self, version: ProtocolVersion) -> bool {
         match self.session {
             SessionRule::Required => true,
@@ -257,7 +257,7 @@ impl Profile {
         }
     }
 
-    /// Whether a batch of this version is taken.
+    /// Returns true if a batch of this version is accepted.
     pub fn batch_accepted(&self, version: ProtocolVersion) -> bool {
         self.batch == BatchRule::Accept2025_03_26 && version == ProtocolVersion::V2025_03_26
     }

@@ -14,7 +14,7 @@ pub(crate) mod mirrored;
 /// A revision of MCP that is opened by `initialize`. Later revisions compare greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ProtocolVersion {
-    /// HTTP+SSE. Spoken only in sessions of that transport: no profile offers it on Streamable HTTP.
+    /// HTTP+SSE. Only in sessions of that transport: no profile offers it on Streamable HTTP.
     #[serde(rename = "2024-11-05")]
     V2024_11_05,
     /// Batches, sessions optional, no structured content.
@@ -28,19 +28,19 @@ pub enum ProtocolVersion {
     V2025_11_25,
 }
 
-/// A text that names no revision served here.
+/// The text names no revision that is served here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown protocol version; known are 2025-11-25, 2025-06-18, 2025-03-26 and 2024-11-05")]
 pub struct UnknownVersion;
 
-/// The revision without a handshake, as it is spelled on the wire. Each of its requests names it.
+/// The revision without a handshake, in its wire format. Each of its requests names it.
 pub const MODERN: &str = "2026-07-28";
 
 impl ProtocolVersion {
-    /// What a request without session and without version header speaks (MCP-12).
+    /// The version of a request without session and without version header (MCP-12).
     pub const FALLBACK: Self = Self::V2025_03_26;
 
-    /// The revision as it is spelled on the wire.
+    /// The revision in its wire format.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::V2024_11_05 => "2024-11-05",
@@ -50,17 +50,17 @@ impl ProtocolVersion {
         }
     }
 
-    /// Whether answers may carry `structuredContent`, `outputSchema` and `title`.
+    /// Returns true if answers may carry `structuredContent`, `outputSchema` and `title`.
     pub const fn has_structured_content(self) -> bool {
         !matches!(self, Self::V2024_11_05 | Self::V2025_03_26)
     }
 
-    /// Whether calls may be made as tasks.
+    /// Returns true if calls may be made as tasks.
     pub const fn has_tasks(self) -> bool {
         matches!(self, Self::V2025_11_25)
     }
 
-    /// Whether streams begin with an event that has an id and no data, so that a client can resume before the first
+    /// Returns true if streams begin with an event that has an id and no data, so that a client can resume before the first
     /// message (SEP-1699).
     pub const fn has_priming_events(self) -> bool {
         matches!(self, Self::V2025_11_25)
@@ -70,11 +70,11 @@ impl ProtocolVersion {
 /// The longest version in an error message, in characters.
 const SHOWN_MAX: usize = 40;
 
-/// Reads the `protocolVersion` of a server's answer to `initialize`. `2024-10-07`, a draft of 2024-11-05, counts as that.
+/// Reads the `protocolVersion` of a server's answer to `initialize`. `2024-10-07`, a draft of 2024-11-05, counts as 2024-11-05.
 ///
 /// # Errors
 ///
-/// Why it names no version served here, worded to follow "the server's answer to initialize".
+/// The reason why it names no version served here, worded to follow "the server's answer to initialize".
 pub(crate) fn negotiated(version: Option<&RawValue>) -> Result<ProtocolVersion, String> {
     let Some(version) = version else {
         return Err("names no protocol version".to_owned());
@@ -119,29 +119,29 @@ impl fmt::Display for ProtocolVersion {
     }
 }
 
-/// One of the two kinds of MCP, as one message or one connection speaks it.
+/// The two kinds of MCP. A message or a connection belongs to one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Era {
     /// Opened by `initialize`.
     Legacy,
-    /// 2026-07-28: not opened at all, each request speaks for itself.
+    /// 2026-07-28: connections are not opened, each request is complete in itself.
     Modern,
 }
 
-/// The eras a server speaks.
+/// The eras that a server supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EraSupport {
-    /// `initialize` alone.
+    /// Only `initialize`.
     Legacy,
-    /// 2026-07-28 alone.
+    /// Only 2026-07-28.
     Modern,
-    /// 2026-07-28; whether `initialize`, too, is not known. Servers do not say so, and a process that was asked refuses it.
+    /// 2026-07-28, and perhaps `initialize`: servers do not say so, and a process that was asked refuses it.
     ModernAtLeast,
-    /// Either, one for each process.
+    /// Both, one for each process.
     Dual,
 }
 
-/// What a server said about itself when a connection was opened: the raw result, and with it the era.
+/// A server's description of itself from the opening of a connection: the raw result, and with it the era.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ServerInfo {
     /// The result of `initialize`.
@@ -151,7 +151,7 @@ pub(crate) enum ServerInfo {
 }
 
 impl ServerInfo {
-    /// How the connection was opened.
+    /// The era in which the connection was opened.
     pub(crate) fn era(&self) -> Era {
         match self {
             Self::Legacy(_) => Era::Legacy,
@@ -160,20 +160,20 @@ impl ServerInfo {
     }
 }
 
-/// What a server is told about its client when a connection is opened for that client alone. A connection of several
-/// clients is opened in the gateway's own name.
+/// The identity that a server is told when a connection is opened for one client alone. A connection for several clients is
+/// opened in the gateway's own name.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientIdentity {
-    /// The revision that `initialize` asks for.
+    /// The revision that `initialize` requests.
     pub(crate) version: ProtocolVersion,
-    /// What the client can be asked: a JSON object.
+    /// The client's capabilities: a JSON object.
     pub(crate) capabilities: Arc<RawValue>,
-    /// Its name and version: a JSON object.
+    /// The client's name and version: a JSON object.
     pub(crate) info: Arc<RawValue>,
 }
 
 impl ClientIdentity {
-    /// The gateway itself, which promises nothing.
+    /// The identity of the gateway itself, without capabilities.
     pub(crate) fn gateway() -> &'static Arc<Self> {
         static GATEWAY: LazyLock<Arc<ClientIdentity>> = LazyLock::new(|| {
             let raw = |text: &str| {
@@ -190,7 +190,7 @@ impl ClientIdentity {
     }
 }
 
-/// Who the gateway says it is where a server is not told of a client: a JSON object.
+/// The gateway's `clientInfo` for servers that are not told of a client: a JSON object.
 const GATEWAY_INFO: &str = concat!(
     r#"{"name":"tooldock","version":""#,
     env!("CARGO_PKG_VERSION"),
@@ -198,7 +198,7 @@ const GATEWAY_INFO: &str = concat!(
 );
 
 impl Era {
-    /// The other one.
+    /// The opposite era.
     pub(crate) fn other(self) -> Self {
         match self {
             Self::Legacy => Self::Modern,
@@ -208,7 +208,7 @@ impl Era {
 }
 
 impl EraSupport {
-    /// How a server that speaks this is opened for a request of that era. Where that is not known it is to be tried.
+    /// The era in which a server with this support is opened for a request of the era `wanted`. An unknown era is tried.
     pub(crate) fn opened_for(self, wanted: Era) -> Era {
         match self {
             Self::Legacy => Era::Legacy,
@@ -218,17 +218,17 @@ impl EraSupport {
     }
 }
 
-/// Who may be given a cached result.
+/// The clients that may be given a cached result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CacheScope {
-    /// Everyone: the result does not depend on who asks.
+    /// All clients: the result does not depend on the caller.
     Public,
-    /// Whoever asked. Also what a function returned: it may know its caller.
+    /// Only the caller. Also used for results of functions, which may depend on the caller.
     Private,
 }
 
 impl CacheScope {
-    /// The scope as it is spelled on the wire.
+    /// The scope in its wire format.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Public => "public",
@@ -237,24 +237,24 @@ impl CacheScope {
     }
 }
 
-/// Names of methods that more than one part acts on.
+/// Names of methods that more than one module handles.
 pub(crate) mod method {
     /// The method of the calls that are counted and audited as tool calls.
     pub(crate) const TOOLS_CALL: &str = "tools/call";
-    /// The method whose result is what a resource is now.
+    /// The method that reads the current contents of a resource.
     pub(crate) const RESOURCES_READ: &str = "resources/read";
 }
 
-/// The method of a request that goes up. What a client can spell must not make metrics: only known names are labels.
+/// The method of a request to an upstream. Only known names become labels: clients must not be able to create metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Method {
-    /// One of the protocol's.
+    /// A method of the protocol.
     Known(&'static str),
-    /// Any other, as the client spelled it.
+    /// Any other method, in the client's spelling.
     Other(Arc<str>),
 }
 
-/// The methods that a server may be asked.
+/// The methods that a server may be sent.
 const METHODS: [&str; 16] = [
     method::TOOLS_CALL,
     "tools/list",
@@ -274,10 +274,10 @@ const METHODS: [&str; 16] = [
     "tasks/update",
 ];
 
-/// Whether a method is `tools/call` in another spelling, which a server may take for the same: it would be a call that no
-/// policy and no limit judges.
+/// Returns true if a method is `tools/call` in another spelling, which a server may accept as the same: such a call would escape
+/// policy and limits.
 pub(crate) fn is_misspelt_call(method: &str) -> bool {
-    // Full-width forms stand in the order of ASCII.
+    // Full-width forms have the order of ASCII.
     let plain = |letter: char| match letter {
         '\u{ff01}'..='\u{ff5e}' => char::from_u32(u32::from(letter) - 0xfee0),
         letter => Some(letter),
@@ -293,7 +293,7 @@ pub(crate) fn is_misspelt_call(method: &str) -> bool {
 }
 
 impl Method {
-    /// The method of that name.
+    /// The method with this name.
     pub(crate) fn of(name: &str) -> Self {
         let known = METHODS.into_iter().find(|known| *known == name);
         known.map_or_else(|| Self::Other(name.into()), Self::Known)
@@ -307,7 +307,7 @@ impl Method {
         }
     }
 
-    /// Whether a tool is called: those calls alone are under the policy and the limits counted in tool calls.
+    /// Returns true for a call of a tool: only such calls are under the policy and the limits counted in tool calls.
     pub(crate) fn is_tool_call(&self) -> bool {
         **self == *method::TOOLS_CALL
     }
@@ -326,7 +326,7 @@ impl Deref for Method {
 
 /// Integer codes of JSON-RPC errors, as clients see them.
 pub mod code {
-    /// The body is no JSON.
+    /// The body is not JSON.
     pub const PARSE: i32 = -32700;
     /// Shape, header, Accept, type, size, version.
     pub const INVALID_REQUEST: i32 = -32600;
@@ -340,15 +340,15 @@ pub mod code {
     pub const NOT_FOUND: i32 = -32012;
     /// A limit on requests or streams.
     pub const LIMITED: i32 = -32013;
-    /// What would answer is away or has too much to do.
+    /// The responsible process or server is unavailable or overloaded.
     pub const UNAVAILABLE: i32 = -32014;
-    /// The credential does not allow what is asked for.
+    /// The credential does not allow the request.
     pub const FORBIDDEN: i32 = -32011;
     /// No such resource, before 2026-07-28.
     pub const RESOURCE_NOT_FOUND: i32 = -32002;
     /// 2026-07-28: a header and the body differ.
     pub const HEADER_MISMATCH: i32 = -32020;
-    /// 2026-07-28: the client did not declare a capability the call needs.
+    /// 2026-07-28: the client did not declare a capability that the call needs.
     pub const MISSING_CAPABILITY: i32 = -32021;
     /// 2026-07-28: `_meta` names a version that is not served.
     pub const UNSUPPORTED_VERSION: i32 = -32022;

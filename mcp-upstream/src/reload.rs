@@ -1,17 +1,17 @@
-//! The port to whoever reloads the namespaces.
+//! Port to the component that reloads the namespaces.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use tooldock_workers::reload::ReloadReport;
 
-/// Whoever can reload the namespaces.
+/// Reloads the namespaces.
 #[async_trait]
 pub trait ReloadControl: Send + Sync {
-    /// Rescans the folders and swaps in what changed. A second reload at the same time shares the first one's outcome.
+    /// Rescans the folders and swaps in the changes. Concurrent reloads share the outcome of the first.
     ///
     /// # Errors
     ///
-    /// Why nothing was changed, in one line.
+    /// The reason why nothing was changed, in one line.
     async fn reload(&self) -> Result<Arc<ReloadReport>, String>;
 }

@@ -1,8 +1,8 @@
-//! What goes back to the client. Produced here, written by the edge.
+//! Replies to clients. Made here, written by the edge.
 //!
-//! `Full` is one write with a known length, and so is `Opening`, which names a new session. `Body` is streamed chunk by chunk. `Events` is a long stream of framed
-//! chunks whose guards (limits, gauges, audit) live exactly as long as it does. `Content-Length` is not among the
-//! headers: whoever writes the reply sets it from the body.
+//! `Full` is one write with a known length, and so is `Opening`, which names a new session. `Body` is streamed chunk by chunk.
+//! `Events` is a long stream of framed chunks whose guards (limits, gauges, audit) live exactly as long as it does.
+//! `Content-Length` is not among the headers: the writer of the reply sets it from the body.
 
 use std::any::Any;
 use std::fmt;
@@ -24,10 +24,10 @@ pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json"
 /// The failure of a body or of its source.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A body in chunks. An error ends the connection without a proper end of the body.
+/// A body in chunks. An error breaks off the connection without a proper end of the body.
 pub type BodyStream = Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>> + Send>>;
 
-/// Things that live as long as a stream: permits, gauges, audit records.
+/// Guards that live as long as a stream: permits, gauges, audit records.
 pub type Guards = Vec<Box<dyn Any + Send>>;
 
 /// Status and headers of a reply.
@@ -37,7 +37,7 @@ pub struct Head {
     pub status: StatusCode,
     /// The headers, without `Content-Length`.
     pub headers: SmallVec<[(HeaderName, HeaderValue); 2]>,
-    /// The stable code of a request that was refused before it became a call: for the access log.
+    /// The stable code of a request that was refused before it became a call, for the access log.
     pub refused: Option<&'static str>,
 }
 
@@ -64,25 +64,25 @@ impl Head {
     }
 }
 
-/// An answer.
+/// An answer to a request.
 pub enum Reply {
-    /// Everything is there.
+    /// A complete answer.
     Full {
         /// Status and headers.
         head: Head,
         /// The whole body; may be empty.
         body: Bytes,
     },
-    /// As [`Reply::Full`], and names a new session. Whoever has written it says so ([`Unclaimed::delivered`]).
+    /// Like [`Reply::Full`], and names a new session. Its writer must report the delivery ([`Unclaimed::delivered`]).
     Opening {
         /// Status and headers.
         head: Head,
         /// The whole body.
         body: Bytes,
-        /// Ends the session if the client does not get to know of it.
+        /// Ends the session unless the client learns of it.
         session: Unclaimed,
     },
-    /// The length is not known, or the body is too large to hold.
+    /// An answer of unknown length, or too large to buffer.
     Body {
         /// Status and headers.
         head: Head,
@@ -95,14 +95,14 @@ pub enum Reply {
         head: Head,
         /// The framed chunks.
         events: Subscription,
-        /// Dropped when the stream has ended.
+        /// Guards that are dropped when the stream has ended.
         guards: Guards,
     },
-    /// Nothing was done: the request is another replica's, and the edge forwards it there.
+    /// Nothing was done: the request belongs to another replica, and the edge forwards it there.
     Elsewhere {
         /// The replica.
         replica: ReplicaId,
-        /// The answer where the request cannot be forwarded.
+        /// The answer if the request cannot be forwarded.
         unreachable: Refusal,
     },
 }
@@ -123,7 +123,7 @@ impl From<Refusal> for Reply {
 }
 
 impl Reply {
-    /// JSON with a status.
+    /// A JSON answer with this status.
     pub fn json(status: StatusCode, body: impl Into<Bytes>) -> Self {
         Self::Full {
             head: Head::json(status),
@@ -131,7 +131,7 @@ impl Reply {
         }
     }
 
-    /// A status alone.
+    /// An answer without a body.
     pub fn empty(status: StatusCode) -> Self {
         Self::Full {
             head: Head::new(status),
@@ -139,7 +139,7 @@ impl Reply {
         }
     }
 
-    /// The head, whichever the kind of body.
+    /// The head of any kind of reply.
     pub fn head(&self) -> &Head {
         match self {
             Self::Full { head, .. }

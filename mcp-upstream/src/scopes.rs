@@ -1,12 +1,12 @@
-//! What the holder of an access token is told whose scopes do not open a tool: which scopes would.
+//! Names the scopes that would open a tool, for holders of access tokens whose scopes do not.
 
 use tooldock_workers::error::{CallError, CallErrorCode};
 
 use crate::caller::Caller;
 use crate::jsonrpc::RequestError;
 
-/// The scopes that a failed call needs, with spaces between them; None where the call failed otherwise, or the caller's
-/// credential is no access token. `tool` is what was called, where that is known.
+/// The scopes that a failed call needs, separated by spaces; `None` if the call failed for another reason, or if the caller's
+/// credential is not an access token. `tool` is the called tool, if known.
 pub(crate) fn wanted(error: &CallError, caller: &Caller, tool: Option<&str>) -> Option<String> {
     let scopes = caller.grant.as_ref()?.token_scopes()?;
     if error.code != CallErrorCode::InsufficientScope {
@@ -19,8 +19,8 @@ pub(crate) fn wanted(error: &CallError, caller: &Caller, tool: Option<&str>) -> 
     }))
 }
 
-/// The refusal of a message that calls a tool without the scope for it. API keys have no issuer to get another scope from:
-/// for them the failure is a result as any other.
+/// The refusal of a message that calls a tool without its scope. API keys have no issuer that could grant another scope: for them
+/// the failure is an ordinary result.
 pub(crate) fn refusal(error: &CallError, caller: &Caller, tool: &str) -> Option<RequestError> {
     let wanted = wanted(error, caller, Some(tool))?;
     Some(RequestError::InsufficientScope {

@@ -1,9 +1,9 @@
-//! The key that seals what clients carry for us: session ids and the states of suspended calls (K-19).
+//! Seals the tokens that clients carry for the gateway: session ids and the states of suspended calls (K-19).
 //!
-//! `base64url(nonce ‖ AES-256-GCM(facts))` with a random nonce of 96 bits: visible ASCII, unforgeable, and unreadable
-//! without the key. Ids and states have different associated data, so that neither passes for the other. A sealed id
-//! says where it belongs; whether it is still valid only the session store knows. One key is good for 2^32 seals, by
-//! then the chance that two shared a nonce is 2^-33: at a hundred a second that is more than a year.
+//! `base64url(nonce ‖ AES-256-GCM(facts))` with a random nonce of 96 bits: visible ASCII, unforgeable, and unreadable without the
+//! key. Ids and states have different associated data, so that neither passes for the other. A sealed id names its replica and
+//! session facts; only the session store knows if it is still valid. One key is good for 2^32 seals, by then the chance that two
+//! shared a nonce is 2^-33: at a hundred a second that is more than a year.
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,35 +45,35 @@ const DIGEST_BYTES: usize = 16;
 /// Layout, replica, version, time, random, digest; the namespace is the rest.
 const FIXED_BYTES: usize = 1 + 4 + 10 + 8 + RANDOM_BYTES + DIGEST_BYTES;
 
-/// Seals and opens. Cheap to clone; the key is wiped from memory when the last clone goes.
+/// Seals and opens tokens. Cheap to clone; the key is wiped from memory when the last clone is dropped.
 #[derive(Clone)]
 pub struct SessionKey(Arc<DerivedKeys>);
 
-/// The keys that are made of one.
+/// The keys that are derived from the session key.
 struct DerivedKeys {
     cipher: Aes256Gcm,
-    /// Hashed with what is sealed the same way each time, for its nonce.
+    /// Hashed with texts that must be sealed the same way each time, to make their nonces.
     names: Zeroizing<[u8; 32]>,
-    /// Tells keys apart without showing them.
+    /// Identifies the key without revealing it.
     digest: Arc<str>,
 }
 
-/// What a session id says about its session.
+/// The facts about a session that its id contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedFacts {
-    /// The replica that opened it.
+    /// The replica that opened the session.
     pub replica: u32,
-    /// The namespace it talks to.
+    /// The namespace of the session.
     pub namespace: NamespaceName,
-    /// The version it was opened with.
+    /// The version that the session was opened with.
     pub version: ProtocolVersion,
-    /// When it was opened, in whole seconds.
+    /// When the session was opened, in whole seconds.
     pub issued_at: SystemTime,
     principal: [u8; DIGEST_BYTES],
 }
 
 impl SessionKey {
-    /// The key of these bytes.
+    /// Derives the key from these bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         let bytes = Zeroizing::new(bytes);
         let mut names = Sha256::new();
@@ -90,12 +90,12 @@ impl SessionKey {
         }))
     }
 
-    /// A digest by which replicas see whether they have the same key.
+    /// A digest by which replicas check that they have the same key.
     pub fn digest(&self) -> &Arc<str> {
         &self.0.digest
     }
 
-    /// The key of a text, such as `SESSION_KEY`: its SHA-256.
+    /// Derives the key from a text, such as `SESSION_KEY`, by its SHA-256.
     pub fn from_text(text: &str) -> Self {
         Self::from_bytes(Sha256::digest(text.as_bytes()).into())
     }
@@ -104,7 +104,7 @@ impl SessionKey {
     ///
     /// # Errors
     ///
-    /// [`NoRandomness`] when the operating system's source fails.
+    /// [`NoRandomness`], if the operating system's source fails.
     pub(crate) fn seal_id(
         &self,
         replica: u32,
@@ -128,21 +128,21 @@ impl SessionKey {
         self.seal(ID, &facts).map(SessionId::from_sealed)
     }
 
-    /// What an id says, if this key sealed it.
+    /// Reads the facts of an id, if this key sealed it.
     pub fn open(&self, id: &str) -> Option<SealedFacts> {
         SealedFacts::read(&self.unseal(ID, id)?)
     }
 
-    /// Seals what a client is to bring back with the retry of its request.
+    /// Seals a state that a client returns with the retry of its request.
     ///
     /// # Errors
     ///
-    /// [`NoRandomness`] when the operating system's source fails.
+    /// [`NoRandomness`], if the operating system's source fails.
     pub fn seal_state(&self, state: &[u8]) -> Result<String, NoRandomness> {
         self.seal(STATE, state)
     }
 
-    /// What was sealed by [`SessionKey::seal_state`]; `None` if anything about it was changed.
+    /// Opens a state from [`SessionKey::seal_state`]; `None` if it was changed in any way.
     pub fn open_state(&self, sealed: &str) -> Option<Vec<u8>> {
         self.unseal(STATE, sealed)
     }
@@ -151,36 +151,35 @@ impl SessionKey {
     ///
     /// # Errors
     ///
-    /// [`NoRandomness`] when the operating system's source fails.
+    /// [`NoRandomness`], if the operating system's source fails.
     pub fn seal_passport(&self, passport: &[u8]) -> Result<String, NoRandomness> {
         self.seal(FORWARD, passport)
     }
 
-    /// The passport that was sealed by [`SessionKey::seal_passport`]; `None` if anything about it was changed.
+    /// Opens a passport from [`SessionKey::seal_passport`]; `None` if it was changed in any way.
     pub fn open_passport(&self, sealed: &str) -> Option<Vec<u8>> {
         self.unseal(FORWARD, sealed)
     }
 
-    /// Seals what a replica announces in a data directory, where others of its user can write.
+    /// Seals the announcement of a replica in a data directory, where other processes of its user can write.
     ///
     /// # Errors
     ///
-    /// [`NoRandomness`] when the operating system's source fails.
+    /// [`NoRandomness`], if the operating system's source fails.
     pub(crate) fn seal_announcement(&self, announcement: &[u8]) -> Result<String, NoRandomness> {
         self.seal(ANNOUNCE, announcement)
     }
 
-    /// The announcement that was sealed by [`SessionKey::seal_announcement`]; `None` if anything about it was changed.
+    /// Opens an announcement from [`SessionKey::seal_announcement`]; `None` if it was changed in any way.
     pub(crate) fn open_announcement(&self, sealed: &str) -> Option<Vec<u8>> {
         self.unseal(ANNOUNCE, sealed)
     }
 
-    /// Seals what a client turned on and off of an aggregate. The handle is of use to that principal and for that
-    /// namespace alone.
+    /// Seals a client's toolset of an aggregate as a handle. The handle is valid for this principal and this namespace alone.
     ///
     /// # Errors
     ///
-    /// [`NoRandomness`] when the operating system's source fails.
+    /// [`NoRandomness`], if the operating system's source fails.
     pub(crate) fn seal_toolset(
         &self,
         namespace: &NamespaceName,
@@ -192,7 +191,7 @@ impl SessionKey {
         self.seal(TOOLSET, &plain)
     }
 
-    /// What was sealed by [`SessionKey::seal_toolset`] for the same namespace and principal; `None` for anything else.
+    /// Opens a handle from [`SessionKey::seal_toolset`] for the same namespace and principal; `None` for any other text.
     pub(crate) fn open_toolset(
         &self,
         namespace: &NamespaceName,
@@ -230,7 +229,7 @@ impl SessionKey {
 }
 
 impl SealedFacts {
-    /// Whether the session is this namespace's and this principal's.
+    /// Returns true if the session belongs to this namespace and this principal.
     pub fn belongs_to(&self, namespace: &NamespaceName, principal: Option<&str>) -> bool {
         self.namespace == *namespace && self.principal == digest(principal)
     }
@@ -255,7 +254,7 @@ impl SealedFacts {
     }
 }
 
-/// Whose a handle is, and of which aggregate.
+/// A digest of a handle's owner and aggregate.
 fn toolset_owner(namespace: &NamespaceName, principal: Option<&str>) -> [u8; DIGEST_BYTES] {
     let mut hash = Sha256::new();
     hash.update(digest(principal));
@@ -264,7 +263,7 @@ fn toolset_owner(namespace: &NamespaceName, principal: Option<&str>) -> [u8; DIG
     *whole.first_chunk().expect("16 of 32 bytes")
 }
 
-/// Stands for a principal; nobody and somebody without a name differ.
+/// A digest of a principal. No principal and a principal with an empty name differ.
 fn digest(principal: Option<&str>) -> [u8; DIGEST_BYTES] {
     let mut hash = Sha256::new();
     hash.update([u8::from(principal.is_some())]);

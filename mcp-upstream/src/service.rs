@@ -1,4 +1,4 @@
-//! What the edge calls: [`Service::handle`] is the one place where the id of a route becomes a function.
+//! The edge's entry into this crate: [`Service::handle`] maps the id of a route to its function, and is the only place that does.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -69,94 +69,94 @@ mod own_core;
 
 pub use own_core::OwnCore;
 
-/// What the service is made of.
+/// The parts that a service is built from.
 pub struct ServiceParts {
-    /// What is served now.
+    /// The served namespaces.
     pub registry: Arc<Registry>,
-    /// Who reloads; without one `POST /reload` answers 503.
+    /// Reloads namespaces; `None` makes `POST /reload` answer 503.
     pub reloader: Option<Arc<dyn ReloadControl>>,
     /// The keys `sessions:`.
     pub sessions: SessionsConfig,
-    /// Sessions one principal may hold.
+    /// The most sessions that one principal may hold.
     pub sessions_per_principal: usize,
-    /// What the sessions of one principal may hold together, and its listeners once more.
+    /// The most memory of one principal's sessions together, and the same again for its listeners.
     pub session_bytes_per_principal: ByteSize,
-    /// Seals session ids and what clients of 2026-07-28 carry between their requests.
+    /// Seals session ids, and the states that clients of 2026-07-28 carry between their requests.
     pub session_key: SessionKey,
-    /// Where sessions are kept so that they outlive this process. Without, they end with it.
+    /// The stores that keep sessions beyond this process; `None` ends them with it.
     pub stores: Option<Stores>,
     /// The replicas that share the store.
     pub replicas: Arc<Replicas>,
-    /// Long streams one principal may hold open.
+    /// The most long streams that one principal may hold open.
     pub streams_per_principal: usize,
     /// Limits counted in tool calls.
     pub limiter: Arc<dyn Limiter>,
-    /// Where audit records go.
+    /// Takes audit records.
     pub audit: AuditSender,
-    /// Whom names stand for, to explain their rights.
+    /// Looks up credentials, to explain their rights.
     pub credentials: Option<Arc<dyn Credentials>>,
-    /// The management tools, where this process has them.
+    /// The management tools, if this process has them.
     pub management: Option<Arc<Management>>,
-    /// What the web UI is told, where this process serves one.
+    /// Facts about the process for the web UI, if this process serves it.
     pub web: Option<WebFacts>,
-    /// Reaches remote servers; without one, calls of such a namespace fail.
+    /// Connects to remote servers; `None` makes calls of their namespaces fail.
     pub http_client: Option<Arc<dyn HttpClient>>,
     /// The single-page app of `/ui/`.
     pub pages: Option<Arc<Pages>>,
     /// The bound on the memory of all answers.
     pub answers: Arc<AnswerBudget>,
-    /// Counters.
+    /// The metrics of the service.
     pub metrics: Arc<UpstreamMetrics>,
-    /// What `/health` and `/ready` answer from.
+    /// The state that `/health` and `/ready` report.
     pub health: Arc<Health>,
 }
 
-/// An admitted request, as far as it is not the caller's.
+/// An admitted request without the facts about its caller.
 #[derive(Debug, Clone)]
 pub struct AdmittedRequest {
-    /// What it is for.
+    /// The route of the request.
     pub route: RouteId,
-    /// Its method, which the route knows.
+    /// The HTTP method, which the route allows.
     pub method: Method,
-    /// The headers of MCP, on such a route.
+    /// The headers of MCP, on MCP routes.
     pub head: McpHead,
-    /// The session that the query names, on a route that asks for it.
+    /// The session in the query, on routes that take it.
     pub session: Option<String>,
-    /// The tool that the path names.
+    /// The tool in the path.
     pub tool: Option<String>,
-    /// What the path has behind the route's own part, decoded.
+    /// The path after the route's own part, decoded.
     pub rest: Option<String>,
-    /// The tags of what the client has already (`If-None-Match`), where files are served.
+    /// The tags of the client's cached copies (`If-None-Match`), on routes of files.
     pub known: Option<String>,
-    /// Whether the path names the namespace.
+    /// True when the path names the namespace.
     pub namespace_in_path: bool,
-    /// Whether the client asks for the shapes of version 1.
+    /// True when the client requests the form of version 1.
     pub accepts_v1: bool,
-    /// The query, outside MCP.
+    /// The query string, outside MCP.
     pub query: Option<String>,
-    /// The body, empty on a route that takes none.
+    /// The body; empty on routes that take none.
     pub body: Bytes,
-    /// What the API of the web UI reads of the request, on its route.
+    /// The parts of the request that the API of the web UI reads, on its route.
     pub web: Option<Box<WebRequest>>,
 }
 
-/// What upstreams share with the surfaces.
+/// State that upstreams share with the surfaces.
 pub(crate) struct Shared {
     registry: Arc<Registry>,
     changes: SessionChanges,
-    /// Who hears of a namespace's changes.
+    /// Tells clients of changes in namespaces.
     pub(crate) audience: Arc<Audience>,
     events: Arc<EventLog>,
     key: SessionKey,
 }
 
 impl Shared {
-    /// Namespaces of functions, and all that no other kind serves.
+    /// The upstream for namespaces of functions, and for all that no other kind serves.
     pub(crate) fn workers(&self, ports: Arc<dyn WorkerPorts>) -> Arc<dyn Upstream> {
         Arc::new(WorkerUpstream::new(ports, self.changes.clone()))
     }
 
-    /// Namespaces that are several others, which are servers or functions.
+    /// The upstream for aggregates, whose members are servers or functions.
     fn aggregates(
         &self,
         registry: Arc<Registry>,
@@ -175,7 +175,7 @@ impl Shared {
         ))
     }
 
-    /// Namespaces whose server speaks MCP.
+    /// The upstream for namespaces whose server speaks MCP.
     pub(crate) fn servers(&self, connector: Arc<dyn Connector>) -> Arc<dyn Upstream> {
         let servers = ExternalServers::new(
             connector,
@@ -189,13 +189,13 @@ impl Shared {
     }
 }
 
-/// An answer that is on its way. Its polls are timed.
+/// A pending answer whose polls are timed.
 pub type PendingReply<'a> = WatchedFuture<'a, Answer<'a>>;
 
-/// An answer in the making.
+/// A pending answer.
 pub type Answer<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
 
-/// An answer that nobody waits for.
+/// An answer that is ready.
 fn at_once<'a>(reply: Reply) -> Answer<'a> {
     Box::pin(std::future::ready(reply))
 }
@@ -205,12 +205,12 @@ fn at_once<'a>(reply: Reply) -> Answer<'a> {
 pub struct Service {
     core: Arc<Core>,
     readmissions: Arc<AtomicU64>,
-    /// Where there are external servers.
+    /// The pools of external servers, if there are any.
     pools: Option<Arc<Pools>>,
 }
 
 impl Service {
-    /// The service over the registry's upstreams, its external servers included: their processes are the service's.
+    /// The service over the registry's upstreams, including external servers, whose processes the service owns.
     pub fn with_servers(parts: ServiceParts, host: Arc<ProcessHost>) -> Self {
         let client = parts.http_client.clone();
         let registry = Arc::clone(&parts.registry);
@@ -243,7 +243,7 @@ impl Service {
         service
     }
 
-    /// Ends the processes of external servers: those in use get `grace`. For the end of the gateway.
+    /// Ends the processes of external servers, when the gateway stops: those in use get `grace`.
     pub async fn end_servers(&self, grace: Duration) {
         self.core.upstreams.stop();
         if let Some(pools) = &self.pools {
@@ -340,8 +340,8 @@ impl Service {
         }
     }
 
-    /// Answers an admitted request. Dropping the future, or the streamed body it answered with, cancels a tool call that
-    /// has no session; a call made in a session goes on.
+    /// Answers an admitted request. Dropping the future, or the streamed body it answered with, cancels a tool call without a
+    /// session; a call in a session goes on.
     pub fn handle(&self, caller: Caller, request: AdmittedRequest) -> PendingReply<'_> {
         let subject = PollSubject {
             route: request.route.label(),
@@ -370,7 +370,8 @@ impl Service {
         })
     }
 
-    /// Each function is boxed on its own: one future with room for all of them would be moved about with every request.
+    /// Calls the function of the route. Each future is boxed on its own: one future with space for all of them would be moved
+    /// with every request.
     fn answer_now(&self, caller: Caller, request: AdmittedRequest) -> Answer<'_> {
         let core = &self.core;
         let AdmittedRequest {
@@ -443,15 +444,15 @@ impl Service {
                 ),
                 None => rest::not_found(),
             }),
-            // There is no OAuth yet, and the edge writes the counters and the page.
+            // There is no OAuth yet, and the edge serves the metrics and the page itself.
             RouteId::WellKnown | RouteId::Metrics | RouteId::WebPage | RouteId::WebAsset => {
                 at_once(rest::not_found())
             }
         }
     }
 
-    /// Serves one client over a pair of pipes, one message a line, until the client closes them or `stop` is there. The
-    /// client's session has ended then; the upstreams go on.
+    /// Serves one client over a pair of pipes, one message per line, until the client closes them or `stop` resolves. By then the
+    /// client's session has ended; the upstreams go on.
     pub async fn serve_lines(
         &self,
         caller: Caller,
@@ -462,8 +463,8 @@ impl Service {
         stdio::serve(Arc::clone(&self.core), caller, input, output, stop).await
     }
 
-    /// Serves one client of the relay until it has closed the connection. From `stop` on no further frame is read, and
-    /// calls that run are answered; `gone` is there when the client has closed its reading end, too.
+    /// Serves one client of the relay until it closes the connection. Once `stop` resolves, no further frame is read, and running
+    /// calls are answered; `gone` resolves when the client has closed its reading end, too.
     pub async fn serve_relay(
         &self,
         relay: Arc<Relay>,
@@ -478,12 +479,12 @@ impl Service {
         relay::serve(Arc::clone(&self.core), relay, client, socket, gone, stop).await;
     }
 
-    /// Brings the metrics up to date that tell of states: to be called before the metrics are read.
+    /// Updates the gauges that show states. To be called before the metrics are read.
     pub fn show_conditions(&self) {
         rest::condition::show(&self.core);
     }
 
-    /// Notes the counters of calls every few seconds, for the figures of the web UI. Never ends.
+    /// Notes the counters of calls every few seconds, for the figures of the web UI. Never returns.
     pub async fn note_figures(&self) {
         let mut tick = tokio::time::interval(figures::EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -493,15 +494,14 @@ impl Service {
         }
     }
 
-    /// What the handlers work on, for tests of one of them.
+    /// The state behind the handlers, for tests of a single handler.
     #[cfg(test)]
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
 
-    /// The protocol version of a principal's session, if this process knows the session. For checks before the body is
-    /// read: does not wait, and does not count as a use of the session. Whether the session belongs to the namespace is
-    /// checked later.
+    /// The protocol version of a principal's session, if this process knows the session. For checks before the body is read: does
+    /// not wait, and does not count as a use of the session. The session's namespace is checked later.
     pub fn session_version(
         &self,
         session_header: &str,
@@ -511,8 +511,8 @@ impl Service {
         (session.binding().principal.as_deref() == principal).then(|| session.version())
     }
 
-    /// The namespace a session talks to, for `POST /messages` without `X-Namespace`. As little a use of the session as
-    /// [`Service::session_version`].
+    /// The namespace of a session, for `POST /messages` without `X-Namespace`. Like [`Service::session_version`], does not count
+    /// as a use of the session.
     pub fn session_namespace(&self, session_id: &str) -> Option<NamespaceName> {
         let sessions = &self.core.sessions;
         match sessions.live(session_id) {
@@ -521,25 +521,25 @@ impl Service {
         }
     }
 
-    /// Ends the sessions and the suspended calls of principals that are lost, and with them the memory and the processes
-    /// that they have for themselves: no request of theirs will be admitted any more.
+    /// Ends the sessions and the suspended calls of lost principals, and with them their own memory and processes: requests of
+    /// these principals are not admitted any more.
     pub async fn end_principals(&self, is_lost: impl Fn(&str) -> bool) {
         self.core.suspended.end_of(&is_lost);
         for session in self.core.sessions.all() {
             let principal = session.binding().principal.as_deref();
             if principal.is_some_and(&is_lost) {
-                // A store that cannot be asked has said so in the log, and forgets by time.
+                // A failure of the store is logged already; the record expires.
                 let _ = crate::mcp::forget_session(&self.core, &session).await;
             }
         }
     }
 
-    /// The answer to a request that was forwarded to a replica which ended before it answered.
+    /// The answer to a request that was forwarded to a replica which ended before its answer.
     pub fn replica_lost(&self) -> Reply {
         RequestError::ReplicaLost.reply(None)
     }
 
-    /// Tells the clients of this replica of a change that was announced at another one.
+    /// Tells the clients of this replica of a change that was announced at another replica.
     pub fn hear(&self, news: &str) {
         self.core.audience.hear(news);
     }
@@ -549,29 +549,29 @@ impl Service {
         self.core.sessions.replicas()
     }
 
-    /// Ends every stream so that its client comes back elsewhere. For the drain; streams opened afterwards end at once.
+    /// Ends every stream so that its client reconnects elsewhere. For the drain; streams opened afterwards end at once.
     pub fn end_streams(&self) {
         self.core.pulse.end_all();
     }
 
-    /// Ends the long streams there are, so that their clients come back and are admitted again: for when the rules of
-    /// admission have changed. The rules are to be in force before. Clients that resume lose nothing.
+    /// Ends the present long streams, so that their clients come back and are admitted again. For changes in the rules of
+    /// admission, which must be in force before. Clients that resume lose nothing.
     pub fn readmit_streams(&self) {
-        // Counted before the streams are ended: whoever opens one beside this is either ended here or sees the count.
+        // Counted before the streams are ended: a stream that is opened concurrently is either ended here or sees the count.
         self.readmissions.fetch_add(1, Ordering::SeqCst);
         self.core.pulse.end_present();
     }
 
-    /// How often streams had to be admitted again. A stream whose request was admitted at another count than there is
-    /// when it has been opened was admitted by rules that are no longer in force.
+    /// The number of times that streams had to be admitted again. If the count has changed between the admission of a request and
+    /// the opening of its stream, the stream was admitted by outdated rules.
     pub fn readmissions(&self) -> u64 {
         self.readmissions.load(Ordering::SeqCst)
     }
 
-    /// What streams need between requests: their keepalives, notice of what the registry now serves, and another
-    /// admission when somebody may have lost a namespace by it. Runs until it is dropped.
+    /// Runs the background work for streams: their keepalives, notices of changes in the registry, and readmission when a caller
+    /// may have lost a namespace. Runs until it is dropped.
     ///
-    /// One of the three that panics is begun again, and disturbs neither of the others.
+    /// If any of the three panics, it is started again, and the others are not disturbed.
     pub async fn run_streams(&self) {
         let news = || {
             let (audience, registry) = (&self.core.audience, &self.core.registry);
@@ -579,7 +579,8 @@ impl Service {
         };
         let mut readmitting = false;
         let readmission = || {
-            // What was published while nobody followed is not known: as if somebody had lost a namespace.
+            // Changes published in the meantime are unknown: the streams are readmitted, since a caller may have lost a
+            // namespace.
             if std::mem::replace(&mut readmitting, true) {
                 self.readmit_streams();
             }
@@ -592,8 +593,8 @@ impl Service {
         );
     }
 
-    /// Readmits the streams of all namespaces when one of them goes or changes who may use it: rare enough that the
-    /// others may come back, too.
+    /// Readmits the streams of all namespaces when a namespace goes away or changes its allowed principals: that is rare enough
+    /// for the other streams to come back, too.
     async fn readmit_by_registry(&self) {
         let mut published = self.core.registry.subscribe();
         let mut seen = self.core.registry.snapshot();
@@ -606,7 +607,7 @@ impl Service {
         }
     }
 
-    /// Ends the sessions whose time is up and forgets events as old as that. To be called every second or so.
+    /// Ends expired sessions and forgets expired events. To be called every second or so.
     pub async fn evict_expired(&self) {
         let now = Instant::now();
         self.core.events.sweep(now);
@@ -624,7 +625,7 @@ impl Service {
     }
 }
 
-/// Whether a request is about all namespaces at once.
+/// Returns true if a request concerns all namespaces at once.
 fn is_about_all(caller: &Caller, request: &AdmittedRequest) -> bool {
     let all = caller.namespace.as_ref().is_some_and(|it| it.is_global());
     all || matches!(
@@ -633,7 +634,7 @@ fn is_about_all(caller: &Caller, request: &AdmittedRequest) -> bool {
     )
 }
 
-/// Whether a namespace that was there is gone, or is open to others than before.
+/// Returns true if a namespace is gone, or its allowed principals have changed.
 fn admits_others(before: &Snapshot, after: &Snapshot) -> bool {
     before.namespaces.iter().any(|(name, old)| {
         let new = after.namespaces.get(name);

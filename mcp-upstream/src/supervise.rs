@@ -1,19 +1,19 @@
-//! Loops that have to go on whatever happens in one of their rounds.
+//! Supervises loops that must go on after a panic in one of their rounds.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 
-/// Before a loop that panicked is begun again. One that panics at once must not fill the log.
+/// The pause before a loop that panicked is started again, so that a loop that panics at once does not fill the log.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Runs a loop until it ends by itself. When it panics, that is logged and the loop is begun again.
+/// Runs a loop until it ends by itself. A panic is logged, and the loop is started again.
 pub(crate) async fn supervise<F: Future<Output = ()>>(
     name: &'static str,
     mut begin: impl FnMut() -> F,
 ) {
-    // What a round leaves behind is behind locks that look past a panic.
+    // The state that a round leaves is behind locks that ignore poisoning.
     while AssertUnwindSafe(async { begin().await })
         .catch_unwind()
         .await

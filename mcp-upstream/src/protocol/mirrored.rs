@@ -1,5 +1,5 @@
-//! How the headers of 2026-07-28 that mirror a body spell a text (SEP-2243): as it is where a header can hold it, else in
-//! base64 between `=?base64?` and `?=`.
+//! Encodes texts in the mirrored headers of 2026-07-28 (SEP-2243): unchanged if a header can hold the text, else in base64
+//! between `=?base64?` and `?=`.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 const BEGIN: &str = "=?base64?";
 const END: &str = "?=";
 
-/// The value of a header that mirrors a text.
+/// The header value that mirrors a text.
 pub(crate) fn encode(text: &str) -> Cow<'_, str> {
     let padded = text.starts_with([' ', '\t']) || text.ends_with([' ', '\t']);
     let looks_encoded = text.starts_with(BEGIN) && text.ends_with(END);
@@ -19,7 +19,7 @@ pub(crate) fn encode(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The text a header value stands for; `None` when it is not what such a value may be.
+/// The text of a header value; `None` if the value is not valid.
 pub(crate) fn decode(value: &str) -> Option<Cow<'_, str>> {
     let wrapped = value
         .strip_prefix(BEGIN)

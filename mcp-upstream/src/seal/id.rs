@@ -1,4 +1,4 @@
-//! What a session is called. Everyone compares ids; how one is made only the key knows.
+//! Session ids. All modules compare ids; only the key makes and reads them.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// An opaque session id: visible ASCII, unguessable, a credential of its client. Cheap to clone. Serialised for the store
-/// of sessions alone.
+/// An opaque session id: visible ASCII, unguessable, a credential of its client. Cheap to clone. Serialized for the session store
+/// alone.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SessionId(Arc<str>);
 
@@ -17,12 +17,12 @@ pub struct SessionId(Arc<str>);
 pub struct NoRandomness(#[from] getrandom::Error);
 
 impl SessionId {
-    /// An id that a [`super::SessionKey`] has sealed.
+    /// An id that a [`super::SessionKey`] sealed.
     pub(super) fn from_sealed(text: String) -> Self {
         Self(text.into())
     }
 
-    /// An id that says nothing, for tests.
+    /// An id without facts, for tests.
     #[cfg(test)]
     pub(crate) fn random() -> Self {
         let mut bytes = [0; 16];

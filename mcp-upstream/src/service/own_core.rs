@@ -1,4 +1,4 @@
-//! The core of this very process, for the management tools: the same functions that the core's listener calls.
+//! The core of this process for the management tools, which call the same functions as the core's listener.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, OnceLock, Weak};
@@ -18,21 +18,21 @@ use crate::reply::Reply;
 use crate::rest;
 use crate::upstream::system::core::{CoreAnswer, CoreLink, CoreRequest, Unreachable};
 
-/// The principal of what the management tools ask, in the audit log and in limits.
+/// The principal of the management tools' requests, in the audit log and in limits.
 const PRINCIPAL: &str = "manager";
 
-/// The way to a service that is made after the tools that ask it.
+/// A handle to the service, which is created after the tools that use it.
 #[derive(Default)]
 pub struct OwnCore(OnceLock<Weak<Core>>);
 
 impl OwnCore {
-    /// Leads to this service from now on. The service is not kept alive by it.
+    /// Binds the handle to this service, without keeping the service alive.
     pub fn bind(&self, service: &Service) {
         let _ = self.0.set(Arc::downgrade(&service.core));
     }
 }
 
-/// The management tools as a caller of the core.
+/// The caller that stands for the management tools.
 fn caller(namespace: Option<NamespaceName>) -> Caller {
     Caller {
         namespace,
@@ -60,7 +60,7 @@ impl CoreLink for OwnCore {
         let core = self.0.get().and_then(Weak::upgrade);
         let core =
             core.ok_or_else(|| Unreachable("the server is starting or stopping".to_owned()))?;
-        // Requests by HTTP have waited before they come here.
+        // HTTP requests have waited before they get here.
         let starting = match &request {
             CoreRequest::Call { namespace, .. } => core.registry.starting(namespace).await,
             CoreRequest::Namespaces if !core.registry.wait_for_scan().await => {
@@ -94,7 +94,7 @@ impl CoreLink for OwnCore {
                 status: head.status,
                 body,
             },
-            // REST answers whole.
+            // REST answers are never streams.
             _ => CoreAnswer {
                 status: StatusCode::INTERNAL_SERVER_ERROR,
                 body: bytes::Bytes::new(),
