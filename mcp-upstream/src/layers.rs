@@ -110,7 +110,7 @@ fn every_module_has_a_layer() {
 #[test]
 fn imports_are_found_however_they_are_written() {
     let text = "use crate::mcp::{self, exchange::{body, Up}, head::McpHead};\n\
-                // crate::rest is only mentioned
+                // crate::rest is only spoken of\n\
                 fn f() { crate::stdio::x(); }\n\
                 #[cfg(test)]\nmod tests { use crate::service::Service; }\n";
     let found: BTreeSet<_> = uses(text).into_iter().collect();

@@ -135,7 +135,7 @@ pub(crate) enum EraSupport {
     Legacy,
     /// Only 2026-07-28.
     Modern,
-    /// 2026-07-28, and perhaps `initialize`: servers do not say so, and a process that was asked refuses it.
+    /// 2026-07-28, and perhaps `initialize`: servers do not say so, and a process that answered `server/discover` refuses it.
     ModernAtLeast,
     /// Both, one for each process.
     Dual,

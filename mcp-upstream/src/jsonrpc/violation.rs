@@ -7,7 +7,7 @@ pub(crate) enum ProtocolViolation {
     NotJson,
     /// JSON that is not a message.
     NotAMessage,
-    /// An array of messages. Batches belong to a single revision, in which only the server answers a client's batch with one.
+    /// An array of messages. A single revision has batches, and there only clients start them.
     Batch,
     /// A line beyond the limit; it was skipped.
     TooLong,
