@@ -1,5 +1,5 @@
-//! What a message costs on its way through the service. A change that makes the path dearer has to say so: allocations are
-//! asserted here, instructions are compared with `cost.json` by `make cost`.
+//! The cost of a message on its way through the service. A change that makes the path more expensive has to say so: allocations
+//! are asserted here, instructions are compared with `cost.json` by `make cost`.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ mod counted;
 
 pub(crate) use counted::allocations;
 
-/// One thread, as each of the proxy's runtimes has by default.
+/// A runtime of one thread, like each of the proxy's runtimes by default.
 pub(crate) fn runtime() -> Runtime {
     Builder::new_current_thread()
         .enable_all()
@@ -30,7 +30,7 @@ pub(crate) fn runtime() -> Runtime {
         .expect("a runtime")
 }
 
-/// Answers at once, so that only the way there and back is counted.
+/// Answers at once, so that only the path through the service is counted.
 struct Ready;
 
 impl WorkerPort for Ready {
@@ -52,7 +52,7 @@ impl WorkerPorts for Ready {
     }
 }
 
-/// A service whose tools answer at once, and the runtime it is asked in.
+/// A service whose tools answer at once, with its runtime.
 struct Scene {
     runtime: Runtime,
     house: Harness,
@@ -106,7 +106,7 @@ const PING: &str = r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#;
 const CALL: &str = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"text":"Hello, Ada!"}}}"#;
 const LIST: &str = r#"{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{}}"#;
 
-/// A modern request: these parameters and what each says of its client.
+/// A modern request with these parameters and the metadata that every request carries.
 macro_rules! modern_body {
     ($method:literal, $params:literal) => {
         concat!(

@@ -1,7 +1,7 @@
 //! Questions of upstreams to clients before the answer of a call: elicitation, sampling, roots.
 //!
 //! A question is an [`Interaction`]: its content, the responder that takes the answer back to the upstream, and a deadline. The
-//! first answer counts, whoever gives it, and it reaches the upstream once.
+//! first answer counts, from any source, and it reaches the upstream once.
 //!
 //! ```text
 //!            respond, fulfil ─────────────┐ (the client)

@@ -462,7 +462,7 @@ mod tests {
         file.flush();
         assert_eq!(text(&path), "two\n", "writing goes on");
         assert_eq!(text(&victim), "kept\n");
-        // The same holds for a path that becomes a pipe while the file is open.
+        // A path that becomes a pipe while the file is open is refused, too.
         fs::rename(&path, folder.path().join("aside")).expect("moved");
         make_pipe(&path);
         file.append(b"three\n");

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a caller, namespaces, a backend that does as it is told, a service over it.
+//! Helpers that the tests of this crate share: a caller, namespaces, a scripted backend, a service over it.
 
 pub(crate) mod head;
 pub(crate) mod remote;
@@ -77,7 +77,7 @@ pub(crate) fn caller() -> Caller {
     }
 }
 
-/// The same with an API key of these built-in scopes.
+/// The usual caller with an API key of these built-in scopes.
 pub(crate) fn caller_with_scopes(scopes: &[&str]) -> Caller {
     let tools = ScopeTable::default().compile(scopes);
     let source = GrantSource::Key {
@@ -109,8 +109,8 @@ impl WorkerPorts for Only {
     }
 }
 
-/// A call of a function of the namespace, as a surface would prepare it for the usual caller. One that may talk is told
-/// nothing of its caller.
+/// A call of a function of the namespace, as a surface would prepare it for the usual caller. A call that may talk is told
+/// nothing about its caller.
 pub(crate) fn function_call(
     backend: &Arc<FakeBackend>,
     namespace: &Arc<Namespace>,
@@ -150,7 +150,7 @@ fn named_tool(name: &str) -> Arc<Tool> {
     }))
 }
 
-/// A namespace of that name with tools for everything the fake backend does.
+/// A namespace of that name with a tool for each behaviour of the fake backend.
 pub(crate) fn namespace(name: &str) -> Namespace {
     let mut tools = vec![tool(json!({
         "name": "say_hello", "title": "Say Hello", "description": "Greet \"someone\".",
@@ -214,7 +214,7 @@ pub(crate) fn namespace(name: &str) -> Namespace {
 pub(crate) fn full(name: &str) -> Namespace {
     fn from<T: serde::de::DeserializeOwned>(definition: Value, context: bool) -> Arc<T> {
         let line = json!({ "definition": definition, "filename": "r.py", "context": context });
-        // Through text: raw values cannot be read out of a parsed one.
+        // Through text: raw values cannot be taken from a parsed value.
         Arc::new(serde_json::from_str(&line.to_string()).expect("a definition"))
     }
     let resource = |uri: &str, context| from(json!({ "uri": uri, "name": uri }), context);
@@ -236,7 +236,7 @@ pub(crate) fn full(name: &str) -> Namespace {
     }
 }
 
-/// A namespace that could not be brought up.
+/// A namespace that failed to start.
 pub(crate) fn broken(name: &str) -> Namespace {
     Namespace {
         tools: Vec::new(),
@@ -248,7 +248,7 @@ pub(crate) fn broken(name: &str) -> Namespace {
     }
 }
 
-/// A service over fakes, and the handles to look into it.
+/// A service over fakes, with handles to inspect it.
 pub(crate) struct Harness {
     registry: Arc<Registry>,
     pub(crate) service: Service,
@@ -257,7 +257,7 @@ pub(crate) struct Harness {
     pub(crate) metrics: Arc<UpstreamMetrics>,
 }
 
-/// What a test wants other than usual.
+/// The options of a test.
 pub(crate) struct Wanted {
     pub(crate) namespaces: Vec<Namespace>,
     pub(crate) sessions: SessionsConfig,
@@ -266,15 +266,15 @@ pub(crate) struct Wanted {
     pub(crate) limiter: Arc<dyn Limiter>,
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
     pub(crate) audit: crate::audit::AuditSender,
-    /// Servers that speak MCP, of all namespaces it says it isolates.
+    /// Servers that speak MCP, for all namespaces that it says it isolates.
     pub(crate) externals: Option<Arc<dyn Connector>>,
-    /// Reaches remote servers.
+    /// Connects to remote servers.
     pub(crate) http_client: Option<Arc<dyn HttpClient>>,
-    /// The gateway's own client of remote servers is there, too.
+    /// True to include the gateway's own client of remote servers.
     pub(crate) connects: bool,
-    /// Instead of the fake one.
+    /// Takes the place of the fake backend.
     pub(crate) ports: Option<Arc<dyn WorkerPorts>>,
-    /// A kind of upstream of the test's own.
+    /// An upstream of the test's own.
     pub(crate) upstream: Option<Arc<dyn Upstream>>,
 }
 
@@ -349,7 +349,7 @@ impl Wanted {
     }
 }
 
-/// What starts no process.
+/// A process host that starts no process.
 fn process_host() -> Arc<ProcessHost> {
     let metrics = WorkerMetrics::new(&prometheus::Registry::new());
     Arc::new(ProcessHost {
@@ -369,12 +369,12 @@ fn snapshot(generation: u64, namespaces: Vec<Namespace>) -> Snapshot {
     }
 }
 
-/// The harness as usual.
+/// The harness with the usual options.
 pub(crate) fn harness() -> Harness {
     Wanted::default().build()
 }
 
-/// Refuses one tool, with a wait.
+/// Refuses one tool, with a time to wait.
 pub(crate) struct Refuses(pub(crate) &'static str, pub(crate) Mutex<Vec<String>>);
 
 impl Limiter for Refuses {
@@ -419,7 +419,7 @@ pub(crate) fn head(session: Option<&str>, version: Option<&str>) -> McpHead {
     }
 }
 
-/// A REST request as the edge hands it over. The edge's table reads paths; the tests need this much of it.
+/// A REST request as the edge hands it over. Parses only as much of the path as the tests need; the edge has the table of routes.
 pub(crate) fn asked(path: &str, body: &[u8]) -> AdmittedRequest {
     let (path, query) = match path.split_once('?') {
         Some((path, query)) => (path, Some(query.to_owned())),
@@ -457,7 +457,7 @@ pub(crate) fn asked(path: &str, body: &[u8]) -> AdmittedRequest {
     }
 }
 
-/// A reply taken apart: status, body as JSON (`Null` when empty).
+/// The status and the body of a reply, as JSON (`Null` when empty).
 pub(crate) fn parts(reply: &Reply) -> (StatusCode, Value) {
     let body = body_of(reply);
     let value = if body.is_empty() {
@@ -468,7 +468,7 @@ pub(crate) fn parts(reply: &Reply) -> (StatusCode, Value) {
     (reply.head().status, value)
 }
 
-/// The reply was written.
+/// Marks the reply as written.
 pub(crate) fn delivered(reply: Reply) {
     if let Reply::Opening { session, .. } = reply {
         session.delivered();
@@ -476,7 +476,7 @@ pub(crate) fn delivered(reply: Reply) {
 }
 
 impl Harness {
-    /// Serves these namespaces instead.
+    /// Replaces the served namespaces.
     pub(crate) fn publish(&self, namespaces: Vec<Namespace>) {
         self.registry.swap(snapshot(2, namespaces));
     }
@@ -499,7 +499,7 @@ impl Harness {
         answer
     }
 
-    /// Initializes and gives the session id; `confirm` sends the notification, too.
+    /// Initializes and returns the session id; with `confirm` sends the notification, too.
     pub(crate) async fn open(&self, version: &str, confirm: bool) -> String {
         let body = json!({
             "jsonrpc": "2.0", "id": "init-1", "method": "initialize",
@@ -527,7 +527,7 @@ impl Harness {
     }
 }
 
-/// No limit counted in tool calls.
+/// A limiter that never refuses.
 pub(crate) struct Unlimited;
 
 impl Limiter for Unlimited {
@@ -542,7 +542,7 @@ impl Limiter for Unlimited {
     }
 }
 
-/// Nobody yet, over streams of its own: their timer, their log, and who hears of changes.
+/// An audience without members, with its own streams: their timer and their log.
 pub(crate) fn audience() -> (Arc<Pulse>, Arc<EventLog>, Arc<Audience>) {
     let metrics = StreamMetrics::unregistered();
     let pulse = Pulse::measured(Duration::from_secs(15), Arc::clone(&metrics));
@@ -552,7 +552,7 @@ pub(crate) fn audience() -> (Arc<Pulse>, Arc<EventLog>, Arc<Audience>) {
     (pulse, log, audience)
 }
 
-/// The functions of MCP's paths, without a route.
+/// The functions of MCP's paths, called without a route.
 impl Service {
     pub(crate) async fn get(&self, caller: Caller, head: McpHead) -> Reply {
         mcp::get(self.core(), &caller, &head).await

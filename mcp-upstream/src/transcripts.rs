@@ -1,23 +1,22 @@
-//! Transcripts: what each kind of client and each kind of server send each other through the gateway, byte by byte.
+//! Transcripts: the messages between each kind of client and each kind of server through the gateway, byte by byte.
 //!
-//! There is a file for each cell of the bridge's table, and one for each way to a Python worker, in the folder
-//! `transcripts/` beside this file. In each block stand a client's request, what goes up, what the server answers and
-//! what the client gets. Whoever rebuilds what lies between may change how it works, but not a byte here.
+//! There is a file for each cell of the bridge's table, and one for each way to a Python worker, in the folder `transcripts/`
+//! beside this file. Each block has a client's request, the messages that go up, the server's answers, and the messages that the
+//! client gets. A change of the code in between may change how it works, but not a byte here.
 //!
 //! ```text
 //! client>  a request of the client, its headers first. `Accept` names both media types and is left out.
-//! opens>   a process of the server is opened: for whom, in which revision, and what it is told
-//! up>      a line to the server; to a worker the call
-//! down>    a line of the server; of a worker its answer
-//! answer>  what the client gets: status and headers, then the body or the next event
+//! opens>   a process of the server is opened: its client, its revision, and the facts it is told
+//! up>      a line to the server; for a worker the call
+//! down>    a line of the server; for a worker its answer
+//! answer>  to the client: status and headers, then the body or the next event
 //! ```
 //!
-//! `TRANSCRIPTS=write cargo nextest run --workspace --lib -E 'test(transcripts)'` writes the files anew; read the
-//! difference before it is committed. What differs from run to run has a name there (`<session-1>`), which `mask.rs`
-//! gives.
+//! `TRANSCRIPTS=write cargo nextest run --workspace --lib -E 'test(transcripts)'` writes the files anew; read the difference
+//! before it is committed. Text that differs from run to run has a name there (`<session-1>`), which `mask.rs` gives.
 //!
-//! Nothing here knows what lies between `Service::handle` above and the connector (`server.rs`) and the backend
-//! (`worker.rs`) below. If these two seams change, only these two files do.
+//! The code here knows nothing between `Service::handle` above and the connector (`server.rs`) and the backend (`worker.rs`)
+//! below. If these two seams change, only these two files do.
 
 use std::path::Path;
 
@@ -76,7 +75,7 @@ async fn rest_to_a_worker() {
     check(Asker::Rest, Answerer::Worker).await;
 }
 
-/// Plays all scenes of a cell and compares them with its file, or writes that.
+/// Plays all scenes of a cell and compares them with its file, or writes the file.
 async fn check(client: Asker, server: Answerer) {
     let cell = Cell { client, server };
     let played = match (client, server) {

@@ -151,7 +151,7 @@ mod tests {
         serde_json::from_str(text).expect("JSON")
     }
 
-    /// The one tool of a list, as a legacy client sees it.
+    /// The only tool of a list, as a legacy client sees it.
     fn listed(tool: &Value) -> Value {
         let list = json!({ "tools": [tool], "nextCursor": "c" }).to_string();
         let Some(change) = of_list(&list) else {

@@ -60,7 +60,7 @@ impl Fixture {
         self.delivered().await;
     }
 
-    /// Lets the delivery, which runs in this same thread, come to its end.
+    /// Runs the delivery, which runs on this thread, to its end.
     async fn delivered(&self) {
         while self.audience.noted().running {
             tokio::task::yield_now().await;
@@ -317,7 +317,7 @@ async fn a_namespace_that_never_rests_takes_no_turn_of_the_others() {
     for session in &sessions {
         readers.push(fixture.read(session, StreamKind::General).await);
     }
-    // Whatever was told is noted again before the delivery goes on.
+    // Delivered changes are noted again before the delivery continues.
     for _ in 0..names.len() * 4 {
         for namespace in &names {
             fixture.audience.announce(&name(namespace), Change::Tools);

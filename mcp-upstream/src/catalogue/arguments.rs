@@ -247,7 +247,7 @@ mod tests {
         InputSchema::compile(&to_raw_value(schema).expect("JSON"))
     }
 
-    /// What is wrong with arguments: message and details.
+    /// The problems of arguments: message and details.
     fn wrong(schema: &Value, arguments: &Value) -> Option<(String, Value)> {
         let schema = compiled(schema).expect("usable");
         let error = schema.check(arguments.to_string().as_bytes()).err()?;

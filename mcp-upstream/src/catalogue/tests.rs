@@ -19,7 +19,7 @@ fn tools(cursor: Option<&str>) -> PageKey {
     key(TOOLS_LIST, cursor)
 }
 
-/// A page with one tool, and perhaps a page after it.
+/// A page with one tool, and a cursor for the next page if given.
 fn page(tool: &str, next: Option<&str>) -> Bytes {
     let next = next.map_or_else(String::new, |next| format!(r#","nextCursor":"{next}""#));
     format!(r#"{{"tools":[{{"name":"{tool}","inputSchema":{{"type":"object"}}}}]{next}}}"#).into()
@@ -29,7 +29,7 @@ fn names(list: &ToolList) -> Vec<&str> {
     list.entries().iter().map(ToolEntry::name).collect()
 }
 
-/// A connection that lists these pages; the cursor of a page is the number of the one after it.
+/// A connection that lists these pages; the cursor on a page is the index of the next one.
 struct Paged {
     opening: &'static str,
     pages: Vec<Bytes>,
@@ -58,7 +58,7 @@ impl PageSource for Paged {
     }
 }
 
-/// A server of two pages that says when they change.
+/// A server with two pages that announces changes.
 fn paged() -> Paged {
     Paged {
         opening: r#"{"capabilities":{"tools":{"listChanged":true}}}"#,
@@ -132,14 +132,14 @@ async fn tools_that_were_read_are_current_until_they_may_be_others() {
         catalogue.recall(&tools(Some("\"1\""))),
         Some(page("b", None))
     );
-    // A client that is shown the same again tells nothing new, one that is shown another list does.
+    // An equal list changes nothing; a different list does.
     catalogue.remember(tools(None), &page("a", Some("1")));
     assert_eq!(catalogue.version(), version);
     catalogue.remember(tools(None), &page("c", Some("1")));
     assert!(catalogue.version() > version && catalogue.current().is_none());
-    // What was known serves where nothing can be asked.
+    // The known tools serve while the server cannot be asked.
     assert_eq!(names(&catalogue.known().expect("known")), ["a", "b"]);
-    // Nor is a page there that came after another first one.
+    // A page that followed another first page is gone.
     assert_eq!(catalogue.recall(&tools(Some("\"1\""))), None);
 }
 
@@ -206,7 +206,7 @@ async fn a_server_that_refuses_or_has_no_end_of_pages_is_read_as_far_as_it_goes(
     };
     let list = read(&catalogue, &endless).await.expect("read");
     assert_eq!(list.entries().len(), 100);
-    // A repeated cursor ends the reading, whether it comes again at once or later.
+    // A repeated cursor ends the reading, at once or later.
     for pages in [
         vec![page("a", Some("0"))],
         vec![page("a", Some("1")), page("b", Some("0"))],
@@ -248,7 +248,7 @@ async fn careless_pages_are_mended_on_every_way() {
         let mended = mended.expect("mended");
         assert_eq!(mended, shown[at]);
         asked_by_client.remember(key.clone(), &mended);
-        // A page that is kept already is not mended again.
+        // A page that is already kept is not mended again.
         let again = asked_by_client.mended(&name, list, (&mended, Era::Legacy));
         assert_eq!(again, None);
     }
@@ -293,7 +293,7 @@ fn a_page_that_is_all_of_them_needs_no_reading() {
     let catalogue = Catalogue::default();
     catalogue.remember(tools(None), &page("a", None));
     assert_eq!(names(&catalogue.current().expect("shown")), ["a"]);
-    // Of a list that is no list nothing is known.
+    // A malformed list leaves the tools unknown.
     catalogue.remember(tools(None), &Bytes::from_static(br#"{"tools":7}"#));
     assert!(catalogue.current().is_none());
 }
@@ -314,10 +314,10 @@ fn there_is_an_end_to_what_is_kept() {
     catalogue.remember(key("prompts/list", None), &large);
     assert!(catalogue.recall(&tools(None)).is_some());
     assert!(catalogue.recall(&key("prompts/list", None)).is_none());
-    // The same list again takes the place it has.
+    // An equal list replaces the kept one.
     catalogue.remember(tools(None), &large);
     assert_eq!(catalogue.lock().pages.size(), (1, large.len()));
-    // What has no room tells nothing new each time it is shown.
+    // A page without room is not news each time it is shown.
     catalogue.remember(tools(Some("1")), &large.slice(1..));
     let version = catalogue.version();
     let larger = Bytes::from(vec![b' '; BYTES_MAX]);
@@ -333,7 +333,7 @@ fn cursors_count_and_inventions_of_clients_are_not_kept() {
     let now = || (catalogue.version(), catalogue.lock().pages.size().1);
     let known = now();
     assert_eq!(known.1, first.len());
-    // A server that ignores cursors shows its first page whatever it is asked for.
+    // A server that ignores cursors shows its first page for any of them.
     for cursor in 0..10 {
         catalogue.remember(tools(Some(&cursor.to_string())), &first);
     }
@@ -357,13 +357,13 @@ fn cursors_count_and_inventions_of_clients_are_not_kept() {
 async fn one_reading_serves_all_who_wait_and_what_failed_slowly_is_not_begun_again_at_once() {
     let catalogue = Catalogue::default();
     let (reading, begun) = catalogue.begin();
-    // While it runs it is waited for, whatever the version.
+    // A running reading is waited for, whatever the version.
     catalogue.changed();
     let (same, none) = catalogue.begin();
     assert!(Arc::ptr_eq(&reading, &same) && none.is_none());
     begun.expect("the first").end(Err(failed()));
     assert!(reading.outcome().await.is_err());
-    // It failed fast.
+    // The reading failed fast, so another begins.
     let (slow, begun) = catalogue.begin();
     tokio::time::advance(CALLS_WAIT).await;
     assert!(slow.is_slow());
@@ -371,7 +371,7 @@ async fn one_reading_serves_all_who_wait_and_what_failed_slowly_is_not_begun_aga
     let (same, none) = catalogue.begin();
     assert!(Arc::ptr_eq(&slow, &same) && none.is_none());
     assert!(same.outcome().await.is_err());
-    // The server is another one now.
+    // The server was replaced.
     catalogue.changed();
     let (_, begun) = catalogue.begin();
     tokio::time::advance(CALLS_WAIT).await;

@@ -230,7 +230,7 @@ mod tests {
             r#"[{"name":"drop_all"}]"#,
         ] {
             assert_eq!(shown(text, &["drop_*"], false), None, "{text}");
-            // A view that hides nothing leaves what a server says as it is.
+            // A view that hides nothing leaves a server's page unchanged.
             assert_eq!(shown(text, &[], false).as_deref(), Some(text));
         }
         let twice = r#"{"tools":[{"name":"a","name":"drop_all"}]}"#;

@@ -1,16 +1,16 @@
-//! What bodies cost that are made to cost much: of values that are small in text and large when they are read.
+//! The cost of bodies that are built to be expensive: values that are small as text and large when parsed.
 
 use std::fmt::Write;
 
 use super::*;
 
-/// Less than a body may have, so that the test takes a few seconds.
+/// Less than the largest body, so that the test takes a few seconds.
 const BODY: usize = 256 * 1024;
-/// What one such body may take beside itself while it is answered, in bytes, however large it is: a thousand answers in one
+/// The most memory for answering such a body beside the body itself, in bytes, however large it is: a thousand answers in one
 /// request take most of that.
 const BESIDE_MAX: u64 = 128 * 1024;
 
-/// Values of about that size: elements without end, and objects of many keys, the same and different ones.
+/// Values of about that size: long arrays, and objects of many keys, equal and different ones.
 fn large_values() -> Vec<(&'static str, String)> {
     let array = |element: &str| {
         let elements = vec![element; BODY / (element.len() + 1) - 100];
@@ -37,7 +37,7 @@ fn large_values() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Where such a value can stand in a message.
+/// The places in a message where such a value can stand.
 const PLACES: &[&str] = &[
     "LARGE",
     r#"{"jsonrpc":"2.0","id":1,"method":"ping","x":LARGE}"#,
@@ -62,7 +62,7 @@ const PLACES: &[&str] = &[
     r#"{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":LARGE}}"#,
 ];
 
-/// The same for what says in each request who its client is.
+/// The places in modern requests, with the metadata of each.
 const MODERN_PLACES: &[&str] = &[
     modern_body!("tools/call", r#","name":"echo","arguments":LARGE"#),
     modern_body!("tools/call", r#","name":"echo","inputResponses":LARGE"#),
@@ -80,7 +80,7 @@ const MODERN_PLACES: &[&str] = &[
 ];
 
 impl Scene {
-    /// The most memory that answering takes at any time beside the body.
+    /// The most memory that answering takes at any time, beside the body.
     fn peak_of(&self, head: &McpHead, body: &str) -> u64 {
         let body = Bytes::copy_from_slice(body.as_bytes());
         let answer = || {
@@ -102,7 +102,7 @@ fn no_body_takes_much_more_memory_than_it_has() {
     let mut too_much = Vec::new();
     for (value, large) in large_values() {
         for place in PLACES {
-            // Two places share what one body may have.
+            // Two places share the size of one body.
             let body = match place.matches("LARGE").count() {
                 1 => place.replace("LARGE", &large),
                 _ => place.replacen("LARGE", &large, 1).replace("LARGE", "0"),

@@ -246,7 +246,7 @@ async fn what_is_no_tool_takes_the_same_path_and_is_counted_by_its_method() {
         let refused = call(read("test://static")).await;
         assert_eq!(refused, Err(CallErrorCode::Overloaded));
     }
-    // Limits counted in tool calls are not asked, and no tool call was counted.
+    // Limits counted in tool calls are not checked, and no tool call is counted.
     assert!(refuses.1.lock().expect("not poisoned").is_empty());
     assert_eq!(fixture.count("ok"), 0);
     let of = |method, outcome| fixture.engine.metrics.others_of("shared", method, outcome);

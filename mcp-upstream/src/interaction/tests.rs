@@ -6,7 +6,7 @@ use tooldock_workers::parking::Parking;
 use super::*;
 use crate::jsonrpc::{Asker, Notification, RawId, RpcError, ServerRequest};
 
-/// Owns questions and notes what becomes of them.
+/// Owns questions and records their withdrawals and ends.
 #[derive(Default)]
 pub(crate) struct Wait {
     taken_back: Mutex<Vec<String>>,
@@ -18,7 +18,7 @@ impl Wait {
         Arc::default()
     }
 
-    /// What the client was told, and how often something was settled.
+    /// The messages to the client, and the number of settled questions.
     fn seen(&self) -> (Vec<String>, usize) {
         let taken_back = self.taken_back.lock().expect("not poisoned").clone();
         (taken_back, self.settled.load(Ordering::SeqCst))
@@ -117,7 +117,7 @@ fn a_client_can_be_asked_what_it_declared_and_null_declares_nothing() {
     assert!(!may_ask(b"[]", AskMethod::Sample));
 }
 
-/// A server that notes which of its requests were answered.
+/// A server that records its answered requests.
 #[derive(Default)]
 struct Server(Mutex<Vec<String>>);
 
@@ -138,12 +138,12 @@ impl Asker for Server {
 }
 
 impl Server {
-    /// A request for roots under this id.
+    /// A request for roots with this id.
     fn asks(self: &Arc<Self>, id: &str) -> ServerRequest {
         self.asks_at_length(id, 0)
     }
 
-    /// The same with so many bytes in a member that nobody knows.
+    /// A request for roots with this id, and this many bytes in an unknown member.
     fn asks_at_length(self: &Arc<Self>, id: &str, bytes: usize) -> ServerRequest {
         let more = "x".repeat(bytes);
         let message =
@@ -162,7 +162,7 @@ fn takes_back(asked: &ConnectionInteractions, id: &str) {
     takes_back_at_length(asked, id, 0);
 }
 
-/// The same with a reason of so many bytes.
+/// The server's `notifications/cancelled` with a reason of this many bytes.
 fn takes_back_at_length(asked: &ConnectionInteractions, id: &str, bytes: usize) {
     let reason = "x".repeat(bytes);
     let params = format!(r#"{{"requestId":{id},"reason":"{reason}"}}"#);
@@ -175,7 +175,7 @@ fn takes_back_at_length(asked: &ConnectionInteractions, id: &str, bytes: usize) 
     });
 }
 
-/// A call whose server may ask, and what its client reads.
+/// A call whose server may ask, with the receiver of its client.
 struct Asking {
     call: Arc<CallInteractions>,
     asked: ConnectionInteractions,
@@ -195,7 +195,7 @@ impl Asking {
         (asking, receiver)
     }
 
-    /// Asks by a message of about so many bytes. `false`: the question is refused.
+    /// Asks by a message of about `bytes` bytes. Returns `false` if the question is refused.
     fn ask(&self, id: &str, bytes: usize) -> bool {
         let question = Question {
             key: id.into(),

@@ -8,7 +8,7 @@ use crate::mcp::head::McpHead;
 use crate::mcp::tests::wire::Wire;
 use crate::testing::{Harness, caller, harness, head, parts};
 
-/// A client: its stream and the id it posts with.
+/// A client: its stream and the session id for its posts.
 struct Client<'a> {
     harness: &'a Harness,
     wire: Wire,
@@ -121,7 +121,7 @@ async fn the_version_is_negotiated_once() {
         let answer = client.ask(request(1, "tools/list", json!({}))).await;
         assert!(answer["result"]["tools"].is_array());
     }
-    // On Streamable HTTP 2024-11-05 is not spoken.
+    // Streamable HTTP does not offer 2024-11-05.
     let (_, answer) = harness
         .post(head(None, None), &initialize("2024-11-05"))
         .await;
@@ -263,7 +263,7 @@ async fn single_faults_of_a_message_have_their_status() {
             .await;
         assert_eq!(parts(&reply).0.as_u16(), status, "{fault}");
     }
-    // And the other way round: the session of a stream is none of Streamable HTTP's.
+    // In turn, the session of an SSE stream is unknown on Streamable HTTP.
     let (status, _) = harness.post(head(Some(&client.id), None), &ping).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
 }

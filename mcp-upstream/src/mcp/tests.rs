@@ -152,7 +152,7 @@ async fn a_session_whose_client_did_not_get_its_answer_ends() {
     delivered(opened().await);
     tokio::task::yield_now().await;
     assert_eq!(core.sessions.count(), 1);
-    // An answer that goes through the router counts as delivered: the router does not tell whether it was written.
+    // An answer through the router counts as delivered: the router does not tell if it was written.
     drop(opened().await.into_response());
     tokio::task::yield_now().await;
     assert_eq!(core.sessions.count(), 2);
@@ -189,7 +189,7 @@ async fn what_clients_say_about_themselves_takes_no_more_than_their_share() {
     assert_eq!(pong.0, StatusCode::OK);
 }
 
-/// A session of that caller, whose client has these capabilities.
+/// Opens a session for this caller, whose client has these capabilities.
 async fn opened_as(harness: &Harness, caller: Caller, capabilities: &str) -> (StatusCode, String) {
     let body = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"2025-11-25","capabilities":{capabilities}}}}}"#
@@ -788,7 +788,7 @@ async fn tools_wait_for_the_confirmation_and_then_say_what_is_missing() {
     );
     let message = answer["error"]["message"].as_str().expect("text");
     assert!(message.contains("notifications/initialized"), "{message}");
-    // What is never there needs no confirmation.
+    // Methods that are never offered need no confirmation.
     let start = tokio::time::Instant::now();
     let unknown = r#"{"jsonrpc":"2.0","id":1,"method":"x/any"}"#;
     let (_, answer) = harness.post(in_session(), unknown).await;
@@ -903,7 +903,7 @@ async fn notifications_are_accepted_without_a_body() {
     }
 }
 
-/// Polls until the fake backend has started so many calls.
+/// Polls until the fake backend has started this many calls.
 async fn started(harness: &crate::testing::Harness, calls: usize) {
     while harness.backend.counts().0 < calls {
         tokio::task::yield_now().await;
@@ -1120,7 +1120,7 @@ async fn single_faults_of_a_post_are_those_of_the_sessions_version() {
     }
 }
 
-// Without the facts about what one process has of its sessions: how many, and since when.
+// Without the facts about state of a single process: the number of its sessions, and their age.
 crate::testing::shadow::again_adopting!(
     what_clients_say_about_themselves_takes_no_more_than_their_share,
     single_faults_have_their_status_and_code,

@@ -349,7 +349,7 @@ async fn the_openapi_document_describes_the_namespace() {
         "#/components/schemas/make_item_49a33e84_input_Item"
     );
     assert!(document["paths"].get("/tools/secret_tool").is_none());
-    // Every local reference leads somewhere, every operation has a name of its own.
+    // Every local reference has a target, and every operation has a unique name.
     let mut references = Vec::new();
     let mut operations = Vec::new();
     collect(&document, &mut references, &mut operations);
@@ -418,7 +418,7 @@ async fn a_blank_body_is_refused_where_arguments_are_needed_and_no_body_is_an_em
         let (_, missing) = post(&harness, "/tools/missing", blank).await;
         assert_eq!(missing["error"]["code"], "tool_not_found");
     }
-    // Whether that is enough, the worker says.
+    // The worker decides if the empty object suffices.
     assert_eq!(
         post(&harness, "/tools/echo", "").await,
         (StatusCode::OK, json!({}))

@@ -1,4 +1,4 @@
-//! The whole service over real servers: what clients notice when a process dies, hangs or does not come back.
+//! Tests of the whole service with real servers: effects on clients when a process dies, hangs or does not come back.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ use crate::testing::{Unlimited, asked, caller, delivered, head, namespace, parts
 
 mod cost;
 
-/// A gateway before one server, in the namespace `shared`, and the folder that server looks into.
+/// A gateway with one server, in the namespace `shared`, and the folder that the server reads.
 struct House {
     service: Service,
     exported: prometheus::Registry,
@@ -56,7 +56,7 @@ impl House {
         };
         let mut external = namespace("shared");
         external.tools = Vec::new();
-        // The server has tools that it does not list: nothing may be closed.
+        // The server has tools that it does not list, so the policy must allow all names.
         external.limits = Limits::default();
         external.policy = ToolPolicy::new(&external.limits).expect("patterns");
         let server = server(era, folder.path(), settings);
@@ -110,7 +110,7 @@ impl House {
         within(self.service.post(caller(), head, body)).await
     }
 
-    /// Opens a session; gives its id and the result of `initialize`.
+    /// Opens a session; returns its id and the result of `initialize`.
     async fn open(&self, capabilities: Value) -> (String, Value) {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
             "protocolVersion": "2025-11-25", "capabilities": capabilities,
@@ -162,7 +162,7 @@ impl House {
         parts(&within(self.service.handle(caller(), request)).await)
     }
 
-    /// Which tools ran so far.
+    /// The names of the tools that ran so far.
     fn ran(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("ran")).unwrap_or_default()
     }
@@ -207,13 +207,13 @@ async fn a_call_whose_process_died_is_repeated_only_where_the_tool_allows_it() {
     ] {
         let house = House::new("legacy", Isolation::Auto);
         let (session, _) = house.open(json!({})).await;
-        // Whatever the tools say of themselves is known from here on.
+        // From here on the annotations of the tools are known.
         house.in_session(&session, "tools/list", json!({})).await;
         let answer = house.call(&session, tool).await;
         assert_eq!(house.ran(), ran, "{answer}");
         let is_error = &answer["result"]["isError"];
         assert_eq!(is_error == &json!(true), tool == "pay_once", "{answer}");
-        // It is there again for whatever comes next.
+        // The process is back for further calls.
         let answer = house.call(&session, "look").await;
         assert!(answer["result"]["pid"].is_u64(), "{answer}");
         house.end().await;
@@ -281,7 +281,7 @@ async fn a_server_that_is_down_is_spoken_for_by_what_it_last_said() {
     );
     assert_eq!(house.rest("/tools").await.1, rest);
     assert!(house.metric("tooldock_server_last_good_total") > 3.5);
-    // Never as an answer to what would have to be done.
+    // Calls are never answered on behalf of the server.
     for session in [&later, &own] {
         let answer = house.call(session, "look").await;
         assert_eq!(answer["result"]["isError"], true, "{answer}");

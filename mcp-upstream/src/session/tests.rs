@@ -14,7 +14,7 @@ pub(crate) fn session() -> Arc<Session> {
     Arc::new(Session::new(id, binding, Instant::now()))
 }
 
-/// A client of these capabilities.
+/// A client with these capabilities.
 pub(crate) fn facts(capabilities: &str) -> ClientFacts {
     let capabilities = RawValue::from_string(capabilities.to_owned()).expect("JSON");
     ClientFacts {

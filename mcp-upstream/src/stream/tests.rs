@@ -16,7 +16,7 @@ fn chunk(text: &'static str) -> Bytes {
     Bytes::from_static(text.as_bytes())
 }
 
-/// What can be read without waiting; the last element is `None` when the stream ended.
+/// The chunks that can be read without waiting; the last element is `None` when the stream ended.
 fn ready(subscription: &mut Subscription) -> Vec<Option<Bytes>> {
     let mut read = Vec::new();
     while let Some(next) = subscription.next().now_or_never() {
@@ -92,7 +92,7 @@ async fn a_reader_that_leaves_too_much_unread_is_ended() {
 async fn passing_streams_have_a_total_that_spares_readers_who_keep_up() {
     let (pulse, metrics) = pulse();
     pulse.bound_passing(9 * PASSING_SPARED);
-    // With what an event costs besides its bytes.
+    // Including the overhead of an event besides its bytes.
     let half = Bytes::from(vec![b'x'; PASSING_SPARED / 2 - 64]);
     let stream = |()| {
         let stream = Stream::detached(&pulse);
@@ -111,7 +111,7 @@ async fn passing_streams_have_a_total_that_spares_readers_who_keep_up() {
     assert_eq!(rounds, 6, "three hold 18 halves, which is all");
     assert_eq!(ready(&mut readers[0]), [None]);
     assert_eq!(metrics.slow_readers.get(), 1);
-    // What the one gave back is room for another.
+    // The bytes that one stream freed are room for another.
     assert!(all[1].push(half.clone()));
     pulse.bound_passing(0);
     assert!(all[3].push(half.clone()), "a little is spared");
@@ -181,7 +181,7 @@ async fn a_stream_that_wrote_carries_no_comment_right_after() {
     });
     let streams: Vec<_> = (0..64).map(|_| Stream::detached(&pulse)).collect();
     let mut readers: Vec<_> = streams.iter().map(|stream| stream.read()).collect();
-    // Busier than the timer: nobody needs a comment.
+    // Busier than the timer, so no comment is needed.
     for _ in 0..200 {
         tokio::time::sleep(KEEPALIVE / 40).await;
         for (stream, reader) in streams.iter().zip(&mut readers) {
@@ -189,7 +189,7 @@ async fn a_stream_that_wrote_carries_no_comment_right_after() {
             assert_eq!(ready(reader), [Some(chunk("x"))]);
         }
     }
-    // And after that none of them is silent for longer than it may.
+    // Afterwards none of them is silent for longer than allowed.
     let last = Instant::now();
     for reader in &mut readers {
         assert_eq!(reader.next().await, Some(Bytes::from_static(frame::PING)));
@@ -243,7 +243,7 @@ async fn streams_leave_the_pulse_with_their_readers() {
 
 #[test]
 fn an_idle_stream_and_its_session_are_small() {
-    // The goal is 4 KiB with the proxy's task and the store's books; what is here must leave room for them.
+    // The goal is 4 KiB with the proxy's task and the store's entries; these types must leave room for them.
     let stream = std::mem::size_of::<Stream>() + std::mem::size_of::<Subscription>();
     let session = std::mem::size_of::<Session>();
     assert!(stream <= 256, "{stream}");

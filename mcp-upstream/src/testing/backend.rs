@@ -1,4 +1,4 @@
-//! A backend that does as it is told.
+//! A scripted backend.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,18 +14,18 @@ use super::script;
 use crate::engine::Work;
 use crate::upstream::worker::{WorkerPort, reply_of};
 
-/// Runs tools by their names: `echo` gives its arguments back, `value` the argument of that name, `image` a content
-/// block, `hang` waits until `release` has a permit, `talk` follows the [`script`] in its arguments, any error code fails
-/// with it, anything else says hello. The prompt `talk` and the resource `test://talk` follow a script, too: one question
-/// `k`. Other prompts and resources give a result that names them; unknown ones fail.
+/// Runs tools by their names: `echo` returns its arguments, `value` the argument of that name, `image` a content block, `hang`
+/// waits until `release` has a permit, `talk` follows the [`script`] in its arguments, the name of an error code fails with that
+/// code, any other name says hello. The prompt `talk` and the resource `test://talk` follow a script, too: a single question `k`.
+/// Other prompts and resources return a result that names them; unknown ones fail.
 pub(crate) struct FakeBackend {
     pub(crate) started: AtomicUsize,
     pub(crate) dropped: AtomicUsize,
     pub(crate) finished: AtomicUsize,
     pub(crate) release: Semaphore,
-    /// Calls that could say something before their answer.
+    /// The number of calls that could send messages before their answer.
     pub(crate) sinks: AtomicUsize,
-    /// What functions were told about their callers, in their order.
+    /// The facts about their callers that functions were told, in order.
     pub(crate) callers: Mutex<Vec<Value>>,
 }
 
@@ -102,7 +102,7 @@ impl FakeBackend {
                     _ => return Err(CallError::new(CallErrorCode::ResourceNotFound, "no such")),
                 };
                 let contents = json!({ "contents": [{ "uri": *uri, "text": text }] }).to_string();
-                // As workers write what may be kept for a while.
+                // In the form in which workers write results that may be cached.
                 let kept = &*uri == "test://item/7";
                 Ok(plain(if kept {
                     contents.replacen('{', "{\"ttlMs\":1500,", 1)
@@ -138,7 +138,7 @@ fn plain(value: impl Into<Bytes>) -> ToolReply {
 }
 
 impl FakeBackend {
-    /// Asks one question and gives the answers as text.
+    /// Asks one question and returns the answers as text.
     async fn ask(&self, caller: &Value, sink: Option<&Arc<dyn CallSink>>) -> String {
         const SCRIPT: &[u8] = br#"{"steps":[{"ask":[{"key":"k","method":"elicitation/create"}]}]}"#;
         let answers = script::run(SCRIPT, caller, sink, &self.release).await;

@@ -7,7 +7,7 @@ use crate::mcp::head::{AcceptFlags, Carrier, McpHead, MirroredHeaders, SESSION_H
 
 /// The name of the version header, in lower case.
 pub(crate) const VERSION_HEADER: &str = "mcp-protocol-version";
-/// The name of the header a client resumes a stream with, in lower case.
+/// The name of the header with which a client resumes a stream, in lower case.
 pub(crate) const LAST_EVENT_ID_HEADER: &str = "last-event-id";
 const METHOD_HEADER: &str = "mcp-method";
 
@@ -76,7 +76,7 @@ fn quality_is_zero(parameter: &str) -> bool {
 }
 
 impl McpHead {
-    /// Picks the headers out of a request's head. A value that is no text counts as sent and matches nothing.
+    /// Reads the headers from a request's head. A value that is not text counts as sent and matches nothing.
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let text = |name: &str| {
             headers

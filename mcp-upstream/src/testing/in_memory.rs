@@ -1,9 +1,9 @@
-//! A kind of upstream of its own, without processes: it proves that [`Upstream`] is all that surfaces and the engine need
-//! of a new kind. How the registry comes to know such namespaces is not part of it.
+//! An upstream of another kind, without processes: it shows that surfaces and the engine need only [`Upstream`] of a new kind.
+//! How the registry learns of such namespaces is not part of it.
 //!
-//! It serves the namespaces named `memory`. Its tool `echo` gives its arguments back, `talk` follows the script in its
-//! arguments, `broken` fails; it has the resource `memory://text`, the prompt `greet` and completion, announces changes
-//! of its tools, and keeps the notifications it gets.
+//! It serves the namespaces named `memory`. Its tool `echo` returns its arguments, `talk` follows the script in its arguments,
+//! `broken` fails; it has the resource `memory://text`, the prompt `greet` and completion, announces changes of its tools, and
+//! keeps the notifications it receives.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,16 +30,16 @@ use crate::upstream::{
 
 const TOOLS: &str = r#"{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"talk","inputSchema":{"type":"object"}},{"name":"broken","inputSchema":{"type":"object"}}]}"#;
 
-/// See the module.
+/// The upstream that the module describes.
 #[derive(Default)]
 pub(crate) struct InMemory {
     /// Notifications of clients, in their order.
     pub(crate) notified: Mutex<Vec<String>>,
-    /// Wishes to hear of changes that are alive.
+    /// The number of live listeners for changes.
     pub(crate) listeners: Arc<AtomicUsize>,
-    /// Streams that sessions opened.
+    /// The number of streams that sessions opened.
     pub(crate) streams: AtomicUsize,
-    /// How calls were cancelled.
+    /// The messages that cancelled calls.
     pub(crate) cancelled: Arc<Mutex<Vec<String>>>,
 }
 

@@ -1,4 +1,4 @@
-//! A remote server in memory: backends that keep sessions and answer as a test wants.
+//! A remote server in memory: backends that keep sessions and answer as a test decides.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ use crate::upstream::http::port::{
     ResponseBody, SendError, SendErrorKind,
 };
 
-/// Backends that a server of the tests may have; a pool has the first of them.
+/// The number of backends that a server of the tests may have; a pool has the first of them.
 const BACKENDS: usize = 8;
 
 fn backend_url(number: usize) -> String {
@@ -67,7 +67,7 @@ pub(crate) fn remote(name: &str, change: impl FnOnce(&mut RemoteSpec)) -> Namesp
     Namespace {
         tools: Vec::new(),
         upstream: UpstreamKind::Remote(Arc::new(server)),
-        // The backends have tools that they do not list: nothing may be closed.
+        // The backends have tools that they do not list, so the policy must allow all names.
         policy: ToolPolicy::new(&limits).expect("no patterns"),
         limits,
         ..super::namespace(name)
@@ -76,7 +76,7 @@ pub(crate) fn remote(name: &str, change: impl FnOnce(&mut RemoteSpec)) -> Namesp
 
 type Act = Box<dyn Fn(&BackendRequest) -> Option<Result<BackendResponse, SendError>> + Send + Sync>;
 
-/// One backend. What a test does not decide is answered by a server of MCP that keeps sessions.
+/// A backend. Requests that a test does not decide are answered by an MCP server that keeps sessions.
 pub(crate) struct FakeRemote {
     id: BackendId,
     act: Mutex<Option<Act>>,
@@ -84,7 +84,7 @@ pub(crate) struct FakeRemote {
     capabilities: Mutex<Value>,
     opened: AtomicUsize,
     pub(crate) healthy: AtomicBool,
-    /// What it was sent.
+    /// The requests that it received.
     seen: Mutex<Vec<BackendRequest>>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct FakeRemote {
 pub(crate) struct FakePool {
     pub(crate) backends: Vec<Arc<FakeRemote>>,
     next: AtomicUsize,
-    /// What backends were picked by.
+    /// The hashes by which backends were picked.
     pub(crate) hashes: Mutex<Vec<u64>>,
 }
 
@@ -116,7 +116,7 @@ impl FakePool {
         })
     }
 
-    /// Messages that any backend was sent of that method.
+    /// The number of messages with this method at all backends.
     pub(crate) fn sent(&self, method: &str) -> usize {
         let seen = self.backends.iter().map(|it| it.messages(method).len());
         seen.sum()
@@ -165,7 +165,7 @@ impl FakeRemote {
         of.lock().expect("not poisoned")
     }
 
-    /// What it answers from now on; `None` leaves it to the server of MCP.
+    /// Sets the answers from now on; `None` leaves a request to the MCP server.
     pub(crate) fn act(
         &self,
         act: impl Fn(&BackendRequest) -> Option<Result<BackendResponse, SendError>>
@@ -176,17 +176,17 @@ impl FakeRemote {
         *Self::lock(&self.act) = Some(Box::new(act));
     }
 
-    /// Nobody reaches it any more.
+    /// Makes the backend unreachable.
     pub(crate) fn dies(&self) {
         self.act(|_| Some(Err(error(SendErrorKind::Connect, true))));
     }
 
-    /// What it says it can do to those who open a session from now on.
+    /// Sets the capabilities for sessions that are opened from now on.
     pub(crate) fn offers(&self, capabilities: Value) {
         *Self::lock(&self.capabilities) = capabilities;
     }
 
-    /// Sessions it was asked to end.
+    /// The ids of the sessions that it was asked to end.
     pub(crate) fn ended(&self) -> Vec<String> {
         let seen = self.seen().into_iter();
         let ends = seen.filter(|it| it.method == Method::DELETE);
@@ -194,17 +194,17 @@ impl FakeRemote {
         ends.filter_map(|it| id(it).ok()).collect()
     }
 
-    /// It knows no session any more.
+    /// Forgets all sessions.
     pub(crate) fn forgets(&self) {
         Self::lock(&self.sessions).clear();
     }
 
-    /// Requests it was sent.
+    /// The requests that it received.
     pub(crate) fn seen(&self) -> Vec<BackendRequest> {
         Self::lock(&self.seen).clone()
     }
 
-    /// Messages of that method it was sent.
+    /// The received messages with this method.
     pub(crate) fn messages(&self, method: &str) -> Vec<BackendRequest> {
         let mut seen = self.seen();
         seen.retain(|request| {
@@ -271,7 +271,7 @@ impl Backend for FakeRemote {
     }
 
     async fn send(&self, request: BackendRequest) -> Result<BackendResponse, SendError> {
-        // Others get their turn, as behind a socket.
+        // Yields, as a socket would.
         tokio::task::yield_now().await;
         if !request.may_leave() {
             return Err(error(SendErrorKind::GivenUp, true));
@@ -307,11 +307,11 @@ pub(crate) fn response(
     in_pieces(status, headers, pieces.into_iter().collect(), Then::Ends)
 }
 
-/// What a body does after its pieces.
+/// The behaviour of a body after its pieces.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
     Ends,
-    /// With its connection, which was nowhere said to be its end.
+    /// Ends with its connection, without an announced length.
     Closes,
     Waits,
 }
@@ -335,7 +335,7 @@ pub(crate) fn in_pieces(
     }
 }
 
-/// A response whose body came in that coding, which the client accepts.
+/// A response whose body arrived in this coding, which the client accepts.
 pub(crate) fn coded(
     headers: &[(&str, &str)],
     body: impl Into<Bytes>,

@@ -1,4 +1,4 @@
-//! A reply as an ordinary response, which tests read to its end.
+//! Converts a reply into an ordinary response, which tests read to its end.
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -22,7 +22,7 @@ impl IntoResponse for Reply {
                 body,
                 session,
             } => {
-                // A response is not told whether it was written.
+                // A response does not report if it was written.
                 session.delivered();
                 let length = body.len();
                 (head, Body::from(body), Some(length))
@@ -47,7 +47,7 @@ impl IntoResponse for Reply {
         let mut response = Response::new(body);
         *response.status_mut() = head.status;
         response.headers_mut().extend(head.headers);
-        // A 204 has no body to have a length of.
+        // A 204 has no body, so it has no length.
         if let Some(length) = length.filter(|_| head.status != StatusCode::NO_CONTENT) {
             response.headers_mut().insert(CONTENT_LENGTH, length.into());
         }

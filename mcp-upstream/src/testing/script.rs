@@ -1,10 +1,10 @@
-//! What the fake function `talk` does before it answers, as its arguments say:
+//! Steps of the fake function `talk` before it answers, from its arguments:
 //! `{"steps": [{"progress": 3}, {"log": "warning"}, {"notice": "tools"}, {"updated": "a://b"},
 //! {"ask": [{"key": "k", "method": "elicitation/create", "params": {}}]}, {"leave": [..]}, {"hang": true}]}`; `leave` asks
 //! and does not wait.
 //!
-//! It answers `{"k": result}` for every question it asked, or `{"k": {"failed": "code: message"}}`. A question whose key
-//! stands in the caller's `inputs` is answered from there, as workers do.
+//! It answers `{"k": result}` for every question it asked, or `{"k": {"failed": "code: message"}}`. A question whose key is in
+//! the caller's `inputs` is answered from there, as workers do.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -45,7 +45,7 @@ struct Asked {
     params: Option<Box<RawValue>>,
 }
 
-/// The answers to one `ask`, as they come in.
+/// The answers to one `ask`, as they arrive.
 #[derive(Default)]
 struct Given {
     answers: Mutex<BTreeMap<String, Value>>,

@@ -1,5 +1,5 @@
-//! A store in the tests' own process. Everything goes into it and comes out of it as JSON text, and each operation lets
-//! others run before it is done, as one over a network would.
+//! A store in the tests' own process. All values are stored as JSON text, and each operation yields before it is done, as one
+//! over a network would.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -21,22 +21,22 @@ use crate::stream::{EventStore, StoreError};
 #[derive(Default)]
 pub(crate) struct Shadow {
     sessions: Mutex<HashMap<String, String>>,
-    /// By session and stream.
+    /// The events by session and stream.
     events: Mutex<BTreeMap<(String, u32), Vec<String>>>,
-    /// How often a session was taken up.
+    /// The number of times that sessions were taken up.
     claims: AtomicUsize,
     patches: AtomicUsize,
-    /// How many of the next operations fail.
+    /// The number of next operations that fail.
     failing: AtomicUsize,
 }
 
 thread_local! {
-    /// What the services that a test of this thread builds are to use.
+    /// The store for the services that a test on this thread builds.
     static SHADOW: RefCell<Option<Arc<Shadow>>> = const { RefCell::new(None) };
 }
 
-/// Runs a test as if the process ended before each request in a session in which nothing runs and nobody reads: the
-/// session is forgotten, and the request takes it up from the store. Sessions over HTTP+SSE are only recorded.
+/// Runs a test as if the process ended before each request in a session without running calls and readers: the session is
+/// forgotten, and the request takes it up from the store. Sessions over HTTP+SSE are only recorded.
 pub(crate) fn adopting(test: fn()) {
     let shadow = Arc::new(Shadow::default());
     SHADOW.set(Some(Arc::clone(&shadow)));
@@ -46,7 +46,7 @@ pub(crate) fn adopting(test: fn()) {
     assert!(used, "no session was taken up, or changed");
 }
 
-/// What is built with a store, and the store. Sessions are lost only where the test says so.
+/// Builds with a store, and returns the store, too. Sessions are lost only if the test says so.
 pub(crate) fn recorded(build: impl FnOnce() -> Harness) -> (Harness, Arc<Shadow>) {
     let shadow = Arc::new(Shadow::default());
     SHADOW.set(Some(Arc::clone(&shadow)));
@@ -61,7 +61,7 @@ pub(crate) fn of_this_test() -> Option<Arc<Shadow>> {
     SHADOW.with_borrow(Clone::clone)
 }
 
-/// The same tests again, by [`adopting`].
+/// Runs the same tests again under [`adopting`].
 macro_rules! again_adopting {
     ($($test:ident),* $(,)?) => {
         mod adopting {
@@ -82,7 +82,7 @@ impl Shadow {
         }
     }
 
-    /// How often a session was taken up.
+    /// The number of times that sessions were taken up.
     pub(crate) fn claims(&self) -> usize {
         self.claims.load(Ordering::Relaxed)
     }
@@ -93,12 +93,12 @@ impl Shadow {
         sessions.get(id).map(|text| read(text))
     }
 
-    /// Streams of which something is kept.
+    /// The number of streams with stored events.
     pub(crate) fn streams(&self) -> usize {
         self.events.lock().expect("not poisoned").len()
     }
 
-    /// Lets the next operations fail.
+    /// Makes the next operations fail.
     pub(crate) fn fail(&self, operations: usize) {
         self.failing.store(operations, Ordering::Relaxed);
     }
@@ -209,7 +209,7 @@ impl EventStore for Shadow {
             return Ok(Replay::default());
         };
         let mut events: Vec<StoredEvent> = events.iter().map(|text| read(text)).collect();
-        // Writes may overtake each other on their way here.
+        // Writes may overtake each other before they get here.
         events.sort_by_key(|event| event.sequence);
         let is_message = |event: &StoredEvent| matches!(event.kind, EventKind::Message(_));
         let messages = events.iter().filter(|event| is_message(event)).count();

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-/// Lines of one that the other does not have, each change below the heading of its scene.
+/// The lines that only one of the texts has, each change below the heading of its scene.
 pub(super) fn lines(before: &str, after: &str) -> String {
     let before: Vec<_> = before.lines().collect();
     let after: Vec<_> = after.lines().collect();
-    // How many lines two ends have in common at most.
+    // The most lines that two ends have in common.
     let mut common = vec![vec![0_u32; after.len() + 1]; before.len() + 1];
     for i in (0..before.len()).rev() {
         for j in (0..after.len()).rev() {

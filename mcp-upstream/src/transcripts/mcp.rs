@@ -4,14 +4,14 @@ use super::scene::{Answerer, Asker, Cell, Exchange, Scene};
 
 const ASKED: &str = r#"{"elicitation":{},"sampling":{},"roots":{}}"#;
 
-/// A scene of a client that has a session, if it needs one.
+/// A scene with a session, if its client needs one.
 async fn scene(cell: Cell, title: &str) -> Scene {
     let mut scene = Scene::new(cell, title);
     scene.open(ASKED).await;
     scene
 }
 
-/// What has one answer: title, method, parameters behind their metadata, what the server answers.
+/// Requests with a single answer: title, method, parameters behind their metadata, the server's answer.
 const SIMPLE: &[(&str, &str, &str, &str)] = &[
     (
         "a call: a result with members nobody knows",
@@ -111,7 +111,7 @@ const SIMPLE: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// Ids in spellings that differ from what a reader would write.
+/// Ids in spellings that a reader would not write.
 const IDS: &[&str] = &[
     "9007199254740993",
     "-0",
@@ -352,7 +352,7 @@ async fn opening(cell: Cell) -> String {
     text + &scene.end().await
 }
 
-/// What never reaches a server.
+/// Messages that never reach a server.
 async fn refused(cell: Cell) -> String {
     let mut text = String::new();
     for (title, message) in [
@@ -388,7 +388,7 @@ async fn refused(cell: Cell) -> String {
     text
 }
 
-/// What a modern client adds to a request's metadata to hear log messages.
+/// The member of a modern request's metadata that asks for log messages.
 fn level(cell: Cell) -> &'static str {
     match cell.client {
         Asker::Modern => r#","io.modelcontextprotocol/logLevel":"warning""#,
@@ -396,7 +396,7 @@ fn level(cell: Cell) -> &'static str {
     }
 }
 
-/// Progress and log messages before the answer, and a notification nobody knows.
+/// Progress and log messages before the answer, and an unknown notification.
 async fn speaking(cell: Cell) -> String {
     let mut text = String::new();
     for token in [r#""p\u0031""#, "7.0"] {
@@ -438,7 +438,7 @@ async fn speaking(cell: Cell) -> String {
     text + &scene.end().await
 }
 
-/// The client answers the question that its call waits for. Gives what the call's answer comes with.
+/// Answers the question that the call waits for, as the client. Returns the exchange that brings the call's answer.
 async fn answered(
     scene: &mut Scene,
     asked: Exchange,
@@ -464,7 +464,7 @@ async fn answered(
     scene.send(&format!("{again},{retry}"))
 }
 
-/// The server asks in a call, and goes on with what it is told.
+/// Asks in a call, as the server, and continues with the client's answer.
 async fn asks(scene: &mut Scene, method: &str, params: &str, answer: &str) {
     let asked = scene.send(&call(""));
     scene.up().await;
@@ -513,7 +513,7 @@ async fn sampling(cell: Cell) -> String {
     scene.end().await
 }
 
-/// `input_required` without any question: a state to come back with.
+/// `input_required` without any question, with only a state.
 async fn state_alone(cell: Cell) -> String {
     let mut scene = self::scene(cell, "a state without questions").await;
     let asked = scene.send(&call(""));
@@ -538,7 +538,7 @@ async fn state_alone(cell: Cell) -> String {
     scene.end().await
 }
 
-/// A server asks a client that cannot be asked.
+/// A server that asks a client without capabilities.
 async fn unasked(cell: Cell) -> String {
     let mut scene = Scene::new(cell, "a question to a client that declares nothing");
     scene.declares_nothing();
@@ -562,7 +562,7 @@ async fn unasked(cell: Cell) -> String {
     scene.end().await
 }
 
-/// The client gives its call up, in the way of its era.
+/// Gives the call up, as the client, in the way of its era.
 async fn give_up(scene: &mut Scene, asked: Exchange) {
     if scene.cell.client == Asker::Legacy {
         scene

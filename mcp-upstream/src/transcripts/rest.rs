@@ -4,7 +4,7 @@ use http::Method;
 
 use super::scene::{Answerer, Cell, Scene};
 
-/// What is asked for without any call.
+/// Requests without a call.
 async fn lists(cell: Cell, tool: &str) -> String {
     let mut text = String::new();
     let schema = format!("/tools/{tool}/schema");

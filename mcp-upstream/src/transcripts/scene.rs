@@ -1,5 +1,5 @@
-//! One scene of a transcript: a service of its own, one client, one server, and what each of them sent, in the order in
-//! which the test plays it.
+//! A scene of a transcript: a service of its own, one client, one server, and the messages of each, in the order in which the
+//! test plays them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use crate::reply::Reply;
 use crate::service::{AdmittedRequest, Service};
 use crate::testing::{Wanted, asked, caller, full, namespace};
 
-/// How long anything may take.
+/// The time limit of each step.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Who asks.
+/// The kind of client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asker {
     /// A session of 2025-11-25.
@@ -38,16 +38,16 @@ pub(super) enum Asker {
     Rest,
 }
 
-/// Who answers.
+/// The kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answerer {
     Legacy,
     Modern,
-    /// Python functions.
+    /// Functions in Python.
     Worker,
 }
 
-/// Who talks with whom.
+/// A pair of client and server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cell {
     pub(super) client: Asker,
@@ -55,7 +55,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// The name of its file.
+    /// The name of the cell's file.
     pub(super) fn name(self) -> String {
         let client = match self.client {
             Asker::Legacy => "legacy-client",
@@ -71,7 +71,7 @@ impl Cell {
     }
 }
 
-/// What a request is about.
+/// The name or URI in a request.
 #[derive(Default, Deserialize)]
 struct Subject {
     #[serde(default)]
@@ -82,27 +82,27 @@ struct Subject {
 
 pub(super) struct Scene {
     pub(super) cell: Cell,
-    /// What is written into the transcript.
+    /// The text of the transcript.
     text: String,
     mask: Mask,
     service: Service,
     server: Arc<Server>,
     events: mpsc::Receiver<Event>,
     worker: Arc<Worker>,
-    /// The request that the server has in its hands: its id, and where the answer goes.
+    /// The request that the server is answering: its id, and its line.
     current: Option<(String, Line)>,
-    /// Legacy clients have one.
+    /// The id of the session; legacy clients have one.
     session: Option<String>,
-    /// Lines are recorded. Opening a session is, in one scene only.
+    /// True while lines are recorded. Opening a session is recorded in one scene only.
     records: bool,
-    /// What a modern client declares with each request.
+    /// The capabilities that a modern client declares with each request.
     capabilities: &'static str,
-    /// The raw id of the gateway's last question, and the key of the last that came as a result.
+    /// The raw id of the gateway's last question, and the key of the last question in a result.
     question: String,
     key: String,
 }
 
-/// A request of the client that has no whole answer yet.
+/// A request of the client whose answer is not complete.
 pub(super) enum Exchange {
     Asked(JoinHandle<Reply>),
     Reads(BodyDataStream, String),
@@ -113,7 +113,7 @@ impl Scene {
         Self::with(cell, title, false)
     }
 
-    /// `plays_lists`: what the gateway asks `tools/list` for is recorded, and answered by the test.
+    /// With `plays_lists`, the gateway's own `tools/list` is recorded, and answered by the test.
     pub(super) fn with(cell: Cell, title: &str, plays_lists: bool) -> Self {
         let speaks = match cell.server {
             Answerer::Modern => EraSupport::Modern,
@@ -148,32 +148,32 @@ impl Scene {
         }
     }
 
-    /// The client cannot be asked anything.
+    /// Makes the client unable to answer questions.
     pub(super) fn declares_nothing(&mut self) {
         self.capabilities = "{}";
     }
 
-    /// What the server works on, to come back to it.
+    /// The request that the server is answering, for [`Self::go_on`].
     pub(super) fn work(&mut self) -> Option<(String, Line)> {
         self.current.clone()
     }
 
-    /// Comes back to that.
+    /// Resumes a request from [`Self::work`].
     pub(super) fn go_on(&mut self, work: Option<(String, Line)>) {
         self.current = work;
     }
 
-    /// The id of the last question that the gateway sent to the client: raw JSON.
+    /// The id of the last question to the client: raw JSON.
     pub(super) fn question_id(&self) -> String {
         self.question.clone()
     }
 
-    /// The key of the question that a result holds.
+    /// The key of the question in a result.
     pub(super) fn question_key(&self) -> String {
         self.key.clone()
     }
 
-    /// Waits until the worker has a call in its hands.
+    /// Waits until the worker has a call.
     pub(super) async fn worker_has_begun(&mut self) {
         let begun = async {
             while self.worker.counts().0 == 0 {
@@ -184,7 +184,7 @@ impl Scene {
         self.record("", "");
     }
 
-    /// Waits until the worker has no call any more.
+    /// Waits until the worker has no calls.
     pub(super) async fn worker_is_done(&mut self) {
         let over = async {
             loop {
@@ -224,8 +224,8 @@ impl Scene {
         }
     }
 
-    /// Sends a message of the client as it is spelled, but for the names of the [`Mask`] and `$ERA`, which stands for
-    /// the metadata of a modern request.
+    /// Sends a message of the client literally, except for the names of the [`Mask`] and `$ERA`, which stands for the metadata of
+    /// a modern request.
     pub(super) fn send(&mut self, message: &str) -> Exchange {
         let modern = self.cell.client == Asker::Modern;
         let message = with_era(
@@ -257,7 +257,7 @@ impl Scene {
             let value = value.to_str().expect("ASCII");
             writeln!(lines, "{name}: {value}").expect("into memory");
         }
-        // All requests say so.
+        // Equal in all requests, so not recorded.
         let both = HeaderValue::from_static("application/json, text/event-stream");
         headers.insert(ACCEPT, both);
         self.record("client", &format!("{lines}\n{message}"));
@@ -278,7 +278,7 @@ impl Scene {
         self.begin(request)
     }
 
-    /// Asks for a path of REST.
+    /// Sends a REST request.
     pub(super) fn rest(&mut self, method: &Method, path: &str, body: &str) -> Exchange {
         self.record("client", format!("{method} {path}\n\n{body}").trim_end());
         let mut request = asked(path, body.as_bytes());
@@ -293,7 +293,7 @@ impl Scene {
         }))
     }
 
-    /// The next line that comes up, as what the server works on from now.
+    /// Takes the next line that goes up as the server's current request.
     pub(super) async fn up(&mut self) {
         let event = timeout(LIMIT, self.events.recv()).await;
         let line = match event {
@@ -316,7 +316,8 @@ impl Scene {
         self.current = Some((id, line));
     }
 
-    /// The server writes a line. `$ID` stands for the id of its current request, `$DONE` for what makes a result modern.
+    /// Writes a line as the server. `$ID` stands for the id of its current request, `$DONE` for the members that make a result
+    /// modern.
     pub(super) async fn down(&mut self, line: &str) {
         let (id, to) = {
             let (id, line) = self.current.as_ref().expect("a request");
@@ -328,7 +329,7 @@ impl Scene {
         to.line(&line);
     }
 
-    /// The server answers with this result.
+    /// Answers with this result, as the server.
     pub(super) async fn result(&mut self, result: &str) {
         self.down(&format!(
             r#"{{"jsonrpc":"2.0","id":$ID,"result":{result}}}"#
@@ -336,7 +337,7 @@ impl Scene {
         .await;
     }
 
-    /// The rest of an answer.
+    /// Reads the rest of an answer.
     pub(super) async fn answer(&mut self, exchange: Exchange) {
         let mut exchange = Some(exchange);
         while let Some(now) = exchange.take() {
@@ -344,7 +345,7 @@ impl Scene {
         }
     }
 
-    /// The answer, whether the gateway gives it or the server, which then refuses.
+    /// Reads the answer, from the gateway or from the server, which then refuses.
     pub(super) async fn settle(&mut self, exchange: Exchange) {
         let Exchange::Asked(mut reply) = exchange else {
             panic!("nothing of the answer was read");
@@ -363,7 +364,7 @@ impl Scene {
             .await;
     }
 
-    /// The answer up to the gateway's next question, which is an event.
+    /// Reads the answer up to the gateway's next question, which is an event.
     pub(super) async fn question(&mut self, exchange: Exchange) -> Exchange {
         let mut exchange = exchange;
         loop {
@@ -377,7 +378,7 @@ impl Scene {
         }
     }
 
-    /// One step of reading an answer. An event that asks leaves `?` behind where it is wanted.
+    /// A step of reading an answer. If `asks` is set, an event with a question leaves `?` behind.
     async fn part(&mut self, exchange: Exchange, asks: bool) -> Option<Exchange> {
         match exchange {
             Exchange::Asked(reply) => {
@@ -393,7 +394,7 @@ impl Scene {
                         self.mask.learn("session", value);
                         self.session = Some(value.to_owned());
                     }
-                    // It says no more than the body, whose length differs with what is masked.
+                    // Left out: the body's length differs with the masked texts.
                     if name != "content-length" {
                         write!(lines, "\n{name}: {value}").expect("into memory");
                     }
@@ -443,7 +444,7 @@ impl Scene {
         }
     }
 
-    /// The client goes away without reading its answer.
+    /// Leaves, as the client, without reading its answer.
     pub(super) fn leave(&mut self, exchange: Exchange) {
         self.record("client", "(closes the connection)");
         match exchange {
@@ -452,7 +453,7 @@ impl Scene {
         }
     }
 
-    /// Opens a session where the client has such.
+    /// Opens a session, if the client has sessions.
     pub(super) async fn open(&mut self, capabilities: &str) {
         if self.cell.client != Asker::Legacy {
             return;
@@ -470,13 +471,13 @@ impl Scene {
             .await;
     }
 
-    /// Sends what has no answer but its status.
+    /// Sends a message whose only answer is a status.
     pub(super) async fn tell(&mut self, message: &str) {
         let told = self.send(message);
         self.answer(told).await;
     }
 
-    /// Everything, and what else came up.
+    /// The whole text, including lines that went up in the end.
     pub(super) async fn end(mut self) -> String {
         let mut open = self.server.finish();
         while open > 0 {
@@ -492,7 +493,7 @@ impl Scene {
     }
 }
 
-/// Puts a modern request's metadata in the place of `$ERA`, and a comma where more follows.
+/// Replaces `$ERA` by a modern request's metadata, with a comma if more members follow.
 fn with_era(message: &str, capabilities: Option<&str>) -> String {
     let Some((before, behind)) = message.split_once("$ERA") else {
         return message.to_owned();

@@ -1,5 +1,5 @@
-//! A server on in-memory pipes that the test plays line by line, over the real link: what is recorded are the bytes in the
-//! pipe. This is the one file here that knows the seam below the engine.
+//! A server on in-memory pipes that the test plays line by line, over the real link: the recorded bytes are those in the pipe.
+//! Only this file knows the seam below the engine.
 
 use std::io::{PipeWriter, Write as _};
 use std::sync::{Arc, Mutex};
@@ -29,27 +29,27 @@ use crate::upstream::client::connector::{
 };
 use crate::upstream::health::ServerHealth;
 
-/// What the gateway reads of the server's tools for itself, and what `tools/list` is answered with.
+/// The list of tools that the gateway reads for itself, also the answer to `tools/list`.
 pub(super) const TOOLS: &str = r#"{$DONE"tools":[{"name":"echo","description":"Says \u00e9","inputSchema":{"type":"object","n":1.50},"x":2.0},{"name":"secret_tool","inputSchema":{"type":"object"}},{"name":"add","inputSchema":{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]},"outputSchema":{"type":"object"}},{"name":"count","inputSchema":{"type":"object"},"outputSchema":{"type":"integer"}}],"y":null}"#;
 
-/// What happened at the server.
+/// An event at the server.
 pub(super) enum Event {
-    /// A line came.
+    /// A line arrived.
     Line(Line),
-    /// A process was told that there is no more.
+    /// The input of a process was closed.
     End,
 }
 
-/// A line that came, and where its answer goes.
+/// A line that arrived, with the writer for its answer.
 #[derive(Clone)]
 pub(super) struct Line {
     pub(super) text: String,
     pub(super) to: Writer,
-    /// How the process was opened, with the first line to one that many share.
+    /// The opening of the process, with the first line to a shared one.
     pub(super) opened: Option<String>,
 }
 
-/// What of a message says where it belongs. The rest may hold numbers that no value can.
+/// The members of a message that tell where it belongs. The rest may hold numbers that no value can.
 #[derive(Default, Deserialize)]
 pub(super) struct Envelope<'a> {
     #[serde(borrow, default)]
@@ -61,13 +61,13 @@ pub(super) struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    /// Of a text that may be no message at all.
+    /// Reads a text that may not be a message at all.
     pub(super) fn of(text: &'a str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
     }
 }
 
-/// The server's output. A pipe has room for all that is in it here, so writing never waits.
+/// The server's output. The pipe has room for everything, so writing never waits.
 #[derive(Clone)]
 pub(super) struct Writer(Arc<Mutex<PipeWriter>>);
 
@@ -83,11 +83,11 @@ impl Writer {
 /// The server of the namespace `shared`.
 pub(super) struct Server {
     speaks: EraSupport,
-    /// The list of tools is for the test to answer.
+    /// True when the test answers the list of tools.
     plays_lists: bool,
     events: mpsc::Sender<Event>,
     processes: Mutex<Vec<(ConnectionKey, Arc<Process>)>>,
-    /// How processes were opened that nobody was told of yet.
+    /// The openings of processes that were not reported yet.
     opened: Mutex<Vec<String>>,
 }
 
@@ -96,11 +96,11 @@ struct Process {
     info: ServerInfo,
     listener: Arc<Listener>,
     tasks: Tasks,
-    /// The level that its one client asked for.
+    /// The level that its only client asked for.
     level: Mutex<Option<LogLevel>>,
 }
 
-/// Who hears what belongs to no call.
+/// Takes messages that belong to no call.
 struct Listener(Mutex<Option<Arc<dyn Inbound>>>, bool);
 
 impl Listener {
@@ -142,12 +142,12 @@ impl Server {
         (Arc::new(server), happened)
     }
 
-    /// How processes were opened since this was last asked.
+    /// The openings of processes since the last call.
     pub(super) fn opened(&self) -> Vec<String> {
         std::mem::take(&mut *self.opened.lock().expect("not poisoned"))
     }
 
-    /// Writes what waits and closes the input of every process. How many there are.
+    /// Writes the waiting lines and closes the input of every process. Returns the number of processes.
     pub(super) fn finish(&self) -> usize {
         let processes = self.processes.lock().expect("not poisoned");
         for (_, process) in &*processes {
@@ -200,7 +200,7 @@ impl Server {
         let (server_in, stdin) = std::io::pipe().expect("a pipe");
         let (stdout, server_out) = std::io::pipe().expect("a pipe");
         let own = matches!(key, ConnectionKey::Session(_) | ConnectionKey::Exclusive);
-        // One that many share may be opened for the gateway's own list of tools, which is nobody's transcript.
+        // A shared process may be opened for the gateway's own list of tools, which is in no transcript.
         let opened = if own {
             self.opened.lock().expect("not poisoned").push(opened);
             None
@@ -242,7 +242,7 @@ pub(super) fn done(text: &str, modern: bool) -> String {
     text.replace("$DONE", if modern { kind } else { "" })
 }
 
-/// Reads what comes up, and answers for itself what the gateway wants to know of the tools.
+/// Reads the lines that go up, and answers the gateway's own requests for the tools.
 async fn read(
     input: pipe::Receiver,
     to: Writer,
@@ -275,7 +275,7 @@ async fn read(
     }
 }
 
-/// What forwarding is given.
+/// The connector that the upstream gets.
 pub(super) struct Leases(pub(super) Arc<Server>);
 
 #[async_trait]

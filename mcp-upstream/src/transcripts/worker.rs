@@ -1,4 +1,4 @@
-//! A Python worker as the engine calls it: what is recorded is the call, and what it answered.
+//! A Python worker at its seam to the engine: the call and its answer are recorded.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,14 +11,14 @@ use crate::engine::Work;
 use crate::testing::FakeBackend;
 use crate::upstream::worker::{WorkerPort, WorkerPorts, reply_of};
 
-/// The scripted worker of the other tests, and what passed there.
+/// The scripted worker of the other tests, with a record of its calls.
 #[derive(Default)]
 pub(super) struct Worker {
     backend: FakeBackend,
     passed: Mutex<Vec<(&'static str, String)>>,
 }
 
-/// What the engine is given.
+/// The ports that the engine gets.
 pub(super) struct Workers(pub(super) Arc<Worker>);
 
 impl WorkerPorts for Workers {
@@ -28,12 +28,12 @@ impl WorkerPorts for Workers {
 }
 
 impl Worker {
-    /// What passed since this was last asked.
+    /// The records since the last call.
     pub(super) fn passed(&self) -> Vec<(&'static str, String)> {
         std::mem::take(&mut *self.passed.lock().expect("not poisoned"))
     }
 
-    /// Calls that began, were given up, and have ended.
+    /// The numbers of calls that began, were given up, and have ended.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         self.backend.counts()
     }
@@ -44,7 +44,7 @@ impl Worker {
     }
 }
 
-/// Notes that a call was given up.
+/// Records that a call was given up.
 struct Dropped<'a>(&'a Worker, bool);
 
 impl Drop for Dropped<'_> {

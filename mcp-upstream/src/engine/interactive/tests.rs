@@ -27,7 +27,7 @@ struct Fixture {
     namespace: Arc<Namespace>,
 }
 
-/// One permit, no queue, three seconds for a call, sixty for a question, room for two that ask.
+/// A namespace with one permit, no queue, three seconds for a call, sixty for a question, and room for two asking calls.
 fn fixture() -> Fixture {
     fixture_with(|_| {})
 }
@@ -55,11 +55,11 @@ fn fixture_with(change: impl FnOnce(&mut Namespace)) -> Fixture {
     }
 }
 
-/// Questions that were asked at once.
+/// Questions that were asked together.
 struct Questions(Vec<Arc<Interaction>>);
 
 impl Questions {
-    /// Answers a question, or fails it, and says whether that counts.
+    /// Answers or fails a question; returns true if that counts.
     fn answer(&self, key: &str, outcome: Result<Bytes, CallError>) -> bool {
         let mut all = self.0.iter();
         let of_key = |it: &&Arc<Interaction>| it.question().is_some_and(|it| *it.key == *key);
@@ -69,14 +69,14 @@ impl Questions {
         })
     }
 
-    /// Those without an answer.
+    /// The questions without an answer.
     fn open(&self) -> impl Iterator<Item = &Question> {
         let open = self.0.iter().filter(|it| it.is_open());
         open.filter_map(|it| it.question())
     }
 }
 
-/// A call that runs when it is polled or its events are waited for.
+/// A call that runs while it is polled, or while its events are awaited.
 struct Running {
     work: Pin<Box<dyn Future<Output = Result<Value, CallErrorCode>>>>,
     events: EventReceiver,
@@ -114,7 +114,7 @@ impl Fixture {
         })
     }
 
-    /// Running and asking calls.
+    /// The numbers of running and asking calls.
     fn places(&self) -> (usize, usize) {
         let namespace = &self.namespace;
         (namespace.gate.in_flight(), namespace.parked.parked())
@@ -122,7 +122,7 @@ impl Fixture {
 }
 
 impl Running {
-    /// Lets the call go on until it asks.
+    /// Runs the call until it asks.
     async fn questions(&mut self) -> Questions {
         tokio::select! {
             biased;
@@ -134,7 +134,7 @@ impl Running {
         }
     }
 
-    /// Lets the call do what it can do now.
+    /// Polls the call once.
     fn poll(&mut self) -> Option<Result<Value, CallErrorCode>> {
         (&mut self.work).now_or_never()
     }
@@ -191,7 +191,7 @@ async fn a_question_stops_the_clock_and_gives_the_permit_back() {
         questions.open().next().expect("it").method,
         AskMethod::Elicit
     );
-    // The permit is free for others, and more time than the call has passes.
+    // The permit is free for others, and more time passes than the call may take.
     assert!(fixture.work("say_hello", &json!({}), None).await.is_ok());
     tokio::time::sleep(Duration::from_secs(50)).await;
     assert!(call.poll().is_none());
@@ -228,7 +228,7 @@ async fn answers_reach_the_function_when_all_are_there_and_a_permit_is_free() {
     let mut other = fixture.work("hang", &json!({}), None);
     assert!((&mut other).now_or_never().is_none());
     questions.answer("b", yes());
-    // It waits for its turn although the queue has no room, and its clock runs.
+    // The call waits for its turn although the queue has no room, and its clock runs.
     assert!(call.poll().is_none());
     assert_eq!(fixture.places(), (1, 1));
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 
-/// Counts what becomes of it; has its answer once `over` is told.
+/// Counts its drops; has its answer once `over` is notified.
 struct Call {
     name: u32,
     over: Arc<tokio::sync::Notify>,
@@ -97,7 +97,7 @@ async fn a_suspended_call_that_panics_gives_its_place_back() {
     for _ in 0..3 {
         let state = calls.suspend(Panics, scene.bound(), soon(), 1);
         let state = state.expect("the one place is free");
-        // Lets its task run.
+        // Runs the task of the call.
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(calls.count(), 0);
         let taken = calls.take(&state, scene.bound()).await;
@@ -124,7 +124,7 @@ async fn a_state_takes_its_call_out_once() {
     let again = scene.calls.take(&two, scene.bound()).await;
     assert_eq!(again.err(), Some(Refused::Gone));
     assert_eq!(scene.calls.count(), 1);
-    // Of two at once one wins.
+    // A single one of two concurrent retries wins.
     let (first, second) = tokio::join!(
         scene.calls.take(&one, scene.bound()),
         scene.calls.take(&one, scene.bound())
@@ -226,7 +226,7 @@ async fn a_call_nobody_comes_for_is_dropped_in_time() {
         scene.calls.take(&state, scene.bound()).await.err(),
         Some(Refused::Gone)
     );
-    // By the wall clock, which a paused one does not move: a state from the past.
+    // A state from the past by the wall clock, which a paused clock does not move.
     let past = scene.suspend(2, Instant::now(), 8).expect("room");
     let then = unix_millis(Duration::ZERO);
     while unix_millis(Duration::ZERO) == then {
@@ -247,7 +247,7 @@ async fn a_full_namespace_suspends_no_more_until_a_call_is_over() {
         Some(NoPlace::Full(ParkingFull::Namespace))
     );
     assert_eq!(scene.dropped(), 1, "the one that found no room");
-    // The first has its answer and only waits to be fetched: it makes room.
+    // The first call has its answer and only waits to be fetched, so it makes room.
     scene.over.notify_one();
     tokio::time::sleep(Duration::from_millis(1)).await;
     let third = scene.suspend(3, soon(), 1).expect("room");

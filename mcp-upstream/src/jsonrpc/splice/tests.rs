@@ -1,4 +1,4 @@
-//! Any JSON in, the same bytes out around the rewritten spans.
+//! Property tests with any JSON: the bytes around the rewritten spans stay equal.
 
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use proptest::strategy::Union;
 use super::*;
 use crate::stdio::testing::{request, response};
 
-/// Raw JSON of any kind, with every spelling a writer may choose.
+/// Raw JSON of any kind, in every valid spelling.
 pub(crate) fn any_json() -> BoxedStrategy<String> {
     let leaf = Union::new([
         "-?(0|[1-9][0-9]{0,25})(\\.[0-9]{1,5})?([eE][+-]?[0-9]{1,3})?".boxed(),
@@ -51,7 +51,7 @@ fn any_name() -> impl Strategy<Value = String> {
     ])
 }
 
-/// Members no reader here knows, with unique names.
+/// Members with unique names that no reader here knows.
 fn strangers() -> impl Strategy<Value = Vec<(String, String)>> {
     proptest::collection::vec(("x-[a-z\\-]{0,6}", any_json()), 0..4).prop_map(|members| {
         let number =
@@ -68,7 +68,7 @@ fn object(members: &[(String, String)], gap: &str) -> String {
     format!("{{{}}}", members.join(","))
 }
 
-/// An object of strangers with one known member somewhere among them.
+/// An object of unknown members with one known member somewhere among them.
 fn with_member(
     mut strangers: Vec<(String, String)>,
     name: &str,
@@ -81,7 +81,7 @@ fn with_member(
     object(&strangers, gap)
 }
 
-/// One shape of a message: strangers on three levels, white space, and where the known members stand.
+/// The form of a message: unknown members on three levels, white space, and the positions of the known members.
 #[derive(Debug, Clone)]
 struct Shape {
     levels: [Vec<(String, String)>; 3],
@@ -99,7 +99,7 @@ fn any_shape() -> impl Strategy<Value = Shape> {
 }
 
 impl Shape {
-    /// A message whose `params` (or `result`) hold this text; `head` are its other known members.
+    /// A message whose `params` (or `result`) hold this text; `head` has its other known members.
     fn message(&self, head: &[(&str, &str)], part: Option<(&str, &str)>) -> String {
         let mut members = self.levels[0].clone();
         for (turn, (name, value)) in head.iter().chain(part.iter()).enumerate() {
@@ -259,7 +259,7 @@ fn a_name_that_is_there_twice_is_refused() {
     }
 }
 
-/// What parsers that make values of JSON change, drop or refuse.
+/// Members that parsers which build values would change, drop or refuse.
 const AWKWARD: &str = r#""big":1e400,"long":12345678901234567890,"zero":-0.0,"tail":1.50,"twice":1,"twice":2,"\u0074ext":"\u00e9\ud83e\udd80\/\ud800", "gap" : [ ] "#;
 
 #[test]
@@ -329,12 +329,12 @@ fn the_gateways_id_of_a_request_comes_into_its_metadata_and_nothing_else_changes
             r#","params":{"_meta":{ },"n":1}"#,
             r#","params":{"_meta":{ "tooldock/request_id":"r-1"},"n":1}"#,
         ),
-        // A client's own member of that name is not passed on, however it is spelled.
+        // A client's own member of that name is not passed on, in any spelling.
         (
             r#","params":{"_meta":{"tooldock\/request_id":"mine","progressToken":1}}"#,
             r#","params":{"_meta":{"tooldock/request_id":"r-1","progressToken":7}}"#,
         ),
-        // There is nothing that it could come into.
+        // There is no object to insert it into.
         (r#","params":{"_meta":null}"#, r#","params":{"_meta":null}"#),
         ("", ""),
     ] {

@@ -1,4 +1,4 @@
-//! A client of 2026-07-28 against the service over the fake backend.
+//! Tests of 2026-07-28: a client of the service over the fake backend.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const LEVEL: &str = "io.modelcontextprotocol/logLevel";
 const SERVER: &str = "io.modelcontextprotocol/serverInfo";
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
-/// A service with one namespace that has everything.
+/// A service with a namespace that offers everything.
 fn service() -> Harness {
     let namespaces = vec![full("shared"), full("other")];
     Wanted {
@@ -40,7 +40,7 @@ fn meta() -> Value {
     json!({ V: "2026-07-28", CAPS: { "elicitation": {}, "sampling": {}, "roots": {} } })
 }
 
-/// A request; its params get the usual metadata, over which what they have themselves goes.
+/// A request with the usual metadata; metadata in its own params takes precedence.
 fn request(id: Value, method: &str, mut params: Value) -> Value {
     let mut meta = meta();
     if let Some(own) = params.get("_meta").and_then(Value::as_object) {
@@ -101,12 +101,12 @@ impl Harness {
         self.send_as(caller(), head_of(message), message).await
     }
 
-    /// Status and body of an answer that is no stream.
+    /// Status and body of an answer that is not a stream.
     async fn ask(&self, message: &Value) -> (StatusCode, Value) {
         crate::testing::parts(&self.send(message).await)
     }
 
-    /// The result of an answer that is no stream.
+    /// The result of an answer that is not a stream.
     async fn result(&self, message: &Value) -> Value {
         let (status, body) = self.ask(message).await;
         assert_eq!(status, StatusCode::OK, "{body}");
@@ -120,7 +120,7 @@ impl Harness {
         refusal(&self.send(message).await, &message["id"])
     }
 
-    /// What a stream holds, to its end.
+    /// All messages of a stream, to its end.
     async fn events(&self, message: &Value) -> Vec<Value> {
         events(self.send(message).await).await
     }
@@ -161,7 +161,7 @@ impl Reading {
         }
     }
 
-    /// The next message; `None` at the end. Comments and `retry` are passed over.
+    /// The next message; `None` at the end. Comments and `retry` are skipped.
     async fn next(&mut self) -> Option<Value> {
         loop {
             while let Some((event, rest)) = self.text.split_once("\n\n") {
@@ -191,7 +191,7 @@ async fn events(reply: Reply) -> Vec<Value> {
     events
 }
 
-/// Lets other tasks run until something is so.
+/// Lets other tasks run until a condition holds.
 async fn until(what: &str, so: impl Fn() -> bool) {
     for _ in 0..10_000 {
         if so() {

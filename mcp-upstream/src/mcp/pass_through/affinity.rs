@@ -207,7 +207,7 @@ impl Up<'_> {
             // The backend may have opened a session.
             harmless: &|| false,
         };
-        // Successive sessions go to different backends, whoever opens them; a session then stays at its backend.
+        // Successive sessions go to different backends, even for the same client; a session then stays at its backend.
         let hash = fastrand::u64(..);
         let (backend, response) = self.to_any(&what, avoid, hash).await?;
         let mut response = labelled(response).await?;

@@ -25,7 +25,7 @@ mod ends;
 const LIST: &str = r#"{"jsonrpc":"2.0","id":2,"method":"tools/list"}"#;
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1e2,"method":"tools/call","params":{"name":"echo","arguments":{"n":1.50},"x":[1]},"y":2}"#;
 
-/// A service before backends in memory.
+/// A service with backends in memory.
 struct House {
     harness: Harness,
     pool: Arc<FakePool>,
@@ -101,7 +101,7 @@ fn initialize(version: &str) -> String {
     json!({ "jsonrpc": "2.0", "id": "i", "method": "initialize", "params": params }).to_string()
 }
 
-/// The texts of a streamed answer, and whether it broke off.
+/// The texts of a streamed answer, and true if it broke off.
 async fn streamed(reply: Reply) -> (Vec<String>, bool) {
     let Reply::Body { mut body, .. } = reply else {
         panic!("{reply:?}");
@@ -262,7 +262,7 @@ async fn a_session_that_its_server_forgot_is_reopened() {
     assert_eq!(house.pool.sent("initialize"), 2);
 }
 
-/// Makes a backend refuse every message of its first session, with an error under the message's own id.
+/// Makes a backend refuse every message of its first session, with an error that has the message's own id.
 fn forgets_its_first_session(house: &House, status: u16, code: i64, words: &'static str) {
     house.pool.backends[0].act(move |request| {
         let session = request.headers.get("mcp-session-id")?.to_str().ok()?;
@@ -582,7 +582,7 @@ async fn a_servers_stream_is_read_to_its_end_and_broken_off_with_its_server() {
         house.get(&session).await.head().status,
         StatusCode::METHOD_NOT_ALLOWED
     );
-    // Cut for sure; perhaps, as nobody told where it ends; and at its end, where half an event is none.
+    // The cases: surely cut; perhaps cut, since no length was announced; and complete, where half an event is dropped.
     for (broken, error, then) in [
         (true, true, Then::Ends),
         (true, false, Then::Closes),
@@ -631,14 +631,14 @@ async fn a_stream_is_broken_off_when_its_session_moves_to_another_backend() {
         _ => panic!("a stream"),
     };
     let mut events = stream().await;
-    // What runs into nothing: the backend goes on sending keepalives, say.
+    // The old stream leads nowhere: the backend may go on sending keepalives, for example.
     house.pool.backends[0]
         .healthy
         .store(false, Ordering::Relaxed);
     assert_eq!(house.post(&session, CALL).await.0, StatusCode::OK);
     assert_eq!(events.next().await, None);
     assert!(events.is_broken(), "its client comes back");
-    // The stream it comes back to stays while the session stays.
+    // The stream that the client comes back to stays while the session stays.
     let mut events = stream().await;
     assert_eq!(house.post(&session, CALL).await.0, StatusCode::OK);
     assert!(events.next().now_or_never().is_none());

@@ -1,4 +1,4 @@
-//! The process ends while something goes on in a session, and another goes on with the session.
+//! Tests in which the process ends during a session, and another process continues the session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn recorded() -> (Harness, Arc<Shadow>) {
 }
 
 impl Harness {
-    /// The process ends, with all that goes on in the session.
+    /// Ends the process, with all calls and streams of the session.
     fn end_process(&self, session: &str) {
         self.service.core().sessions.lose(session);
     }
@@ -93,7 +93,7 @@ async fn a_stream_goes_on_in_the_next_process_without_loss_or_repetition() {
         assert_eq!(change["method"], "notifications/tools/list_changed");
         let last = wire.last_id.clone().expect("an id");
         assert!(!ids.contains(&last));
-        // Not read any more: the next process has it.
+        // Not read in this process: the next one delivers it.
         harness.tools_change().await;
         harness.end_process(&session);
         let mut missed = 1;
@@ -128,7 +128,7 @@ async fn questions_end_with_their_process_and_late_answers_go_nowhere() {
     let mut wire = harness.talk_in(&session, ask).await;
     let second = wire.message().await.expect("a question");
     assert_ne!(first["id"], second["id"]);
-    // The old answer once more is no answer to the new question.
+    // Repeating the old answer does not answer the new question.
     harness.say(&session, answer(&first["id"])).await;
     assert!(wire.is_silent().await);
     harness.say(&session, answer(&second["id"])).await;

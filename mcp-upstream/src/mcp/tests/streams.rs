@@ -1,4 +1,4 @@
-//! Streams of GET: what opens them, what they carry, how they are resumed and limited.
+//! Streams of GET: opening, contents, resumption and limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Harness {
         self.service.get(caller(), head).await
     }
 
-    /// Makes a change every session of `shared` is told of.
+    /// Makes a change that is announced to every session of `shared`.
     async fn change(&self) {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
             "name": "talk", "arguments": { "steps": [{ "notice": "tools" }] },
@@ -206,7 +206,7 @@ async fn changes_reach_each_session_of_the_namespace_once_and_no_other() {
         Some(json!({ "jsonrpc": "2.0", "method": CHANGED }))
     );
     assert!(one.is_silent().await && two.is_silent().await && untouched.is_silent().await);
-    // The newest stream that is read takes over.
+    // The newest stream with a reader takes over.
     drop(two);
     harness.change().await;
     assert_eq!(one.message().await.expect("it")["method"], CHANGED);

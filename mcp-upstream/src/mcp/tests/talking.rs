@@ -1,4 +1,4 @@
-//! Calls that say or ask something before they answer, over Streamable HTTP.
+//! Calls that send messages or questions before they answer, over Streamable HTTP.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::reply::Reply;
 use crate::session::config::{PollAfter, SessionsConfig};
 use crate::testing::{Harness, Wanted, caller, delivered, harness, head, parts};
 
-/// The greatest id that JavaScript knows: no session comes to ask that much, in however many processes it was.
+/// The greatest id that JavaScript can represent: no session asks that many questions, in any number of processes.
 const NEVER_ASKED: u64 = (1 << 53) - 1;
 
 /// A call of `talk` with the id 7 and a progress token.
@@ -215,7 +215,7 @@ async fn questions_go_on_the_calls_own_stream_and_their_answers_come_by_post() {
         harness.answer(&session, roots.clone()).await,
         StatusCode::ACCEPTED
     );
-    // Twice is too late, not wrong.
+    // A second answer is too late, but not wrong.
     assert_eq!(harness.answer(&session, roots).await, StatusCode::ACCEPTED);
     let never = result(&json!(NEVER_ASKED), json!({}));
     assert_eq!(
@@ -305,7 +305,7 @@ async fn a_call_that_ends_takes_its_open_questions_back() {
         messages[1]["result"]["_meta"]["tooldock/error"]["code"],
         "cancelled"
     );
-    // The call is over: cancelling it, or answering what it asked, changes nothing and is no fault.
+    // The call is over: cancelling it, or answering its question, changes nothing and is no fault.
     assert_eq!(harness.answer(&session, cancel).await, StatusCode::ACCEPTED);
     let late = json!({ "jsonrpc": "2.0", "id": question["id"], "result": { "roots": [] } });
     assert_eq!(harness.answer(&session, late).await, StatusCode::ACCEPTED);
@@ -337,7 +337,7 @@ async fn a_client_that_lost_its_stream_gets_the_rest_once() {
         assert_eq!(wire.message().await, Some(progress(1, 2)));
         let seen = wire.last_id.clone().expect("events have ids");
         drop(wire);
-        // The call goes on without a reader.
+        // The call continues without a reader.
         harness.backend.release.add_permits(1);
         let mut wire = Wire::of(harness.get(&session, Some(&seen)).await);
         let messages = wire.rest().await;
@@ -352,7 +352,7 @@ async fn a_client_that_lost_its_stream_gets_the_rest_once() {
         );
         assert_eq!(messages[4]["id"], 7);
         assert_eq!(messages.len(), 5);
-        // All of it is still there for who asks again, and only for this session.
+        // All messages are still there for another resume, but only in this session.
         let mut again = Wire::of(harness.get(&session, Some(&seen)).await);
         assert_eq!(again.rest().await, messages);
         let other = harness.session(version).await;
@@ -374,7 +374,7 @@ async fn a_long_post_is_cut_and_resumed_where_polling_is_on() {
     .build();
     let harness = Arc::new(harness);
     let session = harness.session("2025-11-25").await;
-    // A function that cannot say anything is polled for, too.
+    // A function that cannot send messages is polled for, too.
     let reply = harness
         .reply(head(Some(&session), None), &call("hang", "{}"))
         .await;
@@ -387,7 +387,7 @@ async fn a_long_post_is_cut_and_resumed_where_polling_is_on() {
     let messages = Wire::of(resumed).rest().await;
     assert_eq!((messages.len(), &messages[0]["id"]), (1, &json!(7)));
 
-    // One that speaks is cut at the same time.
+    // A call that sends messages is cut at the same time.
     let mut wire = harness
         .talk(&session, json!([{ "progress": 1 }, { "hang": true }]))
         .await;
@@ -398,7 +398,7 @@ async fn a_long_post_is_cut_and_resumed_where_polling_is_on() {
     let resumed = harness.get(&session, wire.last_id.as_deref()).await;
     assert_eq!(Wire::of(resumed).rest().await[0]["id"], 7);
 
-    // Quick calls, and clients of earlier versions, notice nothing.
+    // Quick calls, and clients of earlier versions, are not affected.
     let (status, _) = harness
         .post(head(Some(&session), None), &call("echo", "{}"))
         .await;
@@ -464,7 +464,7 @@ async fn a_session_that_ends_ends_its_streams() {
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
 
-// Without the facts that need no session, or that count how often a request is polled.
+// Without the facts that need no session, or that count polls of a request.
 crate::testing::shadow::again_adopting!(
     what_a_call_says_comes_before_its_answer_on_the_same_stream,
     a_call_that_says_nothing_its_client_wants_is_answered_as_json,

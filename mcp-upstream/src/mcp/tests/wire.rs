@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::reply::Reply;
 
-/// One event, or a comment, or a lone field.
+/// An event, a comment, or a lone field.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) id: Option<String>,
@@ -68,7 +68,7 @@ impl Wire {
         Some(serde_json::from_str(&data).expect("JSON"))
     }
 
-    /// The next message as it is spelled; `None` at the end.
+    /// The text of the next message; `None` at the end.
     pub(crate) async fn line(&mut self) -> Option<String> {
         loop {
             let frame = self.frame().await?;
@@ -87,7 +87,7 @@ impl Wire {
         messages
     }
 
-    /// Whether nothing comes for a while. Needs the paused clock.
+    /// Returns true if no message comes for a while. Needs the paused clock.
     pub(crate) async fn is_silent(&mut self) -> bool {
         timeout(Duration::from_millis(50), self.message())
             .await

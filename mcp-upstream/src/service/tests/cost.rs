@@ -1,5 +1,5 @@
-//! What a call of a stdio server costs the gateway, from the admitted request to its answer. The server's own work is not in
-//! it: that is another process.
+//! The cost of a call of a stdio server for the gateway, from the admitted request to its answer. The server's own work is not
+//! counted, since it is another process.
 
 use std::hint::black_box;
 
@@ -34,7 +34,7 @@ fn cost_of_a_call_of_a_stdio_server() {
     assert!(made <= 27, "{made} allocations");
 }
 
-/// Text as people write it, there and back.
+/// Plain prose, in the request and in its answer.
 #[test]
 fn cost_of_a_call_of_16_kb_of_a_stdio_server() {
     let text = "Fifty-five letters of plain text and the end of a line.\n".repeat(293);

@@ -1,5 +1,4 @@
-//! What every event log must do (`contract`), what it must do in any order of events (`model`), and what only this one
-//! does.
+//! Tests that every event log must pass (`contract`), tests of any order of events (`model`), and tests of this log alone.
 
 use std::time::Duration;
 
@@ -55,7 +54,7 @@ pub(super) fn session_of(principal: Option<&str>) -> Arc<Session> {
     Arc::new(Session::new(SessionId::random(), binding, Instant::now()))
 }
 
-/// One event as a client sees it.
+/// An event as a client sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) id: String,
@@ -74,7 +73,7 @@ fn seen(frame: &Bytes) -> Seen {
     }
 }
 
-/// What can be read without waiting, and whether the stream ended.
+/// The events that can be read without waiting, and true if the stream ended.
 pub(super) fn ready(subscription: &mut Subscription) -> (Vec<Seen>, bool) {
     let mut read = Vec::new();
     loop {
@@ -90,7 +89,7 @@ pub(super) fn data(read: &[Seen]) -> Vec<&str> {
     read.iter().map(|seen| &*seen.data).collect()
 }
 
-/// Opens a stream that is ready to be put to.
+/// Opens a stream for appending.
 async fn open(log: &EventLog, session: &Arc<Session>, kind: StreamKind) -> Arc<Stream> {
     log.open(session, kind, false).await.expect("memory")
 }
@@ -102,7 +101,7 @@ async fn put(log: &EventLog, session: &Arc<Session>, stream: &Arc<Stream>, messa
 contract::holds_for!(in_memory);
 contract::holds_for!(stored);
 contract::holds_for!(redis, tokio::test);
-// The facts that a client can come back for. The others are about who reads from one process.
+// The facts about resumption. The others concern the readers of a single process.
 contract::holds_for!(taken_over:
     a_resumed_stream_goes_on_behind_the_named_event,
     priming_comes_first_and_can_be_resumed_from,
@@ -136,7 +135,7 @@ mod makers {
         }
     }
 
-    /// With a store beside it.
+    /// A log with a store.
     pub(super) fn stored(limits: EventLogConfig) -> Made {
         Made {
             heir: None,
@@ -144,7 +143,7 @@ mod makers {
         }
     }
 
-    /// With a store, out of which another process serves the clients that come back.
+    /// A log with a store, from which another process serves the clients that come back.
     pub(super) fn taken_over(limits: EventLogConfig) -> Made {
         let shadow = Arc::new(Shadow::default());
         let metrics = StreamMetrics::unregistered();
@@ -160,7 +159,7 @@ mod makers {
         }
     }
 
-    /// With Redis beside it.
+    /// A log with Redis.
     pub(super) fn redis(limits: EventLogConfig) -> Made {
         Made {
             heir: None,
@@ -168,7 +167,7 @@ mod makers {
         }
     }
 
-    /// With Redis, out of which another process serves the clients that come back.
+    /// A log with Redis, from which another process serves the clients that come back.
     pub(super) fn taken_over_from_redis(limits: EventLogConfig) -> Made {
         let server = RedisServer::start();
         let url = server.url();
@@ -194,7 +193,7 @@ mod makers {
 async fn the_total_takes_the_oldest_event_of_all_streams() {
     let each = 1000;
     let (log, _) = log(EventLogConfig {
-        // Room for ten events with what they cost besides their bytes.
+        // Room for ten events, including their overhead.
         total: ByteSize::b(10 * (each + 150)),
         ..limits(256, 1 << 20)
     });
@@ -204,7 +203,7 @@ async fn the_total_takes_the_oldest_event_of_all_streams() {
     for session in &sessions {
         streams.push(open(&log, session, StreamKind::General).await);
     }
-    // In turns, so that the oldest is always another stream's.
+    // In turns, so that the oldest event is always another stream's.
     for round in 0..12 {
         for (session, stream) in sessions.iter().zip(&streams) {
             put(&log, session, stream, &format!("{round} {message}")).await;
@@ -240,7 +239,7 @@ async fn one_session_does_not_push_out_what_others_keep() {
     let message = "x".repeat(900);
     let general = open(&log, &noisy, StreamKind::General).await;
     put(&log, &noisy, &general, &message).await;
-    // Neither streams that are finished nor ones that never are take more than a session's share; the newest may.
+    // A session's share bounds finished streams and those that never finish; only the newest may exceed it.
     for number in 0..100 {
         let stream = open(&log, &noisy, StreamKind::Request).await;
         put(&log, &noisy, &stream, &message).await;
@@ -279,7 +278,7 @@ async fn sessions_large_events_and_replays_of_one_principal_take_nothing_from_an
         let message = if number % 50 == 0 { &large } else { &small };
         put(&log, &session, &stream, message).await;
         stream.finish();
-        // Whoever reads again and stops there keeps its place, and no room of others.
+        // A client that resumes and stops reading keeps its position, and takes no room of others.
         let replay = log.resume(&session, &id(&stream)).await;
         unread.push((session, stream, replay.expect("a stream it has")));
         assert!(log.ledger.bytes() <= TOTAL, "{}", log.ledger.bytes());
@@ -310,7 +309,7 @@ proptest::proptest! {
                 let own = &streams[principal * 4..][..4];
                 own.iter().map(|(_, stream)| stream.cost()).sum()
             };
-            // With what an event costs besides its message.
+            // Including the overhead of an event besides its message.
             let mut put_by = [0; 3];
             for (principal, stream, length) in steps {
                 let before = [0, 1, 2].map(held);
@@ -344,7 +343,7 @@ async fn what_ages_is_gone_and_leaves_no_memory_behind() {
     put(&log, &session, &general, "3").await;
     tokio::time::advance(AGE / 2 + Duration::from_secs(1)).await;
     log.sweep(Instant::now());
-    // The finished request has nothing left, so the session forgets it; the general stream goes on.
+    // The finished request has no events left, so the session forgets it; the general stream stays.
     assert_eq!(session.streams().len(), 1);
     assert_eq!(Arc::strong_count(&request), 1);
     let mut events = log
@@ -439,7 +438,7 @@ async fn a_broadcast_that_was_overtaken_keeps_the_order_of_the_stream() {
     let session = session();
     let stream = open(&log, &session, StreamKind::General).await;
     let mut reader = stream.read();
-    // As if another append had come between the sequence and the stream.
+    // Simulates another append between taking the sequence and appending to the stream.
     let early = log.ledger.next_sequence();
     put(&log, &session, &stream, "1").await;
     let framed = frame::message(Some(stream.event_id(early)), b"2");

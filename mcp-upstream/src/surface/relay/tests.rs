@@ -18,7 +18,7 @@ use super::{FrameLimits, Relay};
 use crate::caller::RelayPeer;
 use crate::testing::{Harness, Wanted, broken, namespace};
 
-/// How long anything may take that must come.
+/// The time limit for anything that must come.
 const SOON: Duration = Duration::from_secs(20);
 /// The longest frame.
 const FRAME_MAX: usize = 64 * 1024;
@@ -35,7 +35,7 @@ struct Client {
     serving: JoinHandle<()>,
 }
 
-/// Wrong keys of a user until they are slowed.
+/// Wrong keys of a user before delays begin.
 const FREE_FAILURES: u32 = 20;
 
 impl Client {
@@ -92,7 +92,7 @@ impl Client {
         }
     }
 
-    /// A key of these scopes for these namespaces.
+    /// A key with these scopes for these namespaces.
     fn key(&self, scopes: &[&str], namespaces: &[&str]) -> MadeKey {
         let texts = |texts: &[&str]| texts.iter().map(|&it| it.to_owned()).collect();
         let wanted = NewKey {
@@ -141,7 +141,7 @@ impl Client {
         serde_json::from_str(&line).expect("JSON")
     }
 
-    /// Waits until so many calls have started, were dropped and have finished.
+    /// Waits until this many calls have started, were dropped and have finished.
     async fn counted(&self, expected: (usize, usize, usize)) {
         let counted = async {
             while self.harness.backend.counts() != expected {
@@ -179,7 +179,7 @@ async fn a_key_sees_and_calls_the_tools_of_its_scopes_alone() {
         Some(2)
     );
 
-    // Refused before anybody looks whether there is such a tool.
+    // Refused before the tool is looked up.
     for tool in ["echo", "no_such_tool"] {
         client.call(json!(2), &hello, tool, json!({})).await;
         let error = json!({"code": -32002, "message": "tool not allowed for this token scope"});
@@ -259,7 +259,7 @@ async fn wrong_keys_of_a_user_are_slowed_and_right_and_revoked_ones_never() {
     for _ in 0..FREE_FAILURES {
         assert_eq!(client.tools("oub_wrong").await, invalid_key(1));
     }
-    // Within the first delay of a second at least one comes, and with each delay that is over the next doubles.
+    // Within the first delay of a second at least one key comes, and each further delay doubles.
     let mut slowed = 0;
     while slowed < 3 {
         let answer = client.tools("oub_wrong").await;
@@ -418,7 +418,7 @@ async fn what_is_no_frame_is_refused_and_the_connection_goes_on() {
     assert_eq!(client.next().await["error"]["code"], -32601);
     let listed = client.tools(key.text.expose()).await;
     assert!(listed["result"]["tools"].is_array());
-    // A frame that is cut is told, too.
+    // An incomplete frame is reported, too.
     client.write("{\"jsonrpc\"").await;
     client
         .input

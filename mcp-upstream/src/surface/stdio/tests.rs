@@ -15,7 +15,7 @@ use crate::caller::Caller;
 use crate::profile::Profile;
 use crate::testing::{Harness, InMemory, Wanted, caller, full, namespace};
 
-/// How long anything may take that must come.
+/// The time limit for anything that must come.
 const SOON: Duration = Duration::from_secs(20);
 
 /// A client on a pair of pipes.
@@ -25,7 +25,7 @@ struct Client {
     output: BufReader<ReadHalf<DuplexStream>>,
     stop: Arc<Notify>,
     serving: JoinHandle<Ended>,
-    /// Read while something else was waited for.
+    /// Messages that were read while another was awaited.
     aside: VecDeque<Value>,
 }
 
@@ -43,7 +43,7 @@ impl Client {
         Self::with(name, 1 << 16)
     }
 
-    /// A client of that namespace, between whom and the gateway so many bytes fit.
+    /// A client of this namespace, with this many bytes of buffer between it and the gateway.
     fn with(name: &str, room: usize) -> Self {
         let harness = Wanted {
             namespaces: vec![full("shared"), namespace("memory")],
@@ -89,7 +89,7 @@ impl Client {
         serde_json::from_str(&line).expect("a message")
     }
 
-    /// The response to a request; everything else stays for later.
+    /// The response to a request; other messages are kept for later.
     async fn answer(&mut self, id: impl Into<Value>) -> Value {
         let id = id.into();
         if let Some(at) = self.aside.iter().position(|it| it["id"] == id) {
@@ -121,7 +121,7 @@ impl Client {
 
     /// Closes the input and waits for the end.
     async fn close(&mut self) -> Ended {
-        // The half that is dropped does not close a pipe of two halves.
+        // Dropping a half does not close a pipe of two halves.
         let mut input = self.input.take().expect("open");
         input.shutdown().await.expect("it is open");
         self.ended().await
@@ -257,7 +257,7 @@ async fn changes_are_told_to_the_session_and_to_who_listens() {
     }
     told.sort_by_key(Value::is_null);
     assert_eq!(told, [json!(9), Value::Null]);
-    // Both go on for ever, and neither keeps the conversation from its end.
+    // Both streams never end by themselves, and neither delays the end of the conversation.
     assert_eq!(client.close().await, Ended::InputClosed);
 }
 
@@ -335,7 +335,7 @@ async fn what_is_no_message_is_answered_and_the_next_one_is_served() {
             "{line}: {refused}"
         );
     }
-    // An opening that was refused leaves room for another; one that was not does not.
+    // After a refused opening another is possible; after a successful one it is not.
     let opened = client.open("2025-11-25", json!({})).await;
     assert!(opened["result"].is_object(), "{opened}");
     let again = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
@@ -348,7 +348,7 @@ async fn what_is_no_message_is_answered_and_the_next_one_is_served() {
     );
     let unknown = client.request(5, "x/any", json!({})).await;
     assert_eq!(unknown["error"]["code"], -32601);
-    // Neither has an answer.
+    // These messages have no answer.
     client
         .send(json!({ "jsonrpc": "2.0", "id": 77, "result": {} }))
         .await;
@@ -385,7 +385,7 @@ async fn a_batch_of_the_revision_that_has_them_is_answered_as_one() {
         .map(|it| it["id"].clone())
         .collect();
     assert_eq!(ids, [1, 2]);
-    // Nothing in it wants an answer.
+    // No message in it expects an answer.
     client
         .send(json!([{ "jsonrpc": "2.0", "method": "notifications/x" }]))
         .await;
@@ -471,10 +471,10 @@ async fn a_slow_reader_loses_what_was_said_before_and_never_the_answer() {
             }
         };
         client.send(message).await;
-        // Far longer than anybody waits for a reader.
+        // Far longer than writers wait for a reader.
         tokio::time::sleep(Duration::from_secs(3600)).await;
         let last = client.answer(1).await;
-        // A call without a session has nobody to keep its answer for.
+        // The answer of a call without a session cannot be kept.
         let expected = if era == "legacy" { "result" } else { "error" };
         assert!(last.get(expected).is_some(), "{era}: {last}");
     }

@@ -112,7 +112,7 @@ fn method_and_name_must_be_there_once_and_equal() {
             &call,
             None,
         ),
-        // Nothing to compare with, or a name that is not a name: the method says what is wrong with it.
+        // There is nothing to compare with, or the name is not a string: the method reports the fault.
         (
             &[("mcp-method", "prompts/get")],
             "prompts/get",
@@ -160,7 +160,7 @@ fn mirrored_parameters_must_equal_the_arguments() {
             &[("mcp-param-region", "=?base64??=")],
             None,
         ),
-        // Half a wrapper is text.
+        // An incomplete wrapper is plain text.
         (
             json!({ "region": "=?base64?SGVsbG8=" }),
             &[("mcp-param-region", "=?base64?SGVsbG8=")],
@@ -259,7 +259,7 @@ fn mirrored_parameters_must_equal_the_arguments() {
             Some("Mcp-Param-City is missing"),
         ),
         (json!({ "place": "Bonn" }), &[], None),
-        // Not mirrored by this tool.
+        // This tool does not mirror the parameter.
         (
             json!({ "plain": "x" }),
             &[("mcp-param-plain", "y"), ("mcp-param-other", "z")],
@@ -273,7 +273,7 @@ fn mirrored_parameters_must_equal_the_arguments() {
         let found = fault_of(&all, "tools/call", &params);
         assert_eq!(found.as_deref(), *expected, "{arguments} {fields:?}");
     }
-    // Another tool mirrors nothing.
+    // Another tool mirrors no parameters.
     let params = json!({ "name": "echo", "arguments": { "region": "eu" } });
     let fields = [
         ("mcp-method", "tools/call"),
@@ -335,7 +335,7 @@ fn arguments_that_readers_read_differently_cannot_be_compared() {
         });
         assert_eq!(fault, expected, "{arguments}");
     }
-    // Without any header all the same: the body has a value.
+    // Without any header the fault is the same: the body has a value.
     let params = r#"{"name":"mirror","arguments":{"x":1,"x":2}}"#;
     assert!(fault_of_text(&fields[..2], "tools/call", params).is_some());
 }

@@ -61,7 +61,7 @@ async fn a_listener_hears_what_it_asked_for_and_nothing_else() {
     let event = resources.next().await.expect("a change");
     assert_eq!(event["method"], "notifications/resources/updated");
     assert_eq!(event["params"]["uri"], "a://b");
-    // Nothing else came in between: what comes next is the next change.
+    // No other message came in between: the next message is the next change.
     announce(
         &harness,
         json!([{ "notice": "prompts" }, { "notice": "tools" }]),

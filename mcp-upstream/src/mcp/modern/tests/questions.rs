@@ -16,7 +16,7 @@ fn accept(name: &str) -> Value {
     json!({ "action": "accept", "content": { "name": name } })
 }
 
-/// The retry of a call, under another id.
+/// The retry of a call, with another id.
 fn retry(call: &Value, id: i64, state: &Value, responses: Value) -> Value {
     let mut retry = call.clone();
     retry["id"] = id.into();
@@ -25,7 +25,7 @@ fn retry(call: &Value, id: i64, state: &Value, responses: Value) -> Value {
     retry
 }
 
-/// The state of an answer that wants input for exactly these keys.
+/// The state of an answer that asks for input with exactly these keys.
 fn wanted(result: &Value, keys: &[&str]) -> Value {
     assert_eq!(result["resultType"], "input_required", "{result}");
     let requests = result["inputRequests"].as_object().expect("an object");
@@ -36,7 +36,7 @@ fn wanted(result: &Value, keys: &[&str]) -> Value {
     result["requestState"].clone()
 }
 
-/// What the script answered.
+/// The result of the script.
 fn answers(result: &Value) -> Value {
     assert_eq!(result["resultType"], "complete", "{result}");
     result["structuredContent"].clone()
@@ -227,7 +227,7 @@ async fn answers_are_an_object_of_objects() {
             assert_eq!((status, code), (200, -32602), "{bad}");
         }
     }
-    // None of it took the call.
+    // None of these took the call out.
     let result = harness
         .result(&retry(&call, 3, &state, json!({ "k": accept("x") })))
         .await;
@@ -267,7 +267,7 @@ async fn a_state_is_refused_unless_it_is_this_request_s_own() {
         "nothing ran, nothing ended"
     );
     answers(&harness.result(&good).await);
-    // Used up.
+    // The state was used.
     let (status, code, text) = harness.refusal(&retry(&call, 9, &state, given)).await;
     assert_eq!((status, code), (200, -32602));
     assert!(text.contains("requestState"), "{text}");

@@ -1,4 +1,4 @@
-//! What a request must bring, in which order it is looked at, and what simple answers look like.
+//! Contents of requests, the order of their checks, and the form of simple answers.
 
 use super::*;
 use crate::profile::Profile;
@@ -27,7 +27,7 @@ async fn results_say_their_type_who_answered_and_how_long_they_keep() {
         assert_eq!(result["resultType"], "complete", "{method}");
         assert_eq!(result["_meta"][SERVER]["name"], "tooldock/shared");
         assert!(result["ttlMs"].is_u64(), "{method}: {result}");
-        // A policy stands between callers and this namespace's tools.
+        // A policy limits the tools of this namespace that callers see.
         assert_eq!(result["cacheScope"], "private", "{method}");
         assert!(result[key].is_array(), "{method}: {result}");
     }
@@ -159,13 +159,13 @@ async fn metadata_is_required_and_looked_at_before_other_headers() {
     ];
     for (what, message) in rows {
         let mut head = head_of(&list());
-        // A client that is not there yet sends no other headers either.
+        // A client from before this era sends no other headers either.
         head.mirrored = None;
         let reply = harness.send_as(caller(), head, &message).await;
         let (status, code, text) = refusal(&reply, &json!("l"));
         assert_eq!((status, code), (400, -32602), "{what}: {text}");
     }
-    // Optional ones may be absent, and unknown ones are nobody's business.
+    // Optional members may be absent, and unknown ones are ignored.
     let message = request(json!(1), "tools/list", json!({ "_meta": { "x/y": [1] } }));
     harness.result(&message).await;
 }
@@ -429,7 +429,7 @@ async fn session_and_event_ids_that_come_along_are_ignored() {
                 .any(|(name, _)| name == "mcp-session-id")
         );
     }
-    // A legacy request of the same session, at the same URL, meanwhile.
+    // Meanwhile a legacy request of the same session, at the same URL.
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     let head = crate::testing::head(Some(&session), Some("2025-11-25"));
     assert_eq!(harness.post(head, ping).await.0, StatusCode::OK);

@@ -1,4 +1,4 @@
-//! Calls that say something before they answer, and clients that leave.
+//! Calls that send messages before they answer, and clients that leave.
 
 use super::*;
 
@@ -34,7 +34,7 @@ async fn what_a_call_says_goes_before_its_answer_on_its_own_stream() {
 async fn a_client_hears_only_what_it_asked_for() {
     let harness = service();
     let steps = json!([{ "progress": 3 }, { "log": "debug" }, { "log": "error" }]);
-    // Neither token nor level: plain JSON.
+    // Without token and level: plain JSON.
     let result = harness.result(&talk(1, steps.clone())).await;
     assert_eq!(result["resultType"], "complete");
     let mut call = talk(2, steps.clone());
@@ -42,7 +42,7 @@ async fn a_client_hears_only_what_it_asked_for() {
     let events = harness.events(&call).await;
     assert_eq!(events.len(), 2, "{events:?}");
     assert_eq!(events[0]["params"]["level"], "error");
-    // A level nothing reaches.
+    // A level above all messages.
     let mut call = talk(3, steps);
     call["params"]["_meta"][LEVEL] = json!("alert");
     harness.result(&call).await;

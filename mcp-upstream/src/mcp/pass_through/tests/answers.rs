@@ -1,8 +1,8 @@
-//! What becomes of a server's answers.
+//! Passing on the answers of servers.
 
 use super::*;
 
-/// The answer to a call that its server answered so.
+/// The reply to a call whose server gave this answer.
 async fn answered(
     make: impl Fn() -> crate::upstream::http::port::BackendResponse + Send + Sync + 'static,
 ) -> (House, Reply) {
@@ -210,7 +210,7 @@ async fn events_come_as_they_are_and_a_cut_stream_ends_with_an_error_of_ours() {
     };
     let (house, reply) = answered(make).await;
     let (events, broken) = streamed(reply).await;
-    // A line feed that comes later than its carriage return may be an event by itself.
+    // A line feed after its carriage return, in a later piece, may become an event by itself.
     assert_eq!(
         (events.concat(), broken),
         (format!("{progress}{answer}"), false)
@@ -256,7 +256,7 @@ async fn a_stream_that_can_be_resumed_is_broken_off_where_it_is_cut() {
         streamed(reply).await,
         (vec!["id: 1\ndata:\n\n".to_owned()], true)
     );
-    // Its server wants its client to come back for the answer.
+    // The server expects its client to come back for the answer.
     let make = || in_pieces(200, &[EVENTS], vec![text("id: 1\ndata:\n\n")], Then::Ends);
     let (_, reply) = answered(make).await;
     assert!(!streamed(reply).await.1);

@@ -1,4 +1,4 @@
-//! The gateway's own client of remote servers, whole: from a message to what its backend gets.
+//! The gateway's own client of remote servers, end to end: from a message to the requests at its backend.
 
 use tooldock_workers::external::Isolation;
 use tooldock_workers::remote::Balance;
@@ -19,7 +19,7 @@ fn house(backends: usize, change: impl FnOnce(&mut RemoteSpec)) -> House {
     house_with(backends, change, wanted)
 }
 
-/// Opens a session that may be used.
+/// Opens and confirms a session.
 async fn open(house: &House) -> String {
     let session = house.open().await;
     let confirmed = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
@@ -88,7 +88,7 @@ async fn a_session_of_its_own_is_opened_kept_and_ended_with_its_clients_headers(
             spec.headers.pass = vec!["authorization".into()];
         });
         let backend = &house.pool.backends[0];
-        // Without the client's token there is nothing.
+        // Requests without the client's token are refused.
         backend.act(|request| {
             let known = header(request, "authorization") == Some("Bearer hunter2");
             (!known).then(|| Ok(response(401, &[JSON], "{}")))
@@ -193,7 +193,7 @@ async fn an_answer_that_comes_again_in_a_new_session_is_the_answer() {
     }
 }
 
-/// Makes the backend refuse every message of its present sessions, with an error under the message's own id.
+/// Makes the backend refuse every message of its present sessions, with an error that has the message's own id.
 fn forgets(house: &House, status: u16, code: i64, words: &'static str) {
     let backend = &house.pool.backends[0];
     let known = backend.messages("initialize").len();
@@ -221,7 +221,7 @@ async fn a_shared_call_goes_to_as_many_further_backends_as_the_configuration_say
                 spec.retry.max = max;
             });
             let session = open(&house).await;
-            // At each backend there is a connection.
+            // Opens a connection at each backend.
             for _ in 0..3 {
                 assert_eq!(house.post(&session, CALL).await.0, StatusCode::OK);
             }

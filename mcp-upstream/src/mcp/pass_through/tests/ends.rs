@@ -1,10 +1,10 @@
-//! What a server is told when nobody wants something of it any more, and what is not begun.
+//! Messages to a server when requests are given up, and requests that are never begun.
 
 use futures_util::FutureExt as _;
 
 use super::*;
 
-/// Waits for what is done beside the request.
+/// Waits for work in the background.
 async fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let done = async {
         while !is_so() {
@@ -19,7 +19,7 @@ fn is_call(request: &crate::upstream::http::port::BackendRequest) -> bool {
     memchr::memmem::find(&request.body, b"tools/call").is_some()
 }
 
-/// What a server was told of requests that were given up.
+/// The cancellations that a server received.
 fn cancelled(house: &House) -> Vec<String> {
     let told = house.pool.backends[0].messages("notifications/cancelled");
     let told = told.into_iter();
@@ -38,7 +38,7 @@ async fn a_session_that_is_not_handed_over_is_ended_at_its_server() {
         json!({ "jsonrpc": "2.0", "id": "i", "result": result }).to_string()
     };
     for (body, then) in [
-        // Of a version that nobody here speaks, no answer at all, an error, cut, and never.
+        // The cases: an unsupported version, no answer, an error, a cut answer, and an answer that never ends.
         (Ok(answer("1999-01-01")), Then::Ends),
         (Ok("{}".into()), Then::Ends),
         (Ok(r#"{"id":"i","error":{}}"#.to_owned()), Then::Ends),
@@ -56,7 +56,7 @@ async fn a_session_that_is_not_handed_over_is_ended_at_its_server() {
         let backend = &house.pool.backends[0];
         eventually("the end", || backend.ended() == ["left"]).await;
     }
-    // And where the client does not wait for its answer.
+    // Nor is the session kept if the client does not wait for its answer.
     let house = house(1, |_| {});
     let reply = house.reply(head(None, None), &opening).await;
     drop(reply);
@@ -152,7 +152,7 @@ async fn sessions_that_are_passed_on_know_no_tasks() {
 
 #[tokio::test]
 async fn a_message_goes_to_as_many_further_backends_as_the_configuration_says() {
-    // Nothing was written; and what may run twice.
+    // The cases: nothing was written; and messages that may run twice.
     for (kind, unsent, message, harmless) in [
         (SendErrorKind::Tls, true, CALL, true),
         (SendErrorKind::Closed, false, LIST, true),
@@ -176,7 +176,7 @@ async fn a_message_goes_to_as_many_further_backends_as_the_configuration_says() 
                         let answer = json!({ "jsonrpc": "2.0", "id": "i", "result": result });
                         return Some(Ok(response(200, &[JSON], answer.to_string())));
                     }
-                    // The client's own: what the gateway asks has ids of its own.
+                    // Only the client's own requests: those of the gateway have other ids.
                     let own = text.contains(r#""id":2,"#) || text.contains(r#""id":1e2"#);
                     own.then(|| {
                         tries.fetch_add(1, Ordering::Relaxed);
@@ -194,7 +194,7 @@ async fn a_message_goes_to_as_many_further_backends_as_the_configuration_says() 
     }
 }
 
-/// A client that comes back for what followed that event.
+/// A client that resumes after this event.
 fn returning(id: &'static str) -> Caller {
     let mut caller = asker();
     let mut headers = HeaderMap::clone(caller.headers.as_deref().expect("headers"));
@@ -270,7 +270,7 @@ async fn a_call_that_is_cancelled_while_it_waits_for_its_turn_never_goes_up() {
     drop(taken);
     assert_eq!(house.pool.sent("tools/call"), 0);
     assert_eq!(house.pool.sent("notifications/cancelled"), 0);
-    // Whatever went up is cancelled where it went.
+    // A message that went up is cancelled at its backend.
     house.post(&session, CALL).await;
     house.post(&session, &cancel("1e2")).await;
     assert_eq!(house.pool.sent("tools/call"), 1);

@@ -1,4 +1,5 @@
-//! What every event log must do, over whichever it is. A maker gives a log of those bounds and the metrics it counts in.
+//! Tests that every event log must pass, whatever its store. A maker returns a log with these bounds and the metrics that it
+//! counts in.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -10,8 +11,8 @@ use crate::stream::{
     EventLog, ResumeError, Stream, StreamKind, StreamMetrics, StreamOwner, Subscription,
 };
 
-/// A test per fact, for a maker of logs. Time stands still unless another test attribute is given: a store over a
-/// socket or a file needs `tokio::test`, since with a paused clock timeouts are over before it answers.
+/// Defines a test per fact, for a maker of logs. Time stands still unless another test attribute is given: a store over a socket
+/// or a file needs `tokio::test`, since with a paused clock timeouts are over before it answers.
 macro_rules! holds_for {
     ($make:ident) => {
         contract::holds_for!($make, tokio::test(start_paused = true));
@@ -52,16 +53,16 @@ macro_rules! holds_for {
 }
 pub(super) use holds_for;
 
-/// A log, and how another process goes on with what it has, if that is to be tried.
+/// A log, and a maker of another process's log over the same store, if that is to be tried.
 pub(super) struct Made {
     pub(super) log: Arc<EventLog>,
     pub(super) metrics: Arc<StreamMetrics>,
     pub(super) heir: Option<Box<dyn Fn() -> EventLog>>,
-    /// Kept until the test ends: the server behind a store.
+    /// Kept until the test ends: the server of a store.
     pub(super) guard: Box<dyn Any>,
 }
 
-/// A log, and how another process goes on with what is in it.
+/// A log, and a maker of another process's log over the same store.
 struct Log(Arc<EventLog>, Option<Box<dyn Fn() -> EventLog>>);
 
 impl Log {
@@ -81,7 +82,8 @@ impl Log {
         self.0.resume(session, id).await.expect("a stream it had")
     }
 
-    /// What a client that comes back behind that event gets; from a process that has only the store, if there is one.
+    /// The events that a client gets when it resumes after this event; from another process that has only the store, if there is
+    /// one.
     async fn after(&self, session: &Arc<Session>, id: &str) -> (Vec<Seen>, bool) {
         let Some(heir) = &self.1 else {
             return ready(&mut self.resume(session, id).await);
@@ -263,7 +265,7 @@ fact!(
             let refused = log.0.resume(&mine, &unknown).await;
             assert!(matches!(refused, Err(ResumeError::Unknown)), "{unknown}");
         }
-        // A refused client took nothing from the one that reads.
+        // The refused client did not disturb the reader.
         log.put(&mine, &stream, "2").await;
         assert_eq!(data(&ready(&mut reader).0), ["2"]);
     }
@@ -301,7 +303,7 @@ fact!(
         let mut reader = stream.read();
         log.put(&session, &stream, "0").await;
         let id = ready(&mut reader).0.remove(0).id;
-        // Unread: as many as the window takes, and the newest one.
+        // Unread: as many events as the window takes, and the newest one.
         for number in 1..=5 {
             log.put(&session, &stream, &number.to_string()).await;
         }
@@ -313,7 +315,7 @@ fact!(
             data(&log.after(&session, &id).await.0),
             ["3", "4", "5", "6"]
         );
-        // With the slow one gone the next message finds no reader and still has a place.
+        // After the slow reader is gone, the next message has no reader and is still kept.
         drop(reader);
         assert!(log.say(&session, "7").await);
         assert_eq!(
@@ -474,7 +476,7 @@ pub(super) async fn who_fills_the_log_pushes_out_only_what_is_its_own(
     let kept = log.open(&quiet, StreamKind::Request).await;
     log.put(&quiet, &kept, "kept").await;
     let message = "x".repeat(1000);
-    // More sessions than have room, each within what one may hold, all of them newer than what is kept.
+    // More sessions than there is room for, each within its own bound, all newer than the kept events.
     let mut noisy = Vec::new();
     for number in 0..100 {
         let session = session_of(Some("noisy"));

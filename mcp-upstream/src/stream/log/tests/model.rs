@@ -1,14 +1,14 @@
-//! Any interleaving of what can happen to the streams of two sessions, against what a client must see of it.
+//! Tests any interleaving of operations on the streams of two sessions against a model of the events that a client must get.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Bounds small enough to be met often.
+/// Bounds small enough to be reached often.
 const EVENTS: usize = 5;
 const BYTES: u64 = 400;
 
-/// What can happen. Numbers choose among what there is.
+/// An operation. Numbers choose among the present streams.
 #[derive(Debug, Clone)]
 enum Step {
     Open {
@@ -55,17 +55,17 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a client knows about one stream, and what it must be given.
+/// The state of a stream from its client's point of view, with the events that it must still get.
 struct Modelled {
     session: usize,
     general: bool,
     stream: Arc<Stream>,
-    /// Everything ever put on it, in order, with when.
+    /// All messages ever added, in order, with their times.
     messages: Vec<(String, usize, Instant)>,
-    /// Ids by message, as they become known; the event they stand behind. The priming event stands behind none.
+    /// Ids by message, as they become known, with the number of events before each. The priming event comes before all.
     ids: Vec<(String, usize)>,
     reader: Option<Subscription>,
-    /// The message the reader must get next, or a later one if those before may be gone.
+    /// The next message for the reader, or a later one if earlier messages may be gone.
     next: usize,
     may_skip: bool,
     primed: bool,
@@ -73,7 +73,7 @@ struct Modelled {
 }
 
 impl Modelled {
-    /// The first message that must still be here: within the events, the bytes and the age of the window.
+    /// The first message that must still be kept: within the events, the bytes and the age of the window.
     fn retained_from(&self, now: Instant) -> usize {
         let mut bytes = 0;
         let mut from = self.messages.len();
@@ -89,8 +89,8 @@ impl Modelled {
         from
     }
 
-    /// Whether so much is unread that the stream may end its reader: apart from the newest more than the bounds, or
-    /// something older than the age.
+    /// Returns true if so much is unread that the stream may end its reader: more than the bounds apart from the newest, or an
+    /// event older than the age.
     fn may_end(&self, now: Instant) -> bool {
         let unread = &self.messages[self.next.min(self.messages.len())..];
         let Some((_, older)) = unread.split_last() else {
@@ -139,7 +139,7 @@ impl Modelled {
         Ok(())
     }
 
-    /// Reads up to so many events.
+    /// Reads up to `count` events.
     fn read(&mut self, count: usize) -> Result<(), TestCaseError> {
         let now = Instant::now();
         for _ in 0..count {
@@ -220,7 +220,7 @@ async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 log.append(&sessions[own.session], &own.stream, message.as_bytes())
                     .await;
                 if !own.finished {
-                    // Less than the frame: the model may think that more fits, so it counts the fields in.
+                    // Less than the frame: the model may assume that more fits, so it adds the fields.
                     let framed = message.len() + "id: 12-12345\nevent: message\ndata: \n\n".len();
                     own.messages.push((message, framed, Instant::now()));
                 }
@@ -251,7 +251,7 @@ async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
             }
             Step::Finish { stream } => {
                 let Some(at) = chosen(stream) else { continue };
-                // General streams end with their session only.
+                // General streams end only with their session.
                 if !streams[at].general {
                     streams[at].stream.finish();
                     streams[at].finished = true;

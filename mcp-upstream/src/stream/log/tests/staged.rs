@@ -1,4 +1,4 @@
-//! What a log with a store does: events are stored, then shown, in their order.
+//! Tests of a log with a store: events are stored, then shown, in their order.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -10,14 +10,14 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::stream::store::{Appended, Replay};
 
-/// A store that answers when the test says so. Openings it takes at once.
+/// A store that answers when the test tells it to. Openings are answered at once.
 #[derive(Default)]
 struct Slow {
     writes: Mutex<VecDeque<oneshot::Sender<Appended>>>,
 }
 
 impl Slow {
-    /// Answers a write that is open, counted from the oldest.
+    /// Answers an open write, counted from the oldest.
     fn answer(&self, which: usize) {
         self.answer_as(which, Appended::Kept);
     }
@@ -146,7 +146,7 @@ async fn streams_of_an_earlier_process_are_found_by_their_kind_and_the_others_ar
     assert_eq!(after(2).await, Some((said("general"), false)));
     assert_eq!(after(1).await, Some((said("request"), true)));
     assert_eq!((after(4).await, after(3).await), (None, None));
-    // What is opened now is called otherwise, and later than all that was.
+    // New streams get other numbers, and later sequences than all before.
     let next = open(&heir, &session, StreamKind::General).await;
     assert_eq!(next.number(), 4);
     put(&heir, &session, &next, "next").await;
@@ -168,7 +168,7 @@ async fn who_comes_back_for_what_an_earlier_process_owed_gets_an_error_once() {
         r#"{"jsonrpc":"2.0","id":"a","result":{}}"#,
     )
     .await;
-    // A question to the client has ids of its own.
+    // A question to the client has an id of its own.
     put(
         &log,
         &before,

@@ -117,7 +117,7 @@ fn a_key_has_so_many_connections_and_its_idle_ones_give_way_to_its_next() {
     assert!(guests.iter().all(|guest| guest.shows(&key)));
     let late = entered(&room, UID, 1);
     assert!(!late[0].shows(&key) && late[0].shows(&keys.make()));
-    // A frame with another key changes nothing: the connection is counted for the first.
+    // A frame with another key changes nothing: the connection counts for its first key.
     assert!(late[0].shows(&key));
     let late = entered(&room, UID, 1);
     assert!(!late[0].shows(&key));
