@@ -16,7 +16,7 @@
 //! | errors that are not valid in JSON-RPC | mended ([`errors`]) | the same | the same |
 //! | results that are not objects | replaced by an `upstream_error` | the same | the same |
 //! | other errors, unknown members, numbers | untouched | untouched | untouched |
-//! | elicitation, sampling, roots | the server's requests suspend the call, the client gets `input_required` with those of one moment together; its retry resumes it | `input_required` becomes requests to the client, their answers the retry ([`rounds`]) | requests and responses pass whole in the session's own process; `input_required` and retries pass |
+//! | elicitation, sampling, roots | the server's requests suspend the call, the client gets `input_required` with all questions of one moment together; its retry resumes it | `input_required` becomes requests to the client, their answers the retry ([`rounds`]) | requests and responses pass whole in the session's own process; `input_required` and retries pass |
 //! | a question to the client before the call that the process was opened for | asked as part of the call, which goes up once the question is answered | — | to the session |
 //! | a question that the server takes back | the call goes on; its client hears of that with the answer | — | `notifications/cancelled` passes |
 //! | `input_required` of the server itself | passes, with the state sealed ([`state`]) | becomes requests ([`rounds`]) | passes |

@@ -11,7 +11,7 @@
 //! | the tools at one moment, by name | [`list`] |
 //! | the tools that a caller may see and call | [`view`] |
 //! | pages as the server wrote them, for when it is unavailable | [`pages`] |
-//! | the one reading that all requests wait for, and how pages are requested | [`refresh`], [`pager`] |
+//! | the shared reading that all requests wait for, and how pages are requested | [`refresh`], [`pager`] |
 //! | lists as the gateway wrote them | [`written`] |
 //! | documents made of them | [`documents`] |
 //! | arguments checked against a schema of the list | [`arguments`] |

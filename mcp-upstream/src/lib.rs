@@ -7,8 +7,8 @@
 //! service ─┬─ mcp, legacy    the protocol's surfaces: version, session, how an answer travels
 //!          ├─ surface        the same over the pipes of this process, for one client; tools over the relay's socket
 //!          ├─ rest           the same tools as plain HTTP; OpenAPI, health, reload
-//!          └─▶ upstream      what runs a namespace: a request becomes an answer or a call
-//!                └─▶ engine  the one path of a call: policy, limits, queue, clock, audit, metrics
+//!          └─▶ upstream      runs the requests of a namespace: each becomes an answer or a call
+//!                └─▶ engine  runs every call: policy, limits, queue, clock, audit, metrics
 //! ```
 
 pub mod audit;

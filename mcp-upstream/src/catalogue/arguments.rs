@@ -421,7 +421,7 @@ mod tests {
                 json!({ "if": { "properties": { "a": { "const": 1 } } }, "then": needs_a }),
                 true,
             ),
-            // Nothing is held against these.
+            // Schemas that cannot be used for checks.
             (json!({ "$ref": "https://example.com/other.json" }), false),
             (json!({ "allOf": 5 }), false),
         ] {

@@ -1,4 +1,4 @@
-//! Mending of one server's lists: whether it is on, and the faults for the log and `/ready`.
+//! Mending of one server's lists: the mode, and the faults for the log and `/ready`.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
