@@ -911,7 +911,7 @@ mod tests {
         });
         let (page, mends) = mended.expect("mended");
         assert_eq!((&*page, mends.len()), (r#"{"tools":[]}"#, MENDS_MAX));
-        // One copy of the page, and the recorded mends.
+        // A copy of the page, and the recorded mends.
         let bound = text.len() as u64 + 1024 * 1024;
         assert!(cost.bytes_max <= bound, "{} bytes", cost.bytes_max);
     }

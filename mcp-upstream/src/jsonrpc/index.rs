@@ -91,7 +91,7 @@ pub(crate) enum Ambiguity {
         text: Box<str>,
         known: Key,
     },
-    /// An object has more members than any known message.
+    /// An object has more than `MEMBERS_MAX` members.
     TooMany(Level),
 }
 
