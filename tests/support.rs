@@ -12,6 +12,7 @@ pub mod backend;
 pub mod compiled;
 pub mod everything;
 pub mod gateway;
+pub mod link;
 pub mod manager;
 pub mod nginx;
 pub mod oidc;

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{LATEST, claimed_while_frozen, member, ping, see, two};
+use crate::support::link::Link;
 use crate::support::redis::Redis;
 use crate::support::session::{Session, call};
 use crate::support::sse::Event;
@@ -376,11 +377,11 @@ async fn announcements(mut client: Client, mut events: Events, count: Arc<Atomic
 }
 
 /// Does one thing to one replica, and mends it.
-async fn fault(dice: &mut Dice, replicas: &mut [Gateway]) {
+async fn fault(dice: &mut Dice, replicas: &mut [Gateway], links: &[Link]) {
     let at = dice.roll(replicas.len());
     let pause = Duration::from_millis(dice.roll(3000) as u64);
     let replica = &mut replicas[at];
-    match dice.roll(3) {
+    match dice.roll(4) {
         0 => {
             println!("replica {at} is killed for {pause:?}");
             replica.kill();
@@ -392,6 +393,12 @@ async fn fault(dice: &mut Dice, replicas: &mut [Gateway]) {
             replica.signal(Signal::STOP);
             tokio::time::sleep(pause).await;
             replica.signal(Signal::CONT);
+        }
+        2 => {
+            println!("replica {at} is cut off from Redis for {pause:?}");
+            links[at].cut();
+            tokio::time::sleep(pause).await;
+            links[at].mend();
         }
         _ => {
             println!("replica {at} is stopped and started again");
@@ -414,11 +421,16 @@ async fn faults_of_replicas_lose_no_event_and_run_no_call_twice() {
     println!("REPLICA_FAULTS={seed} rolls the same dice");
     let mut dice = Dice(seed);
     let mut redis = Redis::start_keeping().await;
-    let replica = |name| {
+    let mut links = Vec::new();
+    let mut replica = |name| {
         let gateway = Gateway::with_tools([("count", "counting.py", COUNTING)]);
-        member(gateway, &redis, name).start()
+        let (link, url) = redis.link();
+        links.push(link);
+        let store = json!({"sessions": {"store": url}});
+        member(gateway, &redis, name).config(store).start()
     };
-    let replicas = tokio::join!(replica("one"), replica("two"), replica("three"));
+    let (one, two, three) = (replica("one"), replica("two"), replica("three"));
+    let replicas = tokio::join!(one, two, three);
     let mut replicas = [replicas.0, replicas.1, replicas.2];
     for gateway in &replicas {
         see(gateway, replicas.len()).await;
@@ -453,7 +465,7 @@ async fn faults_of_replicas_lose_no_event_and_run_no_call_twice() {
 
     let end = Instant::now() + FAULTS;
     while Instant::now() < end {
-        fault(&mut dice, &mut replicas).await;
+        fault(&mut dice, &mut replicas, &links).await;
     }
     for gateway in &replicas {
         see(gateway, replicas.len()).await;

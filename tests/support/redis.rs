@@ -1,5 +1,6 @@
 //! A running `redis-server` on a Unix socket in a folder of the test.
 
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -7,6 +8,7 @@ use tempfile::TempDir;
 use tokio::net::UnixStream;
 
 use super::eventually;
+use super::link::Link;
 
 /// Dropping it ends the process.
 pub struct Redis {
@@ -44,7 +46,18 @@ impl Redis {
 
     /// The URL for `sessions.store`.
     pub fn url(&self) -> String {
-        format!("redis+unix://{}/socket", self.folder.path().display())
+        url(&self.socket())
+    }
+
+    /// A link to the server that can be cut, with the URL for `sessions.store`.
+    pub fn link(&self) -> (Link, String) {
+        let link = Link::to(self.socket());
+        let url = url(&link.socket());
+        (link, url)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
     }
 
     /// Stops the process without ending it, or lets it go on.
@@ -81,7 +94,7 @@ impl Redis {
     fn ask(&self, arguments: &[&str]) -> String {
         let told = Command::new("redis-cli")
             .arg("-s")
-            .arg(self.folder.path().join("socket"))
+            .arg(self.socket())
             .args(arguments)
             .output()
             .expect("redis-cli comes with redis-server");
@@ -89,12 +102,16 @@ impl Redis {
     }
 
     async fn listens(&self) {
-        let socket = self.folder.path().join("socket");
+        let socket = self.socket();
         eventually("redis-server listens", || async {
             UnixStream::connect(&socket).await.ok()
         })
         .await;
     }
+}
+
+fn url(socket: &Path) -> String {
+    format!("redis+unix://{}", socket.display())
 }
 
 fn server(folder: &TempDir, keeps: bool) -> Child {
