@@ -1,19 +1,19 @@
-//! Reload: makes what is served equal to what is on disk, touching only what changed (RLD-01…08).
+//! Reload: makes the served namespaces equal to the files on disk, and touches only namespaces that changed (RLD-01…08).
 //!
 //! ```text
-//! reload() ─▶ queue ─▶ run: scan ─▶ compare ─▶ environment ─▶ worker ready ─▶ swap ─▶ drain what was replaced
+//! reload() ─▶ queue ─▶ run: scan ─▶ compare ─▶ environment ─▶ worker ready ─▶ swap ─▶ drain the replaced workers
 //!                            │                 └─ one task per changed namespace, in parallel ─┘
 //!                            └─ unchanged: the same `Arc<Namespace>`, the same process
 //! ```
 //!
 //! External servers are namespaces beside the folders, settled without starting anything.
 //!
-//! One run at a time. Whoever asks while one runs gets the next one, which all who wait share: their changes were made
-//! before it began, so it sees them (Q-30). A run belongs to the control runtime, not to its caller, and ends even if
-//! the caller goes away.
+//! Runs do not overlap. Requests for a reload that come during a run share the next run: their changes were made before it
+//! began, so it sees them (Q-30). A run belongs to the control runtime, not to its caller, and ends even if the caller goes
+//! away.
 //!
-//! A run publishes what is ready when everything is, or one second after the first: a usual reload is one swap,
-//! and a hanging installer delays nobody else. Each swap is complete in itself: a reader sees each namespace old or new.
+//! A run publishes ready namespaces when all are ready, or one second after the first: a usual reload is one swap, and a
+//! hanging installer delays no other namespace. Each swap is complete in itself: a reader sees each namespace old or new.
 
 mod aggregate;
 mod external;
@@ -57,7 +57,7 @@ pub use metrics::{ReloadMetrics, ReloadOutcome};
 use wanted::{Identity, build_of};
 pub(crate) use wanted::{content_hash, gate, nobody, parking};
 
-/// Workers that boot at once. Booting is computing; more at a time would only make each of them late.
+/// Workers that boot at once. Booting needs the processor: more at a time would make each of them late.
 const BOOTS_MAX: usize = 16;
 
 /// Brings the registry up to date and owns every worker.
@@ -65,32 +65,31 @@ const BOOTS_MAX: usize = 16;
 pub struct Reloader {
     data: Arc<DataDir>,
     ready_timeout: Duration,
-    /// Replaced by a configuration reload. This lock and those below guard plain data and are never held across an
-    /// await.
+    /// Replaced by a configuration reload. This lock and those below guard plain data and are never held across an await.
     namespaces: Mutex<Arc<NamespacesConfig>>,
     servers: Mutex<Arc<ServersConfig>>,
     aggregates: Mutex<Arc<AggregatesConfig>>,
     vault: Mutex<Option<VaultFolder>>,
-    /// What the file of external servers said when it could be used last.
+    /// Content of the file of external servers when it could be used last.
     servers_file: Mutex<Arc<ServersFile>>,
-    /// The names as the last run over everything settled them.
+    /// Names as the last run over all namespaces settled them.
     names: Mutex<Arc<Names>>,
-    /// The owners of credentials; `None` until they are read.
+    /// Owners of credentials; `None` until they are read.
     owners: Mutex<Option<RecordedOwners>>,
     secrets: SecretsOf,
-    /// What the source gave when it could be read last.
+    /// Secrets as the source gave them when it could be read last.
     last_secrets: Mutex<Option<Secrets>>,
     host: Arc<WorkerHost>,
     registry: Arc<Registry>,
     environments: Environments,
     metrics: ReloadMetrics,
-    /// How the parts of the next reload that are not done here went.
+    /// Outcome of the parts of the next reload that are done elsewhere.
     noted: Mutex<ReloadOutcome>,
     control: OnceLock<Handle>,
     queue: Mutex<Queue>,
     itself: Mutex<Itself>,
     fleet: Mutex<Fleet>,
-    /// Held around "read the snapshot, swap the next one", so that no publisher loses another's change.
+    /// Lock held while a snapshot is read and the next one swapped in, so that no publisher loses another's change.
     publishing: Mutex<()>,
     next_generation: AtomicU64,
     boots: Semaphore,
@@ -100,9 +99,9 @@ pub struct Reloader {
 /// The namespace whose folder holds one function per file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VaultFolder {
-    /// Its name.
+    /// Name of the namespace.
     pub name: NamespaceName,
-    /// Its folder, absolute and real, where that is not the one of its name in the data directory.
+    /// Folder, absolute and real, if it is not the folder of that name in the data directory.
     pub dir: Option<PathBuf>,
 }
 
@@ -115,42 +114,42 @@ impl std::fmt::Debug for SecretsOf {
     }
 }
 
-/// What a reload did.
+/// Result of a reload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReloadReport {
-    /// All namespaces there are now, those that cannot be served included.
+    /// All namespaces there are now, including those that cannot be served.
     pub namespaces: Vec<NamespaceName>,
-    /// Those that got a new worker process, and external servers that are new or changed.
+    /// Namespaces with a new worker process, and external servers that are new or changed.
     pub workers_restarted: Vec<NamespaceName>,
-    /// Those whose requirements were installed.
+    /// Namespaces whose requirements were installed.
     pub deps_synced: Vec<NamespaceName>,
-    /// Those that are gone.
+    /// Namespaces that are gone.
     pub removed: Vec<NamespaceName>,
-    /// Those that could not be brought up to date; an older version of them may go on serving.
+    /// Namespaces that could not be brought up to date; an older version of them may go on serving.
     pub failed: Vec<ReloadFailure>,
-    /// Whether another reload was running: this report covers that one, too.
+    /// True when another reload was running: this report covers that one, too.
     pub coalesced: bool,
 }
 
-/// One namespace that could not be brought up to date.
+/// A namespace that could not be brought up to date.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReloadFailure {
-    /// The namespace, or a file that is about several: that of external servers, that of secrets.
+    /// The namespace, or a file that concerns several: that of external servers, that of secrets.
     pub namespace: String,
     /// Stable code: `invalid_manifest`, `invalid_config`, `missing_variable`, `dependency_error`,
     /// `worker_unavailable`, `unreadable`, `secrets_unavailable`, `internal_error`.
     pub code: &'static str,
-    /// What is wrong.
+    /// Description of the problem.
     pub message: String,
 }
 
-/// Why a reload did not happen at all. What was served is still served.
+/// Reason why a reload did not happen at all. The namespaces of before are still served.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ReloadError {
-    /// Nobody gave the reloader its runtime yet.
+    /// The reloader has no runtime yet.
     #[error("the gateway is still starting")]
     NotStarted,
-    /// The gateway is on its way out.
+    /// The gateway is shutting down.
     #[error("the gateway is shutting down")]
     ShuttingDown,
     /// The tools directory cannot be read.
@@ -158,13 +157,13 @@ pub enum ReloadError {
     Scan {
         /// The tools directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: Arc<io::Error>,
     },
-    /// The secrets cannot be read, and never could since the start: no namespace can be told what it gets.
+    /// The secrets cannot be read, and could not be since the start: no namespace can get its secrets.
     #[error("{0}")]
     Secrets(String),
-    /// A defect of ours; the log has it.
+    /// A defect of the gateway; the log has the details.
     #[error("the reload was interrupted")]
     Interrupted,
 }
@@ -172,15 +171,15 @@ pub enum ReloadError {
 type Answer = Result<Arc<ReloadReport>, ReloadError>;
 type Ticket = watch::Sender<Option<Answer>>;
 
-/// Who runs, who waits.
+/// State of the runs: the current one, and the next.
 #[derive(Debug, Default)]
 struct Queue {
     running: bool,
-    /// The run after the current one, if anybody waits for it, and what it is about.
+    /// The run after the current one, if a caller waits for it, and its scope.
     next: Option<(Scope, Ticket)>,
 }
 
-/// Every worker that was started and is not gone yet.
+/// Workers that were started and are not gone yet.
 #[derive(Debug, Default)]
 struct Fleet {
     members: Vec<Member>,
@@ -196,7 +195,7 @@ struct Member {
 }
 
 impl Reloader {
-    /// A reloader that publishes into `registry`. It does nothing before it has its runtime.
+    /// Creates a reloader that publishes into `registry`. It does nothing before it has its runtime.
     pub fn new(
         data: Arc<DataDir>,
         config: WorkersConfig,
@@ -206,7 +205,7 @@ impl Reloader {
         registry: Arc<Registry>,
         metrics: ReloadMetrics,
     ) -> Arc<Self> {
-        // Above every generation of an earlier gateway on the same directory, one that is still leaving included.
+        // Above every generation of an earlier gateway on this directory, also of one that is still shutting down.
         let generation = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(1, |since| u64::try_from(since.as_micros()).unwrap_or(1));
@@ -243,11 +242,11 @@ impl Reloader {
         })
     }
 
-    /// Tells the registry which namespaces the first scan will find, so that requests for them wait. To be called before the
-    /// first request, with all parts of the configuration set.
+    /// Tells the registry which namespaces the first scan will find, so that requests for them wait. Must be called before
+    /// the first request, when all parts of the configuration are set.
     pub fn expect_namespaces(&self) {
         let (servers, aggregates) = (lock(&self.servers).clone(), lock(&self.aggregates).clone());
-        // A file that cannot be used now is told of by the first scan.
+        // A file that cannot be used now is reported by the first scan.
         let file = ServersFile::read(self.data.root()).unwrap_or_default();
         let elsewhere = lock(&self.vault).clone().filter(|it| it.dir.is_some());
         let claims = configured(&servers, &aggregates).into_iter();
@@ -259,27 +258,27 @@ impl Reloader {
         });
     }
 
-    /// Gives the reloader the runtime that its workers and their processes belong to. The first one stays.
+    /// Sets the runtime that workers and their processes belong to. Later calls change nothing.
     pub fn bind_runtime(&self, control: Handle) {
         let _ = self.control.set(control);
     }
 
-    /// Limits for all namespaces from the next reload on.
+    /// Sets the limits of all namespaces from the next reload on.
     pub fn set_namespaces(&self, namespaces: NamespacesConfig) {
         *lock(&self.namespaces) = Arc::new(namespaces);
     }
 
-    /// The servers of the configuration from the next reload on; there are none before.
+    /// Sets the servers of the configuration from the next reload on; there are none before.
     pub fn set_servers(&self, servers: ServersConfig) {
         *lock(&self.servers) = Arc::new(servers);
     }
 
-    /// The aggregates of the configuration from the next reload on; there are none before.
+    /// Sets the aggregates of the configuration from the next reload on; there are none before.
     pub fn set_aggregates(&self, aggregates: AggregatesConfig) {
         *lock(&self.aggregates) = Arc::new(aggregates);
     }
 
-    /// Tells in `/ready` that `$DATA/config.yaml` is not in force as it is now, and why; `None` when the file is in force.
+    /// Reports in `/ready` that the current `$DATA/config.yaml` is not in force, and why; `None` when the file is in force.
     pub fn set_data_file_problem(&self, message: Option<&str>) {
         let problem = message.map(|message| Issue {
             code: "invalid_config",
@@ -289,28 +288,28 @@ impl Reloader {
         self.registry.set_configuration_problem(problem);
     }
 
-    /// The namespace of Tool Vault from the next reload on; there is none before.
+    /// Sets the namespace of Tool Vault from the next reload on; there is none before.
     pub fn set_vault(&self, vault: VaultFolder) {
         *lock(&self.vault) = Some(vault);
     }
 
-    /// Notes how the configuration's part of the next reload went: the reload is counted by the worst of its parts.
+    /// Notes the outcome of the configuration's part of the next reload: the reload is counted by the worst of its parts.
     pub fn note(&self, outcome: ReloadOutcome) {
         let mut noted = lock(&self.noted);
         *noted = outcome.max(*noted);
     }
 
-    /// Makes what is served equal to what is on disk. May be called from any runtime; dropping the future does not stop
-    /// the reload.
+    /// Makes the served namespaces equal to the files on disk. May be called from any runtime; dropping the future does not
+    /// stop the reload.
     ///
     /// # Errors
     ///
-    /// Only when nothing could be done at all. Namespaces that fail are in the report.
+    /// When the reload could do nothing at all. Namespaces that fail are in the report.
     pub async fn reload(self: &Arc<Self>) -> Result<Arc<ReloadReport>, ReloadError> {
         self.request(Scope::All).await
     }
 
-    /// Makes what is served of one namespace equal to what is on disk, and touches no other.
+    /// Makes one served namespace equal to its files on disk, and touches no other.
     async fn reload_only(self: &Arc<Self>, name: &NamespaceName) -> Answer {
         let only = BTreeSet::from([name.clone()]);
         self.request(Scope::Only(only)).await
@@ -338,23 +337,23 @@ impl Reloader {
             }
         };
         // - the run is over
-        // - the gateway stops; what the run does with files may take a moment longer, and nobody waits for it
+        // - the gateway stops; the run's work on files may take a moment longer, and no caller waits for it
         tokio::select! {
             biased;
             answer = answer.wait_for(Option::is_some) => match answer {
                 Ok(answer) => answer.clone().unwrap_or(Err(ReloadError::Interrupted)),
-                // The runtime was shut down under it.
+                // The runtime was shut down during the run.
                 Err(_) => Err(ReloadError::Interrupted),
             },
             () = self.closing.cancelled() => Err(ReloadError::ShuttingDown),
         }
     }
 
-    /// Runs until nobody waits.
+    /// Runs until no caller waits.
     async fn run_queue(self: Arc<Self>, mut scope: Scope, mut ticket: Ticket) {
         let mut before: Option<Answer> = None;
         loop {
-            // A task of its own, so that a panic ends one run and not the queue.
+            // In a separate task, so that a panic ends one run and not the queue.
             let own = tokio::spawn(run::run(Arc::clone(&self), scope))
                 .await
                 .unwrap_or(Err(ReloadError::Interrupted));
@@ -368,7 +367,7 @@ impl Reloader {
                 queue.running = next.is_some();
                 next
             };
-            // Not sooner: who has this answer and asks again would be told of this run once more.
+            // Not earlier: a caller that has this answer and asks again would get the answer of this run once more.
             ticket.send_replace(Some(answer));
             before = Some(own);
             match next {
@@ -378,8 +377,8 @@ impl Reloader {
         }
     }
 
-    /// Refuses reloads from here on and gives up the one that runs, installers included. Workers go on serving. Asking
-    /// again is harmless.
+    /// Refuses reloads from now on and stops the current one, installers included. Workers go on serving. May be called
+    /// again.
     pub fn close(&self) {
         self.closing.cancel();
     }
@@ -424,7 +423,7 @@ impl Reloader {
                 .members
                 .retain(|member| !Arc::ptr_eq(&member.worker, &worker));
             let name = worker.spec().namespace.clone();
-            // A deleted namespace's packages were in use until now.
+            // The packages of a deleted namespace were in use until now.
             if reloader.registry.namespace(name.as_str()).is_none() {
                 let cleaned = tokio::task::spawn_blocking(move || {
                     let keep = reloader.builds_in_use();
@@ -435,7 +434,7 @@ impl Reloader {
         });
     }
 
-    /// What a worker was started with.
+    /// Identity that a worker was started with.
     fn identity_of(&self, worker: &Arc<Worker>) -> Option<Identity> {
         lock(&self.fleet)
             .members
@@ -444,8 +443,8 @@ impl Reloader {
             .map(|member| member.identity.clone())
     }
 
-    /// A digest of the namespaces that are served: their names, and the sources of those whose tools a worker runs. Gateways
-    /// that serve the same have the same.
+    /// Digest of the served namespaces: their names, and the sources of those whose tools a worker runs. Gateways that serve
+    /// the same namespaces have equal digests.
     pub fn sources(&self) -> [u8; 32] {
         let mut digest = Sha256::new();
         for (name, namespace) in &self.registry.snapshot().namespaces {
@@ -460,7 +459,7 @@ impl Reloader {
         digest.finalize().into()
     }
 
-    /// The environments that some worker still runs in.
+    /// Environments that some worker still runs in.
     fn builds_in_use(&self) -> BTreeSet<PathBuf> {
         lock(&self.fleet)
             .members
@@ -474,7 +473,7 @@ impl Reloader {
     }
 }
 
-/// The report of a run for those who waited while another one ran: both together.
+/// Report for callers that waited while another run was active: both runs together.
 fn coalesced(before: Option<&ReloadReport>, own: &ReloadReport) -> ReloadReport {
     let none = ReloadReport::default();
     let before = before.unwrap_or(&none);
@@ -491,18 +490,18 @@ fn coalesced(before: Option<&ReloadReport>, own: &ReloadReport) -> ReloadReport 
         namespaces: own.namespaces.clone(),
         workers_restarted: union(&before.workers_restarted, &own.workers_restarted),
         deps_synced: union(&before.deps_synced, &own.deps_synced),
-        // One that came back in between was not removed.
+        // A namespace that came back in between was not removed.
         removed: union(&before.removed, &own.removed)
             .into_iter()
             .filter(|name| !is_there(name))
             .collect(),
-        // What failed before was tried again.
+        // Namespaces that failed before were tried again.
         failed: own.failed.clone(),
         coalesced: true,
     }
 }
 
-/// A poisoned lock guards data that is still whole: every critical section here is a few assignments.
+/// Locks even a poisoned mutex: every critical section here is a few assignments, so the data is whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

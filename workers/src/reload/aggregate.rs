@@ -10,7 +10,7 @@ use crate::names::NamespaceName;
 use crate::precedence::{Kind, Names, Origin};
 use crate::registry::{Snapshot, UpstreamKind};
 
-/// The aggregates that are asked for, with what their files say or why that cannot be used.
+/// The wanted aggregates, each with the content of its file or the reason why the file cannot be used.
 pub(super) type Read = Vec<(NamespaceName, Result<AggregateSpec, String>)>;
 
 impl Reloader {
@@ -32,7 +32,7 @@ impl Reloader {
     }
 }
 
-/// Compares what is asked for with what is served.
+/// Compares the wanted aggregates with the served ones.
 pub(super) fn settle(
     aggregates: Read,
     names: &Names,
@@ -60,8 +60,8 @@ pub(super) fn settle(
     }
 }
 
-/// The same, those refused that are members of each other in a circle or too deep. Of a file that cannot be used, what it
-/// said before counts, since that goes on being served.
+/// Refuses aggregates that are members of each other in a circle or too deep. For a file that cannot be used, its previous
+/// content counts, since that goes on being served.
 fn nested(mut aggregates: Read, before: &Snapshot) -> Read {
     let served = |name: &NamespaceName| match &before.namespaces.get(name)?.upstream {
         UpstreamKind::Aggregate(serving) => Some(&serving.spec),

@@ -1,7 +1,7 @@
-//! External servers in a reload: what is configured becomes namespaces beside the folders.
+//! External servers in a reload: each configured server becomes a namespace beside the folders.
 //!
-//! Nothing is started here. A server that did not change is the same `Arc` in the next snapshot; whoever runs its
-//! processes ends those of an `Arc` that is in no snapshot any more.
+//! Nothing is started here. A server that did not change is the same `Arc` in the next snapshot; the owner of the processes
+//! ends those of an `Arc` that is in no snapshot any more.
 
 use std::sync::{Arc, Weak};
 
@@ -17,11 +17,11 @@ use crate::precedence::Names;
 use crate::registry::{Attached, Issue, Namespace, Snapshot, UpstreamKind};
 use crate::secrets::Secrets;
 
-/// The code of a failure that is about the file as a whole, or about one entry of it.
+/// Code of a failure that concerns the whole file or one entry of it.
 const INVALID: &str = "invalid_config";
 
 impl Reloader {
-    /// Reads `external/config.yaml`. A file that cannot be used is as it was when it could.
+    /// Reads `external/config.yaml`. If the file cannot be used, the content of its last usable version stays in force.
     pub(super) async fn read_servers_file(&self, report: &mut ReloadReport) {
         let root = self.data.root().to_owned();
         let read = tokio::task::spawn_blocking(move || ServersFile::read(&root)).await;
@@ -51,7 +51,7 @@ impl Reloader {
         }
     }
 
-    /// The servers that are asked for now, in name order.
+    /// The wanted servers, in name order.
     pub(super) fn externals(&self, names: &Names, secrets: &Secrets) -> Vec<External> {
         let file = Arc::clone(&lock(&self.servers_file));
         let configured = Arc::clone(&lock(&self.servers));
@@ -62,7 +62,7 @@ impl Reloader {
     }
 }
 
-/// Compares what is asked for with what is served. Everything is settled at once: nothing needs a process to be up.
+/// Compares the wanted servers with the served ones. All are settled at once: nothing needs a process to be up.
 pub(super) fn settle(
     externals: Vec<External>,
     before: &Snapshot,
@@ -153,8 +153,8 @@ pub(crate) fn namespace(
         secrets: external.variables,
         secrets_status: external.secrets_status,
         has_requirements: false,
-        // The operator's patterns were checked when the configuration was read. One that cannot be read might have been
-        // meant to keep somebody out.
+        // The operator's patterns were checked when the configuration was read. A pattern that cannot be read might have been
+        // meant to exclude callers.
         policy: ToolPolicy::new(&limits).unwrap_or_else(|_| nobody()),
         tools: Vec::new(),
         resources: Vec::new(),
@@ -175,7 +175,7 @@ pub(crate) fn namespace(
     }
 }
 
-/// Whether a namespace is served by exactly that server.
+/// Returns true if `upstream` is exactly the server that serves the namespace.
 fn is_served_by(current: &Namespace, upstream: &UpstreamKind) -> bool {
     match (&current.upstream, upstream) {
         (UpstreamKind::External(serving), UpstreamKind::External(server)) => {
@@ -191,7 +191,7 @@ fn is_served_by(current: &Namespace, upstream: &UpstreamKind) -> bool {
     }
 }
 
-/// Whether publishing the second for the first would change nothing.
+/// Returns true if publishing `next` in place of `current` would change nothing.
 pub(crate) fn is_same(current: &Namespace, next: &Namespace) -> bool {
     let same_upstream = match (&current.upstream, &next.upstream) {
         (UpstreamKind::Failed(old), UpstreamKind::Failed(new)) => old.message == new.message,

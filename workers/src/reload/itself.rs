@@ -1,9 +1,9 @@
 //! Namespaces that reload themselves.
 //!
 //! A process that ended, or is to be replaced, is not started again from files that no reload has seen: its worker refuses
-//! and says so. Then the namespace alone goes through a reload of its own, so that what is listed is what is loaded.
-//! Folders of others that changed meanwhile still wait for somebody to reload them. While nothing serves the namespace the
-//! reload is tried again, at growing intervals.
+//! and reports that. Then this namespace alone is reloaded, so that the listed tools are the loaded ones. Folders of other
+//! namespaces that changed meanwhile still wait for an explicit reload. While nothing serves the namespace the reload is
+//! tried again, at growing intervals.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,12 +23,12 @@ pub(super) const FILES_CHANGED: &str = "files_changed";
 /// The issue of a namespace that declared other functions when a process of it was started again.
 pub(super) const FUNCTIONS_CHANGED: &str = "functions_changed";
 
-/// Which namespaces a run of a reload is about.
+/// Namespaces that a run of a reload covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// Everything: somebody asked for a reload.
+    /// All namespaces: a reload was requested.
     All,
-    /// These alone: they reload themselves.
+    /// Only these namespaces: they reload themselves.
     Only(BTreeSet<NamespaceName>),
 }
 
@@ -40,7 +40,7 @@ impl Scope {
         }
     }
 
-    /// This and the other.
+    /// Adds the namespaces of another scope.
     pub(super) fn extend(&mut self, other: Self) {
         match (self, other) {
             (Self::All, _) => {}
@@ -50,7 +50,7 @@ impl Scope {
     }
 }
 
-/// Which namespaces reload themselves now, and which did so lately.
+/// Namespaces that reload themselves now, or did so lately.
 #[derive(Debug, Default)]
 pub(super) struct Itself {
     paces: BTreeMap<NamespaceName, Pace>,
@@ -60,22 +60,22 @@ pub(super) struct Itself {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unsettled {
-    /// For the first time: the namespace is reloaded once more, and gets another worker then.
+    /// The first time: the namespace is reloaded once more, and then gets another worker.
     Once,
-    /// At the start after that, too. Another worker would change the files again, and a watcher would ask for the next.
+    /// Also at the start after that. Another worker would change the files again, and a watcher would ask for the next.
     Again,
 }
 
 #[derive(Debug)]
 struct Pace {
     busy: bool,
-    /// When the last reload was over, or is to begin.
+    /// Time at which the last reload was over, or is to begin.
     last: Option<Instant>,
     delay: Duration,
 }
 
 impl Pace {
-    /// How long the next reload waits: not at all, but for those that follow soon, as after failures.
+    /// Delay before the next reload: zero, unless reloads follow each other soon, as after failures.
     fn next(&mut self, now: Instant, config: &WorkersConfig) -> Duration {
         let soon = |last| now.saturating_duration_since(last) <= config.crash_loop.window;
         self.delay = if self.last.is_some_and(soon) {
@@ -92,7 +92,7 @@ impl Pace {
 impl Reloader {
     /// Reloads the namespace whenever its worker refuses to start a process, until the worker is gone.
     pub(super) fn watch(self: &Arc<Self>, name: NamespaceName, mut refusals: watch::Receiver<()>) {
-        // The worker belongs to the reloader: the task must not keep both.
+        // The worker belongs to the reloader: the task must not keep both alive.
         let reloader = Arc::downgrade(self);
         tokio::spawn(async move {
             while refusals.changed().await.is_ok() {
@@ -112,7 +112,7 @@ impl Reloader {
                 last: None,
                 delay: Duration::ZERO,
             });
-            // The other one looks at the namespace again before it ends.
+            // The task that is busy looks at the namespace again before it ends.
             if std::mem::replace(&mut pace.busy, true) {
                 return;
             }
@@ -133,11 +133,11 @@ impl Reloader {
                 break;
             }
             let failed = self.reload_only(name).await.is_err();
-            // The log has it. A gateway on its way out needs nothing more.
+            // The log has the failure. A gateway that shuts down needs nothing more.
             if failed && self.closing.is_cancelled() {
                 return;
             }
-            // From its end on: one that takes long must not count as one that came long ago.
+            // Counted from the end of the reload: a reload that takes long must not count as one that came long ago.
             if let Some(pace) = lock(&self.itself).paces.get_mut(name) {
                 pace.last = Some(Instant::now());
             }
@@ -151,7 +151,7 @@ impl Reloader {
         }
     }
 
-    /// Whether a process cannot be started again as it was, or nothing serves the namespace and nothing tries to.
+    /// Returns true if a process cannot be started again unchanged, or if nothing serves the namespace and nothing tries to.
     fn is_behind(&self, name: &NamespaceName) -> bool {
         let Some(namespace) = self.registry.namespace(name.as_str()) else {
             return false;
@@ -170,8 +170,8 @@ impl Reloader {
         }
     }
 
-    /// Notes whether the files of a namespace changed while its worker started; says whether to reload it once more for
-    /// that. Files that change at every start would be reloaded for ever.
+    /// Notes if the files of a namespace changed while its worker started; returns true if the namespace is to be reloaded
+    /// once more for that. Files that change at every start would be reloaded for ever.
     pub(super) fn settle(&self, name: &NamespaceName, changed: bool) -> bool {
         let mut itself = lock(&self.itself);
         match changed {
@@ -192,7 +192,7 @@ impl Reloader {
         }
     }
 
-    /// Whether the namespace needs another worker, since its files changed while its worker started.
+    /// Returns true if the namespace needs another worker, since its files changed while its worker started.
     pub(super) fn is_unsettled(&self, name: &NamespaceName) -> bool {
         lock(&self.itself).unsettled.get(name) == Some(&Unsettled::Once)
     }

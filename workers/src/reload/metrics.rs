@@ -1,11 +1,11 @@
-//! What operators see of reloads and of what is served.
+//! Metrics of reloads and of the served namespaces.
 
 use std::time::Duration;
 
 use crate::metric_table;
 use crate::registry::Snapshot;
 
-/// Seconds: from a reload that changes nothing to one that installs many environments.
+/// Buckets in seconds: from a reload that changes nothing to one that installs many environments.
 const RELOAD_SECONDS: [f64; 11] = [
     0.01, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0,
 ];
@@ -22,15 +22,15 @@ metric_table! {
     }
 }
 
-/// How a reload ended, from good to bad.
+/// Outcome of a reload, from good to bad.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReloadOutcome {
-    /// Everything is up to date.
+    /// All namespaces are up to date.
     #[default]
     Complete,
     /// A namespace or a certificate stays as it was.
     Partial,
-    /// The configuration, or all there was to reload, stays as it was.
+    /// The configuration, or everything that was to be reloaded, stays as it was.
     Rejected,
 }
 

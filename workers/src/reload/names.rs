@@ -1,4 +1,4 @@
-//! The names of a run: which claim to each name is served, and what follows from a name that changed hands.
+//! The names of a run: which claim to each name is served, and the consequences of a name that changed hands.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Reloader {
         names
     }
 
-    /// The secrets that the namespaces of these names may have. New owners are recorded where `all` namespaces are looked at.
+    /// Secrets that the namespaces of these names may have. New owners are recorded when `all` namespaces are looked at.
     pub(super) async fn bind_secrets(
         &self,
         secrets: &Secrets,
@@ -55,7 +55,7 @@ impl Reloader {
         let personal = stdio.chain(remote).chain(file.personal());
         let bound = known.bind(secrets, names, &personal.cloned().collect());
         names.note(bound.issues);
-        // Of a record that cannot be read nothing is remembered: the next run reads it again.
+        // A record that cannot be read is not remembered: the next run reads it again.
         if all && !bound.owners.is_incomplete() {
             let is_new = bound.owners != known;
             let beside_values = match is_new || !beside_values {
@@ -83,7 +83,7 @@ impl Reloader {
         })
     }
 
-    /// Records the owners. Answers whether they stand beside the values; `tell` of it where they do not.
+    /// Records the owners. Returns true if they are stored beside the values; otherwise logs that if `tell` is set.
     async fn record_owners(&self, owners: Owners, tell: bool) -> bool {
         let source = self.secrets.clone();
         let recorded = tokio::task::spawn_blocking(move || source.0.record_owners(&owners)).await;
@@ -102,8 +102,8 @@ impl Reloader {
         false
     }
 
-    /// Makes these names the ones in force, and tells of each issue that is new. Answers with the snapshot without the
-    /// namespaces whose names changed hands: nothing of the former one is kept or goes on meanwhile.
+    /// Puts these names in force, and logs each issue that is new. Returns the snapshot without the namespaces whose names
+    /// changed hands: nothing of the former namespace is kept or goes on meanwhile.
     pub(super) fn adopt_names(
         &self,
         names: &Arc<Names>,

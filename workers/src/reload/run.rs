@@ -1,4 +1,4 @@
-//! One run of a reload, from the scan to the last swap.
+//! A run of a reload, from the scan to the last swap.
 
 mod bring_up;
 mod compare;
@@ -32,10 +32,10 @@ use crate::scan::{NamespaceSource, ignored};
 use crate::secrets::Secrets;
 use crate::worker::Worker;
 
-/// How long what is ready waits for the rest before it is published without it.
+/// Time that ready namespaces wait for the rest before they are published without it.
 pub(super) const WINDOW: Duration = Duration::from_secs(1);
 
-/// What a changed namespace becomes.
+/// The changed namespaces, each with its change.
 pub(super) type Changes = BTreeMap<NamespaceName, Change>;
 
 pub(super) enum Change {
@@ -78,7 +78,7 @@ pub(super) async fn run(reloader: Arc<Reloader>, scope: Scope) -> Answer {
     answer
 }
 
-/// Publishes the issues of entries of the tools directory that are no namespace, and logs those that are new.
+/// Publishes the issues of entries of the tools directory that are not namespaces, and logs those that are new.
 fn note_ignored(registry: &Registry, issues: Vec<(String, Issue)>) {
     let known = registry.ignored();
     for (name, issue) in issues.iter().filter(|it| !known.contains(it)) {
@@ -90,7 +90,7 @@ fn note_ignored(registry: &Registry, issues: Vec<(String, Issue)>) {
 struct Run {
     reloader: Arc<Reloader>,
     scope: Scope,
-    /// What was served when the run began. Only this run changes it, but for workers that recover.
+    /// The snapshot served when the run began. Only this run changes it, except for workers that recover.
     before: Arc<Snapshot>,
     changes: Changes,
     /// Workers to wait for once their namespaces are published as failed.
@@ -103,7 +103,7 @@ impl Run {
     fn new(reloader: Arc<Reloader>, mut scope: Scope) -> Self {
         let before = reloader.registry.snapshot();
         if let Scope::Only(names) = &mut scope {
-            // What went or became a server of others meanwhile is no folder to look at.
+            // Names that are gone or became external servers meanwhile have no folder to look at.
             names.retain(|name| reloader.has_folder_of(name));
         }
         Self {
@@ -118,7 +118,7 @@ impl Run {
     }
 
     async fn go(mut self) -> Answer {
-        // A worker that recovers while the gateway stops need not be ended for a run that will not come.
+        // A worker that recovers while the gateway stops need not be ended: the run will not come.
         if self.reloader.closing.is_cancelled() {
             return Err(ReloadError::ShuttingDown);
         }
@@ -143,7 +143,7 @@ impl Run {
                 let externals = reloader.externals(&names, &self.secrets);
                 (externals, reloader.aggregates(&names).await)
             }
-            // A folder whose name the configuration gives to another namespace by now is out of the list, and removed.
+            // A folder whose name the configuration meanwhile gives to another namespace is not in the list, and removed.
             Scope::Only(_) => (Vec::new(), Vec::new()),
         };
         let folders = sources.iter().map(|source| &source.name);
@@ -207,7 +207,7 @@ impl Run {
                     names.insert(bringing_up.spawn(task).id(), name);
                 }
                 Some(Err(error)) => self.fail(&wanted, "dependency_error", error.clone().into()),
-                // Only namespaces with Python come here, and for those there is a toolchain or an error.
+                // Only namespaces with Python reach this point, and for those there is a toolchain or an error.
                 None => {}
             }
         }
@@ -225,7 +225,7 @@ impl Run {
         Ok(Arc::new(self.report))
     }
 
-    /// Tells that a run over everything has published what it found. A namespace that was taken out comes up from now on.
+    /// Tells that a run over all namespaces has published its findings. A namespace that was taken out comes up from now on.
     fn over(&mut self, starter: Option<NamespaceSource>) {
         let reloader = Arc::clone(&self.reloader);
         let startup = reloader.registry.startup();
@@ -237,7 +237,7 @@ impl Run {
         if starter.is_none() {
             startup.made_all();
         }
-        // A task follows one that was taken out before.
+        // A namespace that was taken out before has its task already.
         let new = starter.filter(|it| !is_known(&it.name));
         startup.scanned(late);
         reloader.registry.reloaded();
@@ -246,16 +246,16 @@ impl Run {
         }
     }
 
-    /// The interpreter and the base environment. Removed folders and the like need not wait for a base environment that is
-    /// being downloaded.
+    /// The interpreter and the base environment. Other changes, such as removed folders, need not wait for the download of a
+    /// base environment.
     async fn toolchain(&mut self) -> Result<Result<Arc<Toolchain>, EnvironmentError>, ReloadError> {
         let reloader = Arc::clone(&self.reloader);
         let mut making = std::pin::pin!(reloader.environments.toolchain());
         let mut publish = std::pin::pin!(sleep(WINDOW));
         let mut waiting = !self.changes.is_empty();
         loop {
-            // - there it is, or why there is none
-            // - what is ready has waited long enough
+            // - the toolchain is there, or the reason why there is none
+            // - the ready namespaces have waited long enough
             // - the gateway stops
             tokio::select! {
                 made = &mut making => return Ok(made),
@@ -321,7 +321,7 @@ impl Run {
             code,
             message: error.message.clone(),
         });
-        // With its new limits, where those are not published yet.
+        // With the new limits, if those are not published yet.
         let current = match self.changes.get(name) {
             Some(Change::Publish(relimited)) => Some(relimited),
             _ => self.before.namespaces.get(name),
@@ -331,7 +331,7 @@ impl Run {
             .insert(name.clone(), Change::Publish(namespace));
     }
 
-    /// Takes in what is brought up, and publishes now and then.
+    /// Collects the namespaces that are brought up, and publishes them now and then.
     async fn collect(
         &mut self,
         mut bringing_up: JoinSet<BroughtUp>,
@@ -340,8 +340,8 @@ impl Run {
         let mut held_up = HeldUp::new(&self.reloader.registry);
         let mut publish_at = (!self.changes.is_empty()).then(|| Instant::now() + WINDOW);
         loop {
-            // - one more is up, or is not; the last one ends the loop
-            // - what is ready has waited long enough
+            // - another namespace is up, or has failed; the last one ends the loop
+            // - the ready namespaces have waited long enough
             // - the first scan takes long
             // - the gateway stops: the tasks end with the set, and their installers with them
             tokio::select! {
@@ -416,8 +416,7 @@ impl Run {
         }
     }
 
-    /// What there is to say of a worker's files once the worker is up. Files that changed while it started are loaded by one
-    /// more reload.
+    /// Issues of a worker's files once the worker is up. Files that changed while it started are loaded by one more reload.
     fn about_files(
         &self,
         wanted: &Wanted,
@@ -468,7 +467,7 @@ impl Run {
         });
     }
 
-    /// Swaps in what changed so far, and lets go of what that replaced.
+    /// Swaps in the changes so far, and retires the workers that they replaced.
     fn publish(&mut self) {
         let changes = std::mem::take(&mut self.changes);
         if changes.is_empty() && self.before.generation > 0 {
@@ -496,7 +495,7 @@ impl Run {
             }
         }
         self.before = reloader.registry.snapshot();
-        // Not sooner: a worker that recovers at once must not be overwritten by the failure it recovered from.
+        // Not earlier: the result of a worker that recovers at once must not be overwritten by the failure it recovered from.
         for (wanted, worker) in self.recovering.drain(..) {
             recover(&reloader, wanted, worker);
         }
@@ -504,7 +503,7 @@ impl Run {
 
     async fn clean_up(&self) {
         let reloader = Arc::clone(&self.reloader);
-        // An external server has no environment; one that is left there was a folder's of the same name.
+        // An external server has no environment; an environment that is left there belonged to a folder of that name.
         let is_folder = |name: &&NamespaceName| {
             let served = self.before.namespaces.get(*name);
             !served.is_some_and(|it| it.is_server())

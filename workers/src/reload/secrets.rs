@@ -1,4 +1,4 @@
-//! The secrets of a run: as they are now, or as they were when they could be read last.
+//! The secrets of a run: the current ones, or those that could be read last.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use crate::secrets::{Secrets, VALUES_FILE};
 const UNAVAILABLE: &str = "secrets_unavailable";
 
 impl Reloader {
-    /// All secrets. A store that cannot be read is in the report and in `/ready`, and takes no secret from anybody: the last
-    /// good values serve on.
+    /// All secrets. A store that cannot be read is in the report and in `/ready`, and no namespace loses a secret: the last
+    /// good values stay in force.
     pub(super) async fn secrets(
         self: &Arc<Self>,
         report: &mut ReloadReport,

@@ -1,5 +1,5 @@
-//! The namespace that a first start placed: its environment is made beside everything else, and tried again where no
-//! packages can be had.
+//! The namespace that a first start placed: its environment is made beside everything else, and tried again if no packages
+//! can be had.
 //!
 //! While its folder is as it was placed, neither the first scan nor a reload of other namespaces waits for the namespace.
 
@@ -84,8 +84,8 @@ impl Reloader {
         }
     }
 
-    /// Lets calls say why the namespace has no environment. Answers whether it is to be tried again: it is not where a
-    /// reload has taken it over.
+    /// Lets calls report why the namespace has no environment. Returns true if it is to be tried again, false if a reload has
+    /// taken it over.
     fn publish_unmade(&self, wanted: &Wanted, error: EnvironmentError) -> bool {
         let name = &wanted.source.name;
         let startup = self.registry.startup();
@@ -102,7 +102,7 @@ impl Reloader {
         true
     }
 
-    /// Whether the namespace of that name is served or comes up beside the start.
+    /// Returns true if the namespace of that name is served or comes up beside the start.
     pub(super) fn has_folder_of(&self, name: &NamespaceName) -> bool {
         match self.registry.namespace(name.as_str()) {
             Some(served) => !served.is_server(),

@@ -11,7 +11,7 @@ use crate::registry::Issue;
 use crate::scan::{NamespaceSource, scan, scan_folder, scan_one};
 use crate::tool::Tool;
 
-/// What the folders that a reload is about want to be.
+/// The wanted state of the folders that a reload covers.
 pub(super) fn scan_for(
     tools: &Path,
     scope: Scope,
@@ -33,7 +33,7 @@ pub(super) fn scan_for(
             }
             Ok(sources)
         }
-        // That a folder is gone, or not all there yet, is for a reload that somebody asks for.
+        // Folders that are gone or incomplete are left to a requested reload.
         Scope::Only(names) => names
             .iter()
             .map(|name| {
@@ -50,7 +50,7 @@ pub(super) fn scan_for(
     }
 }
 
-/// Says of Tool Vault's namespace what its files are.
+/// Sets on Tool Vault's namespace the kind of its files.
 pub(super) fn mark(sources: &mut [NamespaceSource], vault: &VaultFolder) {
     let mut all = sources.iter_mut();
     if let Some(source) = all.find(|source| source.name == vault.name) {
@@ -58,7 +58,8 @@ pub(super) fn mark(sources: &mut [NamespaceSource], vault: &VaultFolder) {
     }
 }
 
-/// Says of folders that were made by hand what `create_namespace` would have refused: their names are paths (K-38).
+/// Adds to folders that were made by hand the issues for which `create_namespace` would have refused them: their names are
+/// paths (K-38).
 pub(super) fn warn_of_names(sources: &mut [NamespaceSource]) {
     for source in sources.iter_mut().filter(|it| it.name.is_path_of_v1()) {
         source.issues.push(Issue {
@@ -73,7 +74,7 @@ pub(super) fn warn_of_names(sources: &mut [NamespaceSource]) {
     }
 }
 
-/// Says which tools have names that paths of Tool Vault have (K-22).
+/// Issues for tools whose names are taken by paths of Tool Vault (K-22).
 pub(super) fn about_tools(tools: &[Arc<Tool>]) -> Vec<Issue> {
     let told = |tool: &Arc<Tool>| {
         let message = match &*tool.name {

@@ -1,4 +1,4 @@
-//! What a namespace should become: its folder and the operator's limits and secrets, put together. No I/O.
+//! The wanted state of a namespace: its folder, put together with the operator's limits and secrets. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -24,21 +24,21 @@ use crate::worker::Declared;
 /// The code of an [`Issue`] about files that declare nothing.
 const NO_TOOLS: &str = "no_tools";
 
-/// What a frame holds besides the result: the envelope, content blocks' quoting.
+/// Bytes that a frame holds besides the result: the envelope, content blocks' quoting.
 const FRAME_OVERHEAD: u64 = 64 * 1024;
 
-/// The most calls that one namespace may run, queue or park, whatever the configuration says: a semaphore has a limit.
+/// The most calls that one namespace may run, queue or park, whatever the configuration sets: a semaphore has a limit.
 const GATE_MAX: usize = 1 << 20;
 
 /// The longest a replaced worker may go on with its last calls.
 const DRAIN_MAX: Duration = Duration::from_secs(600);
 
-/// A namespace as it should be.
+/// Wanted state of a namespace.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) source: NamespaceSource,
     pub(super) secrets: BTreeMap<String, Secret>,
-    /// Secrets that somebody asked for and nobody gave a value.
+    /// Secrets that were requested and have no value yet.
     placeholders: BTreeSet<String>,
     variables: Variables,
     pub(super) failure: Option<SourceFailure>,
@@ -49,16 +49,17 @@ pub(super) struct Wanted {
     content_hash: [u8; 32],
 }
 
-/// What a running worker was started with, its environment variables apart. Another identity needs another process.
+/// Identity of a running worker: all that it was started with, except its environment variables. Another identity needs
+/// another process.
 #[derive(Debug, Clone)]
 pub(super) struct Identity {
     pub(super) files_hash: [u8; 32],
-    /// `None` when the toolchain is unavailable: what runs already is then not touched for its sake.
+    /// `None` when the toolchain is unavailable: running workers are then not replaced for its sake.
     pub(super) toolchain: Option<String>,
     pub(super) sync_concurrency: usize,
     pub(super) processes: usize,
     pub(super) max_frame: u64,
-    /// What its manifest asked for. Not compared: `files_hash` covers it.
+    /// Limits that the manifest asked for. Not compared: `files_hash` covers them.
     pub(super) own_limits: LimitsPatch,
 }
 
@@ -131,10 +132,10 @@ impl Wanted {
         }
     }
 
-    /// Whether `current` is what is wanted already, its worker being the right one.
+    /// Returns true if `current` is in the wanted state already, with the right worker.
     pub(super) fn is_same_as(&self, current: &Namespace) -> bool {
-        // One that carries a failed update is what is wanted again once the change was taken back; the issue must go.
-        // Names, secrets and files that are no sources are outside of the content, and their issues are published all the same.
+        // A namespace with a failed update is as wanted again once the change was taken back; the issue must go. Names,
+        // secrets and files that are no sources are outside of the content, and their issues are published all the same.
         let told = [
             COLLISION,
             MISSING_SECRET,
@@ -158,7 +159,7 @@ impl Wanted {
             && without_value(&current.issues) == without_value(&self.issues)
     }
 
-    /// The namespace to publish. Calls in the gate of `current` go on counting where the limits are the same.
+    /// The namespace to publish. Calls in the gate of `current` go on counting if the limits are the same.
     pub(super) fn namespace(
         &self,
         current: Option<&Namespace>,
@@ -201,8 +202,8 @@ impl Wanted {
         })
     }
 
-    /// The scan's issues and the worker's. A file that both refused is reported once. Dependencies that are not
-    /// read and server files are no refusals.
+    /// The issues of the scan and of the worker. A file that both refused is reported once. Dependencies that are not read
+    /// and server files are no refusals.
     fn with(&self, issues: &[Issue]) -> Vec<Issue> {
         let refusals = |known: &&Issue| ![ignored::NOT_READ, ignored::SERVER].contains(&known.code);
         let new = issues.iter().filter(|issue| {
@@ -212,10 +213,10 @@ impl Wanted {
         self.issues.iter().chain(new).cloned().collect()
     }
 
-    /// The namespace to publish when it cannot be brought up to date: what serves goes on serving and says why it is
-    /// old; where nothing serves, everything fails with the reason.
+    /// The namespace to publish when it cannot be brought up to date. A namespace that serves goes on serving and reports why
+    /// it is old; if nothing serves, every call fails with the reason.
     ///
-    /// An old one keeps its old hash, so the next reload tries again.
+    /// An old namespace keeps its old hash, so the next reload tries again.
     pub(super) fn failed(
         &self,
         current: Option<&Namespace>,
@@ -223,7 +224,7 @@ impl Wanted {
         error: &CallError,
     ) -> Arc<Namespace> {
         match current {
-            // Of one that is lost nothing is loaded any more, so nothing of it may be listed.
+            // A lost worker has nothing loaded any more, so nothing of it may be listed.
             Some(current) if matches!(&current.upstream, UpstreamKind::Worker(worker) if !worker.is_lost()) =>
             {
                 let message = format!("the last change is not served: {}", error.message);
@@ -236,19 +237,19 @@ impl Wanted {
         }
     }
 
-    /// The variables of its manifest; a secret of the same name wins.
+    /// Variables of the manifest; a secret of the same name wins.
     pub(super) fn defaults(&self) -> &BTreeMap<String, Secret> {
         &self.variables.values
     }
 
-    /// The values that must not show in what its processes print.
+    /// Values that must not show in the output of its processes.
     pub(super) fn hidden(&self) -> Vec<Secret> {
         let secrets = self.secrets.values();
         secrets.chain(&self.variables.hidden).cloned().collect()
     }
 
-    /// What an old namespace's limits allow its last calls. One that waits for its client goes on only where it began,
-    /// so it may have that time as well.
+    /// Time that an old namespace's limits allow its last calls. A call that waits for its client goes on only where it
+    /// began, so it may have that time as well.
     pub(super) fn drain_of(namespace: &Namespace) -> Duration {
         let asking = match namespace.has_context() {
             true => namespace.limits.ask_timeout,
@@ -257,13 +258,13 @@ impl Wanted {
         drain(&namespace.limits, &namespace.tool_limits, asking)
     }
 
-    /// The same for a process of this namespace that is replaced by another. What it declares is not known yet; time
-    /// that no call needs is not taken.
+    /// Time for the last calls of a process of this namespace that is replaced by another. The declarations of the new
+    /// process are not known yet; time that no call needs is not taken.
     pub(super) fn drain(&self) -> Duration {
         drain(&self.limits, &self.tool_limits, self.limits.ask_timeout)
     }
 
-    /// How long a tool may block its process before that counts as hung.
+    /// Longest time for which a tool may block its process before that counts as hung.
     pub(super) fn longest_call(&self) -> Duration {
         drain(&self.limits, &self.tool_limits, Duration::ZERO)
     }
@@ -301,7 +302,7 @@ impl Wanted {
     }
 }
 
-/// Says of a namespace whose files declare nothing why its lists are empty.
+/// Issue for a namespace whose files declare nothing: it explains the empty lists.
 fn nothing_declared(declared: &Declared) -> Option<Issue> {
     let is_empty = declared.tools.is_empty()
         && declared.resources.is_empty()
@@ -316,7 +317,7 @@ fn nothing_declared(declared: &Declared) -> Option<Issue> {
     })
 }
 
-/// What serves already, under the configuration of today; `None` if that changes nothing about it.
+/// A served namespace under the current configuration; `None` if that changes nothing about it.
 pub(super) fn relimited(
     current: &Namespace,
     running: &Identity,
@@ -335,8 +336,8 @@ pub(super) fn relimited(
     issues.retain(|issue| issue.code != CLAMPED);
     issues.extend(clamped);
     Some(Arc::new(Namespace {
-        // Its own patterns were fine when it was started. One of the operator's that cannot be read might have been
-        // meant to keep somebody out.
+        // The namespace's own patterns were valid when it was started. A pattern of the operator that cannot be read might
+        // have been meant to exclude callers.
         policy: ToolPolicy::new(&limits).unwrap_or_else(|_| nobody()),
         issues,
         gate: gate(Some(current), limits.max_concurrency.local(), limits.queue),
@@ -355,7 +356,7 @@ pub(super) fn relimited(
     }))
 }
 
-/// A namespace as it is served, and what there is to say about its update.
+/// A served namespace with an issue about its update.
 pub(super) fn noted(current: &Namespace, code: &'static str, message: String) -> Arc<Namespace> {
     let mut issues = current.issues.clone();
     issues.retain(|issue| issue.subject != UPDATE);
@@ -372,7 +373,7 @@ pub(super) fn noted(current: &Namespace, code: &'static str, message: String) ->
     })
 }
 
-/// What its worker declared for what is served now. The process may have been replaced since.
+/// Declarations of the worker for the served namespace. The process may have been replaced since.
 pub(super) fn declared_by(current: &Namespace) -> Declared {
     Declared {
         tools: current.tools.clone(),
@@ -397,7 +398,7 @@ pub(crate) fn gate(current: Option<&Namespace>, max_concurrency: usize, queue: u
     }
 }
 
-/// The places for calls that ask, kept as the gate is: those that wait for their clients go on counting.
+/// The places for calls that wait for their clients, kept as the gate is: those calls go on counting.
 pub(crate) fn parking(current: Option<&Namespace>, limits: &Limits) -> Arc<Parking> {
     let max = limits.max_parked.min(GATE_MAX);
     match current {
@@ -406,7 +407,7 @@ pub(crate) fn parking(current: Option<&Namespace>, limits: &Limits) -> Arc<Parki
     }
 }
 
-/// How long the last call of a process may take, with so long a wait for its client.
+/// Longest duration of the last call of a process, with this wait for its client.
 fn drain(
     limits: &Limits,
     tool_limits: &BTreeMap<String, ToolLimits>,
@@ -422,7 +423,7 @@ fn drain(
         .min(DRAIN_MAX)
 }
 
-/// A refused folder as a call sees it.
+/// The error that calls get from a refused folder.
 pub(super) fn call_error(failure: &SourceFailure) -> CallError {
     let code = match failure.code {
         "dependency_error" => CallErrorCode::DependencyError,
@@ -436,7 +437,7 @@ pub(super) fn build_of(python: &Path) -> &Path {
     python.parent().and_then(Path::parent).unwrap_or(python)
 }
 
-/// The policy of a namespace whose policy cannot be read.
+/// The policy of a namespace whose policy cannot be read: no principal is allowed.
 pub(crate) fn nobody() -> ToolPolicy {
     let none = Limits {
         tools_allow: Vec::new(),
@@ -447,7 +448,7 @@ pub(crate) fn nobody() -> ToolPolicy {
     ToolPolicy::new(&none).expect("empty lists hold no invalid pattern")
 }
 
-/// Over everything that makes the namespace what it is, secrets excepted: those are compared, never hashed.
+/// Hash over everything that makes up the namespace, except secrets: those are compared, never hashed.
 pub(crate) fn content_hash(
     files_hash: &[u8; 32],
     limits: &Limits,
@@ -456,7 +457,7 @@ pub(crate) fn content_hash(
 ) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(files_hash);
-    // `Debug` shows every field, so a limit added later is part of this without being named here.
+    // `Debug` shows every field, so a limit added later is included without being named here.
     for part in [
         format!("{limits:?}"),
         format!("{tool_limits:?}"),

@@ -1,4 +1,4 @@
-//! One namespace on its way up: its environment, its worker, and what becomes of a worker whose first boot fails.
+//! A namespace on its way up: its environment, its worker, and the retries of a worker whose first boot fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::reload::{Reloader, lock};
 use crate::scan::files_version;
 use crate::worker::{Declared, Worker, WorkerSpec, WorkerState};
 
-/// The shortest time after which a worker that answers nothing counts as hung.
+/// The shortest silence after which a worker that answers nothing counts as hung.
 const SILENCE_MIN: Duration = Duration::from_secs(30);
 
 /// On top of `workers.ready_timeout`, which the worker keeps itself: a backstop, so that no reload waits for ever.
 const READY_SLACK: Duration = Duration::from_secs(30);
 
-/// How often a worker that failed to boot is looked at. It retries at its own pace.
+/// Interval of looking at a worker that failed to boot. The worker retries at its own pace.
 const RECOVERY_LOOK: Duration = Duration::from_millis(500);
 
 /// A worker of the new generation that is ready.
@@ -28,12 +28,12 @@ pub(super) struct Booted {
     pub(super) worker: Arc<Worker>,
     pub(super) declared: Arc<Declared>,
     pub(super) issues: Vec<Issue>,
-    /// A source was written to between the scan and the end of the worker's start, even if its content is the same again: the
-    /// worker may have loaded either version.
+    /// True when a source was written to between the scan and the end of the worker's start, even if its content is the same
+    /// again: the worker may have loaded either version.
     pub(super) files_changed: bool,
 }
 
-/// What became of bringing one namespace up.
+/// Outcome of bringing one namespace up.
 pub(super) struct BroughtUp {
     pub(super) wanted: Wanted,
     pub(super) synced: bool,
@@ -42,7 +42,7 @@ pub(super) struct BroughtUp {
 
 pub(super) struct NotUp {
     pub(super) error: CallError,
-    /// The worker whose first boot failed, where there is one.
+    /// The worker whose first boot failed, if any.
     pub(super) worker: Option<Arc<Worker>>,
 }
 
@@ -55,7 +55,7 @@ impl From<EnvironmentError> for NotUp {
     }
 }
 
-/// Environment, worker, ready line.
+/// Brings a namespace up: environment, worker, ready line.
 pub(super) async fn bring_up(
     reloader: Arc<Reloader>,
     toolchain: Arc<Toolchain>,
@@ -115,7 +115,7 @@ async fn boot(
         processes: identity.processes,
         max_frame: identity.max_frame,
         drain: wanted.drain(),
-        // A tool that blocks the loop for as long as its time limit allows is rude, not hung.
+        // A tool that blocks the loop for as long as its time limit allows is badly written, not hung.
         silence: wanted.longest_call().max(SILENCE_MIN),
     };
     let _turn = reloader.boots.acquire().await.map_err(|_| stopping())?;
@@ -141,8 +141,8 @@ async fn boot(
     }
 }
 
-/// Lets a worker whose first boot failed go on trying, and publishes its namespace once it made it (WRK-16). A later
-/// reload takes over by removing it from `recovering`.
+/// Lets a worker whose first boot failed go on trying, and publishes its namespace once it is up (WRK-16). A later reload
+/// takes over by removing the worker from `recovering`.
 pub(super) fn recover(reloader: &Arc<Reloader>, wanted: Wanted, worker: Arc<Worker>) {
     let name = wanted.source.name.clone();
     lock(&reloader.fleet)

@@ -1,4 +1,4 @@
-//! What is on disk against what is served: which namespaces need another process, and why.
+//! Comparison of the files on disk with the served namespaces: which need another process, and why.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::scan::NamespaceSource;
 use crate::worker::Declared;
 
 impl Run {
-    /// Compares what is on disk with what is served. What needs no process is settled at once; what needs one is
-    /// returned.
+    /// Compares the folders with the served namespaces. Changes that need no process are settled at once; the namespaces that
+    /// need a process are returned.
     pub(super) fn want(
         &mut self,
         sources: Vec<NamespaceSource>,
@@ -32,7 +32,7 @@ impl Run {
             let current = current.as_deref();
             let running = current.and_then(|current| self.running(current));
             let secrets = source.secrets(&config, &self.secrets);
-            // Without a toolchain what runs stays as it is, so it is compared with its own.
+            // Without a toolchain running workers stay as they are, so each is compared with its own toolchain.
             let own = running.as_ref().and_then(|it| it.toolchain.as_deref());
             let environment = |name: &str| std::env::var(name).ok();
             let wanted = Wanted::new(source, &config, secrets, &environment, id.or(own));
@@ -75,7 +75,7 @@ impl Run {
         changed
     }
 
-    /// What the worker of a namespace was started with.
+    /// Identity that the worker of a namespace was started with.
     pub(super) fn running(&self, current: &Namespace) -> Option<Identity> {
         match &current.upstream {
             UpstreamKind::Worker(worker) => self.reloader.identity_of(worker),
@@ -88,8 +88,8 @@ impl Run {
         }
     }
 
-    /// Puts the operator's word of today around what serves already. An update may take its time or fail, and its author
-    /// decides about that; a tool or principal that the operator took away is gone whatever becomes of it.
+    /// Applies the operator's current limits to a namespace that serves already. An update may take its time or fail, as its
+    /// author caused; a tool or principal that the operator took away is gone in any case.
     fn relimit(
         &mut self,
         current: Option<&Namespace>,
@@ -106,7 +106,7 @@ impl Run {
         }
     }
 
-    /// Says of a namespace that reloads itself what it does, until the outcome is known.
+    /// Notes on a namespace that reloads itself why it does, until the outcome is known.
     fn note_reload(
         &mut self,
         current: Option<&Namespace>,
@@ -119,7 +119,7 @@ impl Run {
         let name = &wanted.source.name;
         let code = reason_for(running, wanted);
         tracing::warn!(namespace = %name, code, "the namespace reloads itself");
-        // With its new limits, where those are not published yet.
+        // With the new limits, if those are not published yet.
         let current = match self.changes.get(name) {
             Some(Change::Publish(relimited)) => relimited,
             _ => current,
@@ -131,7 +131,7 @@ impl Run {
         }
     }
 
-    /// What is different about the process that would be started from the one that serves.
+    /// Difference between the process that would be started and the process that serves.
     fn reason_to_replace(
         &self,
         current: &Namespace,
@@ -159,7 +159,7 @@ impl Run {
         } else if variables != spec.environment {
             Some("its variables or secrets changed")
         } else if !spec.python.is_file() || !spec.venv.join("bin/python").is_file() {
-            // The process lives on, but its next start would fail.
+            // The process is alive, but its next start would fail.
             Some("its environment is gone")
         } else if worker.is_outdated() {
             Some("a process of the namespace could not be started again unchanged")
@@ -168,7 +168,7 @@ impl Run {
         }
     }
 
-    /// New limits around the same process.
+    /// Publishes new limits around the same process.
     fn rewrap(&mut self, current: &Namespace, wanted: &Wanted) {
         let UpstreamKind::Worker(worker) = &current.upstream else {
             return;
@@ -195,7 +195,7 @@ impl Run {
     }
 }
 
-/// Why a namespace reloads itself. `running` is what the worker that serves was started with.
+/// Reason why a namespace reloads itself. `running` is the identity that the serving worker was started with.
 pub(super) fn reason_for(running: Option<&Identity>, wanted: &Wanted) -> &'static str {
     let same_files = running.is_some_and(|it| it.files_hash == wanted.source.files_hash);
     match same_files {

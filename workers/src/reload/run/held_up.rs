@@ -1,4 +1,4 @@
-//! The log's word on namespaces that hold the first scan up: until it is over, the gateway is not ready.
+//! Log lines about namespaces that hold the first scan up: until it is over, the gateway is not ready.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use tokio::time::{Instant, sleep_until};
 use crate::names::NamespaceName;
 use crate::registry::Registry;
 
-/// The time of the first scan after which the log names the namespaces that are not up yet. Each further line comes after
-/// twice the time.
+/// Time of the first scan after which the log names the namespaces that are not up yet. The time until each further line
+/// doubles.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Names at most that one line has.
+/// Maximum number of names in one line.
 const NAMED_MAX: usize = 20;
 
-/// When the log is told next, if ever.
+/// Time of the next log line, if any.
 pub(super) struct HeldUp {
     since: Instant,
     next: Option<Instant>,
 }
 
 impl HeldUp {
-    /// Begins to wait. Of later runs nothing is told: their namespaces are served meanwhile.
+    /// Starts the wait. Later runs log nothing: their namespaces are served meanwhile.
     pub(super) fn new(registry: &Registry) -> Self {
         let since = Instant::now();
         let is_first = registry.startup().is_scanning();
@@ -31,7 +31,7 @@ impl HeldUp {
         }
     }
 
-    /// Waits until the log is to be told.
+    /// Waits until the next log line is due.
     pub(super) async fn due(&self) {
         match self.next {
             Some(next) => sleep_until(next).await,
@@ -39,7 +39,7 @@ impl HeldUp {
         }
     }
 
-    /// Names the namespaces that the scan waits for.
+    /// Logs the namespaces that the scan waits for.
     pub(super) fn tell<'a>(&mut self, waited_for: impl Iterator<Item = &'a NamespaceName>) {
         let now = Instant::now();
         let waited = now.duration_since(self.since);

@@ -1,4 +1,4 @@
-//! What a run does to the registry, and to workers that nobody is served by.
+//! Changes that a run makes to the registry, and the end of workers that serve no namespace.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Reloader {
         }
     }
 
-    /// Ends what was started for a namespace and does not serve it.
+    /// Ends a worker that was started for a namespace and does not serve it.
     pub(super) fn retire_unpublished(self: &Arc<Self>, name: &NamespaceName) {
         let serving = self.registry.namespace(name.as_str());
         let serves = |worker: &Arc<Worker>| {
@@ -47,7 +47,7 @@ impl Reloader {
         }
     }
 
-    /// Swaps in a snapshot with these changes. Gives back what they replaced.
+    /// Swaps in a snapshot with these changes. Returns the namespaces that they replaced.
     pub(in crate::reload) fn publish(
         &self,
         changes: Changes,
