@@ -1,5 +1,5 @@
-//! Repositories and packages of others, read for a model that wants to write tools after them: clones, source packages,
-//! what is found in them, and searches of the MCP registry.
+//! Repositories and packages of other authors, read for a model that wants to write similar tools: clones, source packages,
+//! their analysis, and searches of the MCP registry.
 //!
 //! ```text
 //! gateway: Builder ── request, on stdin ──▶ tooldock __builder      clone or download, read, analyse
@@ -8,10 +8,10 @@
 //! ```
 //!
 //! None of that work runs in the gateway's process: a parser that crashes on a hostile file, or a clone that fills its
-//! memory, ends a child. This file and those that start the child are always part of the crate; what the child itself
-//! does stands behind the feature `builder`, which only the binary turns on.
+//! memory, ends a child. This file and those that start the child are always part of the crate; the child's own code stands
+//! behind the feature `builder`, which only the binary turns on.
 //!
-//! What it deliberately does not do: run, import, build or install anything of what it reads; write tools.
+//! The builder deliberately does not run, import, build or install anything it reads, and writes no tools.
 
 mod config;
 mod run;
@@ -44,14 +44,14 @@ pub use config::{BuilderConfig, GitScheme};
 pub use job::main;
 pub use run::{Builder, BuilderHost, clear_leftovers};
 
-/// What was found in a repository or package.
+/// Result of the analysis of a repository or package.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Analysis {
-    /// What was asked for; `read_repo_file` takes the same.
+    /// The URL as the caller gave it; `read_repo_file` takes the same.
     pub repo_url: String,
     /// `python`, `typescript`, `javascript`, `go`, `rust` or `unknown`: the language of most source files.
     pub language: String,
-    /// What the tools are built with, such as `mcp-sdk`; `unknown` where nothing known is used.
+    /// The framework of the tools, such as `mcp-sdk`; `unknown` if no known one is used.
     pub framework: String,
     /// Paths of the files, sorted.
     pub files: Vec<String>,
@@ -63,35 +63,35 @@ pub struct Analysis {
     pub apis_called: Vec<String>,
     /// Variables that the source reads and that look like credentials. Names only.
     pub secrets_needed: Vec<String>,
-    /// What was left out or could not be read, in sentences.
+    /// Parts that were left out or could not be read, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// A tool in somebody's source.
+/// A tool found in the source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FoundTool {
     /// The name that clients call.
     pub name: String,
     /// The file that declares the tool.
     pub file: String,
-    /// What it does, as its author says; may be empty.
+    /// Description by the author; may be empty.
     pub description: String,
-    /// What it takes.
+    /// Parameters of the tool.
     pub parameters: Vec<FoundParameter>,
 }
 
-/// A parameter of a tool in somebody's source.
+/// A parameter of a found tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FoundParameter {
-    /// Its name.
+    /// Name of the parameter.
     pub name: String,
-    /// Its type as the source writes it; `any` where the source says none.
+    /// Type as written in the source; `any` if the source gives none.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Whether a call must have it.
+    /// True when a call must have it.
     pub required: bool,
-    /// What it is for; may be empty.
+    /// Description of the parameter; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
 }
@@ -110,32 +110,33 @@ pub struct RepoFile {
 pub struct RegistryEntry {
     /// The server's name.
     pub name: String,
-    /// What it does.
+    /// Description of the server.
     pub description: String,
-    /// The package as its own registry knows it; nothing where the server is not published as a package.
+    /// The package as its own registry knows it; `None` if the server is not published as a package.
     pub package: Option<String>,
-    /// Where the package is published, such as `npm` or `pypi`; `remote` for a server that is only reached over HTTP.
+    /// Kind of registry that the package is published in, such as `npm` or `pypi`; `remote` for a server that is only reached
+    /// over HTTP.
     pub package_type: Option<String>,
-    /// Its repository.
+    /// The server's repository.
     pub source_url: Option<String>,
 }
 
-/// How far a job is.
+/// Progress of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// What is done now, in a few words.
+    /// The current step, in a few words.
     pub message: String,
-    /// How much of the whole job is done, roughly. Never less than before.
+    /// The done part of the whole job, roughly, in percent. Never less than before.
     pub percent: u8,
 }
 
-/// Why a job failed. The message is for the caller: what was wrong, and what to do.
+/// Failure of a job. The message is for the caller: the problem, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct BuilderError {
     /// The kind of failure.
     pub code: BuilderErrorCode,
-    /// One sentence or two.
+    /// A sentence or two.
     pub message: String,
 }
 
@@ -143,32 +144,32 @@ pub struct BuilderError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BuilderErrorCode {
-    /// What was asked for makes no sense, such as a URL without a host.
+    /// The request makes no sense, such as a URL without a host.
     Invalid,
-    /// The configuration does not allow it.
+    /// The configuration does not allow the request.
     Refused,
-    /// It is not there.
+    /// The repository, package or file does not exist.
     NotFound,
     /// A host could not be reached, or did not answer as it should.
     Unavailable,
-    /// A limit of size or number.
+    /// A limit of size or number was exceeded.
     TooLarge,
-    /// A limit of time.
+    /// A limit of time was exceeded.
     TimedOut,
-    /// Anything else, such as a program that is missing.
+    /// Other failures, such as a program that is missing.
     Failed,
 }
 
-/// What the child is asked, as one line of JSON on its standard input.
+/// Request to the child, as one line of JSON on its standard input.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Request {
     task: Task,
-    /// Where clones are kept.
+    /// Folder of the clones.
     repos: std::path::PathBuf,
     config: BuilderConfig,
 }
 
-/// One job.
+/// Kinds of jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Task {
@@ -177,7 +178,7 @@ pub(crate) enum Task {
     SearchRegistry(String),
 }
 
-/// What the child says, one line of JSON each on its standard output.
+/// Output of the child, one line of JSON each on its standard output.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Line {

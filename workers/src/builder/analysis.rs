@@ -1,7 +1,7 @@
-//! What a repository is and offers, from its text alone: tools, dependencies, called hosts, needed secrets.
+//! Analysis of a repository from its text alone: tools, dependencies, called hosts, needed secrets.
 //!
-//! Each source file is parsed by the grammar of its language (tree-sitter), and its tree is read once from the top. No
-//! file decides how long that takes: files, bytes and time are bounded, and what was not looked at stands in `notes`.
+//! Each source file is parsed by the grammar of its language (tree-sitter), and its tree is read once from the top. No file
+//! decides how long that takes: files, bytes and time are bounded, and `notes` name the parts that were not looked at.
 
 mod dependencies;
 mod go;
@@ -35,7 +35,7 @@ const TOOLS_SHOWN: usize = 500;
 const NAMES_SHOWN: usize = 200;
 const DESCRIPTION_MAX: usize = 2000;
 
-/// Languages that are read, in the order that decides between equal ones.
+/// Languages that are read. The first of several languages with equal amounts of text wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Language {
     Python,
@@ -45,7 +45,7 @@ enum Language {
     Rust,
 }
 
-/// What the sources say, all files together.
+/// Facts gathered from all source files.
 #[derive(Debug, Default)]
 struct Facts {
     tools: Vec<FoundTool>,
@@ -104,7 +104,7 @@ pub(super) fn analyse(source: &str, tree: &Tree, show: Show<'_>) -> Analysis {
         .filter(|path| !is_vendored(path))
         .filter_map(|path| Some((path, Language::of(path)?)))
         .collect();
-    // What is built or only tests is read where there is nothing else, as in many packages of npm.
+    // Build output and tests are read only if there is nothing else, as in many packages of npm.
     let main: Vec<_> = all
         .iter()
         .copied()
@@ -162,7 +162,7 @@ pub(super) fn analyse(source: &str, tree: &Tree, show: Show<'_>) -> Analysis {
     }
 }
 
-/// Parses a file and reads its tree; false where that takes too long.
+/// Parses a file and reads its tree; returns false if that takes too long.
 fn look_into(path: &str, language: Language, text: &str, facts: &mut Facts) -> bool {
     let mut parser = Parser::new();
     if parser.set_language(&language.grammar(path)).is_err() {
@@ -211,7 +211,7 @@ fn most_of(tree: &Tree, sources: &[(&str, Language)]) -> Option<Language> {
     best.map(|(language, _)| language)
 }
 
-/// Other people's code within the repository.
+/// Returns true if a file is third-party code within the repository.
 fn is_vendored(path: &str) -> bool {
     let folders = [
         "node_modules",
@@ -228,7 +228,7 @@ fn is_vendored(path: &str) -> bool {
         .any(|part| folders.contains(&part))
 }
 
-/// Tests, and what a build made.
+/// Returns true for tests and build output.
 fn is_secondary(path: &str) -> bool {
     let folders = [
         "test",
@@ -286,7 +286,7 @@ fn tools_shown(found: Vec<FoundTool>, notes: &mut Vec<String>) -> Vec<FoundTool>
     let mut places: BTreeMap<(String, String), usize> = BTreeMap::new();
     for mut tool in found {
         tool.description = shortened(tool.description.trim(), DESCRIPTION_MAX);
-        // Declared in one place and registered in another: the one that says more counts.
+        // Declared in one place and registered in another: the second adds a description and parameters that the first lacks.
         let key = (tool.file.clone(), tool.name.clone());
         match places.get(&key) {
             Some(at) => {

@@ -1,8 +1,8 @@
 //! A repository's newest commit, through git, without a checkout.
 //!
-//! A checkout is where repositories act: hooks, filters of `.gitattributes`, links, submodules. So git only fetches the
-//! objects of one commit into a bare repository, and the files are taken out with `ls-tree` and `cat-file`, which apply
-//! nothing. The environment and the configuration of git are built from nothing.
+//! Checkouts let repositories act: hooks, filters of `.gitattributes`, links, submodules. So git only fetches the objects of
+//! one commit into a bare repository, and the files are taken out with `ls-tree` and `cat-file`, which apply nothing. The
+//! environment and the configuration of git are built from nothing.
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,20 +20,20 @@ use super::source::Repository;
 use super::tree::Tree;
 use super::{BuilderConfig, BuilderError, GitScheme, Progress};
 
-/// Between two looks at how large the clone is.
+/// Interval of looking at the size of the clone.
 const WATCH: Duration = Duration::from_millis(100);
-/// How much of git's own words goes into an error.
+/// Bytes of git's own output that go into an error.
 const SAID_MAX: usize = 600;
 /// The longest entry of a listing: its path is longer than any that is kept.
 const ENTRY_MAX: u64 = 64 * 1024;
 /// The most files in the folders of git itself that are counted.
 const OBJECTS_MAX: usize = 200_000;
-/// What git sends when a file grows beyond the limit of this process (SIGXFSZ).
+/// Signal to git when a file grows beyond the limit of this process (SIGXFSZ).
 const FILE_TOO_LARGE: i32 = 25;
-/// The first version that holds a connection to an address that was looked up before (`http.curloptResolve`).
+/// The first version that can connect to an address that was looked up before (`http.curloptResolve`).
 const GIT_NEEDED: (u32, u32) = (2, 37);
 
-/// Fills a tree with the newest commit's files and gives the commit's id. `folder` is for git's own files.
+/// Fills a tree with the newest commit's files and returns the commit's id. `folder` is for git's own files.
 pub(super) fn read(
     repository: &Repository,
     addresses: &[IpAddr],
@@ -187,7 +187,7 @@ impl Git {
         });
         let status = status?;
         if status.success() {
-            // It may have grown since the last look.
+            // The clone may have grown since the last look.
             return fits(&self.directory, bytes_max)
                 .then_some(())
                 .ok_or_else(too_large);
@@ -203,7 +203,7 @@ impl Git {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// The files of a commit that are kept. Listed as they come: a commit may name more files than memory holds.
+    /// The files of a commit that are kept. The listing is read as a stream: a commit may name more files than memory holds.
     fn list(&self, revision: &str, tree: &mut Tree) -> Result<Vec<Blob>, BuilderError> {
         let mut command = self.inside(&["ls-tree", "-r", "-l", "-z", "--full-tree", revision]);
         let mut child = Running(command.stderr(Stdio::null()).spawn().map_err(not_started)?);
@@ -235,7 +235,7 @@ impl Git {
                 tree.leave_out(&path, parsed.reason)?;
                 continue;
             };
-            // Counted here, not when it is written: many files may be one small object.
+            // Counted here, not when the file is written: many files may be one small object.
             if tree.admits(&path, size)? {
                 blobs.push(Blob {
                     id: parsed.id.to_owned(),
@@ -257,7 +257,7 @@ impl Git {
             return Err(unreadable());
         };
         thread::scope(|scope| {
-            // In a thread of its own: git answers while it is still asked, and both pipes have an end.
+            // In a separate thread: git answers while it is still being asked, and both pipes are bounded.
             scope.spawn(move || {
                 let mut stdin = BufWriter::new(stdin);
                 for blob in blobs {
@@ -271,7 +271,7 @@ impl Git {
                 .iter()
                 .try_for_each(|blob| take_one(blob, &mut stdout, tree));
             if result.is_err() {
-                // Else the thread above may wait for git to read on.
+                // Otherwise the thread above may wait for git to read on.
                 child.end();
             }
             result
@@ -298,7 +298,7 @@ fn take_one(
     tree.write(&blob.path, &content)
 }
 
-/// An entry of `ls-tree -l`. Without a size: why it is not kept.
+/// An entry of `ls-tree -l`. Without a size, it has the reason why it is not kept.
 struct Entry<'a> {
     id: &'a str,
     size: Option<u64>,
@@ -343,7 +343,7 @@ impl Drop for Running {
     }
 }
 
-/// What git needs to know of the outside, and nothing more.
+/// The environment that git needs, and nothing more.
 fn environment(
     home: &Path,
     repository: &Repository,
@@ -365,7 +365,7 @@ fn environment(
         ("GIT_NO_LAZY_FETCH", "1".into()),
     ];
     if repository.scheme == GitScheme::Ssh {
-        // Nothing is asked, no key of an unknown host is taken, and the name is not looked up again.
+        // ssh asks no questions, accepts no key of an unknown host, and does not look the name up again.
         let mut ssh =
             "ssh -F /dev/null -oBatchMode=yes -oStrictHostKeyChecking=yes -oConnectTimeout=30"
                 .to_owned();
@@ -388,7 +388,7 @@ fn environment(
             variables.push((name, value));
         }
     }
-    // git has a name of its own for what others call by these.
+    // git has a name of its own for the variable that other programs call by these names.
     let bundle = ["SSL_CERT_FILE", "CURL_CA_BUNDLE"]
         .into_iter()
         .find_map(std::env::var_os);
@@ -408,7 +408,7 @@ fn options(repository: &Repository, addresses: &[IpAddr]) -> Vec<String> {
         "credential.helper=",
         "fetch.recurseSubmodules=false",
         "submodule.recurse=false",
-        // A redirection would lead to a host that was not looked at.
+        // A redirection would lead to a host that was not checked.
         "http.followRedirects=false",
         "http.lowSpeedLimit=1000",
         "http.lowSpeedTime=30",
@@ -442,7 +442,7 @@ fn options(repository: &Repository, addresses: &[IpAddr]) -> Vec<String> {
         .collect()
 }
 
-/// Whether git's own files are within bounds. What vanishes meanwhile is not counted.
+/// Returns true if git's own files are within bounds. Files that vanish meanwhile are not counted.
 fn fits(directory: &Path, bytes_max: u64) -> bool {
     let (mut bytes, mut files) = (0, 0);
     let mut folders = vec![directory.to_owned()];
@@ -462,7 +462,7 @@ fn fits(directory: &Path, bytes_max: u64) -> bool {
     true
 }
 
-/// Reads what git says to its end, tells how far it is, and gives the last part.
+/// Reads git's standard error to its end, reports progress, and returns the last part.
 fn follow(mut stderr: impl Read, news: &SyncSender<Progress>) -> String {
     let mut kept = Vec::new();
     let mut chunk = [0; 4096];
@@ -474,7 +474,7 @@ fn follow(mut stderr: impl Read, news: &SyncSender<Progress>) -> String {
         if let Some(progress) = progress
             && last.as_ref() != Some(&progress)
         {
-            // One that finds no place is followed by another.
+            // If the queue is full, the next report follows.
             let _ = news.try_send(progress.clone());
             last = Some(progress);
         }
@@ -488,7 +488,7 @@ fn follow(mut stderr: impl Read, news: &SyncSender<Progress>) -> String {
 fn progress(line: &str) -> Option<Progress> {
     let (phase, rest) = line.trim_start_matches("remote: ").split_once(':')?;
     let percent: u8 = rest.split_once('%')?.0.trim().parse().ok()?;
-    // Where a phase begins in the whole job, and how much of it is the phase's.
+    // Percent of the whole job at which a phase begins, and the phase's share of it.
     let (from, share) = match phase {
         "Counting objects" => (2, 8),
         "Compressing objects" => (10, 10),
@@ -503,8 +503,8 @@ fn progress(line: &str) -> Option<Progress> {
     })
 }
 
-/// Whether some process of git was ended by the limit on the size of a file. git tells of it, or says nothing but that what
-/// unpacks ended without a word: every other reason has words of its own.
+/// Returns true if some process of git was ended by the limit on the size of a file. git reports that, or only that the
+/// unpacking process ended without a message: every other reason has a message of its own.
 fn ended_by_size(status: ExitStatus, said: &str) -> bool {
     let silently = said.contains("invalid index-pack output")
         && said.matches("fatal:").count() == 1
@@ -516,7 +516,7 @@ fn ended_by_size(status: ExitStatus, said: &str) -> bool {
         || said.contains("File too large")
 }
 
-/// A failed clone in words that say what to do.
+/// Error of a failed clone, with the remedy.
 fn explain(repository: &Repository, status: ExitStatus, said: &str) -> BuilderError {
     let lines: Vec<_> = said
         .split(['\n', '\r'])

@@ -10,26 +10,26 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BuilderConfig {
-    /// Schemes of repositories' URLs.
+    /// Allowed schemes of repositories' URLs.
     pub git_schemes: Vec<GitScheme>,
-    /// Hosts that may have private addresses. No others may, lest a caller reaches into the gateway's own network.
+    /// Hosts that may have private addresses. No others may, so that no caller reaches into the gateway's own network.
     pub private_hosts: Vec<String>,
     /// The MCP registry.
     pub registry: String,
-    /// How long one clone, download or search may take, its analysis included.
+    /// Maximum time of one clone, download or search, its analysis included.
     #[serde(with = "humantime_serde")]
     pub timeout: Duration,
-    /// How large a clone or an unpacked package may be.
+    /// Maximum size of a clone or an unpacked package.
     pub max_size: ByteSize,
 }
 
-/// How a repository may be reached.
+/// Transport of a repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GitScheme {
     /// Over TLS.
     Https,
-    /// In the clear: what arrives may be anybody's.
+    /// Unencrypted: the content may have been changed on the way.
     Http,
     /// With the keys of the gateway's user.
     Ssh,
@@ -38,10 +38,10 @@ pub enum GitScheme {
 }
 
 impl GitScheme {
-    /// All of them.
+    /// All schemes.
     pub const ALL: [Self; 4] = [Self::Https, Self::Http, Self::Ssh, Self::File];
 
-    /// As in a URL.
+    /// The scheme as in a URL.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Https => "https",
@@ -59,11 +59,11 @@ impl fmt::Display for GitScheme {
 }
 
 impl BuilderConfig {
-    /// Checks what is no number.
+    /// Checks values that are not numbers.
     ///
     /// # Errors
     ///
-    /// The key below `builder`, and what is wrong with its value.
+    /// The key below `builder`, and the problem with its value.
     pub fn validate(&self) -> Result<(), (String, String)> {
         let is_url = ["http://", "https://"].iter().any(|scheme| {
             let rest = self.registry.strip_prefix(scheme);

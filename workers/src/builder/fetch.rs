@@ -1,6 +1,6 @@
-//! Source packages of npm and PyPI: found, downloaded, checked against the digest that their registry gives, unpacked.
+//! Source packages of npm and PyPI: found, downloaded, checked against the digest from their registry, unpacked.
 //!
-//! Nothing is installed: no installer runs, so no script of a package does.
+//! Packages are not installed: no installer runs, so no script of a package does.
 
 mod archive;
 mod http;
@@ -20,23 +20,23 @@ const ARCHIVE_MAX: u64 = 64 * 1024 * 1024;
 /// The longest name of a package.
 const NAME_MAX: usize = 214;
 
-/// Asks registries.
+/// Client for package registries.
 pub(super) struct Fetch {
     client: Client,
     registries: Registries,
 }
 
-/// Where a package is published.
+/// Registry that a package is published in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Npm,
     Pypi,
 }
 
-/// A package as somebody asks for it.
+/// A package as the caller asks for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wanted {
-    /// Where, if that was said.
+    /// The registry, if the caller named one.
     kind: Option<Kind>,
     name: String,
     version: Option<String>,
@@ -53,7 +53,7 @@ pub(super) struct Package {
     digest: ExpectedDigest,
 }
 
-/// What an archive must hash to.
+/// Expected digest of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ExpectedDigest {
     Sha256(Vec<u8>),
@@ -103,7 +103,7 @@ impl Fetch {
         &self.client
     }
 
-    /// Finds a package, in the registry its name belongs to, or in both.
+    /// Finds a package, in the registry that its name belongs to, or in both.
     pub(super) fn find(
         &self,
         package: &str,
@@ -113,7 +113,7 @@ impl Fetch {
         let mut wanted = parse(package)?;
         step(show, 1, format!("looking for {}", wanted.name));
         if wanted.kind.is_none() {
-            // The MCP registry knows of its servers where they are published.
+            // The MCP registry knows which package registry its servers are published in.
             wanted.kind =
                 registry::kind_of(self, config, &wanted.name).and_then(|kind| match &kind[..] {
                     "npm" => Some(Kind::Npm),
@@ -124,7 +124,7 @@ impl Fetch {
         match wanted.kind {
             Some(Kind::Npm) => npm::find(self, &wanted),
             Some(Kind::Pypi) => pypi::find(self, &wanted),
-            // Only where npm has no such package: an npm that is away must not make another one of it.
+            // Only if npm has no such package: while npm is unreachable, its package must not be replaced by another one.
             None => npm::find(self, &wanted).or_else(|at_npm| {
                 if at_npm.code != BuilderErrorCode::NotFound {
                     return Err(at_npm);
@@ -140,7 +140,7 @@ impl Fetch {
         }
     }
 
-    /// Downloads and unpacks a package; gives its version.
+    /// Downloads and unpacks a package; returns its version.
     pub(super) fn unpack(
         &self,
         package: &Package,
@@ -181,7 +181,7 @@ fn parse(text: &str) -> Result<Wanted, BuilderError> {
     };
     let (name, version) = match rest.split_once("==") {
         Some((name, version)) => (name, Some(version)),
-        // Not the one that begins a scope.
+        // Not the `@` that begins a scope.
         None => match rest.char_indices().skip(1).find(|(_, it)| *it == '@') {
             Some((at, _)) => (&rest[..at], Some(&rest[at + 1..])),
             None => (rest, None),

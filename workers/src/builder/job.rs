@@ -1,6 +1,6 @@
-//! `tooldock __builder`: one job, read from standard input as a line of JSON, in a process that may use less than others.
+//! `tooldock __builder`: one job, read from standard input as a line of JSON, in a process with lower limits than others.
 //!
-//! There is no runtime here, and no configuration but what the request says. Everything may block.
+//! The process has no runtime, and no configuration except in the request. All calls may block.
 
 use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;
@@ -20,10 +20,10 @@ const MEMORY_MAX: u64 = 4 * 1024 * 1024 * 1024;
 /// The lowest of the low priorities: calls of tools go first, and then checks of code.
 const NICENESS: i32 = 19;
 
-/// Shows how far a job is.
+/// Callback for progress of a job.
 pub(super) type Show<'a> = &'a dyn Fn(Progress);
 
-/// A step begins.
+/// Reports the begin of a step.
 pub(super) fn step(show: Show<'_>, percent: u8, message: impl Into<String>) {
     let message = message.into();
     show(Progress { message, percent });
@@ -52,7 +52,7 @@ pub fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A gateway that is gone cannot be told; its guard ends this process.
+/// Writes a line. A gateway that is gone cannot be told; its guard ends this process.
 fn say(line: &Line) {
     if let Ok(mut text) = serde_json::to_vec(line) {
         text.push(b'\n');
@@ -62,7 +62,7 @@ fn say(line: &Line) {
 }
 
 fn limit(what: Resource, value: u64) {
-    // Lower than what it has now, so nobody refuses it.
+    // Lower than the current limit, so this is never refused.
     let _ = setrlimit(
         what,
         Rlimit {
@@ -72,7 +72,7 @@ fn limit(what: Resource, value: u64) {
     );
 }
 
-/// Does what is asked.
+/// Runs the job of a request.
 pub(super) fn run(request: &Request, show: Show<'_>) -> Line {
     let config = &request.config;
     let store = Store::new(request.repos.clone());

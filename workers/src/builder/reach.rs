@@ -1,6 +1,6 @@
-//! Which addresses may be reached on behalf of a caller: those of the public internet, unless the operator names a host.
+//! Addresses that may be reached on behalf of a caller: those of the public internet, unless the operator names a host.
 //!
-//! A name is looked up once, and the connection is held to what was found (`http.curloptResolve` of git, the resolver of
+//! A name is looked up once, and the connection is held to the addresses found (`http.curloptResolve` of git, the resolver of
 //! the HTTP client), so that a name server cannot answer differently the second time.
 
 use std::net::{IpAddr, ToSocketAddrs as _};
@@ -9,7 +9,7 @@ use super::source::Repository;
 use super::{BuilderConfig, BuilderError};
 use crate::address::is_public;
 
-/// Decides.
+/// Rules for hosts and addresses.
 #[derive(Debug, Clone)]
 pub(super) struct Reach {
     private_hosts: Vec<String>,
@@ -23,7 +23,7 @@ impl Reach {
         }
     }
 
-    /// Whether the operator lets a host have private addresses.
+    /// Returns true if the operator lets a host have private addresses.
     pub(super) fn is_trusted(&self, host: &str) -> bool {
         let host = bare(host).to_ascii_lowercase();
         self.private_hosts
@@ -34,7 +34,7 @@ impl Reach {
             })
     }
 
-    /// The addresses of a repository's host, each allowed; none for a file, and none where a proxy looks the name up.
+    /// The addresses of a repository's host, each allowed; empty for a file, and when a proxy looks the name up.
     pub(super) fn of(&self, repository: &Repository) -> Result<Vec<IpAddr>, BuilderError> {
         let Some((host, port)) = repository.host_and_port() else {
             return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! The MCP registry: what servers there are, and as which packages.
+//! The MCP registry: its servers, and their packages.
 //!
 //! Answers of both forms are understood: entries as the registry writes them today, wrapped in `server`, and bare ones.
 
@@ -41,7 +41,7 @@ pub(super) fn search(
     entries(&answer).ok_or_else(|| not_a_registry(host))
 }
 
-/// Where a package is published, if the registry has a server of it. Without an answer nobody knows.
+/// Registry that a package is published in, if the MCP registry has a server with that package. Without an answer, `None`.
 pub(super) fn kind_of(fetch: &Fetch, config: &BuilderConfig, package: &str) -> Option<String> {
     let word = package.rsplit('/').next()?;
     let entries = search(fetch, config, word).ok()?;
@@ -141,7 +141,7 @@ fn entries(answer: &Value) -> Option<Vec<RegistryEntry>> {
     Some(entries)
 }
 
-/// The first of several members that is a text.
+/// The first of several members that is a string.
 fn text(value: &Value, names: &[&str]) -> Option<String> {
     let mut found = names.iter().filter_map(|name| value.get(name)?.as_str());
     found.find(|it| !it.is_empty()).map(str::to_owned)

@@ -1,7 +1,7 @@
-//! The gateway's side of a job: start the child, hear its progress, take its answer, leave nothing behind.
+//! The gateway's side of a job: starts the child, reads its progress and its answer, and removes all that is left of it.
 //!
-//! The child belongs to a task in the control runtime; whoever waits may live anywhere. Dropping the future of a job ends
-//! the child and all it started, in the background.
+//! The child belongs to a task in the control runtime; the caller may be in another runtime. Dropping the future of a job
+//! ends the child and all processes it started, in the background.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -25,39 +25,39 @@ use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 
 /// Children that run at once.
 const JOBS_MAX: usize = 2;
-/// How long a job waits for its turn.
+/// Maximum time that a job waits for its turn.
 const TURN_WAIT: Duration = Duration::from_secs(60);
-/// The longest line a child says: an analysis of many files.
+/// The longest line of a child: an analysis of many files.
 const LINE_MAX: u64 = 8 * 1024 * 1024;
-/// How many progress lines may wait for whoever shows them.
+/// Progress lines that may wait to be shown.
 const PROGRESS_QUEUE: usize = 16;
-/// How much of a child's standard error is kept for the log.
+/// Bytes of a child's standard error that are kept for the log.
 const STDERR_KEPT: usize = 4 * 1024;
-/// How long a child may take to end when it says nothing more.
+/// Maximum time for a child to end after its last output.
 const AFTER_OUTPUT: Duration = Duration::from_secs(2);
 /// The longest address, package name or query.
 const ARGUMENT_MAX: usize = 2048;
 
-/// What children stand on.
+/// Dependencies of the builder.
 #[derive(Debug, Clone)]
 pub struct BuilderHost {
     /// The executable that understands `__guard` and `__builder`; in production the gateway's own.
     pub program: PathBuf,
     /// The runtime that processes belong to.
     pub control: Handle,
-    /// Where they are counted.
+    /// Metrics that count the children.
     pub metrics: Arc<WorkerMetrics>,
-    /// Where trees are kept: `$DATA/repos`.
+    /// Folder of the kept trees: `$DATA/repos`.
     pub repos: PathBuf,
 }
 
-/// Removes trees that builders of a gateway which was killed left incomplete. What is being built stays.
+/// Removes incomplete trees that builders of a killed gateway left. Trees that are being built stay.
 pub async fn clear_leftovers(repos: PathBuf) {
-    // What fails, the next job tries again.
+    // The next job retries failed removals.
     let _ = tokio::task::spawn_blocking(move || Store::new(repos).sweep()).await;
 }
 
-/// Reads repositories, packages and the MCP registry, each job in a child process of its own.
+/// Reads repositories, packages and the MCP registry, each job in a separate child process.
 #[derive(Debug)]
 pub struct Builder {
     host: BuilderHost,
@@ -66,7 +66,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// A builder; it starts nothing until it is asked.
+    /// Creates a builder; it starts nothing until a job is requested.
     pub fn new(host: BuilderHost, config: BuilderConfig) -> Self {
         Self {
             host,
@@ -75,7 +75,7 @@ impl Builder {
         }
     }
 
-    /// How long a job may take.
+    /// Maximum time of a job.
     pub fn timeout(&self) -> Duration {
         self.config.load().timeout
     }
@@ -89,7 +89,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// What was wrong with the address or the repository, and what to do.
+    /// The problem with the address or the repository, and the remedy.
     pub async fn analyze_repo(
         &self,
         repo_url: &str,
@@ -117,7 +117,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// When the registry cannot be reached, or answers with something else.
+    /// When the registry cannot be reached, or its response is not valid.
     pub async fn search_registry(&self, query: &str) -> Result<Vec<RegistryEntry>, BuilderError> {
         let task = Task::SearchRegistry(argument("query", query)?);
         match self.run(task, &mut |_| {}).await? {
@@ -172,12 +172,12 @@ impl Builder {
         };
         let mut job = self.host.control.spawn(job.run());
         let mut shown = 0;
-        // Progress comes as long as the job says any; its end comes once.
+        // Progress comes as long as the job reports any; its end comes once.
         loop {
             tokio::select! {
                 biased;
                 Some(said) = heard.recv() => {
-                    // Clients expect more each time. git repeats itself, and the phases of small repositories overlap.
+                    // Clients expect growing figures. git repeats itself, and the phases of small repositories overlap.
                     if said.percent > shown {
                         shown = said.percent;
                         progress(said);
@@ -186,7 +186,7 @@ impl Builder {
                 answer = &mut job => return match answer {
                     Ok(Ok(Line::Error(error))) | Ok(Err(error)) => Err(error),
                     Ok(Ok(line)) => Ok(line),
-                    // The runtime is gone, or going.
+                    // The runtime is gone, or shutting down.
                     Err(_) => Err(BuilderError::failed("the gateway is shutting down.")),
                 },
             }
@@ -194,13 +194,13 @@ impl Builder {
     }
 }
 
-/// One child and what it is for, as its task in the control runtime owns them.
+/// A child and its job, owned by a task in the control runtime.
 struct Job {
     host: BuilderHost,
     request: Request,
     said: mpsc::Sender<Progress>,
     cancelled: CancellationToken,
-    /// Given back when the child has ended, not when its caller went away.
+    /// Released when the child has ended, not when its caller went away.
     _turn: OwnedSemaphorePermit,
 }
 
@@ -250,7 +250,7 @@ impl Job {
         let mut request = serde_json::to_vec(&self.request)
             .map_err(|error| BuilderError::failed(format!("cannot write the request: {error}")))?;
         request.push(b'\n');
-        // A request is smaller than what a pipe takes at once. A child that is gone is told below.
+        // A request is smaller than the capacity of a pipe. A child that is gone is reported below.
         if let Some(stdin) = child.take_stdin() {
             let _ = rustix::io::write(&stdin, &request);
         }
@@ -270,7 +270,7 @@ impl Job {
         if let Some(answer) = answer {
             return Ok(answer);
         }
-        // A child that said something else than expected may go on.
+        // A child with unexpected output may still run.
         let exit = match timeout(AFTER_OUTPUT, child.wait()).await {
             Ok(exit) => exit,
             Err(_) => child.stop(Duration::ZERO).await,
@@ -309,7 +309,7 @@ impl Job {
     }
 }
 
-/// The last part of what a child wrote to standard error, for the log.
+/// The last part of a child's standard error, for the log.
 async fn last_words(mut stderr: impl AsyncRead + Unpin) -> String {
     let mut kept = Vec::new();
     let mut chunk = [0; 1024];

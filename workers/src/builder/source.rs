@@ -1,4 +1,4 @@
-//! The address of a repository: parsed once, so that git never sees one with another meaning.
+//! The address of a repository: parsed once, so that git never reads another meaning into it.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use url::{Host, Url};
 
 use super::{BuilderConfig, BuilderError, GitScheme};
 
-/// A repository that may be cloned, as far as its address tells.
+/// A repository that may be cloned, judged by its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Repository {
     pub(super) scheme: GitScheme,
@@ -14,12 +14,12 @@ pub(super) struct Repository {
 }
 
 impl Repository {
-    /// What git is told.
+    /// The URL that git gets.
     pub(super) fn url(&self) -> &str {
         self.url.as_str()
     }
 
-    /// Where it is; nothing for a file.
+    /// Host and port; `None` for a file.
     pub(super) fn host_and_port(&self) -> Option<(&str, u16)> {
         let port = self.url.port().unwrap_or(match self.scheme {
             GitScheme::Https => 443,
@@ -30,16 +30,16 @@ impl Repository {
         Some((self.url.host_str()?, port))
     }
 
-    /// Whether the host is written as an address.
+    /// Returns true if the host is written as an IP address.
     pub(super) fn is_by_address(&self) -> bool {
         matches!(self.url.host(), Some(Host::Ipv4(_) | Host::Ipv6(_)))
     }
 
-    /// Whether git asks a proxy for it, which looks up the name.
+    /// Returns true if git connects through a proxy, which looks up the name.
     pub(super) fn goes_through_proxy(&self) -> bool {
         let names: &[&str] = match self.scheme {
             GitScheme::Https => &["https_proxy", "HTTPS_PROXY"],
-            // Programs do not read the other spelling: a CGI script would have it from a request's header.
+            // Programs do not read HTTP_PROXY: a CGI script would have it from a request's header.
             GitScheme::Http => &["http_proxy"],
             GitScheme::Ssh | GitScheme::File => &[],
         };
@@ -51,7 +51,7 @@ impl Repository {
     }
 }
 
-/// Whether the list of `no_proxy` has a host: as it is, below a domain, or with all others.
+/// Returns true if the list of `no_proxy` has a host: as it is, below a domain, or by a wildcard.
 fn is_excepted(host: &str, list: &str) -> bool {
     let mut entries = list.split(',').map(str::trim).filter(|it| !it.is_empty());
     entries.any(|entry| {
@@ -61,11 +61,11 @@ fn is_excepted(host: &str, list: &str) -> bool {
     })
 }
 
-/// Parses an address as somebody wrote it.
+/// Parses an address as the caller wrote it.
 ///
 /// # Errors
 ///
-/// When it is no address of a repository, or its scheme is not allowed.
+/// When it is not the address of a repository, or its scheme is not allowed.
 pub(super) fn parse(text: &str, config: &BuilderConfig) -> Result<Repository, BuilderError> {
     let invalid = |why: &str| {
         Err(BuilderError::invalid(format!(
@@ -115,11 +115,11 @@ pub(super) fn parse(text: &str, config: &BuilderConfig) -> Result<Repository, Bu
     if url.password().is_some() || (scheme != GitScheme::Ssh && !url.username().is_empty()) {
         return invalid("holds credentials, which would pass through the chat");
     }
-    // A user name that git would hand to ssh as an option, and the like.
+    // For example a user name that git would hand to ssh as an option.
     if url.username().starts_with('-') || url.host_str().is_some_and(|it| it.starts_with('-')) {
         return invalid("has a name that begins with a hyphen");
     }
-    // ssh's command line goes through a shell, and nothing else is part of a name either.
+    // ssh's command line goes through a shell, so only the usual characters of names are allowed.
     let is_plain = |it: &str| {
         it.chars()
             .all(|c| c.is_ascii_alphanumeric() || "._:[]-".contains(c))

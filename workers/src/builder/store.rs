@@ -1,14 +1,14 @@
-//! `$DATA/repos`: what was cloned or downloaded, by the address it came from.
+//! `$DATA/repos`: clones and downloads, by the address they came from.
 //!
 //! ```text
-//! repos/<key>/source.json     what it is, its files, and which were left out
+//! repos/<key>/source.json     address, revision, files, and files that were left out
 //!             files/…         regular files, nothing else
-//!       .building-<random>/   one that is not complete; locked by the process that builds it
-//!       .lock                 exclusive while one takes its place or goes, shared while a file is read
+//!       .building-<random>/   incomplete tree; locked by the process that builds it
+//!       .lock                 exclusive while a tree is put in place or removed, shared while a file is read
 //! ```
 //!
-//! A tree is built aside and renamed, so that a reader meets a whole one. There are at most [`REPOS_MAX`] trees with
-//! [`BYTES_MAX`] bytes in all; the one that was used longest ago goes first.
+//! A tree is built aside and renamed, so that readers see only complete trees. There are at most [`REPOS_MAX`] trees with
+//! [`BYTES_MAX`] bytes in all; the tree that was used longest ago is removed first.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -31,7 +31,7 @@ use crate::regular_file;
 /// The most trees that are kept.
 #[cfg(feature = "builder")]
 const REPOS_MAX: usize = 32;
-/// The most bytes they have together. One tree alone may have more.
+/// The most bytes of all trees. A single tree may have more.
 #[cfg(feature = "builder")]
 const BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// The largest file that is kept, and so the largest that is read.
@@ -39,9 +39,9 @@ pub(super) const FILE_MAX: u64 = 1024 * 1024;
 
 /// The largest `source.json`.
 const SOURCE_MAX: u64 = 4 * 1024 * 1024;
-/// How long the lock is waited for. Whoever holds it renames a folder or reads a file.
+/// Maximum wait for the lock. Its holder renames a folder or reads a file.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
-/// Between two tries.
+/// Pause between two attempts.
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 
 const BUILDING: &str = ".building-";
@@ -54,24 +54,24 @@ pub(super) struct Store {
     root: PathBuf,
 }
 
-/// `source.json`.
+/// Content of `source.json`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Source {
-    /// The address it was asked for by.
+    /// The address as the caller gave it.
     pub(super) source: String,
     /// The commit or version.
     pub(super) revision: String,
     /// The size of all files.
     pub(super) bytes: u64,
-    /// Files that are not kept, and why: "is a symbolic link".
+    /// Files that are not kept, and the reasons: "is a symbolic link".
     pub(super) left_out: BTreeMap<String, String>,
 }
 
-/// A tree that is not complete. Dropping it removes it.
+/// An incomplete tree. Dropping it removes it.
 #[cfg(feature = "builder")]
 pub(super) struct Building {
     pub(super) path: PathBuf,
-    /// Says that somebody builds it.
+    /// Lock held while the tree is built.
     _lock: File,
 }
 
@@ -80,7 +80,7 @@ impl Store {
         Self { root }
     }
 
-    /// Makes room for a new tree, and removes what builders that were killed left behind.
+    /// Makes room for a new tree, and removes trees that killed builders left behind.
     #[cfg(feature = "builder")]
     pub(super) fn begin(&self) -> io::Result<Building> {
         fs::DirBuilder::new()
@@ -99,7 +99,7 @@ impl Store {
         Ok(Building { path, _lock: lock })
     }
 
-    /// Puts a complete tree in its place, instead of an older one of the same address, and removes the oldest ones.
+    /// Puts a complete tree in its place, instead of an older tree of the same address, and removes the oldest trees.
     #[cfg(feature = "builder")]
     pub(super) fn complete(&self, building: Building, source: &Source) -> io::Result<()> {
         let text = serde_json::to_vec(source)?;
@@ -117,7 +117,7 @@ impl Store {
         Ok(())
     }
 
-    /// A name for a tree that is not complete, or not wanted any more.
+    /// A name for a tree that is incomplete, or not wanted any more.
     #[cfg(feature = "builder")]
     fn aside(&self) -> PathBuf {
         self.root
@@ -137,7 +137,7 @@ impl Store {
         let relative = relative(path)?;
         let shown = relative.display().to_string();
         let not_analysed = || {
-            // Without the address: somebody may have written a password into it.
+            // Without the address: it may contain a password.
             BuilderError::not_found(
                 "this repo_url was not analysed, or so long ago that its files were removed. Call analyze_repo with exactly \
                  this repo_url first, then read_repo_file again.",
@@ -169,7 +169,7 @@ impl Store {
         else {
             return Err(missing());
         };
-        // No link is ever written into a tree; one that somebody else put there leads nowhere.
+        // No link is ever written into a tree; a link that another program put there leads nowhere.
         if !file.starts_with(&root) {
             return Err(BuilderError::invalid(format!(
                 "{shown:?} leads out of the repository."
@@ -208,7 +208,7 @@ impl Store {
             Ok(_exclusive) => self.abandoned(),
             Err(error) => Err(error),
         };
-        // What fails, the next builder tries again.
+        // The next builder retries failed removals.
         remove(abandoned.unwrap_or_default());
     }
 
@@ -223,7 +223,7 @@ impl Store {
         self.root.join(name)
     }
 
-    /// Waits a while. Tools may write here, so nothing is followed or waited for that is no plain file.
+    /// Waits for the lock up to [`LOCK_WAIT`]. Tools may write here, so only a plain file is opened, and no link is followed.
     fn lock(&self, access: Access) -> io::Result<File> {
         if !self.root.symlink_metadata()?.is_dir() {
             return Err(io::Error::other("the folder of repositories is a link"));
@@ -252,7 +252,7 @@ impl Store {
         }
     }
 
-    /// Trees that nobody builds any more, each with its own lock.
+    /// Trees without a running builder, each with its own lock.
     fn abandoned(&self) -> io::Result<Vec<(PathBuf, File)>> {
         let mut abandoned = Vec::new();
         for entry in fs::read_dir(&self.root)? {
@@ -287,7 +287,7 @@ impl Store {
                 continue;
             }
             let about = source_of(&path);
-            // A damaged one is the first to go.
+            // A damaged tree is the first to go.
             let used = about
                 .as_ref()
                 .and_then(|_| source.metadata().ok()?.modified().ok());
@@ -319,7 +319,7 @@ impl Building {
 #[cfg(feature = "builder")]
 impl Drop for Building {
     fn drop(&mut self) {
-        // Not there any more where the tree was completed. What cannot be removed now, the next builder removes.
+        // The folder is not there any more if the tree was completed. The next builder retries failed removals.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
@@ -352,14 +352,14 @@ fn relative(path: &str) -> Result<PathBuf, BuilderError> {
     Ok(clean)
 }
 
-/// How the folder is used.
+/// Kinds of access to the folder.
 #[derive(Debug, Clone, Copy)]
 enum Access {
     Shared,
     Exclusive,
 }
 
-/// Opens nothing that leads elsewhere, and waits for nobody.
+/// Options that open without following links and without blocking.
 fn plain() -> OpenOptions {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).bits();
     let mut options = OpenOptions::new();
@@ -374,23 +374,23 @@ fn read_at_most(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What a tree says of itself, unless it is damaged.
+/// The content of a tree's `source.json`, unless it is damaged.
 fn source_of(tree: &Path) -> Option<Source> {
     let text = read_at_most(&tree.join(SOURCE), SOURCE_MAX).ok()?;
     serde_json::from_slice(&text).ok()
 }
 
-/// Removes trees; what cannot be removed, the next builder tries again.
+/// Removes trees; the next builder retries failed removals.
 fn remove(trees: Vec<(PathBuf, File)>) {
     for (path, _lock) in trees {
         let _ = fs::remove_dir_all(path);
     }
 }
 
-/// Says that a tree was used.
+/// Records that a tree was used.
 fn touch(file: &Path) {
     if let Ok(file) = plain().append(true).open(file) {
-        // Without success the tree may go a little early.
+        // If this fails, the tree may be removed a little early.
         let _ = file.set_modified(SystemTime::now());
     }
 }

@@ -1,6 +1,6 @@
-//! Writes what comes out of a repository or an archive: regular files below one folder, nothing else, within bounds.
+//! Writes the files of a repository or an archive: regular files below one folder, nothing else, within bounds.
 //!
-//! No link is ever written, so a path without `..` cannot lead out. What is left out is remembered with its reason.
+//! No link is ever written, so a path without `..` cannot lead out. Files that are left out are remembered with the reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ use super::{BuilderError, BuilderError as Error};
 
 /// The most files of a repository or archive.
 pub(super) const FILES_MAX: usize = 50_000;
-/// How many files that are not kept are remembered by name.
+/// Files that are not kept and are remembered by name.
 const LEFT_OUT_MAX: usize = 1000;
 /// The longest path, in bytes.
 const PATH_MAX: usize = 512;
@@ -23,14 +23,14 @@ const DEPTH_MAX: usize = 32;
 #[derive(Debug)]
 pub(super) struct Tree {
     root: PathBuf,
-    /// What was admitted so far.
+    /// Number and size of the admitted files.
     count: usize,
     bytes: u64,
     bytes_max: u64,
     files: BTreeSet<String>,
-    /// The first of those that are not kept.
+    /// The first files that are not kept, with the reasons.
     left_out: BTreeMap<String, String>,
-    /// How many are not.
+    /// Number of files that are not kept.
     left_out_count: usize,
 }
 
@@ -47,7 +47,7 @@ impl Tree {
         }
     }
 
-    /// Whether a file of this size is kept. If so, its place is reserved: [`Tree::write`] it.
+    /// Returns true if a file of this size is kept. If so, its place is reserved: [`Tree::write`] it.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl Tree {
                 self.files.insert(path.to_owned());
                 Ok(())
             }
-            // A repository may hold `a` and `a/b`, or names that the disk cannot tell apart or does not take.
+            // A repository may hold both `a` and `a/b`, or names that the file system does not distinguish or does not allow.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -130,7 +130,7 @@ impl Tree {
         &self.root
     }
 
-    /// Their size together.
+    /// Total size of the files.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -140,12 +140,12 @@ impl Tree {
         self.files.iter().map(String::as_str)
     }
 
-    /// How many were not written.
+    /// Number of files that were not written.
     pub(super) fn left_out_count(&self) -> usize {
         self.left_out_count
     }
 
-    /// Those that were not, with the reasons; the first thousand.
+    /// Files that were not written, with the reasons; the first thousand.
     pub(super) fn left_out(&self) -> &BTreeMap<String, String> {
         &self.left_out
     }
@@ -155,7 +155,7 @@ impl Tree {
     }
 }
 
-/// Why a path cannot be that of a file here.
+/// Reason why a path cannot be used for a file here.
 fn unusable(path: &str) -> Option<&'static str> {
     if path.len() > PATH_MAX || path.split('/').count() > DEPTH_MAX {
         return Some("has a path that is too long or too deep");
@@ -164,7 +164,7 @@ fn unusable(path: &str) -> Option<&'static str> {
         return Some("has a control character in its name");
     }
     let part = |part: &str| matches!(part, "" | "." | ".." | ".git");
-    // The other separator counts, too: names in zip files are written with it.
+    // Backslashes separate, too: zip files have names with them.
     (path.starts_with('/') || path.split(['/', '\\']).any(part))
         .then_some("has a path that leads out of the repository or into git's own folder")
 }

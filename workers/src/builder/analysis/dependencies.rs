@@ -1,4 +1,4 @@
-//! What the sources need, from the files in which each language says that.
+//! Packages that the sources need, from the dependency files of each language.
 //!
 //! Only files of the repository's main language count; those nearest to its top win over others.
 
@@ -19,7 +19,7 @@ const PACKAGES_MAX: usize = 1000;
 #[derive(Debug, Default)]
 pub(super) struct Dependencies(BTreeMap<String, String>);
 
-/// Whether a file says what its repository needs.
+/// Returns true if a file lists the dependencies of its repository.
 pub(super) fn is_manifest(path: &str) -> bool {
     language_of(path).is_some()
 }
@@ -159,7 +159,7 @@ impl Dependencies {
         self.add(name, if version.is_empty() { "*" } else { version });
     }
 
-    /// `require NAME VERSION`, alone or in a block. What only others need is not listed.
+    /// `require NAME VERSION`, alone or in a block. Indirect dependencies are not listed.
     fn read_go_mod(&mut self, text: &str) {
         let mut inside = false;
         for line in text.lines().map(str::trim) {
@@ -193,7 +193,7 @@ impl Dependencies {
         let workspace = manifest
             .get("workspace")
             .and_then(|it| it.get("dependencies"));
-        // The workspace says the versions that its members leave out.
+        // The workspace gives the versions that its members leave out.
         for table in [workspace, own].into_iter().flatten() {
             for (name, version) in table.as_table().into_iter().flatten() {
                 self.add(name, version_of(version));

@@ -166,7 +166,7 @@ fn of_handler(file: &File<'_>, handler: Node<'_>) -> Option<Vec<FoundParameter>>
     Some(fields.filter_map(parameter).collect())
 }
 
-/// A part of a field's tag: `json:"name,omitempty" jsonschema:"what it is"`.
+/// Part of a field's tag, such as `json:"name,omitempty" jsonschema:"a description"`.
 fn of_tag<'a>(tag: &'a str, key: &str) -> Option<&'a str> {
     let (before, after) = tag.split_once(&format!("{key}:\""))?;
     let is_whole = before.is_empty() || before.ends_with(' ');

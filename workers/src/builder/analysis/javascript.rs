@@ -14,7 +14,7 @@ use super::syntax::{File, children, dedent, is_tool_name, last_name, unescape};
 use super::{Facts, FoundTool};
 use crate::builder::FoundParameter;
 
-/// How far a name or a schema is followed.
+/// The most steps by which a name or a schema is followed.
 const DEPTH_MAX: usize = 12;
 
 pub(super) fn read(file: &File<'_>, facts: &mut Facts) {
@@ -40,7 +40,7 @@ pub(super) fn read(file: &File<'_>, facts: &mut Facts) {
     }
 }
 
-/// What names of a file stand for: constants, and members of enumerations as `Enum.MEMBER`.
+/// Values of the names in a file: constants, and members of enumerations as `Enum.MEMBER`.
 fn values<'t>(file: &File<'t>) -> HashMap<String, Node<'t>> {
     let mut values = HashMap::new();
     for node in file.nodes() {
@@ -199,7 +199,7 @@ impl<'t> Reader<'t> {
                     (self.key(key) == name).then(|| member.child_by_field_name("value"))?
                 }
                 "method_definition" => (self.file.field(member, "name")? == name).then_some(member),
-                // A name that stands for a value of its own.
+                // A shorthand: the name of the member is also that of its value.
                 "shorthand_property_identifier" => {
                     (self.file.text(member) == name).then_some(member)
                 }
@@ -214,7 +214,7 @@ impl<'t> Reader<'t> {
             .to_owned()
     }
 
-    /// A value without casts and parentheses, and what a name stands for.
+    /// A value without casts and parentheses, names replaced by their values.
     fn resolved(&self, node: Node<'t>, depth: usize) -> Option<Node<'t>> {
         if depth > DEPTH_MAX {
             return None;
@@ -263,7 +263,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// The parameters in a schema: JSON Schema, an object of Zod types, or what is made of one of them.
+    /// The parameters in a schema: JSON Schema, an object of Zod types, or a value derived from one.
     fn parameters(&self, schema: Node<'t>, depth: usize) -> Vec<FoundParameter> {
         let Some(schema) = self.resolved(schema, depth).filter(|_| depth < DEPTH_MAX) else {
             return Vec::new();
@@ -344,7 +344,7 @@ impl<'t> Reader<'t> {
                 required: true,
                 description: String::new(),
             };
-            // From the last call of the chain to its first one, which says the type.
+            // From the last call of the chain to its first call, which has the type.
             let mut at = self.resolved(value, 0);
             for _ in 0..DEPTH_MAX {
                 let Some(call) = at.filter(|it| it.kind() == "call_expression") else {

@@ -1,11 +1,11 @@
-//! Names that mean something: hosts in strings, variables with credentials, frameworks, clients of well-known services.
+//! Well-known names: hosts in strings, variables with credentials, frameworks, clients of well-known services.
 
 use std::collections::BTreeSet;
 
 use super::Language;
 use super::dependencies::Dependencies;
 
-/// Hosts of `http://` and `https://` addresses in a text, without those that are no services.
+/// Hosts of `http://` and `https://` addresses in a text, except those that are not services.
 pub(super) fn hosts(text: &str) -> impl Iterator<Item = String> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -19,7 +19,7 @@ pub(super) fn hosts(text: &str) -> impl Iterator<Item = String> {
             .find(|it: char| !(it.is_ascii_alphanumeric() || ".-".contains(it)))
             .unwrap_or(rest.len());
         let next = rest[end..].chars().next();
-        // A name that goes on with a variable, or credentials before the host.
+        // The name continues with a variable, or there are credentials before the host.
         if matches!(next, Some('$' | '{' | '%' | '@' | '_' | '<' | '*')) {
             continue;
         }
@@ -67,7 +67,7 @@ fn is_service(host: &str) -> bool {
         && !none.iter().any(is_in)
 }
 
-/// Whether a variable's name looks like that of a credential.
+/// Returns true if a variable's name looks like that of a credential.
 pub(super) fn is_credential(name: &str) -> bool {
     let is_name = !name.is_empty()
         && name.len() <= 128
@@ -106,7 +106,7 @@ pub(super) fn is_credential(name: &str) -> bool {
     is_name && (upper.split('_').any(word) || whole.iter().any(|it| upper.ends_with(it)))
 }
 
-/// What the tools are built with.
+/// The framework that the tools are built with.
 pub(super) fn framework(
     language: Option<Language>,
     dependencies: &Dependencies,

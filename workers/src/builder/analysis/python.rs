@@ -35,7 +35,7 @@ pub(super) fn read(file: &File<'_>, facts: &mut Facts) {
                     File::look_at_variable(&key, facts);
                 }
             }
-            // A string that is a statement of its own is documentation, and no value.
+            // A string statement is documentation, not a value.
             "string"
                 if node
                     .parent()

@@ -98,7 +98,7 @@ fn value_of(file: &File<'_>, attribute: Node<'_>, key: &str) -> Option<String> {
     })
 }
 
-/// One parameter; for `Parameters(…): Parameters<T>`, the fields of `T`.
+/// A parameter; for `Parameters(…): Parameters<T>`, the fields of `T`.
 fn parameter(file: &File<'_>, node: Node<'_>) -> Vec<FoundParameter> {
     if node.kind() != "parameter" {
         return Vec::new();

@@ -4,7 +4,7 @@ use tree_sitter::{Node, TreeCursor};
 
 use super::{Facts, names};
 
-/// How deep a tree is read. Code that people write stays far below.
+/// The deepest tree that is read. Code written by people stays far below.
 const DEPTH_MAX: usize = 500;
 
 /// A parsed file.
@@ -35,7 +35,7 @@ impl<'t> File<'t> {
         facts.hosts.extend(names::hosts(self.text(node)));
     }
 
-    /// Takes a variable that the file reads, if its name looks like a credential's.
+    /// Adds a variable that the file reads, if its name looks like that of a credential.
     pub(super) fn look_at_variable(name: &str, facts: &mut Facts) {
         if names::is_credential(name) {
             facts.secrets.insert(name.to_owned());
@@ -97,7 +97,7 @@ pub(super) fn last_name(path: &str) -> &str {
     path.rsplit(['.', ':']).next().unwrap_or(path).trim()
 }
 
-/// Whether a text can be the name of a tool.
+/// Returns true if a text can be the name of a tool.
 pub(super) fn is_tool_name(text: &str) -> bool {
     (1..=128).contains(&text.len())
         && text

@@ -1,4 +1,4 @@
-//! Archives of packages, unpacked into a tree: regular files only, and never more than the tree takes.
+//! Archives of packages, unpacked into a tree: regular files only, and never more than the tree admits.
 
 use std::io::{self, Cursor, Read};
 
@@ -10,15 +10,15 @@ use crate::builder::BuilderError;
 use crate::builder::store::FILE_MAX;
 use crate::builder::tree::{FILES_MAX, Tree};
 
-/// How many bytes an archive may hold in all, files that are left out included.
+/// Maximum number of bytes in an archive, including files that are left out.
 const UNPACKED_MAX: u64 = 1024 * 1024 * 1024;
 
-/// Unpacks a `.tgz`, `.tar.gz`, `.zip` or `.whl`, as the name in its address says.
+/// Unpacks a `.tgz`, `.tar.gz`, `.zip` or `.whl`, by the name in its address.
 pub(super) fn unpack(address: &str, bytes: &[u8], tree: &mut Tree) -> Result<(), BuilderError> {
     let name = address.split(['?', '#']).next().unwrap_or(address);
     let is_zip = [".zip", ".whl"].iter().any(|it| name.ends_with(it));
     if is_zip {
-        // A wheel has no folder of its own around it.
+        // A wheel has no outermost folder.
         unpack_zip(bytes, !name.ends_with(".whl"), tree)
     } else {
         unpack_tar(bytes, tree)
@@ -85,7 +85,7 @@ fn unpack_zip(bytes: &[u8], in_folder: bool, tree: &mut Tree) -> Result<(), Buil
         if !tree.admits(path, size)? {
             continue;
         }
-        // What an entry says of its size need not be true.
+        // The size that an entry declares need not be true.
         let mut content = Vec::new();
         let read = (&mut entry).take(size + 1).read_to_end(&mut content);
         match read {
@@ -97,11 +97,11 @@ fn unpack_zip(bytes: &[u8], in_folder: bool, tree: &mut Tree) -> Result<(), Buil
     Ok(())
 }
 
-/// A path without the folder that archives put around everything: `package/` at npm, `NAME-VERSION/` at PyPI.
+/// A path without the outermost folder of archives: `package/` at npm, `NAME-VERSION/` at PyPI.
 fn inner_path(path: &str) -> &str {
     let path = path.strip_prefix("./").unwrap_or(path);
     match path.split_once('/') {
-        // One that leads elsewhere stays as it is, and is left out for that.
+        // A path that leads elsewhere stays as it is, and is left out for that reason.
         Some(("" | ".." | ".", _)) | None => path,
         Some((_, rest)) => rest,
     }
@@ -111,7 +111,7 @@ fn damaged(error: io::Error) -> BuilderError {
     BuilderError::failed(format!("the package's archive cannot be read: {error}."))
 }
 
-/// A reader that fails after so many bytes.
+/// A reader that fails after a given number of bytes.
 struct Bounded<R> {
     inner: R,
     left: u64,

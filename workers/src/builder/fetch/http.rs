@@ -1,7 +1,7 @@
 //! The HTTP client: bounded answers, and connections to public addresses only, redirections included.
 //!
-//! Registries that the operator names are reached wherever they are; what their answers point at is not, unless it is
-//! the same host and port.
+//! Registries that the operator names may have any address. URLs in their responses may not, unless they have the same host
+//! and port.
 
 use std::fmt;
 use std::io;
@@ -22,13 +22,13 @@ use crate::address::is_public;
 use crate::builder::reach::{Reach, refused};
 use crate::builder::{BuilderConfig, BuilderError};
 
-/// How long one request may take.
+/// Maximum time of one request.
 const REQUEST_TIME: Duration = Duration::from_secs(120);
 const CONNECT_TIME: Duration = Duration::from_secs(15);
-/// How often an answer may point elsewhere.
+/// Maximum number of redirections.
 const REDIRECTS_MAX: u32 = 5;
 
-/// Where packages come from, by the variables that npm, pip and uv read. May hold credentials: never shown.
+/// Registries of packages, by the variables that npm, pip and uv read. May hold credentials: never shown.
 pub(in crate::builder) struct Registries {
     pub(super) npm: Url,
     pub(super) pypi: Url,
@@ -67,10 +67,10 @@ impl Registries {
     }
 }
 
-/// Asks servers.
+/// HTTP client of the builder.
 pub(in crate::builder) struct Client {
     agent: Agent,
-    /// Credentials of a registry, by where it is.
+    /// Credentials of registries, by address.
     credentials: Vec<(String, String)>,
 }
 
@@ -124,11 +124,11 @@ impl Client {
         })
     }
 
-    /// The body of a successful answer.
+    /// The body of a successful response.
     ///
     /// # Errors
     ///
-    /// Says which host, and what it answered.
+    /// The message has the host and its response.
     pub(in crate::builder) fn get(
         &self,
         url: &str,
@@ -194,7 +194,7 @@ fn explain(host: &str, bytes_max: u64, error: ureq::Error) -> BuilderError {
     }
 }
 
-/// Looks names up and gives only addresses that may be reached.
+/// Resolver that returns only addresses that may be reached.
 struct PublicOnly {
     reach: Reach,
     /// Hosts with ports that the operator named.
@@ -219,7 +219,7 @@ impl Resolver for PublicOnly {
         let host = uri.host().unwrap_or_default();
         let of_operator =
             Url::parse(&uri.to_string()).is_ok_and(|it| self.trusted.contains(&place(&it)));
-        // The operator's proxy is where the operator says; it decides what it reaches.
+        // The operator's proxy may have any address, and decides itself which hosts it reaches.
         let is_proxy = config.proxy().is_some_and(|proxy| proxy.host() == host);
         let private = found.iter().find(|it| !is_public(it.ip()));
         match private {

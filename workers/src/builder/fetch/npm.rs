@@ -9,7 +9,7 @@ use crate::builder::{BuilderError, BuilderErrorCode};
 
 /// Some packages have thousands of versions.
 const DOCUMENT_MAX: u64 = 32 * 1024 * 1024;
-/// The short form of a document, where a registry has one.
+/// Asks for the short form of a document, if a registry has it.
 const ACCEPT: &str = "application/vnd.npm.install-v1+json; q=1.0, application/json; q=0.8";
 
 pub(super) fn find(fetch: &Fetch, wanted: &Wanted) -> Result<Package, BuilderError> {
@@ -21,7 +21,7 @@ pub(super) fn find(fetch: &Fetch, wanted: &Wanted) -> Result<Package, BuilderErr
     };
     let encoded = wanted.name.replace('/', "%2f");
     let found = match document(&encoded) {
-        // Simple registries take the path as it is.
+        // Simple registries take the path without encoding.
         Err(error) if error.code == BuilderErrorCode::NotFound && encoded != wanted.name => {
             document(&wanted.name)
         }

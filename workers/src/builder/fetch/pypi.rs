@@ -1,6 +1,6 @@
 //! PyPI's index: a page of files for each package, as JSON (PEP 691) or as HTML (PEP 503).
 //!
-//! A source distribution is taken where there is one, else a wheel, which holds the same Python files.
+//! A source distribution is preferred; otherwise a wheel, which holds the same Python files.
 
 use std::cmp::Ordering;
 
@@ -176,7 +176,7 @@ fn release(version: &str) -> Vec<u64> {
     numbers
 }
 
-/// What comes behind the numbers: `rc1`, `.post2`.
+/// The part behind the numbers: `rc1`, `.post2`.
 fn suffix(version: &str) -> &str {
     version.trim_start_matches(|it: char| it.is_ascii_digit() || it == '.')
 }
