@@ -1,7 +1,7 @@
-//! What is served now: an immutable snapshot of all namespaces, swapped in one step (RLD-03).
+//! Registry of the served namespaces: an immutable snapshot of all of them, swapped in one step (RLD-03).
 //!
-//! A reader takes the snapshot once and answers its whole request from it, so it sees the old world or the new one and
-//! never a mix. A namespace that did not change is the same `Arc` in both.
+//! A reader takes the snapshot once and answers its whole request from it, so it sees the old state or the new one and never
+//! a mix. A namespace that did not change is the same `Arc` in both.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,122 +33,122 @@ use crate::worker::{Worker, WorkerState};
 pub struct Snapshot {
     /// Counts the swaps; 0 is the empty snapshot before the first scan.
     pub generation: u64,
-    /// By name, in name order.
+    /// Namespaces by name, in name order.
     pub namespaces: BTreeMap<NamespaceName, Arc<Namespace>>,
 }
 
-/// One namespace as it is served.
+/// A namespace as it is served.
 #[derive(Debug, Clone)]
 pub struct Namespace {
-    /// Its name.
+    /// Name of the namespace.
     pub name: NamespaceName,
     /// `description` of its `tooldock.yaml`.
     pub description: String,
     /// `version` of its `tooldock.yaml`.
     pub version: String,
-    /// The secrets it declares, by name (never values).
+    /// Names of the secrets that it declares (never values).
     pub secrets: Vec<String>,
-    /// Whether those are all there.
+    /// Status of those secrets.
     pub secrets_status: SecretsStatus,
-    /// Whether it has a `requirements.txt`.
+    /// True when it has a `requirements.txt`.
     pub has_requirements: bool,
-    /// Its effective limits: defaults, own file up to the ceilings, operator's overrides.
+    /// Effective limits: defaults, own file up to the ceilings, operator's overrides.
     pub limits: Limits,
     /// Limits of single tools, already merged and clamped.
     pub tool_limits: BTreeMap<String, ToolLimits>,
-    /// Which tools and principals are allowed.
+    /// Allowed tools and principals.
     pub policy: ToolPolicy,
-    /// Its tools as the worker declared them, sorted by file and name.
+    /// Tools as the worker declared them, sorted by file and name.
     pub tools: Vec<Arc<Tool>>,
-    /// Its resources, in the worker's order.
+    /// Resources, in the worker's order.
     pub resources: Vec<Arc<Resource>>,
-    /// Its resource templates, in the worker's order.
+    /// Resource templates, in the worker's order.
     pub resource_templates: Vec<Arc<ResourceTemplate>>,
-    /// Its prompts, in the worker's order.
+    /// Prompts, in the worker's order.
     pub prompts: Vec<Arc<Prompt>>,
-    /// Whether some argument can be completed.
+    /// True when some argument can be completed.
     pub completions: bool,
-    /// What each of its Python files was taken for.
+    /// Its Python files, and the use that the worker made of each.
     pub files: Vec<SourceFile>,
-    /// What is wrong with it without stopping it: skipped files, clamped limits, a failed update.
+    /// Problems that do not stop it: skipped files, clamped limits, a failed update.
     pub issues: Vec<Issue>,
-    /// Who runs its tools.
+    /// Upstream that runs its tools.
     pub upstream: UpstreamKind,
-    /// How many calls may run and wait. Kept across reloads while the limits stay the same.
+    /// Calls that may run and wait. Kept across reloads while the limits stay the same.
     pub gate: Arc<Gate>,
-    /// How many calls may wait for their clients. Kept across reloads while `max_parked` stays the same.
+    /// Calls that may wait for their clients. Kept across reloads while `max_parked` stays the same.
     pub parked: Arc<Parking>,
-    /// Hash over everything that makes the namespace what it is; equal hashes mean nothing to do.
+    /// Hash over everything that makes up the namespace; with an equal hash there is nothing to do.
     pub content_hash: [u8; 32],
-    /// What the layers above found for it.
+    /// Value that a layer above keeps with the namespace.
     pub attached: Attached,
-    /// The worker that keeps trying to come up where `upstream` is [`UpstreamKind::Failed`]. It belongs to the reloader.
+    /// The worker that keeps trying to come up while `upstream` is [`UpstreamKind::Failed`]. It belongs to the reloader.
     pub recovering: Weak<Worker>,
 }
 
-/// Room for one value that a layer above keeps with a namespace, so that it is found without a table and goes with the
-/// namespace. A copy of the namespace, which may be changed before it is served, begins without one.
+/// A value that a layer above keeps with a namespace, so that it is found without a table and dropped with the namespace. A
+/// copy of the namespace, which may be changed before it is served, begins without a value.
 #[derive(Default)]
 pub struct Attached(OnceLock<Arc<dyn Any + Send + Sync>>);
 
-/// Who runs a namespace's tools.
+/// Upstream that runs a namespace's tools.
 #[derive(Debug, Clone)]
 pub enum UpstreamKind {
     /// A folder without tool files: nothing to run.
     Empty,
     /// A supervised worker process.
     Worker(Arc<Worker>),
-    /// A server of others. What it offers is not known here: the namespace's `tools` and the like are empty, and its
-    /// processes belong to whoever speaks with them.
+    /// An external MCP server. Its tools are not known here: the namespace's `tools` and the like are empty, and its
+    /// processes belong to the module that speaks with them.
     External(Arc<ExternalServer>),
-    /// A server of others that is reached over HTTP. As little is known of it here, and its connections belong to whoever
-    /// speaks with it.
+    /// An external MCP server that is reached over HTTP. Its tools are not known here either, and its connections belong to
+    /// the module that speaks with it.
     Remote(Arc<RemoteServer>),
-    /// Several namespaces behind one. What it offers is known to whoever asks its members.
+    /// Several namespaces behind one. Its tools are known only by asking its members.
     Aggregate(Arc<Aggregate>),
     /// This program itself: the namespace of the management tools.
     System,
-    /// The namespace could not be brought up; every list and call fails with this.
+    /// The namespace could not be brought up; every list and call fails with this error.
     Failed(CallError),
 }
 
 /// A Python file of a namespace, as its worker saw it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SourceFile {
-    /// Its name in the folder.
+    /// File name in the folder.
     pub file: String,
     /// `decorators`, `register_tools`, `function` or `skipped`.
     #[serde(alias = "takenFor")]
     pub taken_for: String,
-    /// How many tools it gave.
+    /// Number of tools in the file.
     pub tools: usize,
-    /// Why it was skipped.
+    /// Reason why it was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Something worth showing about a namespace that keeps serving.
+/// An issue of a namespace that keeps serving.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issue {
     /// Stable code: `import_error`, `limit_clamped`, `dependency_error`, `duplicate_tool`, …
     pub code: &'static str,
-    /// The file or key it is about.
+    /// The file or key with the issue.
     pub subject: String,
-    /// What is wrong, in one line.
+    /// Description of the problem, in one line.
     pub message: String,
 }
 
-/// The subject of an [`Issue`] that says why the last update of a namespace did not happen.
+/// Subject of an [`Issue`] that tells why the last update of a namespace did not happen.
 pub(crate) const UPDATE: &str = "reload";
 
 impl Issue {
-    /// Whether it keeps a tool of this name from being served, as far as that can be told: a Python file was not loaded,
-    /// whatever is in it, the tool itself was refused, or the last change of the namespace is not served.
+    /// Returns true if the issue may keep a tool of this name from being served: a Python file was not loaded, whatever is in
+    /// it, the tool itself was refused, or the last change of the namespace is not served.
     pub fn may_hide(&self, tool: &str) -> bool {
         if self.is_about_update() {
             return true;
         }
-        // Files in folders below, and those that define no tools, are reported by the files that import them.
+        // Files in folders below, and files that define no tools, are reported by the files that import them.
         let is_tool_file = !self.subject.starts_with('_') && !self.subject.contains('/');
         let Some(module) = self.subject.strip_suffix(".py").filter(|_| is_tool_file) else {
             return false;
@@ -164,22 +164,22 @@ impl Issue {
         }
     }
 
-    /// Whether it is about the last update of the namespace, and not about a file or key.
+    /// Returns true if the issue concerns the last update of the namespace, and not a file or key.
     pub fn is_about_update(&self) -> bool {
         self.subject == UPDATE
     }
 }
 
-/// Whether the secrets a namespace declares are set (MGR-03).
+/// Status of the secrets that a namespace declares (MGR-03).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SecretsStatus {
-    /// It declares none.
+    /// The namespace declares no secrets.
     NoSecretsNeeded,
-    /// All are set.
+    /// All secrets are set.
     Ok,
-    /// At least one has no entry.
+    /// At least one secret has no entry.
     Missing,
-    /// None is missing, at least one is a placeholder.
+    /// No secret is missing, at least one is a placeholder.
     Placeholders,
 }
 
@@ -196,7 +196,7 @@ impl SecretsStatus {
 }
 
 impl Snapshot {
-    /// All namespaces, those that are members of an aggregate alone among them.
+    /// All namespaces, including those that are only members of an aggregate.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Namespace>> {
         self.namespaces.values().flat_map(|namespace| {
             let members = match &namespace.upstream {
@@ -207,7 +207,7 @@ impl Snapshot {
         })
     }
 
-    /// Headers of clients that some remote server is sent, in lower case.
+    /// Headers of clients that are passed to some remote server, in lower case.
     fn passed_headers(&self) -> BTreeSet<String> {
         let servers = self
             .namespaces
@@ -234,12 +234,12 @@ impl Snapshot {
 }
 
 impl Attached {
-    /// The value, if one of that type is there.
+    /// The value, if it has that type.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         Arc::clone(self.0.get()?).downcast().ok()
     }
 
-    /// Keeps a value. The first one stays.
+    /// Keeps a value. Later values are ignored.
     pub fn set(&self, value: Arc<impl Any + Send + Sync>) {
         let _ = self.0.set(value);
     }
@@ -260,12 +260,12 @@ impl fmt::Debug for Attached {
 }
 
 impl Namespace {
-    /// Whether this worker serves it.
+    /// Returns true if this worker serves the namespace.
     pub(crate) fn is_run_by(&self, worker: &Arc<Worker>) -> bool {
         matches!(&self.upstream, UpstreamKind::Worker(serving) if Arc::ptr_eq(serving, worker))
     }
 
-    /// Whether a server of others serves it: no folder, no worker, no tools of its own.
+    /// Returns true if an external MCP server serves the namespace: no folder, no worker, no tools of its own.
     pub fn is_server(&self) -> bool {
         matches!(
             self.upstream,
@@ -273,7 +273,7 @@ impl Namespace {
         )
     }
 
-    /// What its worker is doing, the one that serves or the one that tries to come up.
+    /// State of the namespace's worker, whether it serves or still tries to come up.
     pub fn worker_state(&self) -> Option<WorkerState> {
         match &self.upstream {
             UpstreamKind::Worker(worker) => Some(worker.state()),
@@ -286,7 +286,7 @@ impl Namespace {
         }
     }
 
-    /// The resource of exactly that URI. One that a template matches is not among them.
+    /// The resource of exactly that URI. Resources that a template matches are not included.
     pub fn resource(&self, uri: &str) -> Option<&Arc<Resource>> {
         self.resources.iter().find(|resource| &*resource.uri == uri)
     }
@@ -296,7 +296,7 @@ impl Namespace {
         self.prompts.iter().find(|prompt| &*prompt.name == name)
     }
 
-    /// Whether any of its functions takes a context, and so may report, log and ask.
+    /// Returns true if any of its functions takes a context, and so may report, log and ask.
     pub fn has_context(&self) -> bool {
         self.tools.iter().any(|tool| tool.context)
             || self.resources.iter().any(|resource| resource.context)
@@ -322,33 +322,33 @@ impl Namespace {
     }
 }
 
-/// The one pointer to the current snapshot.
+/// Holder of the current snapshot.
 #[derive(Debug, Default)]
 pub struct Registry {
     current: ArcSwap<Snapshot>,
-    /// The same for those who wait for the next one. Requests read `current`, which costs no lock.
+    /// The current snapshot for tasks that wait for the next one. Requests read `current`, which needs no lock.
     published: watch::Sender<Arc<Snapshot>>,
-    /// Headers of clients that some remote server of the snapshot is sent, in lower case. Collected once per snapshot:
+    /// Headers of clients that are passed to some remote server of the snapshot, in lower case. Collected once per snapshot:
     /// preflights ask for them without a credential.
     passed_headers: ArcSwap<BTreeSet<String>>,
-    /// Why the secrets cannot be read.
+    /// Reason why the secrets cannot be read.
     secrets_problem: ArcSwapOption<Issue>,
-    /// Why a part of the configuration is not in force.
+    /// Reason why a part of the configuration is not in force.
     configuration_problem: ArcSwapOption<Issue>,
     /// Issues of names under which nothing is served.
     unserved: ArcSwap<Vec<(NamespaceName, Issue)>>,
-    /// Issues of entries of the tools directory that are no namespace, by their names.
+    /// Issues of entries of the tools directory that are not namespaces, by their names.
     ignored: ArcSwap<Vec<(String, Issue)>>,
-    /// The namespace of the management tools, where this process serves them. It stands in no snapshot: no list shows it,
-    /// and no name that a client sends leads to it.
+    /// The namespace of the management tools, if this process serves them. It stands in no snapshot: no list shows it, and no
+    /// name that a client sends leads to it.
     system: OnceLock<Arc<Namespace>>,
-    /// What stands for all namespaces seen at once. It stands in no snapshot either.
+    /// The namespace that stands for all namespaces at once. It stands in no snapshot either.
     global: OnceLock<Arc<Namespace>>,
-    /// What each principal has of its own. In no snapshot, since a new value changes no namespace.
+    /// Personal values of principals. They stand in no snapshot, since a new value changes no namespace.
     personal: Arc<PersonalSecrets>,
     /// Namespaces that are in no snapshot yet.
     startup: Startup,
-    /// Counts the reloads of everything, those that changed nothing among them.
+    /// Counts the reloads of all namespaces, including those that changed nothing.
     reloads: watch::Sender<u64>,
 }
 
@@ -374,12 +374,12 @@ impl Registry {
         self.current.load_full()
     }
 
-    /// Whether some remote server is sent this header of its clients. The name is in lower case.
+    /// Returns true if some remote server gets this header of its clients. The name is in lower case.
     pub fn passes_header(&self, name: &str) -> bool {
         self.passed_headers.load().contains(name)
     }
 
-    /// One namespace of the current snapshot.
+    /// A namespace of the current snapshot.
     pub fn namespace(&self, name: &str) -> Option<Arc<Namespace>> {
         self.current.load().namespaces.get(name).cloned()
     }
@@ -389,8 +389,8 @@ impl Registry {
         self.current.load().find(name).cloned()
     }
 
-    /// A namespace by the name under which a request was admitted: of the current snapshot, the management tools', or what
-    /// stands for all namespaces at once.
+    /// The namespace by the name under which a request was admitted: of the current snapshot, of the management tools, or of
+    /// all namespaces at once.
     pub fn admitted(&self, name: &NamespaceName) -> Option<Arc<Namespace>> {
         let served = self.namespace(name.as_str());
         served.or_else(|| {
@@ -404,17 +404,17 @@ impl Registry {
         })
     }
 
-    /// Serves the management tools from now on. The first ones stay.
+    /// Serves the management tools from now on. Later calls change nothing.
     pub fn set_system(&self, system: Arc<Namespace>) {
         let _ = self.system.set(system);
     }
 
-    /// Serves all namespaces at once by this one from now on. The first one stays.
+    /// Serves all namespaces at once by this one from now on. Later calls change nothing.
     pub fn set_global(&self, global: Arc<Namespace>) {
         let _ = self.global.set(global);
     }
 
-    /// Makes the next snapshot the current one, tells the subscribers, and gives back the one before.
+    /// Makes the next snapshot the current one, tells the subscribers, and returns the previous one.
     pub fn swap(&self, next: Snapshot) -> Arc<Snapshot> {
         let next = Arc::new(next);
         let passed_headers = Arc::new(next.passed_headers());
@@ -429,7 +429,7 @@ impl Registry {
     }
 
     /// The problem of all namespaces at once: secrets that cannot be read, a part of the configuration that is not in force.
-    /// Two problems are told as one, under the code of the first.
+    /// Two problems are merged, under the code of the first.
     pub fn problem(&self) -> Option<Arc<Issue>> {
         let secrets = self.secrets_problem.load_full();
         let configuration = self.configuration_problem.load_full();
@@ -442,12 +442,12 @@ impl Registry {
         }
     }
 
-    /// Sets why the secrets cannot be read; `None` when they can be read.
+    /// Sets the reason why the secrets cannot be read; `None` when they can be read.
     pub fn set_secrets_problem(&self, problem: Option<Issue>) {
         self.secrets_problem.store(problem.map(Arc::new));
     }
 
-    /// Sets why a part of the configuration is not in force; `None` when all of it is.
+    /// Sets the reason why a part of the configuration is not in force; `None` when all of it is.
     pub fn set_configuration_problem(&self, problem: Option<Issue>) {
         self.configuration_problem.store(problem.map(Arc::new));
     }
@@ -461,7 +461,7 @@ impl Registry {
         self.unserved.store(Arc::new(issues));
     }
 
-    /// The issues of entries of the tools directory that are no namespace, by their names.
+    /// The issues of entries of the tools directory that are not namespaces, by their names.
     pub fn ignored(&self) -> Arc<Vec<(String, Issue)>> {
         self.ignored.load_full()
     }
@@ -470,18 +470,18 @@ impl Registry {
         self.ignored.store(Arc::new(issues));
     }
 
-    /// Sees the reloads of everything from now on, whether they changed something or not.
+    /// Subscribes to reloads of all namespaces from now on, including those that change nothing.
     pub fn reloads(&self) -> watch::Receiver<u64> {
         self.reloads.subscribe()
     }
 
-    /// Tells that everything was reloaded.
+    /// Tells that all namespaces were reloaded.
     pub fn reloaded(&self) {
         self.reloads.send_modify(|reloads| *reloads += 1);
     }
 
-    /// Sees the swaps from now on: always the newest snapshot, which may skip some in between. What changed is for the
-    /// reader to find out, by comparing it with the one it saw last.
+    /// Subscribes to swaps from now on: always the newest snapshot; some in between may be skipped. Readers find the changes
+    /// by comparing a snapshot with the one they saw last.
     pub fn subscribe(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.published.subscribe()
     }

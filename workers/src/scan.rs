@@ -1,7 +1,7 @@
-//! Folders under `tools/` → what each namespace wants to be (DRP-01…08, DRP-17, DRP-24).
+//! Scans the folders under `tools/` for the wanted state of each namespace (DRP-01…08, DRP-17, DRP-24).
 //!
-//! Reads files and nothing else: no tool code is parsed or run here. The same tree gives the same result in the same
-//! order. What cannot be used is skipped and reported, never fatal for its neighbours.
+//! Only reads files: no tool code is parsed or run here. An unchanged tree gives an equal result in the same order. Files
+//! that cannot be used are skipped and reported, and never affect others.
 
 pub(crate) mod ignored;
 mod local;
@@ -40,37 +40,37 @@ const NAMESPACES_MAX: usize = 10_000;
 /// The largest `requirements.txt`.
 const REQUIREMENTS_BYTES_MAX: u64 = 1024 * 1024;
 
-/// One namespace folder as it was found.
+/// A namespace folder, with the result of the scan.
 #[derive(Debug, Clone)]
 pub struct NamespaceSource {
-    /// Its name: the folder's.
+    /// Name of the namespace, which is the folder's.
     pub name: NamespaceName,
-    /// The folder, absolute.
+    /// Path of the folder, absolute.
     pub dir: PathBuf,
-    /// Whether there is a file that may hold tools.
+    /// True when there is a file that may hold tools.
     pub has_python: bool,
-    /// Its `tooldock.yaml`.
+    /// Content of its `tooldock.yaml`.
     pub manifest: Manifest,
-    /// Its `requirements.txt`.
+    /// Content of its `requirements.txt`.
     pub requirements: Option<Requirements>,
-    /// What was skipped in it.
+    /// Issues about skipped files.
     pub issues: Vec<Issue>,
-    /// Why it cannot be served as it is now.
+    /// Reason why it cannot be served in its present state.
     pub failure: Option<SourceFailure>,
-    /// Hash over names and contents of its sources: Python files, requirements, manifest, and the local packages and
-    /// wheels that requirements name. Data that a tool writes beside them is not part of the hash.
+    /// Hash over names and contents of its sources: Python files, requirements, manifest, and the local packages and wheels
+    /// that requirements name. Data that a tool writes beside them is not part of the hash.
     pub files_hash: [u8; 32],
     /// Hash over the files that an installer reads on this machine beside `requirements.txt`: the lists that it names, and the
     /// content of local packages and wheels. Packages that are used in place (`-e`) count by their build files, the names of
     /// their modules and the sources that need a compiler.
     pub packages_hash: [u8; 32],
-    /// Hash over `files_hash` and the inode number and change time of each source (those of local packages left out). Another
-    /// hash than before says that a source was written to, even if its content is the same again.
+    /// Hash over `files_hash` and the inode number and change time of each source (without those of local packages). It
+    /// changes when a source is written to, even if its content is the same again.
     pub files_version: [u8; 32],
 }
 
 impl NamespaceSource {
-    /// The secrets that the namespace's workers are given.
+    /// Secrets of the namespace's workers.
     pub(crate) fn secrets(&self, config: &NamespacesConfig, secrets: &Secrets) -> NamespaceSecrets {
         let (limits, ..) = self.manifest.effective_limits(&self.name, config);
         secrets.for_workers(&self.name, limits.global_secrets, &self.manifest.secrets)
@@ -100,16 +100,16 @@ impl NamespaceSource {
     }
 }
 
-/// Why a folder cannot be served.
+/// Reason why a folder cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceFailure {
     /// Stable code: `invalid_manifest`, `dependency_error`, `unreadable`.
     pub code: &'static str,
-    /// What is wrong, in one line.
+    /// Description of the problem, in one line.
     pub message: String,
 }
 
-/// Looks at every folder under `tools_dir`, in name order.
+/// Scans every folder under `tools_dir`, in name order.
 ///
 /// # Errors
 ///
@@ -163,7 +163,7 @@ fn folders(tree: &Path) -> io::Result<Vec<Found>> {
     Ok(folders)
 }
 
-/// Looks at one folder under `tools_dir`; `None` if no namespace is there.
+/// Scans one folder under `tools_dir`; `None` if no namespace is there.
 ///
 /// # Errors
 ///
@@ -181,7 +181,7 @@ pub(crate) fn scan_one(
     Ok(found.map(|(name, folder)| look_at(name, path, &folder, &tree)))
 }
 
-/// Whether the tools directory has a folder of this name. Asks the file system, and reads no file.
+/// Returns true if the tools directory has a folder of this name. Asks the file system, and reads no file.
 pub fn has_folder(tools_dir: &Path, name: &NamespaceName) -> bool {
     let Ok(tree) = tools_dir.canonicalize() else {
         return false;
@@ -190,11 +190,11 @@ pub fn has_folder(tools_dir: &Path, name: &NamespaceName) -> bool {
     matches!(folder, Ok(Some(folder)) if folder.is_dir())
 }
 
-/// Looks at a folder that is the namespace of this name, wherever it is; `None` if there is no folder.
+/// Scans a folder that is the namespace of this name, at any path; `None` if there is no folder.
 ///
 /// # Errors
 ///
-/// When the folder that it is in cannot be read.
+/// When its parent folder cannot be read.
 pub(crate) fn scan_folder(name: &NamespaceName, dir: &Path) -> io::Result<Option<NamespaceSource>> {
     let (Some(parent), Some(own)) = (dir.parent(), dir.file_name()) else {
         return Ok(None);
@@ -209,12 +209,12 @@ pub(crate) fn scan_folder(name: &NamespaceName, dir: &Path) -> io::Result<Option
     }
 }
 
-/// What [`NamespaceSource::files_hash`] of a namespace folder is now; `None` if no namespace is there. Blocking.
+/// The current [`NamespaceSource::files_hash`] of a namespace folder; `None` if no namespace is there. Blocking.
 pub fn files_hash(dir: &Path) -> Option<[u8; 32]> {
     source_of(dir).map(|source| source.files_hash)
 }
 
-/// What [`NamespaceSource::files_version`] of a namespace folder is now; `None` if no namespace is there. Blocking.
+/// The current [`NamespaceSource::files_version`] of a namespace folder; `None` if no namespace is there. Blocking.
 pub(crate) fn files_version(dir: &Path) -> Option<[u8; 32]> {
     source_of(dir).map(|source| source.files_version)
 }
@@ -224,7 +224,7 @@ fn source_of(dir: &Path) -> Option<NamespaceSource> {
     scan_folder(&NamespaceName::global(), dir).ok()?
 }
 
-/// The namespace whose folder this is, and where that folder really is.
+/// The namespace of a folder, with the real path of the folder.
 ///
 /// # Errors
 ///
@@ -286,11 +286,11 @@ fn look_at(name: NamespaceName, dir: PathBuf, folder: &Path, tree: &Path) -> Nam
             code: "dependency_error",
             message: format!("{REQUIREMENTS_FILE}: {message}"),
         });
-        // A part of the hash: mending the list is a change.
+        // Part of the hash: correcting the list is a change.
         walk.field(message.as_bytes());
         [0; 32]
     });
-    // Once more by what they say: beyond the limits of the walk a change of these two is still a change.
+    // Hashed again by content: beyond the limits of the walk a change of these two is still a change.
     walk.field(format!("{manifest:?}").as_bytes());
     let text = requirements.as_ref().map(|found| found.text.as_bytes());
     walk.field(text.unwrap_or_default());

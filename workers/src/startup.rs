@@ -1,7 +1,7 @@
-//! The start of the gateway, as requests see it: namespaces that lie on disk or stand in the configuration are on their way
-//! up until the first scan is over, and not unknown.
+//! The start of the gateway from the view of requests: namespaces on disk or in the configuration are on their way up, and
+//! not unknown, until the first scan is over.
 //!
-//! A request for one of them waits, bounded in time and in number, and is told to come back where that is not enough. A
+//! A request for one of them waits, bounded in time and in number, and is told to come back if that is not enough. A
 //! namespace that comes up beside the start is waited for until its first outcome is known.
 
 use std::collections::BTreeSet;
@@ -20,16 +20,16 @@ use crate::scan;
 /// The longest wait of a request for a namespace that is on its way up.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// After this time a client whose namespace is still on its way up may try again.
+/// Time after which a client may try again if its namespace is still on its way up.
 pub const TRY_AGAIN: Duration = Duration::from_secs(2);
 
-/// Requests that wait at once. Others are told to come back.
+/// Requests that wait at once. Further ones are told to come back.
 const WAITING_MAX: usize = 4096;
 
 /// Namespaces that are on their way up.
 #[derive(Debug)]
 pub struct Startup {
-    /// Whether there are any. Read without a lock by requests for names that are not served.
+    /// True when there are any. Read without a lock by requests for names that are not served.
     runs: AtomicBool,
     stage: watch::Sender<Stage>,
     waiting: Semaphore,
@@ -40,7 +40,7 @@ pub struct Startup {
 pub struct Expected {
     /// Names of the configuration and of the file of external servers.
     pub names: BTreeSet<NamespaceName>,
-    /// The folders of the others.
+    /// Tools directory, whose folders are the other names.
     pub tools_dir: Option<PathBuf>,
 }
 
@@ -48,7 +48,7 @@ pub struct Expected {
 struct Stage {
     phase: Phase,
     expected: Expected,
-    /// When the first scan began.
+    /// Time at which the first scan began.
     began: Option<Instant>,
     /// Namespaces that are published and have no environment yet.
     retried: BTreeSet<NamespaceName>,
@@ -59,14 +59,14 @@ enum Phase {
     /// The first scan is over, or there is none.
     #[default]
     Over,
-    /// It goes on.
+    /// The first scan is running.
     FirstScan,
-    /// It failed as a whole: nothing is known of any namespace until a reload succeeds.
+    /// The first scan failed as a whole: no namespace is known until a reload succeeds.
     Failed,
 }
 
 impl Default for Startup {
-    /// Nothing is on its way up.
+    /// No namespace is on its way up.
     fn default() -> Self {
         Self {
             runs: AtomicBool::new(false),
@@ -77,14 +77,14 @@ impl Default for Startup {
 }
 
 impl Startup {
-    /// The first scan begins, and will find these.
+    /// Begins the first scan, which will find these.
     pub(crate) fn begin(&self, expected: Expected) {
         self.stage
             .send_modify(|stage| stage.began = Some(Instant::now()));
         self.enter(Phase::FirstScan, expected);
     }
 
-    /// A scan of everything is over, and its namespaces are published but for these, which come up beside it.
+    /// Ends a scan of all namespaces: they are published except for these, which come up beside it.
     pub(crate) fn scanned(&self, late: BTreeSet<NamespaceName>) {
         let expected = Expected {
             names: late,
@@ -93,7 +93,7 @@ impl Startup {
         self.enter(Phase::Over, expected);
     }
 
-    /// The first scan failed as a whole.
+    /// Notes that the first scan failed as a whole.
     pub(crate) fn failed(&self) {
         self.stage.send_if_modified(|stage| {
             let scanning = stage.phase == Phase::FirstScan;
@@ -104,7 +104,7 @@ impl Startup {
         });
     }
 
-    /// A namespace that came up beside the start is published.
+    /// Notes that a namespace that came up beside the start is published.
     pub(crate) fn came_up(&self, name: &NamespaceName) {
         self.stage.send_if_modified(|stage| {
             let late = stage.phase == Phase::Over && stage.expected.names.remove(name);
@@ -115,19 +115,19 @@ impl Startup {
         });
     }
 
-    /// A namespace is published that has no environment yet, and is tried again.
+    /// Notes that a namespace is published that has no environment yet, and is tried again.
     pub(crate) fn retried(&self, name: &NamespaceName) {
         self.stage
             .send_modify(|stage| _ = stage.retried.insert(name.clone()));
     }
 
-    /// Its environment is made.
+    /// Notes that its environment is made.
     pub(crate) fn made(&self, name: &NamespaceName) {
         self.stage
             .send_if_modified(|stage| stage.retried.remove(name));
     }
 
-    /// Namespaces that were tried again are brought up by reloads from now on.
+    /// From now on reloads bring up namespaces that were tried again.
     pub(crate) fn made_all(&self) {
         self.stage.send_if_modified(|stage| {
             let any = !stage.retried.is_empty();
@@ -136,7 +136,7 @@ impl Startup {
         });
     }
 
-    /// Whether a namespace fails since it has no environment yet, and is tried again: it is on its way up.
+    /// Returns true if a namespace fails since it has no environment yet, and is tried again: it is on its way up.
     pub fn is_retried(&self, name: &NamespaceName) -> bool {
         self.stage.borrow().retried.contains(name)
     }
@@ -150,17 +150,17 @@ impl Startup {
         });
     }
 
-    /// Whether namespaces may be on their way up.
+    /// Returns true if namespaces may be on their way up.
     pub fn is_running(&self) -> bool {
         self.runs.load(Ordering::Acquire)
     }
 
-    /// Whether the first scan goes on.
+    /// Returns true while the first scan is running.
     pub fn is_scanning(&self) -> bool {
         self.is_running() && self.stage.borrow().phase == Phase::FirstScan
     }
 
-    /// Whether everything could be scanned once, or nothing is to be scanned.
+    /// Returns true if all namespaces were scanned once, or if there is no scan.
     pub fn is_scanned(&self) -> bool {
         !self.is_running() || self.stage.borrow().phase == Phase::Over
     }
@@ -175,8 +175,8 @@ impl Startup {
         late.into_iter().flatten().cloned().collect()
     }
 
-    /// The namespaces that the first scan is to find, or that come up beside the start, in order of their names; some may
-    /// be served by now. Looks at the disk until everything could be scanned once.
+    /// The namespaces that the first scan is to find, or that come up beside the start, in order of their names; some may be
+    /// served by now. Reads the tools directory until all were scanned once.
     fn coming(&self) -> BTreeSet<NamespaceName> {
         if !self.is_running() {
             return BTreeSet::new();
@@ -190,7 +190,7 @@ impl Startup {
         coming
     }
 
-    /// Whether a namespace that is not served is on its way up.
+    /// Returns true if a namespace that is not served is on its way up.
     fn expects(&self, name: &NamespaceName) -> bool {
         if !self.is_running() {
             return false;
@@ -205,7 +205,7 @@ impl Startup {
         tools_dir.is_some_and(|dir| scan::has_folder(&dir, name))
     }
 
-    /// Whether waiting may help.
+    /// Returns true if waiting may help.
     fn goes_on(&self) -> bool {
         self.is_running() && self.stage.borrow().phase != Phase::Failed
     }
@@ -224,7 +224,7 @@ pub fn starting(name: &NamespaceName) -> CallError {
 }
 
 impl Registry {
-    /// Whether a namespace is not served yet and on its way up. Looks at the disk where the first scan goes on.
+    /// Returns true if a namespace is not served yet and on its way up. Reads the tools directory during the first scan.
     pub fn awaits(&self, name: &NamespaceName) -> bool {
         // In this order: published namespaces leave the start afterwards.
         self.startup().expects(name) && !self.load().namespaces.contains_key(name)
@@ -241,14 +241,14 @@ impl Registry {
             .collect()
     }
 
-    /// True if a namespace of tools is served, and not the management tools alone.
+    /// Returns true if a namespace of tools is served, besides the management tools.
     fn serves_any(&self) -> bool {
         let served = self.load();
         let mut names = served.namespaces.keys();
         names.any(|name| !name.is_system())
     }
 
-    /// Sees each step of the start from now on.
+    /// Subscribes to the steps of the start from now on.
     pub fn startup_steps(&self) -> StartupSteps {
         StartupSteps(self.startup().stage.subscribe())
     }
@@ -269,11 +269,11 @@ impl Registry {
                 }
             }
         };
-        // The bound is what matters: the caller looks at what there is.
+        // The result does not matter: the caller looks at the snapshot after this time.
         let _ = timeout(PATIENCE, arrived).await;
     }
 
-    /// The failure of a request for a namespace that is not served since it is on its way up. Waits for it first.
+    /// The failure of a request for a namespace that is not served because it is on its way up. Waits for it first.
     pub async fn starting(&self, name: &NamespaceName) -> Option<CallError> {
         if !self.awaits(name) {
             return None;
@@ -282,8 +282,8 @@ impl Registry {
         self.awaits(name).then(|| starting(name))
     }
 
-    /// Waits for the first scan and what comes up beside it, for requests that are about all namespaces: until all is there,
-    /// or has taken too long. Answers whether anything is served that they could be about.
+    /// Waits for the first scan and for namespaces that come up beside it, for requests that concern all namespaces: until
+    /// all are there, or have taken too long. Returns true if any namespace is served.
     pub async fn wait_for_scan(&self) -> bool {
         let startup = self.startup();
         let began = startup.stage.borrow().began;
@@ -305,7 +305,7 @@ impl Registry {
 pub struct StartupSteps(watch::Receiver<Stage>);
 
 impl StartupSteps {
-    /// Waits for the next step. The start of a gateway that is gone has none.
+    /// Waits for the next step. After the end of its gateway there is none.
     pub async fn next(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending().await

@@ -1,7 +1,7 @@
-//! Opening files below `tools/`, which others write to: never outside of it, never waiting, never without a bound.
+//! Opening files below `tools/`, which others write to: never outside of it, never blocking, never without a bound.
 //!
-//! Whoever can write there can put anything under any name. A named pipe would be waited on for ever and a symlink could
-//! lead to any file the gateway may read, so every file of a namespace is opened here.
+//! A process that can write there can put anything under any name. A named pipe would block for ever and a symlink could lead
+//! to any file the gateway may read, so every file of a namespace is opened here.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
@@ -9,22 +9,22 @@ use std::path::{Path, PathBuf};
 
 use crate::regular_file;
 
-/// Why a path in the tree is not opened or not read.
+/// Reason why a path in the tree is not opened or not read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
     /// A symlink leads out of the tree.
     #[error("a symlink that leaves the tools directory")]
     Outside,
-    /// It is a directory.
+    /// The path is a directory.
     #[error("a directory, not a regular file")]
     Directory,
     /// A named pipe, a socket, a device.
     #[error("not a regular file")]
     Special,
-    /// It holds more than its reader takes.
+    /// The file is larger than its reader's maximum.
     #[error("larger than {} KiB", .0 / 1024)]
     TooLarge(u64),
-    /// The file system refused.
+    /// The operating system returned an error.
     #[error("cannot be read: {0}")]
     Unreadable(#[from] io::Error),
 }
@@ -35,7 +35,7 @@ pub(crate) fn resolve(path: &Path, tree: &Path) -> io::Result<Option<PathBuf>> {
     Ok(real.starts_with(tree).then_some(real))
 }
 
-/// Opens a regular file in the tree, without waiting for anything.
+/// Opens a regular file in the tree, without blocking.
 pub(crate) fn open(path: &Path, tree: &Path) -> Result<(File, Metadata), Refused> {
     let real = resolve(path, tree)?.ok_or(Refused::Outside)?;
     // Before it is opened: opening a device can have effects.
@@ -45,7 +45,7 @@ pub(crate) fn open(path: &Path, tree: &Path) -> Result<(File, Metadata), Refused
     Ok((file, metadata))
 }
 
-/// A small file's content; `None` if there is nothing of that name. A symlink that leads nowhere is something.
+/// A small file's content; `None` if there is nothing of that name. A symlink that leads nowhere is an error.
 pub(crate) fn read(path: &Path, tree: &Path, max: u64) -> Result<Option<Vec<u8>>, Refused> {
     match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -71,14 +71,14 @@ fn regular(metadata: &Metadata) -> Result<(), Refused> {
     }
 }
 
-/// A named pipe that nobody writes to: whoever opens it the usual way waits.
+/// Makes a named pipe without a writer: opening it the usual way blocks.
 #[cfg(test)]
 pub(crate) fn make_pipe(path: &Path) {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
 
-/// The result of work that might wait for ever.
+/// The result of work that might block for ever.
 #[cfg(test)]
 pub(crate) fn without_waiting<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);

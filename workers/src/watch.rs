@@ -1,13 +1,12 @@
 //! Watches the data directory for changes that a reload would put into force (RLD-05).
 //!
 //! ```text
-//! inotify ──▶ source.rs: is the path one that counts? ──▶ burst.rs: quiet for `debounce` ──▶ Watch::changed
-//! polling ──▶ fingerprint.rs: is anything another?   ──┘
+//! inotify ──▶ source.rs: does the path count?      ──▶ burst.rs: quiet for `debounce` ──▶ Watch::changed
+//! polling ──▶ fingerprint.rs: did anything change? ──┘
 //! ```
 //!
-//! Nothing is queued: however many files change, there is one mark that something did. The system's watches die with
-//! their folder, so the folders are looked at every `LOOK_EVERY`, and folders that were removed and made again are watched
-//! again.
+//! Changes are not queued: any number of changed files sets one mark. The system's watches end with their folder, so the
+//! folders are checked every `LOOK_EVERY`, and folders that were removed and made again are watched again.
 
 mod burst;
 mod fingerprint;
@@ -24,13 +23,13 @@ use burst::Burst;
 use fingerprint::fingerprint;
 use source::Source;
 
-/// How often folders are looked at that may have been replaced. A look is a few calls of the system.
+/// Interval of checking for replaced folders. A check is a few system calls.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How often files are looked at where the system does not tell of changes, and nobody said how often.
+/// Interval of polling files if the system does not report changes, and none is configured.
 const POLL_EVERY: Duration = Duration::from_secs(5);
 
-/// Tells of changes in a data directory.
+/// Reports changes in a data directory.
 #[derive(Debug)]
 pub struct Watch {
     root: PathBuf,
@@ -41,15 +40,15 @@ pub struct Watch {
 
 #[derive(Debug)]
 enum Means {
-    /// The system tells.
+    /// The system reports changes.
     Told(Arc<Mutex<Source>>),
-    /// Files are looked at.
+    /// Files are polled.
     Polled { every: Duration, last: Option<u64> },
 }
 
 impl Watch {
-    /// Watches a data directory from now on. A change is told when nothing changed for `debounce`. With `poll` files are
-    /// looked at that often: for volumes whose changes the system does not tell, such as network volumes.
+    /// Watches a data directory from now on. A change is reported when nothing changed for `debounce`. With `poll` files are
+    /// polled at that interval: for volumes whose changes the system does not report, such as network volumes.
     pub async fn start(root: &Path, debounce: Duration, poll: Option<Duration>) -> Self {
         let mark = Arc::new(Notify::new());
         let means = match poll {
@@ -77,17 +76,17 @@ impl Watch {
         let mut settled = std::pin::pin!(burst.settled(&mark));
         loop {
             // - something changed, and then nothing for a while
-            // - it is time to look
+            // - time for the next check
             tokio::select! {
                 () = &mut settled => break,
                 _ = look.tick() => self.look().await,
             }
         }
-        // What changed may be a folder: its files must be watched before they are read.
+        // The change may concern a folder: its files must be watched before they are read.
         self.renew().await;
     }
 
-    /// Watches folders again that were replaced, or compares what is there with what was.
+    /// Watches replaced folders again, or compares the files with the previous poll.
     async fn look(&mut self) {
         let changed = match &mut self.means {
             Means::Told(_) => self.renew().await,
@@ -104,7 +103,8 @@ impl Watch {
         }
     }
 
-    /// Watches folders again that were replaced. Says whether there were any. A large tree takes its time, elsewhere.
+    /// Watches replaced folders again. Returns true if there were any. Runs on another thread, since a large tree takes its
+    /// time.
     async fn renew(&mut self) -> bool {
         let Means::Told(source) = &self.means else {
             return false;
@@ -133,7 +133,7 @@ async fn told(root: &Path, mark: &Arc<Notify>) -> Means {
     }
 }
 
-/// What is done where the system does not tell.
+/// Polling, for systems that do not report changes.
 fn looking(error: &str) -> Means {
     tracing::warn!(
         %error,

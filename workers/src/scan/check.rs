@@ -1,4 +1,4 @@
-//! Namespace folders as `tooldock check` sees them: what a scan would make of them, and of one folder what a worker would.
+//! Namespace folders for `tooldock check`: the result of a scan, and for one folder the result in a worker.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ use crate::registry::Issue;
 use crate::secrets::{NamespaceSecrets, Secrets};
 use crate::template::Sources;
 
-/// Looks at every folder under `tools/`. A directory that is not there has no namespaces. `secrets` are those that the
-/// gateway would have.
+/// Checks every folder under `tools/`. A missing directory has no namespaces. `secrets` are those that the gateway would
+/// have.
 pub fn check(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets) -> Vec<Finding> {
     match scan(tools_dir) {
         Ok(sources) => {
@@ -32,8 +32,8 @@ pub fn check(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets)
     }
 }
 
-/// Warnings about namespaces under `tools/` that are served without something or not at all: variables and secrets that
-/// they name and lack, and files of theirs that cannot be read.
+/// Warnings about namespaces under `tools/` that are served incompletely or not at all: variables and secrets that they name
+/// and lack, and files that cannot be read.
 pub fn lacking(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets) -> Vec<Finding> {
     let sources = scan(tools_dir).unwrap_or_default();
     let found = sources.iter().flat_map(|source| {
@@ -77,7 +77,7 @@ fn variables(
     (variables, issues)
 }
 
-/// Looks at one folder, and reads its Python.
+/// Checks one folder, and its Python.
 pub fn check_folder(
     folder: &Path,
     namespaces: &NamespacesConfig,

@@ -1,6 +1,6 @@
-//! Files and folders below `tools/` that look as if they should count and do not, each with the sentence that helps.
+//! Files and folders below `tools/` that seem to be served and are not, each with advice.
 //!
-//! Everything here is told by names and by the text of files: nothing is imported or run.
+//! All of this is decided by names and by the text of files: nothing is imported or run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,16 +19,16 @@ pub(crate) const EMPTY: &str = "empty_namespace";
 pub(crate) const NOT_READ: &str = "dependencies_not_read";
 /// The code of an [`Issue`] about a file that makes a server instead of tools.
 pub(crate) const SERVER: &str = "server_file";
-/// The code of an [`Issue`] about a folder whose name is no name of a namespace.
+/// The code of an [`Issue`] about a folder whose name is not valid for a namespace.
 pub(super) const INVALID_NAME: &str = "invalid_name";
 /// The code of an [`Issue`] about a file beside the folders.
 const LOOSE_FILE: &str = "loose_file";
 
-/// Files beyond this many in one folder are not looked at.
+/// Files beyond this many in one folder are not read.
 const FILES_MAX: usize = 500;
-/// Larger files are not looked at.
+/// Larger files are not read.
 const BYTES_MAX: u64 = 256 * 1024;
-/// Entries of a folder beyond this many are not looked at.
+/// Entries of a folder beyond this many are not read.
 const READ_MAX: usize = 10_000;
 /// Issues about entries of the tools directory beyond this many are left out.
 const ENTRIES_MAX: usize = 100;
@@ -36,7 +36,7 @@ const ENTRIES_MAX: usize = 100;
 /// Classes whose objects are servers.
 const SERVERS: [&str; 4] = ["FastMCP", "MCPServer", "Server", "FastAPI"];
 
-/// Entries of the tools directory that are no namespace though they look like one, by their names. Blocking.
+/// Entries of the tools directory that look like a namespace and are not, by their names. Blocking.
 pub(crate) fn entries(tools: &Path) -> Vec<(String, Issue)> {
     let Ok(tree) = tools.canonicalize() else {
         return Vec::new();
@@ -68,7 +68,7 @@ pub(crate) fn entries(tools: &Path) -> Vec<(String, Issue)> {
     names.take(ENTRIES_MAX).collect()
 }
 
-/// Text for people, as it lies in any folder.
+/// Returns true for texts for people that are common in any folder.
 fn is_about_the_folder(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let texts = ["readme", "license", "licence", "changelog", "makefile"];
@@ -103,7 +103,7 @@ fn is_api_description(name: &str) -> bool {
     ["openapi", "swagger"].contains(&stem) && ["json", "yaml", "yml"].contains(&ending)
 }
 
-/// Says of a namespace folder without tool files what would give it tools.
+/// Advice for a namespace folder without tool files.
 pub(super) fn empty(folder: &Path) -> Issue {
     let found = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<_> = found
@@ -141,7 +141,7 @@ pub(super) fn empty(folder: &Path) -> Issue {
     }
 }
 
-/// Says of the files at the top of a namespace folder which dependencies are not read, and which files make a server
+/// Issues about the files at the top of a namespace folder: dependencies that are not read, and files that make a server
 /// instead of tools.
 pub(super) fn files(
     folder: &Path,
@@ -218,7 +218,7 @@ fn server(text: &str) -> Option<String> {
     })
 }
 
-/// The class of the server that a line at the top level of a file makes: `mcp = FastMCP("x")`.
+/// The class of the server that a line at the top level of a file creates: `mcp = FastMCP("x")`.
 fn server_object(line: &str) -> Option<&'static str> {
     let (target, call) = line.split_once('=')?;
     let target = target.split_once(':').map_or(target, |(name, _type)| name);
@@ -229,8 +229,8 @@ fn server_object(line: &str) -> Option<&'static str> {
     servers.find(|server| is_name && *server == class)
 }
 
-/// Whether a line declares a tool, a resource or a prompt, or registers one in a way that the runtime has a sentence of its own
-/// about.
+/// Returns true if a line declares a tool, a resource or a prompt, or registers one in a way for which the runtime has its
+/// own message.
 fn declares(line: &str) -> bool {
     let trimmed = line.trim_start();
     let decorator = trimmed.strip_prefix('@').map(|name| {

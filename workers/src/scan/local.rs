@@ -14,10 +14,10 @@ use crate::regular_file;
 /// Lists beyond this many in one namespace are refused.
 const LISTS_MAX: usize = 64;
 
-/// How an installer uses a place.
+/// Use of a place by an installer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Use {
-    /// The code is used where it is.
+    /// The code is used in place.
     Editable,
     /// A package or an archive is built or unpacked into the environment.
     Installed,
@@ -28,18 +28,19 @@ pub(crate) enum Use {
 /// The files and folders of this machine that an installer reads for a list.
 #[derive(Debug, Default)]
 pub(crate) struct LocalFiles {
-    /// The lists that are named, with their content.
+    /// The named lists, with their content.
     pub(crate) lists: BTreeMap<PathBuf, String>,
-    /// The other places.
+    /// All other places.
     pub(crate) places: BTreeMap<PathBuf, Use>,
 }
 
 impl LocalFiles {
-    /// Reads the lists that `text` names, and those that are named in them. `folder` is where the installer runs. Blocking.
+    /// Reads the lists that `text` names, and those that they name in turn. `folder` is the installer's working directory.
+    /// Blocking.
     ///
     /// # Errors
     ///
-    /// Names a list that is no regular file of bounded size, or no text.
+    /// Names a list that is not a regular file of bounded size, or not text.
     pub(crate) fn read(folder: &Path, text: &str) -> Result<Self, String> {
         let mut found = Self::default();
         // A list may include itself under another spelling of the path.
@@ -90,7 +91,7 @@ impl LocalFiles {
         *known = how.max(*known);
     }
 
-    /// Whether a package comes from this machine: a cache of the installer may hold an earlier version of it.
+    /// Returns true if a package comes from this machine: a cache of the installer may hold an earlier version of it.
     pub(crate) fn has_packages(&self) -> bool {
         !self.places.is_empty()
     }
@@ -102,8 +103,7 @@ impl LocalFiles {
     }
 }
 
-/// The text with the variables of the installer in the place of each `${NAME}`, as installers read it. A name without a
-/// value stays.
+/// The text with each `${NAME}` replaced by the installer's variable, as installers read it. A name without a value stays.
 fn expanded(text: &str) -> String {
     if !text.contains("${") {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! The Python of a folder as `tooldock check` sees it: what a reload would not serve of it, by file and line.
+//! Python of a folder for `tooldock check`: errors that would keep a reload from serving it, by file and line.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,25 +14,25 @@ use crate::process::output::Redactor;
 use crate::regular_file;
 use crate::secrets::Secret;
 
-/// The largest file that is parsed, in bytes: as for the files that a worker loads.
+/// The largest file that is parsed, in bytes: the same as for files that a worker loads.
 const SOURCE_MAX: u64 = 10 * 1024 * 1024;
 /// The most bytes of all files that are parsed together.
 const SOURCES_MAX: usize = 64 * 1024 * 1024;
 
-/// The way Python is read.
+/// Settings for checking Python.
 #[derive(Debug)]
 pub struct PythonCheck<'a> {
     /// `python`: the interpreter that parses. `ready_timeout`: time limit for importing.
     pub workers: &'a WorkersConfig,
     /// The data directory whose gateway may have made an environment for the namespace.
     pub data_dir: &'a Path,
-    /// The file that is looked at; None: all of the folder.
+    /// The file to check; `None`: the whole folder.
     pub only: Option<&'a str>,
 }
 
 impl PythonCheck<'_> {
-    /// Errors in the Python files of a folder, found by importing them where the namespace has an environment, as a
-    /// reload does, and else by their syntax.
+    /// Errors in the Python files of a folder, found by importing them if the namespace has an environment, as a reload does,
+    /// and otherwise by their syntax.
     pub(super) fn findings(
         &self,
         source: &NamespaceSource,

@@ -1,45 +1,45 @@
-//! A `requirements.txt`, as far as its text says what else decides about what is installed: other lists, local packages,
-//! wheels, folders of wheels. What a line means beyond that is for the installer to say.
+//! A `requirements.txt`, parsed only for the other files that it depends on: lists, local packages, wheels, folders of
+//! wheels. All other meaning of a line is left to the installer.
 
 use std::path::PathBuf;
 
-/// A `requirements.txt` as it was read.
+/// Content of a `requirements.txt`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirements {
-    /// The file, in its folder: relative lines in it are relative to that.
+    /// Path of the file; relative lines in it are relative to its folder.
     pub path: PathBuf,
-    /// Its text.
+    /// Text of the file.
     pub text: String,
 }
 
-/// Something on this machine that a line of requirements names, as it is spelled there.
+/// A file or folder on this machine that a line of requirements names, as it is spelled there.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Named {
     /// Another list of requirements or constraints; relative to the list that names it.
     List(String),
     /// A package's folder, a wheel or an archive; relative to the namespace's folder.
     Package(String),
-    /// The folder of a package whose code is used where it is; relative to the namespace's folder.
+    /// The folder of a package whose code is used in place; relative to the namespace's folder.
     Editable(String),
     /// A folder of wheels and archives; relative to the list that names it, or to the namespace's folder.
     Links(String),
 }
 
 impl Requirements {
-    /// Whether any line asks for something.
+    /// Returns true if any line names a package.
     pub fn asks_for_packages(&self) -> bool {
         let text = self.text.trim_start_matches('\u{feff}');
         let mut lines = text.lines().map(str::trim);
         lines.any(|line| !line.is_empty() && !line.starts_with('#'))
     }
 
-    /// Whether a line names other files, so that the text alone does not say what will be installed.
+    /// Returns true if a line names other files, so that the text alone does not determine the installed packages.
     pub fn refers_to_files(&self) -> bool {
         !named(&self.text).is_empty()
     }
 }
 
-/// Where installers end a line.
+/// Characters at which installers end a line.
 const LINE_ENDS: [char; 10] = [
     '\n', '\r', '\u{b}', '\u{c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}', '\u{2029}',
 ];
@@ -95,7 +95,7 @@ fn options(line: &str) -> Vec<&str> {
     options
 }
 
-/// The place that one option with its value names.
+/// The place that an option with its value names.
 fn option(text: &str) -> Option<Named> {
     const LISTS: [&str; 4] = ["--requirement", "--constraint", "-r", "-c"];
     let value_of = |options: &[&str]| options.iter().find_map(|option| value(text, option));
@@ -144,7 +144,7 @@ fn package(text: &str, is_a_place: bool) -> Option<String> {
     is_path.then(|| local(text))?
 }
 
-/// The path in what is a path or a URL; `None` for what is fetched from elsewhere.
+/// The path in a path or a URL; `None` for packages that are fetched from elsewhere.
 fn local(text: &str) -> Option<String> {
     let Some(url) = text.strip_prefix("file:") else {
         return (!text.is_empty() && !text.contains("://")).then(|| text.to_owned());
@@ -169,7 +169,7 @@ fn decoded(path: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A package's name, with extras or without: what stands before the `@` of a direct reference.
+/// Returns true for a package's name, with extras or without: the part before the `@` of a direct reference.
 fn is_name(text: &str) -> bool {
     let text = text.trim();
     !text.is_empty()
@@ -178,7 +178,7 @@ fn is_name(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"._-[], ".contains(&byte))
 }
 
-/// Whether a file of this name is a wheel or a source archive.
+/// Returns true if a file of this name is a wheel or a source archive.
 pub(super) fn is_archive(text: &str) -> bool {
     const ENDINGS: [&str; 7] = [
         ".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz",

@@ -1,8 +1,8 @@
-//! One pass over a namespace folder: the hash of its sources, whether it has tool files, what was skipped.
+//! A pass over a namespace folder: hashes its sources, looks for tool files, and reports skipped files.
 //!
-//! Sources are what decides how a worker behaves once it is started: Python files, the manifest, lists of requirements,
-//! and every file of the local packages and wheels that those lists name. Anything else is data. A tool may write data
-//! beside its files at any time, so data is neither read nor counted.
+//! Sources are the files that determine the behaviour of a worker once it is started: Python files, the manifest, lists of
+//! requirements, and every file of the local packages and wheels that those lists name. All other files are data. A tool may
+//! write data beside its files at any time, so data is neither read nor counted.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -30,12 +30,12 @@ const BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Folders deeper than this are not looked into.
 const DEPTH_MAX: usize = 64;
 
-/// Which files of a folder count.
+/// Files of a folder that count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counted {
-    /// Those that are sources by their names.
+    /// Files that are sources by their names.
     Sources,
-    /// All: the folder is a package, or holds some.
+    /// All files: the folder is a package, or holds some.
     All,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Walk<'a> {
     bytes: u64,
     pub(super) has_python: bool,
     pub(super) issues: Vec<Issue>,
-    /// The local package that is being looked at, as requirements name it.
+    /// The local package that is being read, as requirements name it.
     place: Option<PathBuf>,
     /// Hash over the sources of that package that need a compiler.
     compiled: Sha256,
@@ -74,14 +74,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The namespace's own sources.
+    /// Reads the namespace's own sources.
     pub(super) fn sources(&mut self, folder: &Path) -> io::Result<()> {
         self.directory(folder, Path::new(""), 0, Counted::Sources)
     }
 
-    /// Takes in the lists and packages that requirements name on this machine, and gives
-    /// [`packages_hash`](super::NamespaceSource::packages_hash). A folder outside of the tools directory counts whole if it is
-    /// a package, and otherwise by its wheels and archives.
+    /// Reads the lists and packages on this machine that requirements name, and returns
+    /// [`packages_hash`](super::NamespaceSource::packages_hash). A folder outside of the tools directory counts whole if it
+    /// is a package, and otherwise by its wheels and archives.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl<'a> Walk<'a> {
         local: &LocalFiles,
     ) -> Result<[u8; 32], String> {
         let mut installed = Sha256::new();
-        // Files of the namespace's own folder count already, by their own names.
+        // Files of the namespace's own folder count already, under their own names.
         let own: [u8; 32] = self.hash.clone().finalize().into();
         for (list, content) in &local.lists {
             let relative = list.strip_prefix(folder).unwrap_or(list);
@@ -106,17 +106,17 @@ impl<'a> Walk<'a> {
             self.field(relative.as_os_str().as_bytes());
             field(&mut installed, relative.as_os_str().as_bytes());
             let Ok(real) = path.canonicalize() else {
-                // The installer says what is wrong with that.
+                // The installer reports that problem.
                 self.field(b"missing");
                 field(&mut installed, b"missing");
                 continue;
             };
-            // A folder of packages for others, too: another package in it is no change of this one.
+            // A folder of packages for others, too: a change of another package in it is not a change of this namespace.
             if *how == Use::Links && !real.starts_with(self.tree) {
                 continue;
             }
             let is_own = folder.starts_with(&real);
-            // Hashed on its own, since it is part of both hashes.
+            // Hashed separately, since it is part of both hashes.
             let before = std::mem::take(&mut self.hash);
             self.compiled = Sha256::new();
             if !is_own {
@@ -139,8 +139,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Takes in a package, an archive, or a folder of archives at a real path. Links to files are followed wherever they lead,
-    /// as an installer follows them.
+    /// Reads a package, an archive, or a folder of archives at a real path. Links to files are followed to any place, as an
+    /// installer follows them.
     fn package(&mut self, real: &Path, relative: &Path) {
         let is_inside = real.starts_with(self.tree);
         let tree = std::mem::replace(&mut self.tree, Path::new("/"));
@@ -158,7 +158,7 @@ impl<'a> Walk<'a> {
         self.tree = tree;
     }
 
-    /// The wheels and archives of a folder that is no package.
+    /// The wheels and archives of a folder that is not a package.
     fn archives(&mut self, real: &Path, relative: &Path) {
         let found = fs::read_dir(real).into_iter().flatten().flatten();
         let names = found.map(|entry| entry.file_name());
@@ -179,7 +179,7 @@ impl<'a> Walk<'a> {
         field(&mut self.hash, bytes);
     }
 
-    /// Files first, so that a namespace's own tools count before anything below exhausts the limits.
+    /// Reads a folder. Files come first, so that a namespace's own tools count before subfolders exhaust the limits.
     fn directory(
         &mut self,
         directory: &Path,
@@ -232,7 +232,7 @@ impl<'a> Walk<'a> {
             }
             self.folders += 1;
             let (path, relative) = (directory.join(&name), relative.join(&name));
-            // One unreadable folder below is reported; the rest of the namespace is as good as before.
+            // An unreadable folder below is reported; the rest of the namespace stays usable.
             if let Err(error) = self.directory(&path, &relative, depth + 1, counted) {
                 self.skipped("unreadable", &relative, format!("cannot be read: {error}"));
             }
@@ -240,7 +240,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Takes a file in, and says what it was when it was opened; `None` if it cannot be read.
+    /// Reads a file, and returns its metadata at the time of opening; `None` if it cannot be read.
     fn file(
         &mut self,
         path: &Path,
@@ -251,7 +251,7 @@ impl<'a> Walk<'a> {
         self.field(relative.as_os_str().as_bytes());
         let (file, metadata) = match tree_file::open(path, self.tree) {
             Ok(opened) => opened,
-            // A symlinked folder inside the tree is somebody's own; following it could go in circles.
+            // A symlinked folder inside the tree is skipped; following it could go in circles.
             Err(Refused::Directory) if is_symlink => return None,
             Err(refused) => {
                 if self.place.is_some() && would_be_waited_for(path) {
@@ -287,9 +287,9 @@ impl<'a> Walk<'a> {
         Some(metadata)
     }
 
-    /// The hash over a file's content, or over its size and time where there is too much content.
+    /// The hash over a file's content, or over its size and time if there is too much content.
     fn content(&mut self, file: File, metadata: &Metadata) -> io::Result<[u8; 32]> {
-        // Hashed on its own, so that a file growing while it is read cannot run into the next one's name.
+        // Hashed separately, so that a file growing while it is read cannot run into the next file's name.
         let mut hash = Sha256::new();
         if metadata.len() > BYTES_MAX - self.bytes {
             self.too_much("content");
@@ -370,13 +370,13 @@ impl io::Write for HashWriter<'_> {
     }
 }
 
-/// Whether the file may hold tools (DRP-05, DRP-07). `tooldock.yaml` and the like do not end in `.py`.
+/// Returns true if the file may hold tools (DRP-05, DRP-07). `tooldock.yaml` and the like do not end in `.py`.
 fn is_tool_file(relative: &Path) -> bool {
     let name = relative.as_os_str().as_bytes();
     name.ends_with(b".py") && !name.starts_with(b"_")
 }
 
-/// Whether a file of this name decides about how the worker behaves.
+/// Returns true if a file of this name determines the behaviour of the worker.
 fn is_source(name: &OsStr, depth: usize) -> bool {
     let bytes = name.as_bytes();
     bytes.ends_with(b".py")
@@ -396,17 +396,17 @@ fn is_left_by_installers(name: &OsStr, in_package: bool) -> bool {
         || in_package && (name == "build" || name == "dist" || name == "target")
 }
 
-/// Files that say how a package is built.
+/// Files that describe the build of a package.
 const DESCRIPTIONS: [&str; 4] = ["pyproject.toml", "setup.py", "setup.cfg", "MANIFEST.in"];
 
-/// Whether a folder is a package that can be installed.
+/// Returns true if a folder is a package that can be installed.
 fn is_package(folder: &Path) -> bool {
     let descriptions = ["pyproject.toml", "setup.py", "setup.cfg"];
     descriptions.iter().any(|file| folder.join(file).exists())
 }
 
-/// Hash over the build files of a package that is used in place, and the names of its modules: the links to its code that
-/// an installer makes depend on them.
+/// Hash over the build files of a package that is used in place, and the names of its modules: the links to its code that an
+/// installer makes depend on them.
 fn described(folder: &Path) -> [u8; 32] {
     let mut hash = Sha256::new();
     for name in DESCRIPTIONS {
@@ -431,7 +431,7 @@ fn described(folder: &Path) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// Whether an edit of the file takes effect only once it is compiled.
+/// Returns true if an edit of the file takes effect only once it is compiled.
 fn is_compiled(relative: &Path) -> bool {
     const ENDINGS: [&str; 11] = [
         "c", "cc", "cpp", "cxx", "f90", "h", "hpp", "pxd", "pyx", "rs", "go",
@@ -440,7 +440,7 @@ fn is_compiled(relative: &Path) -> bool {
     ending.is_some_and(|ending| ENDINGS.contains(&ending))
 }
 
-/// True for pipes, sockets and devices: reading from these may block without end.
+/// Returns true for pipes, sockets and devices: reading from these may block without end.
 fn would_be_waited_for(path: &Path) -> bool {
     let found = fs::metadata(path).map(|metadata| metadata.file_type());
     found.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device() || kind.is_block_device())

@@ -1,27 +1,26 @@
-//! One reload for many changes that belong together: a copied folder, a branch that was checked out.
+//! Combines changes that belong together into one reload: a copied folder, a branch that was checked out.
 
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// How many quiet times long a burst may last. Something that never stops changing must not keep everything else from
-/// being served.
+/// The longest burst, in quiet times. A file that never stops changing must not keep all others from being served.
 const LONGEST: u32 = 10;
 
-/// When a burst is over.
+/// Rule for the end of a burst.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Burst {
     quiet: Duration,
 }
 
 impl Burst {
-    /// Over after so long without a change.
+    /// Creates a burst that is over after so long without a change.
     pub(super) fn new(quiet: Duration) -> Self {
         Self { quiet }
     }
 
-    /// Waits for a mark, and then until there was none for a while, or for as long as a burst may last.
+    /// Waits for a mark, and then until there was none for a while, or until the longest burst is over.
     pub(super) async fn settled(self, mark: &Notify) {
         mark.notified().await;
         let longest = Instant::now() + self.quiet * LONGEST;

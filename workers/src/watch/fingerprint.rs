@@ -1,7 +1,7 @@
-//! One number for everything that a reload reads, where changes have to be found by looking.
+//! A single number for all files that a reload reads, for finding changes by polling.
 //!
-//! Names, sizes, times and inodes go in, contents do not. No path is remembered, so the memory does not depend on how many
-//! files there are.
+//! Names, sizes, times and inodes go in, contents do not. No path is remembered, so the memory does not depend on the number
+//! of files.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher};
@@ -12,13 +12,13 @@ use super::source::name_counts;
 use crate::external::EXTERNAL_FILE;
 use crate::secrets::{META_FILE, VALUES_FILE};
 
-/// More entries than a look takes in. A folder of packages that somebody put among the tools must not keep a core busy.
+/// The most entries that a poll reads. A folder of packages among the tools must not keep a core busy.
 const ENTRIES_MAX: usize = 200_000;
 
-/// How deep folders are looked into.
+/// The deepest folders that are read.
 const DEPTH_MAX: usize = 16;
 
-/// The number. Another one means that something is another; blocking.
+/// The number. It changes when any file changes; blocking.
 pub(super) fn fingerprint(root: &Path) -> u64 {
     let mut hash = DefaultHasher::new();
     for file in [VALUES_FILE, META_FILE, EXTERNAL_FILE] {
@@ -38,7 +38,7 @@ fn walk(folder: &Path, depth: usize, left: &mut usize, hash: &mut DefaultHasher)
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).take(*left).collect();
     *left -= names.len();
-    // The system has no order.
+    // The system returns names in no order.
     names.sort();
     for name in names {
         if !name.to_str().is_some_and(name_counts) {
@@ -52,7 +52,7 @@ fn walk(folder: &Path, depth: usize, left: &mut usize, hash: &mut DefaultHasher)
     }
 }
 
-/// Adds what the system knows of a path. Says whether it is a folder.
+/// Adds the metadata of a path. Returns true if it is a folder.
 fn add(path: &Path, hash: &mut DefaultHasher) -> bool {
     let Ok(metadata) = path.symlink_metadata() else {
         0_u8.hash(hash);
@@ -61,7 +61,7 @@ fn add(path: &Path, hash: &mut DefaultHasher) -> bool {
     let facts = (metadata.dev(), metadata.ino(), metadata.mode());
     facts.hash(hash);
     if metadata.is_dir() {
-        // Its time changes with names that do not count.
+        // A folder's time changes with names that do not count, too.
         return true;
     }
     (metadata.len(), metadata.mtime(), metadata.mtime_nsec()).hash(hash);

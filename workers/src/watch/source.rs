@@ -1,4 +1,4 @@
-//! The system's word for changes, and which of them count.
+//! Changes that the system reports, and the choice of those that count.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ const TOOLS: &str = "tools";
 #[derive(Debug)]
 pub(super) struct Source {
     watcher: RecommendedWatcher,
-    /// Which folders are watched, and which inode each was then.
+    /// The watched folders, each with its device and inode at that time.
     watched: BTreeMap<PathBuf, (u64, u64)>,
 }
 
@@ -32,7 +32,7 @@ impl Source {
                 mark.notify_one();
             }
         };
-        // A tool could make a link to everything there is.
+        // Links are not followed: a tool could make a link to the whole file system.
         let config = notify::Config::default().with_follow_symlinks(false);
         let watcher = RecommendedWatcher::new(told, config)?;
         let mut source = Self {
@@ -43,7 +43,7 @@ impl Source {
         Ok(source)
     }
 
-    /// Watches what is not watched yet, or is another folder by now. Says whether there was such a folder.
+    /// Watches folders that are not watched yet or were replaced. Returns true if there were any.
     pub(super) fn renew(&mut self, root: &Path) -> notify::Result<bool> {
         let external = root.join(EXTERNAL_FILE);
         let folders = [
@@ -62,14 +62,14 @@ impl Source {
                 continue;
             }
             if self.watched.remove(&folder).is_some() {
-                // The system may have dropped it already.
+                // The system may have dropped the watch already.
                 let _ = self.watcher.unwatch(&folder);
             }
             renewed = true;
             if let Some(identity) = now {
                 match self.watcher.watch(&folder, mode) {
                     Ok(()) => drop(self.watched.insert(folder, identity)),
-                    // Gone again: the next look finds what is there then.
+                    // Gone again: the next check finds the folder if it is made again.
                     Err(error) if matches!(error.kind, notify::ErrorKind::PathNotFound) => {}
                     Err(error) => return Err(error),
                 }
@@ -79,13 +79,13 @@ impl Source {
     }
 }
 
-/// Whether an event may change what a reload would do.
+/// Returns true if an event may change the result of a reload.
 fn counts(event: &Event, root: &Path) -> bool {
     if event.need_rescan() {
         return true;
     }
     let changes = match event.kind {
-        // Reading is no change, and a reload reads everything.
+        // Reading is not a change, and a reload reads everything.
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,
         EventKind::Access(_)
         | EventKind::Modify(ModifyKind::Metadata(MetadataKind::AccessTime)) => false,
@@ -94,7 +94,7 @@ fn counts(event: &Event, root: &Path) -> bool {
     changes && event.paths.iter().any(|path| path_counts(path, root))
 }
 
-/// Whether a path is one that a reload reads.
+/// Returns true if a reload reads the path.
 fn path_counts(path: &Path, root: &Path) -> bool {
     let Ok(below) = path.strip_prefix(root) else {
         return false;
@@ -111,13 +111,13 @@ fn name(part: Component<'_>) -> Option<&str> {
     part.as_os_str().to_str()
 }
 
-/// Whether a name below `tools/` is not one of those that are only there for a moment, or for others: earlier versions,
-/// what editors put beside a file, compiled code.
+/// Returns false for names below `tools/` of files that are temporary or not for the gateway: earlier versions, files that
+/// editors put beside a file, compiled code.
 pub(super) fn name_counts(name: &str) -> bool {
     let ends = ["~", ".swp", ".swx", ".tmp", ".pyc", ".part"];
     !name.starts_with('.')
         && name != "__pycache__"
-        // How vim finds out whether it can write.
+        // Created by vim to test if it can write.
         && name != "4913"
         && !ends.iter().any(|end| name.ends_with(end))
 }
