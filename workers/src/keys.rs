@@ -1,4 +1,4 @@
-//! API keys: credentials that people make, narrow, and take back without a restart (SEC-18).
+//! API keys: credentials that people make, narrow, and revoke without a restart (SEC-18).
 //!
 //! ```text
 //! $DATA/keys.json        records with salted hashes            keys/file.rs, keys/record.rs
@@ -8,14 +8,14 @@
 //!                                  ▲
 //!            KeyStore: create, revoke, another process's changes                 keys/store.rs, keys/follow.rs, keys/readers.rs
 //!
-//!   a key's maker, where that is a key ── ends it, and bounds it                 keys/lineage.rs
-//!   … where that is another credential than the operator's: the same             keys/credential.rs
+//!   key made by another key ── ends with it, and is bounded by it                keys/lineage.rs
+//!   key made by another credential than the operator's: the same                 keys/credential.rs
 //! ```
 //!
-//! Whoever judges requests holds [`KeyTables`] and sees each change with the next request. A table is immutable: it is
+//! The filters that judge requests hold [`KeyTables`] and see each change with the next request. A table is immutable: it is
 //! made from the file and swapped in one step. A file that cannot be read changes nothing while the process runs.
 //!
-//! This module knows no HTTP: where a key is looked for, and what a caller is told, is decided above.
+//! This module knows no HTTP: the layers above find the key in a request and answer the caller.
 
 mod credential;
 mod error;

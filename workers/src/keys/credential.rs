@@ -1,8 +1,8 @@
-//! Makers of keys that are no keys: entries of the configuration and access tokens, and whether they still stand behind the
-//! keys that they made.
+//! Makers of keys that are not keys themselves: entries of the configuration and access tokens, and the check that they still
+//! stand behind the keys that they made.
 //!
-//! A key of such a maker opens no more than the maker and counts only while the configuration has the maker's entry, with the
-//! key's namespaces among its own. The record keeps a salted hash of the entry: an entry of the same name with another token
+//! A key of such a maker opens no more than the maker and is valid only while the configuration has the maker's entry, with
+//! the key's namespaces among its own. The record keeps a salted hash of the entry: an entry of that name with another token
 //! is another maker.
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use super::record::{Bytes, KeyRecord, NewKey, hash, whole_seconds};
 use super::text::KeyId;
 
-/// Reason of callers that the edge gave no maker.
+/// Reason for callers that the edge gave no maker.
 const NO_MAKER: &str = "this caller makes no API keys";
 
 /// The maker of a new API key: the credential with which `token_create` was called, as admitted at the edge.
@@ -37,7 +37,7 @@ impl Default for KeyMaker {
     }
 }
 
-/// A credential that makes keys and is no key.
+/// A credential that makes keys and is not a key.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MakerCredential {
     /// The entry of the configuration that the credential counts by.
@@ -48,7 +48,7 @@ pub struct MakerCredential {
     pub fingerprint: EntryHash,
     /// Namespaces that the credential opens: names and globs.
     pub namespaces: Arc<[String]>,
-    /// End of the credential, where it ends by itself.
+    /// End of the credential, if it ends by itself.
     pub ends: Option<SystemTime>,
 }
 
@@ -103,12 +103,12 @@ pub struct KeyMakers(HashMap<EntryName, Vec<MakerEntry>>);
 #[derive(Debug, PartialEq, Eq)]
 struct MakerEntry {
     fingerprint: EntryHash,
-    /// None where each credential names its own.
+    /// `None` if each credential names its own.
     namespaces: Option<Arc<[String]>>,
 }
 
 impl KeyMakers {
-    /// Adds an entry. `namespaces` is None where each credential of the entry names its own.
+    /// Adds an entry. `namespaces` is `None` if each credential of the entry names its own.
     pub fn add(
         &mut self,
         name: EntryName,
@@ -121,7 +121,7 @@ impl KeyMakers {
         });
     }
 
-    /// Whether an entry stands behind a key that a credential made.
+    /// Returns true if an entry stands behind a key that a credential made.
     fn stands_behind(&self, key: &KeyRecord, credential: &CredentialRecord) -> bool {
         let entries = self.0.get(&credential.entry).into_iter().flatten();
         let mut same = entries.filter(|entry| {
@@ -136,7 +136,7 @@ impl KeyMakers {
 
     /// Marks the keys as revoked whose makers' entries are gone or no longer cover them.
     ///
-    /// Returns whether there are any.
+    /// Returns true if there are any.
     pub(super) fn end_keys(&self, records: &mut [KeyRecord]) -> bool {
         let mut ended = false;
         for record in records {
@@ -152,7 +152,7 @@ impl KeyMakers {
     }
 }
 
-/// The maker of a key, as the file has it, where that is no key.
+/// The maker of a key, as the file has it, if the maker is not a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CredentialRecord {
@@ -174,7 +174,7 @@ impl CredentialRecord {
     }
 }
 
-/// A key that a credential asks for, cut to what the credential allows.
+/// Cuts the requested key to the rights of the credential that makes it.
 ///
 /// # Errors
 ///
@@ -200,7 +200,7 @@ pub(super) fn within(
     Ok(wanted)
 }
 
-/// The maker's part of the names of its keys. Names of keys have no colon, so that no key's name is taken for it.
+/// The maker's part of the names of its keys. Names of keys have no colon, so that no key's name can be mistaken for it.
 fn name_of(maker: &MakerCredential) -> String {
     let entry = &maker.entry.0;
     match maker.principal.strip_prefix(&**entry) {

@@ -1,4 +1,4 @@
-//! Why keys cannot be read or changed. Each error names the file and says what to do; none shows a key.
+//! Errors of reading or changing keys. Each names the file and the remedy; none shows a key.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,18 +6,18 @@ use std::path::PathBuf;
 use super::text::KeyId;
 use crate::file_lock::LockError;
 
-/// Why the store cannot do what was asked. Nothing was changed.
+/// Reason why the store cannot do a request. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
-    /// Somebody else is writing, or the lock cannot be taken.
+    /// Another process is writing, or the lock cannot be taken.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// The file is not what the store writes.
+    /// The file is not in the format of the store.
     #[error("{}: is damaged: {reason}; restore a backup of the file", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         reason: String,
     },
     /// A newer version wrote it.
@@ -25,29 +25,29 @@ pub enum KeysError {
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// Its format version.
         found: u64,
     },
-    /// The file system refused.
+    /// The operating system returned an error.
     #[error("{}: cannot {doing}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The attempted action.
         doing: &'static str,
         /// The path it was tried on.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The system has no random bytes.
     #[error("no randomness for a key: {0}")]
     NoRandomness(#[from] getrandom::Error),
-    /// What was wanted of a new key.
+    /// A field of the new key is not valid.
     #[error("{0}")]
     Invalid(String),
     /// There is no such key.
     #[error("there is no key with the id {0}; `tooldock keys list` shows those there are")]
     NoSuchKey(KeyId),
-    /// More than the store takes.
+    /// The store would have more keys than its maximum.
     #[error(
         "there are {0} keys, the maximum; revoked and expired ones leave the file after 90 days"
     )]

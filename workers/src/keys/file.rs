@@ -14,7 +14,7 @@ use crate::data_dir::replace_file;
 use crate::file_lock::belong_to_owner_of;
 use crate::regular_file;
 
-/// What the names of unfinished files begin with. What a crash leaves is removed by the next writer.
+/// Prefix of the names of unfinished files. The next writer removes those that a crash left.
 const UNFINISHED: &str = ".tmp-keys-";
 
 const VERSION: u64 = 1;
@@ -22,8 +22,8 @@ const VERSION: u64 = 1;
 /// The largest file: as many keys as there may be, each with long lists.
 const BYTES_MAX: u64 = 512 * 1024 * 1024;
 
-/// What tells one version of the file from another without reading it. Every change is a rename, so at least the inode or
-/// the time is another.
+/// Tells versions of the file apart without reading them. Every change is a rename, so at least the inode or the time
+/// differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     device: u64,
@@ -35,12 +35,12 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
-    /// The stamp of the file that is there now; None if there is none, or it cannot be looked at.
+    /// The stamp of the current file; `None` if there is none, or its metadata cannot be read.
     pub(super) fn of(path: &Path) -> Option<Self> {
         fs::metadata(path).ok().map(|it| Self::from(&it))
     }
 
-    /// Whether the file has at most so many bytes.
+    /// Returns true if the file has at most so many bytes.
     pub(super) fn is_within(&self, bytes: u64) -> bool {
         self.length <= bytes
     }
@@ -71,7 +71,7 @@ struct Storing<'a> {
     keys: &'a [KeyRecord],
 }
 
-/// The keys of a file, each ending with its makers, and the file's stamp; no keys and no stamp where there is no file.
+/// The keys of a file, each ending with its makers, and the file's stamp; no keys and no stamp if there is no file.
 pub(super) fn read(path: &Path) -> Result<(Vec<KeyRecord>, Option<Stamp>), KeysError> {
     let told = |source: io::Error| KeysError::Io {
         doing: "read",
@@ -101,7 +101,7 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<KeyRecord>, KeysError> {
         path: path.to_owned(),
         reason,
     };
-    // Looked at first: what a newer version writes has other fields.
+    // The version is checked first: files of a newer version have other fields.
     if let Ok(Version { version }) = serde_json::from_slice(text)
         && version != VERSION
     {
@@ -140,7 +140,7 @@ pub(super) fn write(path: &Path, keys: &[KeyRecord]) -> Result<(), KeysError> {
     replace_file(path, &text, 0o600, UNFINISHED, owner).map_err(told)
 }
 
-/// Removes what a writer that was killed left. Only the one who holds the lock may ask for it.
+/// Removes files that a killed writer left. The caller holds the lock.
 pub(super) fn remove_unfinished(path: &Path) {
     let entries = path
         .parent()

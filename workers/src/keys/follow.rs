@@ -12,14 +12,14 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::readers::{ChangeSocket, OBEYED};
 use super::store::KeyStore;
 
-/// How often the file is looked at.
+/// Interval of looking at the file.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// How often last uses are written, in looks: about once a minute.
+/// Interval of writing last uses, in looks: about once a minute.
 const WRITE_EVERY: u32 = 240;
 
 impl KeyStore {
-    /// Puts in force what other processes change, and writes when keys were used last. Runs until it is dropped.
+    /// Puts the changes of other processes in force, and writes the last uses of keys. Runs until it is dropped.
     pub async fn follow(self: Arc<Self>, socket: Option<ChangeSocket>) {
         self.tables().look_into(&self);
         let writers = socket.as_ref().and_then(|socket| {
@@ -71,14 +71,14 @@ impl KeyStore {
     }
 }
 
-/// The connection of the next writer. Without a listener, there is never one.
+/// The connection of the next writer. Without a listener, there never is one.
 async fn accepted(listener: Option<&UnixListener>) -> UnixStream {
     let Some(listener) = listener else {
         return pending().await;
     };
     match listener.accept().await {
         Ok((writer, _)) => writer,
-        // Without free file descriptors, for example. The next check of the file finds the change.
+        // For example, there are no free file descriptors. The next check of the file finds the change.
         Err(_) => pending().await,
     }
 }

@@ -1,4 +1,4 @@
-//! Keys that keys made: no key outlives its maker, and none opens more.
+//! Keys made by other keys: no key outlives its maker, and none opens more.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -7,19 +7,19 @@ use super::record::{KeyRecord, KeyState, NewKey, whole_seconds};
 use super::text::KeyId;
 use crate::scope::ADMIN;
 
-/// The most makers behind one key. A key with more counts no more.
+/// The most makers behind one key. A key with more is not valid.
 const MAKERS_MAX: usize = 16;
-/// The name of the namespace that `*` does not stand for.
+/// The namespace that `*` does not include.
 const SYSTEM: &str = "_system";
 
-/// The end of a key, as its own record says it.
+/// The end of a key by its own record.
 struct OwnEnd {
     maker: Option<KeyId>,
     expires: Option<SystemTime>,
     revoked: Option<SystemTime>,
 }
 
-/// Lets each key end with the keys behind it: at the earliest end, and as revoked where a maker is gone from the file.
+/// Lets each key end with the keys behind it: at the earliest end, and as revoked if a maker is gone from the file.
 pub(super) fn settle(records: &mut [KeyRecord]) {
     if records.iter().all(|record| record.maker.is_none()) {
         return;
@@ -58,7 +58,7 @@ fn earlier(one: Option<SystemTime>, other: Option<SystemTime>) -> Option<SystemT
     }
 }
 
-/// A key that a maker asks for, cut to what the maker's own key allows.
+/// Cuts the requested key to the rights of the maker's own key.
 ///
 /// # Errors
 ///
@@ -118,13 +118,13 @@ fn makers_of(key: &KeyRecord, records: &[KeyRecord]) -> usize {
 }
 
 impl KeyRecord {
-    /// Whether the key opens all that a list of namespaces opens. `*` stands for each name and pattern but `_system`.
+    /// Returns true if the key opens every namespace that a list opens. `*` stands for each name and pattern but `_system`.
     pub fn opens_all_of(&self, namespaces: &[String]) -> bool {
         opens_all(&self.namespaces, namespaces)
     }
 
-    /// The key's maker as lists show it: its id; of a maker that is no key, and of a key from before ids were kept, its
-    /// principal; None for a key that the operator made.
+    /// The key's maker as lists show it: its id; if the maker is not a key, or for a key from before ids were kept, its
+    /// principal; `None` for a key that the operator made.
     pub fn shown_maker(&self) -> Option<String> {
         let id = self.maker.map(|id| id.to_string());
         let credential = || self.credential.as_ref().map(|it| it.principal.clone());
@@ -133,7 +133,8 @@ impl KeyRecord {
     }
 }
 
-/// Whether a list of namespaces opens all that another one opens. `*` stands for each name and pattern but `_system`.
+/// Returns true if a list of namespaces opens every namespace that another list opens. `*` stands for each name and pattern
+/// but `_system`.
 pub(super) fn opens_all(own: &[String], wanted: &[String]) -> bool {
     let everywhere = own.iter().any(|it| it == "*");
     wanted

@@ -1,4 +1,4 @@
-//! Tells the running gateways that read a file of keys of its changes.
+//! Tells the running gateways that read a file of keys about its changes.
 //!
 //! ```text
 //! $DATA/keys.json.gateways/   one socket for each running gateway
@@ -25,7 +25,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 /// Suffix of the folder with the sockets, after the path of the file of keys.
 const SUFFIX: &str = ".gateways";
 
-/// How long a writer waits for the answers of all gateways together.
+/// Maximum wait of a writer for the answers of all gateways together.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The most gateways that a writer waits for. Further sockets are ignored.
@@ -34,7 +34,7 @@ const READERS_MAX: usize = 64;
 /// The answer of a gateway that has read the changed file.
 pub(super) const OBEYED: &[u8] = b"read\n";
 
-/// The socket on which a running gateway hears of changes of its file of keys. Dropping it removes the socket.
+/// The socket on which a running gateway is told of changes of its file of keys. Dropping it removes the socket.
 #[derive(Debug)]
 pub struct ChangeSocket {
     listener: UnixListener,

@@ -1,4 +1,4 @@
-//! What is kept of a key: whom it is for, what it allows, and a salted hash of its text. The text itself is kept nowhere.
+//! The record of a key: its owner, its rights, and a salted hash of its text. The text itself is stored nowhere.
 //!
 //! The hash is one SHA-256 over salt and text. A slow hash protects texts that can be guessed; a key is 238 random bits,
 //! and its hash is taken on every request.
@@ -16,21 +16,21 @@ use super::text::{KeyId, KeyKind};
 use crate::namespace_scope::NamespaceScope;
 use crate::network::Cidr;
 
-/// More of anything in one record is a slip.
+/// The most entries of each list in one record; more would be a mistake.
 const LIST_MAX: usize = 64;
-/// The longest name, as of every principal.
+/// The longest name, as for every principal.
 const NAME_BYTES_MAX: usize = 64;
 /// The longest names of makers.
 const MAKERS_BYTES_MAX: usize = 128;
 /// Longest `made_by` of a key made by a configured entry or an access token, in bytes: principals of access tokens are long.
 const CREDENTIAL_BYTES_MAX: usize = 1024;
-/// The longest pattern or scope's name.
+/// The longest pattern or name of a scope.
 const PATTERN_BYTES_MAX: usize = 128;
-/// Ten years. Who wants more wants a key without an end.
+/// Ten years. Longer lifetimes are for keys without an end.
 const LIFETIME_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
-/// Rates above this are no limit a machine could reach.
+/// Rates above this are not limits that a machine could reach.
 const RATE_MAX: u32 = 1_000_000;
-/// Bursts above this are no limit either.
+/// Bursts above this are not limits either.
 const BURST_MAX: u32 = 10_000_000;
 
 /// A key as the file has it.
@@ -39,71 +39,71 @@ const BURST_MAX: u32 = 10_000_000;
 pub struct KeyRecord {
     /// The key's public name.
     pub id: KeyId,
-    /// Whom it is for. Several keys may share a name, for rotation.
+    /// Name of the owner. Several keys may share a name, for rotation.
     pub name: String,
-    /// The key's maker, where that was a key itself. What it makes are principals of their own, whatever their names: no key
-    /// becomes another principal by the choice of a name.
+    /// The key's maker, if that is a key itself. Its keys are separate principals, whatever their names: no key becomes
+    /// another principal by the choice of a name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_by: Option<String>,
-    /// The id of that key, with which this one ends. Keys from before ids were kept have none.
+    /// The id of that key, with which this key ends. Keys from before ids were kept have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maker: Option<KeyId>,
-    /// The maker, where that was another credential than a key. The key ends with the maker's entry in the configuration.
+    /// The maker, if that is another credential than a key. The key ends with the maker's entry in the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential: Option<CredentialRecord>,
-    /// The scopes, whose tools together are what the key may call.
+    /// Scopes; the key may call the tools of all of them.
     pub scopes: Vec<String>,
-    /// Which namespaces it opens: names and globs.
+    /// Namespaces that the key opens: names and globs.
     pub namespaces: Vec<String>,
-    /// From which networks it counts; empty: from everywhere.
+    /// Networks that the key is valid from; empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<Cidr>,
-    /// How often it may be used.
+    /// Limits on its use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<KeyLimit>,
-    /// When it was made.
+    /// Time when the key was made.
     #[serde(with = "humantime_serde")]
     pub created: SystemTime,
-    /// From when on it counts no more.
+    /// Time from which the key is no longer valid.
     #[serde(
         default,
         with = "humantime_serde",
         skip_serializing_if = "Option::is_none"
     )]
     pub expires: Option<SystemTime>,
-    /// When somebody took it back.
+    /// Time when the key was revoked.
     #[serde(
         default,
         with = "humantime_serde",
         skip_serializing_if = "Option::is_none"
     )]
     pub revoked: Option<SystemTime>,
-    /// When it was used last, to about an hour.
+    /// Time of its last use, to about an hour.
     #[serde(
         default,
         with = "humantime_serde",
         skip_serializing_if = "Option::is_none"
     )]
     pub last_used: Option<SystemTime>,
-    /// What is hashed with its text.
+    /// Salt that is hashed with its text.
     pub(super) salt: Bytes<16>,
-    /// The hash of both.
+    /// Hash of salt and text.
     pub(super) hash: Bytes<32>,
 }
 
-/// A limit of one key: so many per second, with bursts. Written `RATE`, `RATE/BURST`, or one of these with `:tool_call`.
+/// A limit of one key: a rate per second, with bursts. Written `RATE`, `RATE/BURST`, or one of these with `:tool_call`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct KeyLimit {
-    /// How many per second.
+    /// Uses per second.
     pub rate: NonZeroU32,
-    /// How many at once.
+    /// Uses at once.
     pub burst: NonZeroU32,
-    /// Of what.
+    /// Unit of a use.
     pub unit: KeyLimitUnit,
 }
 
-/// What a key's limit counts.
+/// Unit that a key's limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KeyLimitUnit {
     /// HTTP requests.
@@ -112,7 +112,7 @@ pub enum KeyLimitUnit {
     ToolCall,
 }
 
-/// What somebody wants of a new key.
+/// Properties requested for a new key.
 #[derive(Debug, Clone)]
 pub struct NewKey {
     /// See [`KeyRecord::name`].
@@ -127,18 +127,18 @@ pub struct NewKey {
     pub networks: Vec<Cidr>,
     /// See [`KeyRecord::limits`].
     pub limits: Vec<KeyLimit>,
-    /// For how long it counts; None: until it is revoked.
+    /// Lifetime; `None`: until it is revoked.
     pub lifetime: Option<Duration>,
-    /// What it begins with.
+    /// Kind of the key, by its prefix.
     pub kind: KeyKind,
 }
 
 impl NewKey {
-    /// Checks what parsing alone does not. Whether there are such scopes is for the caller to know.
+    /// Checks rules that parsing does not. The caller must check that the scopes exist.
     ///
     /// # Errors
     ///
-    /// What is wrong, and where.
+    /// The field, and the problem with it.
     pub fn check(&self) -> Result<(), String> {
         check_name(&self.name)?;
         let makers = self.made_by.as_deref().unwrap_or_default();
@@ -182,7 +182,7 @@ impl NewKey {
     }
 }
 
-/// Whether a name can be part of a principal's, as those of `admission.tokens`.
+/// Returns an error for a name that cannot be part of a principal's, by the same rules as for names in `admission.tokens`.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
     let letter = |it: char| it.is_ascii_alphanumeric() || matches!(it, '-' | '_' | '.' | '@');
     let valid = name.len() <= NAME_BYTES_MAX
@@ -196,7 +196,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
 }
 
 impl KeyRecord {
-    /// The record of a new key and what hashes to it.
+    /// Creates the record of a new key with the hash of its text.
     pub(super) fn new(
         id: KeyId,
         wanted: NewKey,
@@ -237,7 +237,8 @@ impl KeyRecord {
         format!("key:{}", self.full_name())
     }
 
-    /// The maker of a key of that name that this key makes. One of its own name is the same principal, for rotation.
+    /// The maker of a key of that name that this key makes. A key with the maker's own name is the same principal, for
+    /// rotation.
     pub fn makes(&self, name: &str) -> Option<String> {
         match name == self.name {
             true => self.made_by.clone(),
@@ -245,7 +246,7 @@ impl KeyRecord {
         }
     }
 
-    /// The name behind those of its makers, with slashes between them.
+    /// The name with those of its makers before it, separated by slashes.
     pub fn full_name(&self) -> String {
         match &self.made_by {
             Some(maker) => format!("{maker}/{}", self.name),
@@ -253,7 +254,7 @@ impl KeyRecord {
         }
     }
 
-    /// What the key is good for at a moment.
+    /// State of the key at a moment.
     pub fn state(&self, now: SystemTime) -> KeyState {
         if self.revoked.is_some() {
             return KeyState::Revoked;
@@ -264,7 +265,7 @@ impl KeyRecord {
         }
     }
 
-    /// Whether nobody needs to see the record any more.
+    /// Returns true if the key ended longer than `kept` ago, so that its record may be removed.
     pub(super) fn is_history(&self, now: SystemTime, kept: Duration) -> bool {
         let ended = match (self.revoked, self.expires) {
             (Some(revoked), _) => revoked,
@@ -275,20 +276,20 @@ impl KeyRecord {
     }
 }
 
-/// Whether a key counts.
+/// State of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyState {
-    /// It does.
+    /// The key is valid.
     Active,
-    /// Its time is over.
+    /// Its lifetime is over.
     Expired,
-    /// Somebody took it back.
+    /// The key was revoked.
     Revoked,
 }
 
 impl KeyState {
-    /// The word for people.
+    /// The state as a word.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -306,19 +307,19 @@ pub(super) fn hash(salt: &[u8; 16], text: &[u8]) -> [u8; 32] {
     digest.finalize().into()
 }
 
-/// Cut to seconds: the file is for people, too.
+/// The time cut to seconds, for readers of the file.
 pub(super) fn whole_seconds(time: SystemTime) -> SystemTime {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     UNIX_EPOCH + Duration::from_secs(since.as_secs())
 }
 
-/// Bytes that the file has in hexadecimal. Not shown: they are as good as nothing without the text, and nobody's business.
+/// Bytes that the file has in hexadecimal. Never printed, although useless without the text.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(super) struct Bytes<const N: usize>(pub(super) [u8; N]);
 
 impl<const N: usize> Bytes<N> {
-    /// Whether both are equal, in time that does not depend on where they differ.
+    /// Returns true if both are equal, in time that does not depend on where they differ.
     pub(super) fn matches(&self, other: &[u8; N]) -> bool {
         self.0.as_slice().ct_eq(other.as_slice()).into()
     }

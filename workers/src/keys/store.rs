@@ -4,7 +4,7 @@
 //! the running gateways confirm that they have read the new file (`readers.rs`), so that the change counts everywhere
 //! when the call returns.
 //!
-//! All of it blocks. Call it where blocking is allowed.
+//! All methods block. Call them where blocking is allowed.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -26,19 +26,19 @@ use crate::file_lock::FileLock;
 use crate::scope::ScopeTable;
 use crate::secrets::Secret;
 
-/// How long a writer waits for another one.
+/// Maximum wait of a writer for another one.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The largest file that is read while a request waits, in bytes: about a thousand keys.
 const LOOK_BYTES: u64 = 512 * 1024;
 
-/// The most keys, those of the last 90 days that count no more included.
+/// The most keys, including those of the last 90 days that are no longer valid.
 const KEYS_MAX: usize = 200_000;
 
-/// For how long keys that count no more are shown.
+/// Time for which keys that are no longer valid are shown.
 const HISTORY: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// How far the file may be behind with a key's last use: one key causes no more than one write in this time.
+/// Maximum delay of a key's last use in the file: each key causes at most one write in this time.
 const USE_BEHIND: Duration = Duration::from_secs(3600);
 
 /// The keys of a file.
@@ -46,7 +46,8 @@ const USE_BEHIND: Duration = Duration::from_secs(3600);
 pub struct KeyStore {
     path: PathBuf,
     tables: KeyTables,
-    /// Held while a file is read and its table published, so that no older table follows a newer one. No await is under it.
+    /// Lock held while a file is read and its table published, so that no older table follows a newer one. Never held across
+    /// an await.
     state: Mutex<State>,
     losses: watch::Sender<u64>,
     changes: watch::Sender<()>,
@@ -60,19 +61,19 @@ pub struct KeyStore {
 #[derive(Debug)]
 struct State {
     scopes: Arc<ScopeTable>,
-    /// None where the configuration is unknown: no key of one of its entries counts then.
+    /// `None` if the configuration is unknown: no key of one of its entries is valid then.
     makers: Option<KeyMakers>,
-    /// Of the file that was read last, whether or not it could be used.
+    /// Stamp of the file that was read last, whether or not it could be used.
     seen: Option<Stamp>,
-    /// The stamp of the file that could not be used, so that the log says it once.
+    /// Stamp of the file that could not be used, so that it is logged once.
     unusable: Option<Stamp>,
-    /// Whether the last uses could not be written, so that the log says it once.
+    /// True when the last uses could not be written, so that it is logged once.
     uses_unwritten: bool,
 }
 
 impl State {
-    /// Ends the keys, and all that these made, whose makers' entries do not stand behind them. Never in the file: an entry may
-    /// come back.
+    /// Revokes the keys whose makers' entries do not stand behind them, and all keys that these made. The file is not
+    /// changed: an entry may come back.
     fn end_keys(&self, records: &mut [KeyRecord]) {
         let ended = match &self.makers {
             Some(makers) => makers.end_keys(records),
@@ -84,21 +85,21 @@ impl State {
     }
 }
 
-/// A key that was just made: the only moment its text is known.
+/// A key that was just made: only now is its text known.
 #[derive(Debug)]
 pub struct MadeKey {
-    /// What is kept of it.
+    /// The record in the file.
     pub record: KeyRecord,
-    /// What its owner sends.
+    /// The text that its owner sends.
     pub text: Secret,
 }
 
 impl KeyStore {
-    /// Reads the keys of a file. A file that is not there has none.
+    /// Reads the keys of a file. A missing file has none.
     ///
     /// # Errors
     ///
-    /// When the file is damaged or cannot be read: a process that begins without its keys would refuse their owners.
+    /// When the file is damaged or cannot be read: a process that starts without its keys would refuse their owners.
     pub fn open(path: PathBuf, scopes: ScopeTable) -> Result<Self, KeysError> {
         let store = Self {
             path,
@@ -129,13 +130,13 @@ impl KeyStore {
         &self.path
     }
 
-    /// What requests are judged by.
+    /// Tables that requests are judged by.
     pub fn tables(&self) -> KeyTables {
         self.tables.clone()
     }
 
-    /// Changes each time after keys that counted were revoked, removed or narrowed, by whatever process. Whoever was
-    /// admitted for longer than a request is to be admitted again then.
+    /// Changes each time after valid keys were revoked, removed or narrowed, by any process. Callers that were admitted for
+    /// longer than a request must then be admitted again.
     pub fn losses(&self) -> watch::Receiver<u64> {
         self.losses.subscribe()
     }
@@ -145,28 +146,27 @@ impl KeyStore {
         self.changes.subscribe()
     }
 
-    /// Makes a key. It counts from now on.
+    /// Makes a key. It is valid from now on.
     ///
     /// # Errors
     ///
-    /// What is wrong with what is wanted, an unknown scope above all; or the file cannot be read or written. Nothing is
+    /// When a field is not valid, for example an unknown scope, or when the file cannot be read or written. Nothing is
     /// changed then.
     pub fn create(&self, wanted: NewKey) -> Result<MadeKey, KeysError> {
         self.create_for(&KeyMaker::Operator, wanted)
     }
 
-    /// Makes a key at the wish of another key, which the new one ends with. The new key opens no more than its maker and
-    /// ends no later.
+    /// Makes a key for another key, which the new one ends with. The new key opens no more than its maker and ends no later.
     ///
     /// # Errors
     ///
-    /// As [`KeyStore::create`]; when the maker counts no more, or the new key would be for more than its maker.
+    /// As [`KeyStore::create`]; when the maker is no longer valid, or the new key would open more than its maker.
     pub fn create_by(&self, maker: KeyId, wanted: NewKey) -> Result<MadeKey, KeysError> {
         self.create_for(&KeyMaker::Key(maker), wanted)
     }
 
-    /// Makes a key at the wish of a caller. The new key opens no more than its maker, ends no later, and has a name below the
-    /// maker's; of the operator it is as it was asked for.
+    /// Makes a key for a caller. The new key opens no more than its maker, ends no later, and has a name below the maker's; a
+    /// key of the operator is made as requested.
     ///
     /// # Errors
     ///
@@ -215,8 +215,8 @@ impl KeyStore {
         Ok(MadeKey { record, text })
     }
 
-    /// Takes a key back, and with it all keys that it made and those that these made. Requests with them are refused from
-    /// now on. A key that is revoked already stays so.
+    /// Revokes a key, and with it all keys that it made and those that these made. Requests with them are refused from now
+    /// on. A key that is revoked already stays so.
     ///
     /// # Errors
     ///
@@ -246,7 +246,7 @@ impl KeyStore {
         self.behind.load(Ordering::Relaxed)
     }
 
-    /// Whether a running gateway has confirmed the last change.
+    /// Returns true if a running gateway has confirmed the last change.
     pub fn has_running_gateway(&self) -> bool {
         self.confirmed.load(Ordering::Relaxed) > 0
     }
@@ -281,8 +281,8 @@ impl KeyStore {
         Ok(records)
     }
 
-    /// Puts in force what another process has written. What cannot be read is told once and changes nothing: the keys of
-    /// before stay in force.
+    /// Puts changes of another process in force. A file that cannot be read is logged once and changes nothing: the previous
+    /// keys stay in force.
     pub fn refresh(&self) {
         let mut state = self.state();
         let stamp = Stamp::of(&self.path);
@@ -291,15 +291,15 @@ impl KeyStore {
         }
     }
 
-    /// Reads the file again, whatever its metadata say, since a writer announced a change.
+    /// Reads the file again, even with unchanged metadata, since a writer announced a change.
     pub(super) fn reread(&self) {
         let mut state = self.state();
         let stamp = Stamp::of(&self.path);
         self.read_again(&mut state, stamp);
     }
 
-    /// Checks the file for a request with an unknown key id. True if the file had changed and was read. Bounded: waits
-    /// for no lock, and leaves large files to [`KeyStore::follow`].
+    /// Checks the file for a request with an unknown key id. Returns true if the file had changed and was read. Bounded:
+    /// waits for no lock, and leaves large files to [`KeyStore::follow`].
     pub(super) fn look_for_request(&self) -> bool {
         let Ok(mut state) = self.state.try_lock() else {
             return false;
@@ -314,7 +314,7 @@ impl KeyStore {
     }
 
     fn read_again(&self, state: &mut State, stamp: Option<Stamp>) {
-        // Taken before the file is read: one that cannot be used is told once, and read again when it changes.
+        // The stamp is taken before the file is read: an unusable file is logged once, and read again when it changes.
         state.seen = stamp;
         let path = self.path.display();
         let read = file::read(&self.path);
@@ -361,7 +361,7 @@ impl KeyStore {
         }
     }
 
-    /// Keys that entries of the configuration made count from now on only while these entries stand behind them.
+    /// From now on, keys made by entries of the configuration are valid only while these entries stand behind them.
     pub fn set_makers(&self, makers: KeyMakers) {
         let mut state = self.state();
         if state.makers.as_ref() == Some(&makers) {
@@ -385,7 +385,7 @@ impl KeyStore {
         }
     }
 
-    /// Writes when keys were used last, where the file is far behind: all of them at once.
+    /// Writes the last uses of all keys if the file is far behind.
     pub fn write_uses(&self) {
         let table = self.tables.snapshot();
         let behind = |record: &KeyRecord| {
@@ -434,7 +434,7 @@ impl KeyStore {
             path: self.path.clone(),
             source,
         };
-        // A first key may come before the first start.
+        // A first key may be made before the first start.
         if let Some(folder) = self.path.parent() {
             std::fs::create_dir_all(folder).map_err(told)?;
         }
@@ -447,7 +447,7 @@ impl KeyStore {
 
     /// Replaces the file and puts it in force. The caller holds the lock.
     fn write(&self, state: &mut State, records: &[KeyRecord]) -> Result<(), KeysError> {
-        // First: a file that no process could read must not be written.
+        // Compiled first: a file that no process could read must not be written.
         let table = self.compiled(state, records)?;
         file::write(&self.path, records)?;
         self.publish(state, table, Stamp::of(&self.path));
@@ -472,7 +472,7 @@ impl KeyStore {
         state.seen = stamp;
         self.changes.send_replace(());
         if lost {
-            // After the table: whoever is admitted again is judged by it.
+            // After the table: callers that are admitted again are judged by it.
             self.losses.send_modify(|count| *count += 1);
         }
     }

@@ -1,7 +1,7 @@
-//! All keys at one moment, compiled for the question that every request asks: whose key is this, and does it count?
+//! All keys at one moment, compiled for the check of every request: the key's record and its validity.
 //!
-//! The question costs one hash and one look into a map, however many keys there are. Keys with the same scopes or the same
-//! namespaces share what is compiled of these.
+//! The check costs one hash and one look into a map, for any number of keys. Keys with the same scopes or namespaces share
+//! their compiled form.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::grant::{Grant, GrantSource};
 use crate::namespace_scope::NamespaceScope;
 use crate::scope::{ScopeTable, ToolScope};
 
-/// How exactly a process remembers when a key was used: threads that serve the same key rarely write.
+/// Resolution of the last use that a process remembers: threads that serve the same key rarely write.
 const USE_STEP_SECONDS: u64 = 60;
 
 /// All keys at one moment.
@@ -28,10 +28,10 @@ pub struct KeyTable {
     scopes: Arc<ScopeTable>,
 }
 
-/// The least time between two checks of the file for requests with unknown keys.
+/// The shortest time between two checks of the file for requests with unknown keys.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
-/// The table in force, wherever it is asked. A clone is the same one.
+/// The table in force. A clone shares it.
 #[derive(Debug, Clone, Default)]
 pub struct KeyTables(Arc<CurrentTable>);
 
@@ -50,13 +50,13 @@ impl KeyTables {
         self.0.table.load()
     }
 
-    /// The same to keep.
+    /// The current table, to keep.
     pub fn snapshot(&self) -> Arc<KeyTable> {
         self.0.table.load_full()
     }
 
-    /// The key that a secret text belongs to, as in [`KeyTable::verify`]. For an unknown id the file is checked once
-    /// more: another process may have made the key a moment ago.
+    /// The key that a secret text belongs to, as in [`KeyTable::verify`]. For an unknown id the file is checked once more:
+    /// another process may have made the key a moment ago.
     ///
     /// # Errors
     ///
@@ -80,7 +80,8 @@ impl KeyTables {
         let _ = self.0.store.set(Arc::downgrade(store));
     }
 
-    /// Checks the file of API keys for changes, at most once in [`LOOK_PAUSE`]. True if the file had changed and was read.
+    /// Checks the file of API keys for changes, at most once in [`LOOK_PAUSE`]. Returns true if the file had changed and was
+    /// read.
     fn look(&self) -> bool {
         let Some(store) = self.0.store.get().and_then(Weak::upgrade) else {
             return false;
@@ -100,7 +101,7 @@ impl KeyTables {
     }
 }
 
-/// One key, ready to be asked.
+/// A key, compiled for verification.
 #[derive(Debug)]
 pub struct ApiKey {
     record: KeyRecord,
@@ -108,26 +109,26 @@ pub struct ApiKey {
     namespaces: Arc<NamespaceScope>,
     grant: Arc<Grant>,
     limits: Arc<[KeyLimit]>,
-    /// When a request came with it, in seconds since 1970.
+    /// Time of its last request, in seconds since 1970.
     used: AtomicU64,
-    /// What the file says of that.
+    /// Time of its last use in the file.
     written: AtomicU64,
 }
 
-/// Why a key does not count. For the log alone: a caller is told the same of all of them.
+/// Reason why a key is not valid. For the log alone: callers are told the same for all reasons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRefusal {
-    /// The text is no key's: its length, a character, or its checksum is wrong.
+    /// The text is not a key: its length, a character, or its checksum is wrong.
     Malformed,
     /// No key has the id.
     Unknown,
     /// A key has the id, and another secret.
     WrongSecret,
-    /// It was taken back.
+    /// The key was revoked.
     Revoked,
-    /// Its time is over.
+    /// The lifetime of the key is over.
     Expired,
-    /// It does not count from the client's network.
+    /// The key is not valid from the client's network.
     Network,
 }
 
@@ -146,7 +147,7 @@ impl KeyRefusal {
 }
 
 impl ApiKey {
-    /// What is known of the key.
+    /// Record of the key.
     pub fn record(&self) -> &KeyRecord {
         &self.record
     }
@@ -156,28 +157,28 @@ impl ApiKey {
         &self.principal
     }
 
-    /// The namespaces it opens.
+    /// Namespaces that the key opens.
     pub fn namespaces(&self) -> &Arc<NamespaceScope> {
         &self.namespaces
     }
 
-    /// The tools it opens.
+    /// Tools that the key opens.
     pub fn grant(&self) -> &Arc<Grant> {
         &self.grant
     }
 
-    /// How often it may be used.
+    /// Limits on the key's use.
     pub fn limits(&self) -> &Arc<[KeyLimit]> {
         &self.limits
     }
 
-    /// When this process or the file knows that it was used last.
+    /// Time of the last use that this process or the file knows.
     pub fn last_used(&self) -> Option<SystemTime> {
         let used = self.used.load(Ordering::Relaxed);
         (used > 0).then(|| UNIX_EPOCH + Duration::from_secs(used))
     }
 
-    /// Whether the file is so far behind with the last use.
+    /// Returns true if the last use in the file is older than that of this process by at least `step`.
     pub(super) fn is_written_behind(&self, step: Duration) -> bool {
         let written = self.written.load(Ordering::Relaxed);
         let since = self.used.load(Ordering::Relaxed).saturating_sub(written);
@@ -192,7 +193,7 @@ impl ApiKey {
         }
     }
 
-    /// Whether the file says the same of the key, but for its last use.
+    /// Returns true if the record is equal, except for its last use.
     fn is(&self, other: &KeyRecord) -> bool {
         let last_used = self.record.last_used;
         self.record
@@ -210,12 +211,12 @@ fn seconds(time: SystemTime) -> u64 {
 }
 
 impl KeyTable {
-    /// The key that a secret text belongs to, where the key is valid for this client at this moment. The time of this use is
+    /// The key that a secret text belongs to, if the key is valid for this client at this moment. The time of this use is
     /// remembered.
     ///
     /// # Errors
     ///
-    /// [`KeyRefusal`], which no caller is to be told.
+    /// [`KeyRefusal`], which callers must not be told.
     pub fn verify(
         &self,
         text: &[u8],
@@ -224,7 +225,7 @@ impl KeyTable {
     ) -> Result<&Arc<ApiKey>, KeyRefusal> {
         let id = text::id_of(text).ok_or(KeyRefusal::Malformed)?;
         let key = self.keys.get(&id);
-        // Hashed in any case: how long it takes does not tell whether there is a key of this id.
+        // Hashed in any case: the time it takes does not tell if a key of this id exists.
         let salt = key.map_or([0; 16], |key| key.record.salt.0);
         let hash = record::hash(&salt, text);
         let key = key.ok_or(KeyRefusal::Unknown)?;
@@ -244,7 +245,7 @@ impl KeyTable {
         Ok(key)
     }
 
-    /// The key of an id, whether or not it counts.
+    /// The key of an id, valid or not.
     pub fn get(&self, id: KeyId) -> Option<&Arc<ApiKey>> {
         self.keys.get(&id)
     }
@@ -254,7 +255,7 @@ impl KeyTable {
         self.keys.values()
     }
 
-    /// The principals that have a key which counts at that moment.
+    /// Principals that have a key which is valid at that moment.
     pub fn principals(&self, now: SystemTime) -> HashSet<Arc<str>> {
         let active = self
             .iter()
@@ -262,21 +263,21 @@ impl KeyTable {
         active.map(|key| Arc::clone(key.principal())).collect()
     }
 
-    /// How many there are.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether there are no keys.
+    /// Returns true if there are no keys.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// Compiles the records of a file. What `before` has compiled of keys that are still the same is used again.
+    /// Compiles the records of a file. Compiled parts of `before` are used again for keys that are unchanged.
     ///
     /// # Errors
     ///
-    /// Which record has a name or pattern that the store does not write.
+    /// The record with a name or pattern that the store does not write.
     pub(super) fn compile(
         records: &[KeyRecord],
         scopes: &Arc<ScopeTable>,
@@ -312,7 +313,7 @@ impl KeyTable {
         })
     }
 
-    /// Whether a key that counted counts no more, or differently.
+    /// Returns true if a valid key is no longer valid, or is valid differently.
     pub(super) fn takes_away_from(&self, before: &Self, now: SystemTime) -> bool {
         before.keys.iter().any(|(id, old)| {
             old.record.state(now) == KeyState::Active
@@ -321,13 +322,13 @@ impl KeyTable {
     }
 }
 
-/// What keys share while a table is compiled.
+/// Compiled parts that keys share while a table is compiled.
 #[derive(Default)]
 struct Compiled {
     scopes: Arc<ScopeTable>,
     tools: HashMap<Vec<String>, Arc<ToolScope>>,
     namespaces: HashMap<Vec<String>, Arc<NamespaceScope>>,
-    /// A key with a scope that there is not, and how many there are.
+    /// A key with an unknown scope, and the number of such keys.
     unknown: Option<(KeyId, String, usize)>,
 }
 
@@ -361,7 +362,7 @@ impl Compiled {
         })
     }
 
-    /// The tools of a key's scopes. A scope that the configuration has no more opens nothing; the others go on.
+    /// The tools of a key's scopes. A scope that the configuration no longer has opens nothing; the others stay in force.
     fn tools(&mut self, record: &KeyRecord) -> Arc<ToolScope> {
         if let Some(known) = self.tools.get(&record.scopes) {
             return Arc::clone(known);

@@ -1,8 +1,8 @@
 //! The text of a key: `td_` or `oub_`, twelve characters that are the key's public id, `_`, forty random characters, and a
 //! checksum of six over all before it.
 //!
-//! The checksum tells a typing error from a wrong key without a look at any table. It keeps nobody out: everybody can
-//! compute it.
+//! The checksum tells a typing error from a wrong key without a look at any table. It gives no protection: it can be computed
+//! without a secret.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,17 +12,17 @@ use sha2::{Digest as _, Sha256};
 
 use crate::secrets::Secret;
 
-/// Digits, capitals, small letters: what survives in headers, in shells and under a double click.
+/// Digits, capitals, small letters: these survive in headers, in shells and under a double click.
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-/// An id has no capitals, so that nobody has to spell them.
+/// An id has no capitals, so that it is easy to spell.
 const ID_ALPHABET: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
 const ID_BYTES: usize = 12;
-/// 238 bits: not to be guessed, so that a fast hash is enough to store.
+/// 238 bits: not to be guessed, so that a fast hash is enough for storing.
 const RANDOM_BYTES: usize = 40;
 const CHECKSUM_BYTES: usize = 6;
 
-/// What a key begins with. Every kind opens the same things everywhere; the beginning says what the key was made for.
+/// Prefix of a key. Keys of every kind open the same things everywhere; the prefix tells the purpose the key was made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeyKind {
     /// `td_`: for clients of the gateway.
@@ -35,7 +35,7 @@ pub enum KeyKind {
 impl KeyKind {
     const ALL: [Self; 2] = [Self::Gateway, Self::Relay];
 
-    /// The beginning of such keys.
+    /// The prefix of such keys.
     pub const fn prefix(self) -> &'static str {
         match self {
             Self::Gateway => "td_",
@@ -44,12 +44,12 @@ impl KeyKind {
     }
 }
 
-/// A key's public name: it may stand in logs, and leads to the key's record in one step.
+/// A key's public name: it may appear in logs, and leads to the key's record in one step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct KeyId([u8; ID_BYTES]);
 
-/// A text that is no key's id.
+/// A text that is not a key's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not the id of a key: it has 12 small letters and digits, as `tooldock keys list` shows it"
@@ -61,7 +61,7 @@ impl KeyId {
     ///
     /// # Errors
     ///
-    /// When the operating system gives no randomness.
+    /// When the operating system returns no random bytes.
     pub(super) fn new() -> Result<Self, getrandom::Error> {
         let mut id = [0; ID_BYTES];
         random(&mut id, ID_ALPHABET)?;
@@ -70,7 +70,7 @@ impl KeyId {
 
     /// The id as it is written.
     pub fn as_str(&self) -> &str {
-        // Only characters of its alphabet come in.
+        // Only characters of the alphabet get in.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 
@@ -116,14 +116,14 @@ impl fmt::Debug for KeyId {
     }
 }
 
-/// Whether a credential is meant to be a key, right or wrong: then no other kind of credential is tried with it.
+/// Returns true if a credential is meant to be a key, valid or not: then no other kind of credential is tried with it.
 pub fn looks_like_key(text: &[u8]) -> bool {
     KeyKind::ALL
         .iter()
         .any(|kind| text.starts_with(kind.prefix().as_bytes()))
 }
 
-/// The id that a key names, where the whole text is one that a key can have.
+/// The id in a key, if the whole text has the form of a key.
 pub(super) fn id_of(text: &[u8]) -> Option<KeyId> {
     let rest = KeyKind::ALL
         .iter()
@@ -139,7 +139,7 @@ pub(super) fn id_of(text: &[u8]) -> Option<KeyId> {
 ///
 /// # Errors
 ///
-/// When the operating system gives no randomness.
+/// When the operating system returns no random bytes.
 pub(super) fn generate(kind: KeyKind, id: KeyId) -> Result<Secret, getrandom::Error> {
     let mut secret = zeroize::Zeroizing::new([0; RANDOM_BYTES]);
     random(&mut *secret, ALPHABET)?;
@@ -155,7 +155,7 @@ pub(super) fn generate(kind: KeyKind, id: KeyId) -> Result<Secret, getrandom::Er
 
 /// Fills a place with characters of an alphabet, each as likely as any other.
 fn random(place: &mut [u8], alphabet: &[u8]) -> Result<(), getrandom::Error> {
-    // Bytes from here on would make the first characters likelier.
+    // Bytes from this value on would make the first characters likelier.
     let fair = 256 / alphabet.len() * alphabet.len();
     let mut bytes = zeroize::Zeroizing::new([0; 64]);
     let mut filled = 0;
