@@ -1,4 +1,4 @@
-//! Secret values: what holds one in memory, who gives a namespace its own, and the store they are kept in.
+//! Secret values: the type that holds one in memory, the values of a namespace, and the store they are kept in.
 //!
 //! ```text
 //! $DATA/secrets.enc         values and owners, encrypted secrets/envelope.rs (version 2), secrets/fernet.rs (version 1)
@@ -8,8 +8,8 @@
 //!       authorizations.enc  tokens for remote servers    secrets/authorizations.rs
 //! ```
 //!
-//! [`SecretStore`] reads and writes them. Readers take no lock. The gateway writes nothing but owners, and runs with all
-//! of the files read-only. [`SecretNames`] is the store for management: it has no method that could give a value away.
+//! [`SecretStore`] reads and writes them. Readers take no lock. The gateway writes nothing but owners, and runs with all of
+//! the files read-only. [`SecretNames`] is the store for management: it has no method that returns a value.
 
 mod authorizations;
 mod envelope;
@@ -52,7 +52,7 @@ use crate::precedence::Origin;
 use meta::Meta;
 use values::Values;
 
-/// A secret value: never printed, never compared except by whoever holds it, and wiped from memory when it is dropped.
+/// A secret value: never printed, compared only by its holder, and wiped from memory when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<String>);
 
@@ -62,7 +62,7 @@ impl Secret {
         Self(Zeroizing::new(value.into()))
     }
 
-    /// The value, for the one place that must hand it on.
+    /// The value, for the only place that must pass it on.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -82,16 +82,16 @@ pub struct Secrets(Arc<All>);
 struct All {
     values: Values,
     meta: Meta,
-    /// Servers that get no personal values, since another one of their name had them.
+    /// Servers that get no personal values, since another server of that name had them.
     not_personal: BTreeMap<NamespaceName, Option<Origin>>,
 }
 
-/// What one namespace gets of them.
+/// Secrets of one namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NamespaceSecrets {
     /// The merged `KEY → value` map: global values, overridden by the namespace's own (SCR-09).
     pub values: BTreeMap<String, Secret>,
-    /// Keys that somebody prepared and nobody gave a value yet. They count as not configured (SCR-11).
+    /// Keys that were prepared and have no value yet. They count as not configured (SCR-11).
     pub placeholders: BTreeSet<String>,
 }
 
@@ -113,13 +113,13 @@ impl Secrets {
         Self::new(values, Meta::default())
     }
 
-    /// The same secrets with one more that only `namespace` gets.
+    /// The secrets, with another one that only `namespace` gets.
     #[must_use]
     pub fn with(&self, namespace: &NamespaceName, key: &str, value: Secret) -> Self {
         self.with_scope(&Scope::Namespace(namespace.clone()), key, value)
     }
 
-    /// The same secrets with one more of that scope.
+    /// The secrets, with another one of that scope.
     #[must_use]
     pub fn with_scope(&self, scope: &Scope, key: &str, value: Secret) -> Self {
         let mut values = self.0.values.clone();
@@ -158,19 +158,19 @@ impl Secrets {
         }))
     }
 
-    /// Why the server of this name gets no personal values: the namespace that had them under the name, or `None` within
-    /// where that is not known.
+    /// Reason why the server of this name gets no personal values: the namespace that had them under the name, or `None`
+    /// inside if that is not known.
     pub(crate) fn personal_owner(&self, name: &NamespaceName) -> Option<Option<Origin>> {
         self.0.not_personal.get(name).copied()
     }
 
-    /// What principals have of their own, by principal.
+    /// Personal values, by principal.
     pub(crate) fn of_principals(&self) -> impl Iterator<Item = (&str, &BTreeMap<String, Secret>)> {
         let all = self.0.values.principals.iter();
         all.map(|(name, own)| (name.as_str(), own))
     }
 
-    /// What a namespace gets.
+    /// Secrets of a namespace.
     pub fn for_namespace(&self, namespace: &NamespaceName) -> NamespaceSecrets {
         let values = self.0.values.merged(namespace.as_str());
         let placeholders = self.0.meta.placeholders(namespace.as_str());
@@ -183,8 +183,8 @@ impl Secrets {
         }
     }
 
-    /// The secrets of a namespace's workers: its own, and the global ones that `global` gives it. `declared` are the keys
-    /// under `secrets:` in its `tooldock.yaml`.
+    /// The secrets of a namespace's workers: its own, and the global ones that `global` allows. `declared` are the keys under
+    /// `secrets:` in its `tooldock.yaml`.
     pub(crate) fn for_workers(
         &self,
         namespace: &NamespaceName,
@@ -206,16 +206,16 @@ impl Secrets {
     }
 }
 
-/// Where the gateway gets its secrets from at each reload.
+/// Source of the gateway's secrets, read at each reload.
 pub trait SecretSource: Send + Sync + 'static {
-    /// All secrets as they are now. May read files and compute for a second: call it where blocking is allowed.
+    /// All current secrets. May read files and compute for a second: call it where blocking is allowed.
     ///
     /// # Errors
     ///
-    /// When there are secrets that cannot be read. The error names the file. That there are none is no error.
+    /// When there are secrets that cannot be read. The error names the file. An empty store is not an error.
     fn read(&self) -> Result<Secrets, SecretsError>;
 
-    /// The owners of values, as they were recorded last. Blocking, too.
+    /// The owners of values, as they were recorded last. Blocks, too.
     ///
     /// # Errors
     ///
@@ -224,8 +224,8 @@ pub trait SecretSource: Send + Sync + 'static {
         Ok(RecordedOwners::default())
     }
 
-    /// Records the owners of values, and answers whether they stand beside the values, where they cannot be removed alone.
-    /// Blocking, too.
+    /// Records the owners of values. Returns true if they are stored beside the values, from which they cannot be removed
+    /// alone. Blocks, too.
     ///
     /// # Errors
     ///

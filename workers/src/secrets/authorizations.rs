@@ -1,13 +1,13 @@
-//! What the gateway was authorized to do at remote servers in somebody's name: the tokens of the grant `authorization_code`.
+//! Tokens of the grant `authorization_code`, with which the gateway acts at remote servers on behalf of principals.
 //!
 //! ```text
 //! $DATA/authorizations.enc    tokens, encrypted as the secrets are, under the same key
 //!       authorizations.lock   held by the one writer
 //! ```
 //!
-//! A file of their own, since tokens change by themselves, every hour or so: a change of the secrets asks for a reload.
-//! The store keeps what it has read in memory and tells [`PersonalSecrets`] who has authorized the gateway. What a token
-//! looks like is known to whoever fetches it, and to nobody here.
+//! The tokens have a separate file, since they change by themselves, every hour or so: a change of the secrets asks for a
+//! reload. The store keeps the file's content in memory and tells [`PersonalSecrets`] which principals have authorized the
+//! gateway. The format of a token is known only to the code that fetches it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,39 +27,39 @@ use crate::file_lock::FileLock;
 use crate::names::{NamespaceName, PrincipalName};
 use crate::personal::PersonalSecrets;
 
-/// The file.
+/// Name of the file.
 pub const AUTHORIZATIONS_FILE: &str = "authorizations.enc";
 const LOCK_FILE: &str = "authorizations.lock";
 const MODE: u32 = 0o600;
-/// What the names of unfinished files begin with.
+/// Prefix of the names of unfinished files.
 const UNFINISHED: &str = ".tmp-authorizations-";
 /// The largest file, in bytes: room for thousands of tokens.
 const BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// How long a writer waits for another one.
+/// Maximum wait of a writer for another one.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often the file is looked at: what another process changes counts within a second.
+/// Interval of looking at the file: changes of another process count within a second.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// For which server, and in whose name.
+/// Key of an authorization: the server, and the principal that gave it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Authorizer {
     /// The namespace of the server.
     pub namespace: NamespaceName,
-    /// The principal; `None`: the operator, for everybody.
+    /// The principal; `None`: the operator, for all principals.
     pub principal: Option<PrincipalName>,
 }
 
-/// What one authorizer gave.
+/// Authorization given by one authorizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authorization {
-    /// When it was given, in seconds since 1970. It stays while its tokens are renewed.
+    /// Time when it was given, in seconds since 1970. It stays while its tokens are renewed.
     pub since: u64,
-    /// The tokens, in the words of whoever fetches them.
+    /// The tokens, in the format of the code that fetches them.
     pub tokens: Secret,
 }
 
 impl Authorization {
-    /// One that is given now.
+    /// Creates an authorization that is given now.
     pub fn new(tokens: Secret) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
@@ -69,28 +69,28 @@ impl Authorization {
     }
 }
 
-/// All of them, by authorizer.
+/// All authorizations, by authorizer.
 type All = BTreeMap<Authorizer, Authorization>;
 
-/// The store. Its methods read and write files: call them where blocking is allowed.
+/// Store of authorizations. Its methods read and write files: call them where blocking is allowed.
 #[derive(Debug)]
 pub struct AuthorizationStore {
     secrets: Arc<SecretStore>,
     personal: Arc<PersonalSecrets>,
-    /// Plain data.
+    /// Authorizations as they were read last.
     known: Mutex<Known>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
     all: All,
-    /// Of the file that `all` was read from; `None`: nothing was read, or there is no file.
+    /// Id of the file that `all` was read from; `None`: nothing was read, or there is no file.
     file: Option<FileId>,
-    /// The last file that could not be read. Its fault is told once.
+    /// The last file that could not be read. Its error is logged once.
     damaged: Option<FileId>,
 }
 
-/// Equal as long as nobody replaced a file.
+/// Identity of a file, equal as long as the file is not replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileId {
     inode: u64,
@@ -99,7 +99,7 @@ struct FileId {
 }
 
 impl AuthorizationStore {
-    /// The store in the folder of these secrets, encrypted with the same key. Each change is told to `personal`, so that
+    /// The store in the folder of these secrets, encrypted with the same key. Each change is passed to `personal`, so that
     /// calls find new authorizations.
     pub fn new(secrets: Arc<SecretStore>, personal: Arc<PersonalSecrets>) -> Self {
         Self {
@@ -109,17 +109,17 @@ impl AuthorizationStore {
         }
     }
 
-    /// Where the tokens are.
+    /// Path of the file.
     pub fn file(&self) -> PathBuf {
         self.secrets.directory().join(AUTHORIZATIONS_FILE)
     }
 
-    /// What an authorizer gave, as it was read last.
+    /// The authorization of an authorizer, as it was read last.
     pub fn get(&self, authorizer: &Authorizer) -> Option<Authorization> {
         self.known().all.get(authorizer).cloned()
     }
 
-    /// All authorizers, and since when, as they were read last.
+    /// All authorizers with the times of their authorizations, as they were read last.
     pub fn list(&self) -> Vec<(Authorizer, u64)> {
         let known = self.known();
         let all = known.all.iter();
@@ -127,7 +127,7 @@ impl AuthorizationStore {
             .collect()
     }
 
-    /// Refuses early what could not be written.
+    /// Fails early if the store could not be written.
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ impl AuthorizationStore {
         self.secrets.can_write()
     }
 
-    /// Keeps what an authorizer gave, in the place of what it gave before.
+    /// Stores an authorization, in place of the authorizer's previous one.
     ///
     /// # Errors
     ///
@@ -150,7 +150,7 @@ impl AuthorizationStore {
         .map(drop)
     }
 
-    /// Takes away what an authorizer gave. `false`: it had given nothing.
+    /// Removes the authorization of an authorizer. Returns false if there was none.
     ///
     /// # Errors
     ///
@@ -159,13 +159,13 @@ impl AuthorizationStore {
         self.change(|all| all.remove(authorizer).is_some())
     }
 
-    /// Puts renewed tokens in the place of those that they were made of, or takes these away. Where somebody replaced them
-    /// meanwhile, nothing is changed.
+    /// Replaces tokens by the renewed ones, or removes them with `None`. If the tokens are not those of `before` any more,
+    /// nothing is changed.
     ///
     /// # Errors
     ///
-    /// When the file cannot be read or written. The change is then in memory alone, until the file is replaced: the tokens
-    /// of before are of no use any more.
+    /// When the file cannot be read or written. The change is then in memory alone, until the file is replaced: the previous
+    /// tokens are of no use any more.
     pub fn renew(
         &self,
         authorizer: &Authorizer,
@@ -190,8 +190,8 @@ impl AuthorizationStore {
         })
     }
 
-    /// Writes everything anew, under the key that the secrets have now. To be called after [`SecretStore::rekey`], with what
-    /// was read before.
+    /// Writes all authorizations anew, under the current key of the secrets. Must be called after [`SecretStore::rekey`],
+    /// with the content that was read before.
     ///
     /// # Errors
     ///
@@ -207,11 +207,11 @@ impl AuthorizationStore {
         Ok(())
     }
 
-    /// Reads the file if it was replaced since it was read last.
+    /// Reads the file if it was replaced since the last time.
     ///
     /// # Errors
     ///
-    /// When it cannot be read: what was read before stays.
+    /// When the file cannot be read: the previous content stays.
     pub fn refresh(&self) -> Result<(), SecretsError> {
         let mut known = self.known();
         let file = self.file_id();
@@ -231,7 +231,7 @@ impl AuthorizationStore {
         }
     }
 
-    /// Follows what other processes change. Runs until it is dropped.
+    /// Follows changes of other processes. Runs until it is dropped.
     pub async fn follow(self: Arc<Self>) {
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -258,7 +258,7 @@ impl AuthorizationStore {
         }
     }
 
-    /// Changes what the file has, if `change` says that it is a change.
+    /// Applies a change to the content of the file; writes it if `change` returns true.
     fn change(&self, change: impl FnOnce(&mut All) -> bool) -> Result<bool, SecretsError> {
         let mut known = self.known();
         let _lock = self.lock()?;
@@ -327,7 +327,7 @@ impl AuthorizationStore {
     }
 }
 
-/// The file's content.
+/// Content of the file.
 #[derive(Serialize, Deserialize)]
 struct Stored<'a> {
     version: u8,
@@ -363,7 +363,7 @@ fn parsed(path: &Path, json: &[u8]) -> Result<All, SecretsError> {
         reason,
     };
     let stored: Stored<'_> = serde_json::from_slice(json).map_err(|error| {
-        // What the parser says may quote the file.
+        // The parser's message may quote the file.
         let (line, column) = (error.line(), error.column());
         damaged(format!(
             "no list of authorizations (line {line}, column {column})"

@@ -1,8 +1,8 @@
-//! The encrypted file: a JSON object with what is needed to decrypt it, beside the ciphertext (K-01).
+//! The encrypted file: a JSON object with the parameters for decryption, beside the ciphertext (K-01).
 //!
 //! Version 2 is AES-256-GCM under a key that PBKDF2-HMAC-SHA256 derives. All header fields are authenticated with the
-//! ciphertext: nobody can lower the number of iterations or put another date on a file. Version 1 is what the Python
-//! system wrote. A file that was written with fewer iterations, or as version 1, is version 2 after its next write.
+//! ciphertext: lowering the number of iterations or changing the date of a file would be detected. Version 1 is the format of
+//! the Python system. A file that was written with fewer iterations, or as version 1, is version 2 after its next write.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,29 +20,29 @@ use super::key::{ITERATIONS_MAX, ITERATIONS_MIN, SecretsKey};
 const CIPHER: &str = "AES-256-GCM";
 const KDF: &str = "PBKDF2-HMAC-SHA256";
 const KDF_1: &str = "pbkdf2-sha256";
-/// Iterations of version 1, unless the file says another number.
+/// Iterations of version 1, unless the file has another number.
 const ITERATIONS_1: u32 = 390_000;
 const SALT_BYTES: usize = 16;
 const NONCE_BYTES: usize = 12;
 
-/// What was in a file.
+/// Content of an opened file.
 pub(super) struct Opened {
     pub(super) plain: Zeroizing<Vec<u8>>,
-    /// For the next write under the same key. A file that is to be upgraded gets another.
+    /// For the next write under the same key. A file that is to be upgraded gets another salt.
     pub(super) salt: Option<Salt>,
 }
 
 /// The salt of a file.
 pub(super) type Salt = [u8; SALT_BYTES];
 
-/// Why a file cannot be opened.
+/// Reason why a file cannot be opened.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// A field is missing or cannot be.
+    /// A field is missing or not valid.
     Damaged(String),
     /// The version is not known here.
     Newer(u64),
-    /// The key is another, or something was changed.
+    /// The key is wrong, or the file was changed.
     CannotDecrypt,
 }
 
@@ -89,7 +89,7 @@ enum WrittenKdf<'a> {
     Parameters { name: &'a str, iterations: u32 },
 }
 
-/// Whether a file is an envelope of either version, damaged or not.
+/// Returns true if a file is an envelope of either version, damaged or not.
 pub(super) fn is_envelope(text: &[u8]) -> bool {
     text.trim_ascii_start().starts_with(b"{")
         && text
@@ -100,7 +100,7 @@ pub(super) fn is_envelope(text: &[u8]) -> bool {
 /// Decrypts a file of either version.
 pub(super) fn open(text: &[u8], key: &SecretsKey) -> Result<Opened, Fault> {
     let envelope: Envelope = serde_json::from_slice(text).map_err(|error| {
-        // What the parser says may quote the file.
+        // The parser's message may quote the file.
         let (line, column) = (error.line(), error.column());
         Fault::Damaged(format!(
             "not the JSON of an encrypted file (line {line}, column {column})"
@@ -168,7 +168,7 @@ fn open_2(envelope: &Envelope, key: &SecretsKey) -> Result<Opened, Fault> {
     })
 }
 
-/// Encrypts, as version 2. Without a salt there is a new one.
+/// Encrypts as version 2. Without a salt, a new one is made.
 pub(super) fn seal(
     plain: &[u8],
     key: &SecretsKey,
@@ -201,7 +201,7 @@ pub(super) fn seal(
     }))
 }
 
-/// Encrypts, as version 1, which the Python system reads.
+/// Encrypts as version 1, which the Python system reads.
 pub(super) fn seal_fernet(
     plain: &[u8],
     key: &SecretsKey,
@@ -227,7 +227,7 @@ fn written(envelope: &Written<'_>) -> String {
     text
 }
 
-/// The associated data: every field beside nonce and ciphertext, as the file has it.
+/// The associated data: every field except nonce and ciphertext, as the file has it.
 fn header(iterations: u32, salt: &str, created_at: &str) -> String {
     format!("v2|{CIPHER}|{KDF}|{iterations}|{salt}|{created_at}")
 }

@@ -1,4 +1,4 @@
-//! Why secrets cannot be read or written. Each error names the file and says what to do; none shows a value.
+//! Errors of reading or writing secrets. Each names the file and the remedy; none shows a value.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,32 +6,32 @@ use std::path::PathBuf;
 use super::Scope;
 use crate::file_lock::LockError;
 
-/// Why the store cannot do what was asked. Nothing was changed.
+/// Reason why the store cannot do a request. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretsError {
     /// There is an encrypted file, and no key.
     #[error("{}: is encrypted, and SECRETS_KEY is not set; set SECRETS_KEY or SECRETS_KEY_FILE to the key it was written with", .0.display())]
     KeyMissing(PathBuf),
-    /// There is neither a key nor the permission to write values as they are.
+    /// There is neither a key nor the permission to store values unencrypted.
     #[error(
         "SECRETS_KEY is not set; `openssl rand -base64 32` makes a key (ALLOW_INSECURE_SECRETS=1 stores values unencrypted, for local use only)"
     )]
     NoProtection,
-    /// The file is not encrypted although there is a key.
+    /// The file is not encrypted, although a key is set.
     #[error("{}: is not encrypted, and SECRETS_KEY is set; to encrypt the file, run `tooldock secrets rekey` with ALLOW_INSECURE_SECRETS=1, without SECRETS_KEY, and with the key in SECRETS_KEY_NEW", .0.display())]
     NotEncrypted(PathBuf),
-    /// Unencrypted, which nobody allowed.
+    /// The file is not encrypted, and that is not allowed.
     #[error("{}: is not encrypted, and ALLOW_INSECURE_SECRETS is not set; set it to 1 to use the file as it is, for local use only", .0.display())]
     InsecureNotAllowed(PathBuf),
-    /// The key is not the one the file was written with, or the file is damaged: authenticated encryption cannot tell.
+    /// The file was written with another key, or is damaged: authenticated encryption cannot distinguish the two.
     #[error("{}: cannot be decrypted: SECRETS_KEY is not the key it was written with, or the file is damaged; restore the key or a backup of the file", .0.display())]
     CannotDecrypt(PathBuf),
-    /// The file is not what the store writes.
+    /// The file is not in the format of the store.
     #[error("{}: is damaged: {reason}; restore a backup of the file", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         reason: String,
     },
     /// A newer version wrote it.
@@ -39,20 +39,20 @@ pub enum SecretsError {
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// Its format version.
         found: u64,
     },
-    /// Somebody else is writing, or the lock cannot be taken.
+    /// Another process is writing, or the lock cannot be taken.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// The file system refused.
+    /// The operating system returned an error.
     #[error("{}: cannot {doing}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The attempted action.
         doing: &'static str,
         /// The path it was tried on.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The system has no random bytes.
@@ -75,7 +75,7 @@ pub enum SecretsError {
     InvalidValue {
         /// The key.
         key: String,
-        /// What is wrong, without the value.
+        /// Description of the problem, without the value.
         reason: &'static str,
     },
     /// There is no such entry.
@@ -83,10 +83,10 @@ pub enum SecretsError {
     NoSuchSecret {
         /// The key.
         key: String,
-        /// Where it was looked for.
+        /// The scope in which it was looked for.
         scope: Scope,
     },
-    /// More than the store takes.
+    /// The document would be larger than its maximum.
     #[error("the secrets are larger than {} KiB in all", .0 / 1024)]
     TooLarge(u64),
     /// An edited text that is not a document of secrets.

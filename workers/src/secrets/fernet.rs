@@ -1,4 +1,4 @@
-//! Fernet, which the Python system sealed its files with (version 1): AES-128-CBC and HMAC-SHA256.
+//! Fernet, the format in which the Python system sealed its files (version 1): AES-128-CBC and HMAC-SHA256.
 //!
 //! `version ‖ time ‖ IV ‖ ciphertext ‖ HMAC over all before it`, in url-safe base64. The first half of the key signs, the
 //! second encrypts. Read for upgrades, and written by `tooldock secrets export` for going back.
@@ -19,7 +19,7 @@ const HEAD: usize = 1 + 8;
 const IV: usize = 16;
 const TAG: usize = 32;
 
-/// What a token holds; `None` if the key is another or anything was changed.
+/// The content of a token; `None` if the key is wrong or the token was changed.
 pub(super) fn open(token: &str, key: &DerivedKey) -> Option<Zeroizing<Vec<u8>>> {
     let whole = URL_SAFE.decode(token).ok()?;
     if whole.first() != Some(&VERSION) || whole.len() < HEAD + IV + TAG {

@@ -9,7 +9,7 @@ use crate::data_dir::replace_file;
 use crate::file_lock::belong_to_owner_of;
 use crate::regular_file;
 
-/// What the names of unfinished files of the secrets begin with. What a crash leaves is removed by the next writer.
+/// Prefix of the names of unfinished files of the secrets. The next writer removes those that a crash left.
 pub(super) const UNFINISHED: &str = ".tmp-secrets-";
 
 /// The largest file: a document of the largest size, encrypted and in base64, with room for a header.
@@ -20,7 +20,7 @@ pub(super) fn read(path: &Path) -> Result<Option<zeroize::Zeroizing<Vec<u8>>>, S
     read_up_to(path, BYTES_MAX)
 }
 
-/// The same of a file that may have so many bytes.
+/// The content of a file of at most `bytes_max` bytes; `None` if there is no such file.
 pub(super) fn read_up_to(
     path: &Path,
     bytes_max: u64,
@@ -30,7 +30,7 @@ pub(super) fn read_up_to(
         path: path.to_owned(),
         source,
     };
-    // A read-only store may be mounted as links.
+    // In a read-only store, the files may be links.
     let file = match regular_file::open_following(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -41,7 +41,7 @@ pub(super) fn read_up_to(
         let most = bytes_max / (1024 * 1024);
         return Err(told(io::Error::other(format!("larger than {most} MiB"))));
     }
-    // One allocation, so that nothing is left behind where the text is not encrypted.
+    // A single allocation, so that no copy stays in memory if the text is not encrypted.
     let room = usize::try_from(metadata.len()).unwrap_or_default() + 1;
     let mut content = zeroize::Zeroizing::new(Vec::with_capacity(room));
     file.take(bytes_max)
@@ -50,8 +50,8 @@ pub(super) fn read_up_to(
     Ok(Some(content))
 }
 
-/// Replaces a file in one step. `mode` does not depend on the umask. What root writes belongs to the directory's owner:
-/// the gateway must be able to read it.
+/// Replaces a file in one step. `mode` does not depend on the umask. Files written by root belong to the directory's owner:
+/// the gateway must be able to read them.
 pub(super) fn replace(
     path: &Path,
     content: &[u8],
@@ -69,7 +69,7 @@ pub(super) fn replace(
     })
 }
 
-/// Removes what a writer that was killed left under such a name. Only the one who holds the lock may ask for it.
+/// Removes files with that prefix that a killed writer left. The caller holds the lock.
 pub(super) fn remove_unfinished(directory: &Path, unfinished: &str) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;

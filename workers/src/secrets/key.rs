@@ -12,26 +12,26 @@ use zeroize::Zeroizing;
 
 use super::Secret;
 
-/// How often PBKDF2 hashes for what this version writes (K-01).
+/// PBKDF2 iterations of files that this version writes (K-01).
 pub(super) const ITERATIONS: u32 = Params::RECOMMENDED_ROUNDS;
 
-/// The fewest that a file may have been written with.
+/// The fewest iterations that a file may have been written with.
 pub(super) const ITERATIONS_MIN: u32 = 1000;
 
-/// The most that a file may ask for: ten times that is seconds, and the file may be anybody's.
+/// The most iterations that a file may ask for: they take seconds, and the file may come from an attacker.
 pub(super) const ITERATIONS_MAX: u32 = 10 * ITERATIONS;
 
-/// How many derived keys are kept. One file has one salt; more are old ones.
+/// Number of derived keys that are kept. One file has one salt; more are old ones.
 const DERIVED_MAX: usize = 4;
 
 /// A key of 256 bits.
 pub(super) type DerivedKey = Zeroizing<[u8; 32]>;
 
-/// What `SECRETS_KEY` says.
+/// The value of `SECRETS_KEY`, and keys derived from it.
 pub struct SecretsKey {
     text: Secret,
     derived: Mutex<Vec<Derived>>,
-    /// What is written.
+    /// Iterations for writing.
     pub(super) iterations: u32,
 }
 
@@ -41,19 +41,19 @@ struct Derived {
     key: DerivedKey,
 }
 
-/// How values are protected in the file.
+/// Protection of the values in the file.
 #[derive(Debug)]
 pub enum Protection {
     /// Encrypted under this key.
     Key(SecretsKey),
-    /// Not at all: `ALLOW_INSECURE_SECRETS=1` without a key.
+    /// Unencrypted: `ALLOW_INSECURE_SECRETS=1` without a key.
     Insecure,
-    /// Nobody said. Only a store without values can be used so.
+    /// Not configured. Only a store without values can be used so.
     Unset,
 }
 
 impl Protection {
-    /// What the operator's settings amount to.
+    /// The protection that follows from the operator's settings.
     pub fn new(key: Option<&Secret>, allow_insecure: bool) -> Self {
         match key {
             Some(key) => Self::Key(SecretsKey::new(key.clone())),
@@ -64,7 +64,7 @@ impl Protection {
 }
 
 impl SecretsKey {
-    /// The key of this text.
+    /// Creates the key of this text.
     pub fn new(text: Secret) -> Self {
         Self {
             text,
@@ -73,7 +73,7 @@ impl SecretsKey {
         }
     }
 
-    /// A key whose files are quick to read.
+    /// Creates a key whose files are quick to read.
     #[cfg(test)]
     pub(super) fn quick(text: &str) -> Self {
         Self {
@@ -82,9 +82,9 @@ impl SecretsKey {
         }
     }
 
-    /// The key for a salt. Takes its time, unless it was asked for before.
+    /// Derives the key for a salt. Slow, unless it was derived before.
     pub(super) fn derive(&self, salt: &[u8], iterations: u32) -> DerivedKey {
-        // Held while deriving: whoever needs the same key meanwhile gets it, too.
+        // Lock held while deriving: callers that need the same key meanwhile get it, too.
         let mut derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
         let known = derived
             .iter()
@@ -95,7 +95,7 @@ impl SecretsKey {
         let mut key = DerivedKey::default();
         let text = self.text.expose().as_bytes();
         match iterations {
-            // The same function, compiled within its crate: a build for tests optimises that crate alone.
+            // The function of the other arm, compiled within its crate: a build for tests optimises that crate alone.
             ITERATIONS => {
                 let algorithm = Algorithm::Pbkdf2Sha256;
                 pbkdf2_hmac_with_params(text, salt, algorithm, Params::RECOMMENDED, &mut *key);

@@ -1,4 +1,4 @@
-//! `secrets.meta.yaml`: which secrets there are, without their values (EX-60).
+//! `secrets.meta.yaml`: the names of the secrets, without their values (EX-60).
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use super::scoped::{Entries, Scoped};
 use super::values::{Values, WithoutValue, told};
 use crate::yaml;
 
-/// Whether a secret has a value.
+/// Status of a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// The secret has a value.
     Set,
-    /// Somebody asked for a value, and nobody has set one.
+    /// A value was requested, and none is set yet.
     Placeholder,
 }
 
-/// Everything the file says.
+/// Content of the file.
 pub(super) type Meta = Scoped<Status>;
 
 #[derive(Deserialize)]
@@ -33,7 +33,7 @@ struct File {
     principals: Named,
 }
 
-/// The entries of each namespace, or of each principal. YAML makes nothing of a line without anything behind it.
+/// The entries of each namespace, or of each principal. YAML reads a key without anything behind it as null.
 type Named = Option<BTreeMap<String, Option<BTreeMap<String, Entry>>>>;
 
 #[derive(Serialize, Deserialize)]
@@ -42,7 +42,7 @@ struct Entry {
 }
 
 impl Meta {
-    /// What a file says. The error has its place, where that is known.
+    /// Parses the file. The error has its place, if that is known.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
         if !yaml::readable_in_time(text) {
             return Err(yaml::UNREADABLE.to_owned());
@@ -50,7 +50,7 @@ impl Meta {
         if text.trim_ascii().is_empty() {
             return Ok(Self::default());
         }
-        // Somebody may have written a value into the file.
+        // The file may contain a value by mistake.
         let file: Option<File> = yaml::from_slice(text).map_err(|error| told(&error))?;
         let Some(file) = file else {
             return Ok(Self::default());
@@ -71,8 +71,8 @@ impl Meta {
         })
     }
 
-    /// The file's text: its sections, with an empty line between. That of principals stands there only where there are
-    /// any: versions that know of none read the file, too.
+    /// The file's text: its sections, with an empty line between. The section of principals is written only if there are any:
+    /// the file is also read by versions that do not know the section.
     pub(super) fn to_yaml(&self) -> Result<String, yaml::Error> {
         let entries = |entries: &Entries<Status>| -> BTreeMap<String, Entry> {
             let entries = entries.iter();
@@ -97,7 +97,7 @@ impl Meta {
         self.get(key, scope).copied()
     }
 
-    /// The keys that a namespace would have, had they values.
+    /// Keys of a namespace that have no value yet.
     pub(super) fn placeholders(&self, namespace: &str) -> impl Iterator<Item = &str> {
         let all = self.of_namespace(namespace);
         let without = all.filter(|(_, status)| **status == Status::Placeholder);
@@ -105,7 +105,7 @@ impl Meta {
     }
 
     /// The entries as they must be beside these values. The two files are written one after the other: after a crash in
-    /// between, what has a value is set, and what has none is a placeholder.
+    /// between, a key with a value is set, and a key without one is a placeholder.
     pub(super) fn healed(&self, values: &Values) -> Self {
         let mut healed = self.clone();
         let named = healed.namespaces.values_mut();

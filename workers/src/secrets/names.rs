@@ -1,4 +1,4 @@
-//! The store for those who must never see a value: which secrets there are, asking for one, and giving one.
+//! The store for callers that must never see a value: lists secrets, requests them, and sets their values.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,40 +13,40 @@ use super::{Scope, Secret, SecretsError, check_new_key};
 use crate::manifest::DeclaredSecret;
 use crate::names::NamespaceName;
 
-/// Names and statuses of secrets. No method gives a value. All of them read files and may wait for the lock: call
-/// them where blocking is allowed.
+/// Names and statuses of secrets. No method returns a value. All of them read files and may wait for the lock: call them
+/// where blocking is allowed.
 #[derive(Debug, Clone)]
 pub struct SecretNames(Arc<SecretStore>);
 
-/// One secret, without its value.
+/// A secret, without its value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SecretEntry {
-    /// Its name, which is that of an environment variable.
+    /// Name of the secret, which is that of an environment variable.
     pub key: String,
-    /// Whom it is for.
+    /// Scope of the secret.
     pub scope: String,
-    /// Whether it has a value.
+    /// Status: set, or a placeholder.
     pub status: Status,
 }
 
-/// Which of the secrets that a namespace declares it would get.
+/// Status of the secrets that a namespace declares.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct SecretsCheck {
-    /// Those with a value.
+    /// Declared secrets with a value.
     pub satisfied: Vec<String>,
-    /// Declared secrets that nobody has prepared or set.
+    /// Declared secrets that are neither prepared nor set.
     pub missing: Vec<String>,
     /// Declared secrets that are prepared and wait for a value.
     pub placeholders: Vec<String>,
 }
 
 impl SecretNames {
-    /// The names of a store.
+    /// Creates the names of a store.
     pub fn of(store: Arc<SecretStore>) -> Self {
         Self(store)
     }
 
-    /// Where the names are kept.
+    /// Path of the file of names.
     pub fn meta_file(&self) -> PathBuf {
         self.0.meta_file()
     }
@@ -68,7 +68,7 @@ impl SecretNames {
         Ok(wanted.collect())
     }
 
-    /// Asks for a secret: makes a placeholder, unless there is an entry already. Returns what its status is then.
+    /// Requests a secret: makes a placeholder, unless there is an entry already. Returns its status after that.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl SecretNames {
     pub fn prepare(&self, key: &str, scope: &Scope) -> Result<Status, SecretsError> {
         check_new_key(key)?;
         let _lock = self.0.lock("prepare_secret")?;
-        // A value without an entry, after a crash: it is not asked for again.
+        // A value without an entry, after a crash: it is not requested again.
         if let Some(status) = self.meta()?.status(key, scope) {
             return Ok(status);
         }
@@ -86,7 +86,7 @@ impl SecretNames {
         Ok(Status::Placeholder)
     }
 
-    /// Gives a secret a value, which is not told to anybody here again.
+    /// Sets the value of a secret. No method here returns it.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl SecretNames {
         self.0.set(key, scope, value)
     }
 
-    /// Takes a secret away, with its value if it has one.
+    /// Removes a secret, with its value if it has one.
     ///
     /// # Errors
     ///
@@ -105,8 +105,8 @@ impl SecretNames {
         self.0.remove(key, scope)
     }
 
-    /// The secrets that a namespace declares, or that were prepared in its own scope, by whether it has them. Each key is
-    /// named once. A variable to which the namespace's own `env` gives a value is satisfied: its tools find it.
+    /// The secrets that a namespace declares, or that were prepared in its own scope, by status. Each key is named once. A
+    /// variable to which the namespace's own `env` gives a value is satisfied: its tools find it.
     ///
     /// # Errors
     ///

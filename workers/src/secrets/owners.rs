@@ -1,5 +1,5 @@
-//! Owners of credentials: which namespace a value of a namespace's scope was given to, and which server got the personal
-//! values of those who call it.
+//! Owners of credentials: the namespace that a value of a namespace's scope was given to, and the server that got the
+//! personal values of its callers.
 //!
 //! ```text
 //! $DATA/secrets.enc          beside the values, by name and key: a digest of the value, and the origin that got it
@@ -8,12 +8,12 @@
 //!
 //! A value belongs to the name *and* the origin ([`Origin`]) that was served under the name when the value was first used.
 //! Another origin that has the name later does not get it: a folder that tool code makes is not the operator's server that
-//! had the name before. The operator's file alone may take over what it names. A new value has no owner yet.
+//! had the name before. Only the operator's file may take over the values of the names in it. A new value has no owner yet.
 //!
 //! The gateway records owners. They stand beside the values, so that a tool, which runs as the gateway's user, cannot remove
-//! them and keep the values. Where the gateway may not write `secrets.enc` (a mount or a file of another user, a link, an
-//! older format, no encryption, a command that holds the lock), a file of its own holds them; the next command that writes `secrets.enc` takes them over.
-//! Where neither can be written, the owners are known until the gateway ends.
+//! them and keep the values. If the gateway may not write `secrets.enc` (a mount or a file of another user, a link, an older
+//! format, no encryption, a command that holds the lock), a separate file holds them; the next command that writes
+//! `secrets.enc` takes them over. If neither can be written, the owners are known until the gateway ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -30,15 +30,16 @@ use crate::names::NamespaceName;
 use crate::precedence::{Names, Origin, Source};
 use crate::registry::Issue;
 
-/// The file.
+/// Name of the file.
 pub const OWNERS_FILE: &str = "secrets.owners.enc";
-/// The code of an [`Issue`] about a value that belongs to another namespace of the name.
+/// Code of an [`Issue`] about a value that belongs to another namespace of the name.
 pub const FOREIGN: &str = "secret_of_another";
 
 const MODE: u32 = 0o600;
 const BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// How long recording owners waits for a command that writes secrets. Owners that are not recorded now are at the next reload.
+/// Maximum wait of recording owners for a command that writes secrets. Owners that are not recorded now are at the next
+/// reload.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// All owners.
@@ -51,7 +52,7 @@ pub struct Owners {
     /// The servers that get personal values, by name.
     #[serde(default)]
     personal: BTreeMap<String, Origin>,
-    /// Whether there may be owners that are not in here.
+    /// True when there may be owners that are not in here.
     #[serde(skip)]
     incomplete: bool,
 }
@@ -76,14 +77,14 @@ struct OwnedValue {
 pub(crate) struct Bound {
     /// Without the values that belong to other namespaces.
     pub(crate) secrets: Secrets,
-    /// The owners with those that are new.
+    /// The owners, including new ones.
     pub(crate) owners: Owners,
     /// Issues about values that a namespace does not get.
     pub(crate) issues: Vec<(NamespaceName, Issue)>,
 }
 
 impl Owners {
-    /// No owners, where there may be some: a value goes to namespaces of the operator's configuration alone.
+    /// Without known owners, although there may be some: values go only to namespaces of the operator's configuration.
     pub(crate) fn unknown() -> Self {
         Self {
             incomplete: true,
@@ -91,12 +92,12 @@ impl Owners {
         }
     }
 
-    /// Whether there may be owners that are not in here.
+    /// Returns true if there may be owners that are not in here.
     pub(crate) fn is_incomplete(&self) -> bool {
         self.incomplete
     }
 
-    /// Adds owners of another record where this one has none, or one of an earlier value.
+    /// Adds owners of another record if this one has none, or has the owner of an earlier value.
     fn complete_with(&mut self, other: Self, secrets: &Secrets) {
         let current: BTreeMap<_, _> = secrets
             .of_scopes()
@@ -117,8 +118,8 @@ impl Owners {
         }
     }
 
-    /// Gives each value to its owner alone, and one without an owner to the namespace that is served under its scope's name.
-    /// `personal` are the servers that ask for personal values.
+    /// Gives each value to its owner alone, and a value without an owner to the namespace that is served under its scope's
+    /// name. `personal` are the servers that ask for personal values.
     pub(crate) fn bind(
         &self,
         secrets: &Secrets,
@@ -180,13 +181,13 @@ impl Owners {
         }
     }
 
-    /// Whether a namespace gets credentials without a recorded owner.
+    /// Returns true if a namespace gets credentials without a recorded owner.
     fn may_take(&self, served: Origin) -> bool {
         !self.incomplete || served.source == Source::Operator
     }
 }
 
-/// Whether a namespace of one origin gets the credentials that another one had under the name.
+/// Returns true if a namespace of one origin gets the credentials that another one had under the name.
 fn may_have(served: Origin, owner: Origin) -> bool {
     served == owner || served.source == Source::Operator
 }
@@ -219,12 +220,12 @@ fn not_known(key: &str, scope: &str) -> Issue {
 }
 
 impl SecretStore {
-    /// The owners beside the values, and those of the file where the former have none. An owner that stands beside a value
-    /// counts whatever the file says, so an older file takes nothing back.
+    /// The owners beside the values, completed by those of the file. An owner that is recorded beside a value wins over the
+    /// file, so an older file takes nothing back.
     ///
     /// # Errors
     ///
-    /// When there are none beside the values, and a file that cannot be read.
+    /// When there are none beside the values, and the file cannot be read.
     pub(super) fn recorded_owners(&self, loaded: &Loaded) -> Result<RecordedOwners, SecretsError> {
         let mut owners = loaded.owners.clone().unwrap_or_default();
         match (self.read_owners_file(), &loaded.owners) {
@@ -244,8 +245,8 @@ impl SecretStore {
         })
     }
 
-    /// Records the owners beside the values. Answers whether that can be done: the file is the gateway's own, and written
-    /// in the present format.
+    /// Records the owners beside the values. Returns false if that cannot be done: the file must be the gateway's own, and
+    /// written in the present format.
     ///
     /// # Errors
     ///
@@ -258,7 +259,7 @@ impl SecretStore {
             return Ok(false);
         };
         let loaded = self.load()?;
-        // A file of an older format stays one until somebody sets a secret: it may have to be read by an older system.
+        // A file of an older format stays as it is until a secret is set: an older system may have to read it.
         let Some(salt) = loaded.salt else {
             return Ok(false);
         };
@@ -273,15 +274,15 @@ impl SecretStore {
         Ok(true)
     }
 
-    /// Whether the values' file is one that this process may replace: no link, and no file of another user. Write permission
-    /// is not asked for: every tool could take it away.
+    /// Returns true if this process may replace the values' file: it is not a link, and not a file of another user. Write
+    /// permission is not checked: every tool could take it away.
     fn is_own_file(&self) -> bool {
         fs::symlink_metadata(self.values_file()).is_ok_and(|found| {
             found.is_file() && found.uid() == rustix::process::geteuid().as_raw()
         })
     }
 
-    /// The owners of the file; `None` where there is no file.
+    /// The owners of the file; `None` if there is no file.
     ///
     /// # Errors
     ///
@@ -303,7 +304,7 @@ impl SecretStore {
         })
     }
 
-    /// Removes the file of owners. One that stays says nothing new.
+    /// Removes the file of owners. A file that cannot be removed has nothing new.
     pub(super) fn remove_owners_file(&self) {
         let _ = fs::remove_file(self.directory().join(OWNERS_FILE));
     }
@@ -315,7 +316,7 @@ impl SecretStore {
     /// When the file cannot be written.
     pub(super) fn write_owners_file(&self, owners: &Owners) -> Result<(), SecretsError> {
         let json = Zeroizing::new(serde_json::to_vec(owners).expect("texts are JSON"));
-        // Under the salt of the values, whose key is known: deriving another one would take a while.
+        // Under the salt of the values, whose key is known: deriving another key would take a while.
         let salt = self.load().ok().and_then(|loaded| loaded.salt);
         let sealed = store::sealed(&json, &self.protection(), salt)?;
         let text = sealed.as_ref().map_or(&json[..], |it| it.as_bytes());

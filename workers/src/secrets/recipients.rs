@@ -10,27 +10,27 @@ use crate::names::NamespaceName;
 use crate::precedence::{Claim, Kind, Names};
 use crate::scan;
 
-/// Names that one line of the list may have.
+/// Maximum number of names in one line of the list.
 const NAMED_MAX: usize = 10;
 
 /// The namespaces under `tools/` and the servers of a data directory, with the secrets that each asks for.
 #[derive(Debug)]
 pub struct Recipients {
-    /// The rule for namespaces without one of their own.
+    /// The rule for namespaces that have none.
     by_default: GlobalSecrets,
     /// Namespaces of Python tools: their rule, and the keys that they declare.
     namespaces: BTreeMap<NamespaceName, (GlobalSecrets, Vec<String>)>,
     /// Servers, and the variables that their entries name.
     servers: BTreeMap<NamespaceName, Vec<String>>,
-    /// The namespace that has each name; `None` where that is not known.
+    /// The namespace that has each name; `None` if that is not known.
     names: Option<Names>,
     /// Values that the namespace of their scope's name does not get, since another one of that name has them.
     foreign: BTreeSet<(NamespaceName, String)>,
 }
 
 impl Recipients {
-    /// Reads the namespaces below a data directory, and the servers there and in the configuration. A directory that is
-    /// not there has no namespaces.
+    /// Reads the namespaces below a data directory, and the servers there and in the configuration. A missing directory has
+    /// no namespaces.
     pub fn read(data: &Path, namespaces: &NamespacesConfig, servers: &ServersConfig) -> Self {
         let sources = scan::scan(&data.join("tools")).unwrap_or_default();
         let sources = sources.into_iter().filter(|it| it.has_python);
@@ -49,8 +49,8 @@ impl Recipients {
         }
     }
 
-    /// Takes in the namespace that has each name, and the values that belong to another one of their scope's name, as a
-    /// reload does. `claims` are those of the configuration and of folders. Nothing changes where the store cannot be read.
+    /// Adds the namespace that has each name, and the values that belong to another one of their scope's name, as a reload
+    /// does. `claims` are those of the configuration and of folders. Nothing changes if the store cannot be read.
     #[must_use]
     pub fn with_owners(
         mut self,
@@ -91,7 +91,7 @@ impl Recipients {
         }
     }
 
-    /// Why the namespace of a scope's name does not get a value of the scope.
+    /// Reason why the namespace of a scope's name does not get a value of the scope.
     fn why_not(&self, key: &str, name: &NamespaceName) -> Option<&'static str> {
         if let Some(names) = &self.names {
             match names.winner(name) {

@@ -1,4 +1,4 @@
-//! Whom a secret is for, and what may be its name.
+//! Scopes of secrets, and rules for their names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,41 +13,42 @@ use crate::template::is_variable_name;
 /// The word for [`Scope::Global`]. A namespace of this name has no secrets of its own.
 const GLOBAL: &str = "global";
 
-/// What stands before the name in the text of [`Scope::Principal`]. No namespace has a colon in its name.
+/// Prefix of the name in the text of [`Scope::Principal`]. No namespace has a colon in its name.
 pub(super) const PRINCIPAL: &str = "principal:";
 
-/// Whom a secret is for.
+/// Scope of a secret: the namespaces or callers that it is for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// Every namespace.
     Global,
-    /// One namespace. Its value wins over a global one of the same key.
+    /// A single namespace. Its value wins over a global one of the same key.
     Namespace(NamespaceName),
-    /// One principal: whoever calls with that principal's token, in every namespace that asks for a personal value.
+    /// A single principal: all callers with that principal's token, in every namespace that asks for a personal value.
     Principal(PrincipalName),
 }
 
-/// Why a text is no scope.
+/// Reason why a text is not a scope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidScope {
-    /// It is no name of a namespace.
+    /// The text is not a valid name of a namespace.
     #[error("{0}; or write global, or principal:NAME")]
     Namespace(#[from] InvalidNamespaceName),
-    /// It begins like the scope of a principal, and what follows is no principal's name.
+    /// The text begins like the scope of a principal, and the rest is not a principal's name.
     #[error(transparent)]
     Principal(#[from] InvalidPrincipalName),
 }
 
 impl Scope {
-    /// The scope of a namespace; `None` for a namespace that is called as the scope of all of them: `--scope` could not
-    /// tell the two apart.
+    /// The scope of a namespace; `None` for a namespace that is named like the scope of all of them: `--scope` could not tell
+    /// the two apart.
     pub fn of(namespace: &NamespaceName) -> Option<Self> {
         (namespace.as_str() != GLOBAL).then(|| Self::Namespace(namespace.clone()))
     }
 }
 
 impl Scope {
-    /// The scope as one word of a shell, for commands that are shown: principals may have spaces and quotes in their names.
+    /// The scope as a single word for a shell, for commands that are shown: principals may have spaces and quotes in their
+    /// names.
     pub fn shell_word(&self) -> String {
         let text = self.to_string();
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_:.@/".contains(&byte);
@@ -96,7 +97,7 @@ impl Serialize for Scope {
 pub fn check_key(key: &str) -> Result<(), SecretsError> {
     match is_variable_name(key) {
         true => Ok(()),
-        // Somebody may have given the value in place of the key.
+        // The value may have been given in place of the key.
         false => Err(SecretsError::InvalidKey(shortened(key))),
     }
 }

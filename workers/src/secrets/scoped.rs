@@ -1,4 +1,4 @@
-//! Something for each secret, by scope and key: its value, or its status.
+//! Table with an entry for each secret, by scope and key: its value, or its status.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,19 +18,19 @@ pub(super) struct Scoped<V> {
     pub(super) principals: BTreeMap<String, Entries<V>>,
 }
 
-/// Whose an entry is, by the names in the file.
+/// Owner of an entry, by the names in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner<'a> {
-    /// Every namespace's.
+    /// Every namespace.
     Everybody,
-    /// One namespace's.
+    /// A namespace.
     Namespace(&'a str),
-    /// One principal's.
+    /// A principal.
     Principal(&'a str),
 }
 
 impl fmt::Display for Owner<'_> {
-    /// As the scope is written on the command line.
+    /// Writes the scope as on the command line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Everybody => Scope::Global.fmt(f),
@@ -69,7 +69,7 @@ impl<V> Scoped<V> {
         entries.insert(key.to_owned(), value);
     }
 
-    /// The entries of an owner, made where there are none.
+    /// The entries of an owner, added if there are none.
     pub(super) fn of_mut(&mut self, owner: Owner<'_>) -> &mut Entries<V> {
         match owner {
             Owner::Everybody => &mut self.global,
@@ -78,7 +78,7 @@ impl<V> Scoped<V> {
         }
     }
 
-    /// Says whether there was such an entry. A namespace, and a principal, goes with its last one.
+    /// Removes an entry; returns true if there was one. A namespace, or a principal, is removed with its last entry.
     pub(super) fn remove(&mut self, key: &str, scope: &Scope) -> bool {
         match scope {
             Scope::Global => self.global.remove(key).is_some(),
@@ -103,7 +103,7 @@ impl<V> Scoped<V> {
         global.chain(namespaces).chain(principals)
     }
 
-    /// What a namespace gets: global entries, then its own, which win.
+    /// Entries of a namespace: global ones, then its own, which win.
     pub(super) fn of_namespace(&self, namespace: &str) -> impl Iterator<Item = (&String, &V)> {
         let own = self.namespaces.get(namespace);
         self.global.iter().chain(own.into_iter().flatten())

@@ -1,6 +1,6 @@
-//! A text that is in a file for a moment, so that a person's editor can open it: in memory where the system has such a
-//! place, readable by its owner alone, wiped and removed whatever happens but `kill -9`. What that leaves is removed by the
-//! next scratch file of the same store.
+//! A text that is in a file for a moment, so that a person's editor can open it: in memory if the system has such a place,
+//! readable by its owner alone, wiped and removed in every case except `kill -9`. Files left by that are removed by the next
+//! scratch file of the same store.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -12,21 +12,21 @@ use zeroize::Zeroizing;
 
 use crate::data_dir::short_hash;
 
-/// Where files are kept in memory, and where they are if there is no such place.
+/// Folder in memory, and the folder to use if there is none.
 const PLACES: [&str; 2] = ["/dev/shm", "/tmp"];
 
 const FILE: &str = "secrets.yaml";
 
-/// More than a document of secrets.
+/// The largest file: more than a document of secrets.
 const BYTES_MAX: u64 = 2 * 1024 * 1024;
 
-/// The file, until this is dropped. It has a folder of its own, since editors put copies beside what they edit.
+/// The file, until this is dropped. It is alone in a folder, since editors put copies beside the files that they edit.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Writes the text where only this user can read it. `store` is what the text belongs to: the caller holds its lock, so
-    /// that earlier files of it are left over.
+    /// Writes the text to a place where only this user can read it. `store` is the store that the text belongs to: the caller
+    /// holds its lock, so that earlier files of it are left over.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl Scratch {
         self.0.join(FILE)
     }
 
-    /// What the file holds now.
+    /// The current content of the file.
     ///
     /// # Errors
     ///

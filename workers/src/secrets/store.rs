@@ -1,6 +1,6 @@
-//! The store: two files below the data directory, read by anybody who has the key, written by one at a time.
+//! The store: two files below the data directory, for any number of readers with the key, and one writer at a time.
 //!
-//! Reading takes no lock. Each file is replaced in one step, and values decide where the two files disagree for a moment
+//! Reading takes no lock. Each file is replaced in one step, and values win while the two files disagree for a moment
 //! ([`Meta::healed`]), so a reader sees the secrets before a change or after it.
 
 use std::path::{Path, PathBuf};
@@ -20,19 +20,19 @@ use super::{
 use crate::file_lock::FileLock;
 use crate::{regular_file, yaml};
 
-/// The file of values.
+/// Name of the file of values.
 pub const VALUES_FILE: &str = "secrets.enc";
-/// The file of names.
+/// Name of the file of names.
 pub const META_FILE: &str = "secrets.meta.yaml";
 const LOCK_FILE: &str = "secrets.lock";
 
 const VALUES_MODE: u32 = 0o600;
 const META_MODE: u32 = 0o600;
 
-/// How long a writer waits for another one.
+/// Maximum wait of a writer for another one.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What an unencrypted file begins with.
+/// First line of an unencrypted file.
 const INSECURE_HEAD: &str = "# Not encrypted (ALLOW_INSECURE_SECRETS=1): for local use only. `tooldock secrets rekey` encrypts it.\n";
 
 /// The secrets of a data directory.
@@ -44,15 +44,15 @@ pub struct SecretStore {
     pub(super) patience: Duration,
 }
 
-/// What the files say.
+/// Content of the files.
 #[derive(Debug, Default)]
 pub(super) struct Loaded {
     pub(super) values: Values,
-    /// As the file has it, which a crash may have left behind the values.
+    /// Names as the file has them; after a crash they may be behind the values.
     pub(super) meta: Meta,
-    /// Of the values' file, if the next write may use it.
+    /// Salt of the values' file, if the next write may use it.
     pub(super) salt: Option<Salt>,
-    /// The owners of the values, where the values' file has them.
+    /// The owners of the values, if the values' file has them.
     pub(super) owners: Option<Owners>,
 }
 
@@ -75,22 +75,22 @@ impl SecretStore {
         *own = Arc::new(protection);
     }
 
-    /// Whether there is a file with values.
+    /// Returns true if there is a file with values.
     pub fn has_values(&self) -> bool {
         self.values_file().symlink_metadata().is_ok()
     }
 
-    /// Where the values are.
+    /// Path of the file of values.
     pub fn values_file(&self) -> PathBuf {
         self.directory.join(VALUES_FILE)
     }
 
-    /// Where the names are.
+    /// Path of the file of names.
     pub fn meta_file(&self) -> PathBuf {
         self.directory.join(META_FILE)
     }
 
-    /// Gives a secret a value.
+    /// Sets the value of a secret.
     ///
     /// # Errors
     ///
@@ -105,7 +105,7 @@ impl SecretStore {
         transaction.commit()
     }
 
-    /// Takes a secret away, with its value if it has one.
+    /// Removes a secret, with its value if it has one.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl SecretStore {
         transaction.commit()
     }
 
-    /// Encrypts all values under another key. Whoever reads them needs that key from then on.
+    /// Encrypts all values under another key. Readers need that key from then on.
     ///
     /// # Errors
     ///
@@ -131,17 +131,17 @@ impl SecretStore {
         let protection = Protection::Key(key);
         let owners = transaction.owners();
         if owners.is_none() {
-            // Owners that cannot be read are not given up.
+            // Fails if the owners cannot be read, so that they are not lost.
             self.read_owners_file()?;
         }
         self.write_values(transaction.values(), owners, &protection, None)?;
         self.set_protection(protection);
-        // It is encrypted under the old key, and the values' file has the owners now.
+        // The file is encrypted under the old key, and the values' file has the owners now.
         self.remove_owners_file();
         transaction.commit()
     }
 
-    /// All values in the form that the older Python system reads, encrypted under the store's key.
+    /// All values in the format that the older Python system reads, encrypted under the store's key.
     ///
     /// # Errors
     ///
@@ -174,7 +174,7 @@ impl SecretStore {
         Ok(Transaction::new(self, lock, loaded))
     }
 
-    /// Refuses early what could not be written.
+    /// Fails early if the store could not be written.
     ///
     /// # Errors
     ///
@@ -189,7 +189,7 @@ impl SecretStore {
         }
     }
 
-    /// Whether values can be read at all with what the operator set.
+    /// Returns true if values can be read with the operator's settings.
     pub(super) fn has_protection(&self) -> bool {
         !matches!(*self.protection(), Protection::Unset)
     }
@@ -308,15 +308,15 @@ impl SecretSource for SecretStore {
     }
 }
 
-/// What a file holds.
+/// Content of a file.
 pub(super) enum Content {
-    /// What was encrypted.
+    /// The decrypted content.
     Encrypted(envelope::Opened),
-    /// The text as it is, which the operator allowed.
+    /// Plain text, which the operator allowed.
     Plain,
 }
 
-/// Encrypts a document. `None`: the operator allowed to store it as it is.
+/// Encrypts a document. `None`: the operator allowed storing it unencrypted.
 pub(super) fn sealed(
     document: &[u8],
     protection: &Protection,
@@ -331,7 +331,7 @@ pub(super) fn sealed(
     }
 }
 
-/// Decrypts a file. `is_plain` says whether a text is what the file would be without encryption.
+/// Decrypts a file. `is_plain` returns true for a text in the format of the file without encryption.
 pub(super) fn opened(
     path: &Path,
     text: &[u8],
@@ -374,7 +374,7 @@ fn encode(
     protection: &Protection,
     salt: Option<Salt>,
 ) -> Result<Zeroizing<String>, SecretsError> {
-    // The bound of the size is the same without encryption.
+    // The maximum size is the same without encryption.
     if let Some(text) = sealed(&values.to_json_with(owners)?, protection, salt)? {
         return Ok(text);
     }

@@ -1,7 +1,7 @@
-//! One change of the secrets, from the lock to the last rename.
+//! A change of the secrets, from the lock to the last rename.
 //!
 //! The two files cannot be replaced in one step. Names that lose their value are taken out first, then values are written,
-//! then the new names: a process that dies in between leaves the secrets as they were before or as they are after, once
+//! then the new names: a process that dies in between leaves the secrets as they were before or as they are after, once the
 //! values have decided ([`Meta::healed`]).
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::manifest::DeclaredSecret;
 use crate::names::NamespaceName;
 use crate::yaml;
 
-/// What an edited document begins with.
+/// First lines of an edited document.
 const HELP: &str = "\
 # Secrets: one line KEY: VALUE each, under global:, namespaces: NAME:, or principals: NAME: for personal values.
 # A key without a value is a placeholder. Quote values with : # or quotes in them.
@@ -72,7 +72,7 @@ impl<'a> Transaction<'a> {
         self.meta.remove(key, scope) || value
     }
 
-    /// Everything as YAML for a person to edit: values in plain text.
+    /// All secrets as YAML for a person to edit: values in plain text.
     ///
     /// # Errors
     ///
@@ -93,11 +93,11 @@ impl<'a> Transaction<'a> {
         Ok(Zeroizing::new(format!("{HELP}{}", *yaml)))
     }
 
-    /// Puts an edited document in the place of everything. Says whether that is a change.
+    /// Replaces all secrets by an edited document. Returns true if that is a change.
     ///
     /// # Errors
     ///
-    /// What is wrong with the document, and where. No value is quoted.
+    /// The problem with the document, and its place. No value is quoted.
     pub fn replace(&mut self, text: &[u8]) -> Result<bool, SecretsError> {
         let document = Document::from_yaml(text).map_err(SecretsError::InvalidDocument)?;
         document.check_sections(text)?;
@@ -109,7 +109,7 @@ impl<'a> Transaction<'a> {
         Ok(is_change)
     }
 
-    /// Which of the secrets that a namespace declares have no value, nor one in the namespace's own `env`.
+    /// Secrets that a namespace declares and that have no value, not even in the namespace's own `env`.
     pub fn lacking<'k>(
         &self,
         namespace: &NamespaceName,
@@ -123,7 +123,7 @@ impl<'a> Transaction<'a> {
         lacking.map(|it| it.key.as_str()).collect()
     }
 
-    /// Writes what changed.
+    /// Writes the changes.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl<'a> Transaction<'a> {
             return Ok(());
         }
         match self.store.write_meta(&self.meta) {
-            // The values are stored, and bring their names with them.
+            // The values are stored, and their names follow from them.
             Err(error) if stores => {
                 tracing::warn!(%error, "the secrets are stored; the file of their names is behind until the next change");
                 Ok(())
@@ -153,7 +153,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// The names without those that go together with a value: while the value is still there, it brings its name back.
+    /// The names without those that are removed together with a value: while the value is still stored, it restores its name.
     fn leaving(&self) -> Meta {
         let mut leaving = self.on_disk.clone();
         for (key, owner, _) in self.before.entries() {
@@ -168,7 +168,7 @@ impl<'a> Transaction<'a> {
     }
 }
 
-/// What a person edits: values in plain text, and keys without one.
+/// Document for a person to edit: values in plain text, and keys without one.
 #[derive(Default, Serialize)]
 struct Edited<'a> {
     global: BTreeMap<&'a str, Option<&'a str>>,

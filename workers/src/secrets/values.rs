@@ -1,5 +1,5 @@
-//! The values themselves: `{global: {KEY: VALUE}, namespaces: {NAME: {KEY: VALUE}}, principals: {NAME: {KEY: VALUE}}}`, and
-//! that document as text. The encrypted document has the owners of values, too: `{…, owners: {…}}`.
+//! The values: `{global: {KEY: VALUE}, namespaces: {NAME: {KEY: VALUE}}, principals: {NAME: {KEY: VALUE}}}`, and that
+//! document as text. The encrypted document has the owners of values, too: `{…, owners: {…}}`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -44,7 +44,7 @@ impl Values {
     ) -> Result<Zeroizing<Vec<u8>>, SecretsError> {
         let values = self.to_json()?;
         match owners {
-            // Owners take nothing from the space for values.
+            // Owners do not reduce the space for values.
             Some(_) => self.to_json_up_to(BYTES_MAX.saturating_mul(2), owners),
             None => Ok(values),
         }
@@ -58,7 +58,7 @@ impl Values {
         let too_large = |_| SecretsError::TooLarge(BYTES_MAX);
         let recorded = owners.map_or(Ok(0), |it| serde_json::to_vec(it).map(|it| it.len()));
         let recorded = recorded.map_err(too_large)?;
-        // Room for everything, each byte escaped: a buffer that grows would leave copies behind.
+        // Room for the whole text, each byte escaped: a buffer that grows would leave copies behind.
         let room = self.bytes().saturating_mul(6) + recorded + 4096;
         let mut json = Zeroizing::new(Vec::with_capacity(room));
         serde_json::to_writer(&mut *json, &Shown(self, owners)).map_err(too_large)?;
@@ -78,16 +78,16 @@ impl Values {
         entries + names
     }
 
-    /// From JSON.
+    /// Parses JSON.
     pub(super) fn from_json(json: &[u8]) -> Result<Document, String> {
         serde_json::from_slice(json).map_err(|error| {
-            // What the parser says may quote a value.
+            // The parser's message may quote a value.
             format!("line {}, column {}", error.line(), error.column())
         })
     }
 }
 
-/// What a person wrote, or a file holds: values, and keys without one.
+/// Document written by a person, or read from a file: values, and keys without one.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Document {
@@ -102,17 +102,17 @@ pub(super) struct Document {
     owners: Option<Owners>,
 }
 
-/// The keys of one scope. YAML makes nothing of a line without anything behind it.
+/// The keys of one scope. YAML reads a key without anything behind it as null.
 type Section = Option<BTreeMap<String, Option<Value>>>;
 
-/// A key without a value, and whom it is for.
+/// A key without a value, and its owner.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct WithoutValue {
     pub(super) key: String,
     pub(super) owner: OwnerName,
 }
 
-/// The same as [`Owner`], for what outlives the document.
+/// Owned form of [`Owner`], which outlives the document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum OwnerName {
     Everybody,
@@ -131,7 +131,7 @@ impl OwnerName {
 }
 
 impl Document {
-    /// A text in YAML that a person wrote. What is wrong is named with its line and column, and no value is quoted.
+    /// Parses YAML that a person wrote. Errors have line and column, and quote no value.
     pub(super) fn from_yaml(text: &[u8]) -> Result<Self, String> {
         if text.len() as u64 > BYTES_MAX {
             return Err(format!("larger than {} KiB", BYTES_MAX / 1024));
@@ -142,7 +142,7 @@ impl Document {
         if text.trim_ascii().is_empty() {
             return Ok(Self::default());
         }
-        // As a tree first: that reader notices a key that is written twice.
+        // First parsed as a tree: that reader notices a key that is written twice.
         yaml::from_slice::<Option<yaml::Mapping>>(text)
             .and_then(|_| yaml::from_slice::<Option<Self>>(text))
             .map(|document| Self {
@@ -188,8 +188,8 @@ impl Document {
         (values, without)
     }
 
-    /// Refuses an edited text without its two sections: an editor that saved nothing must not take every secret away. And
-    /// one with owners, which nobody edits.
+    /// Refuses an edited text without its two sections: an editor that saved nothing must not remove every secret. Also
+    /// refuses a text with owners, which are not to be edited.
     pub(super) fn check_sections(&self, text: &[u8]) -> Result<(), SecretsError> {
         let sections = yaml::from_slice::<Option<yaml::Mapping>>(text);
         let sections = sections.ok().flatten().unwrap_or_default();
@@ -208,7 +208,7 @@ impl Document {
         Ok(())
     }
 
-    /// Refuses names and values that the store does not take from a person.
+    /// Refuses names and values that are not accepted from a person.
     pub(super) fn check(&self) -> Result<(), SecretsError> {
         for (key, value) in self.global.iter().flatten() {
             check_entry(key, value.as_ref())?;
@@ -259,7 +259,7 @@ pub(super) fn check_value(key: &str, value: &Secret) -> Result<(), SecretsError>
     })
 }
 
-/// An error of the YAML reader without what it quotes: that may be a value.
+/// An error of the YAML reader without its quotations: they may contain a value.
 pub(super) fn told(error: &yaml::Error) -> String {
     let text = error.to_string();
     let text = match text.find(['"', '`']) {
@@ -311,7 +311,7 @@ impl<'de> Deserialize<'de> for Value {
             }
 
             fn visit_f64<E: de::Error>(self, _: f64) -> Result<Value, E> {
-                // `1e5` or `0.10` would come out as another text.
+                // `1e5` or `0.10` would become another text.
                 Err(E::custom(
                     "a number with a fraction or exponent needs quotes",
                 ))
@@ -322,7 +322,7 @@ impl<'de> Deserialize<'de> for Value {
     }
 }
 
-/// The document as it is written. Private to the store: nothing else may serialize a secret.
+/// The document as it is written. Private to the store: no other module may serialize a secret.
 pub(super) struct Shown<'a>(pub(super) &'a Values, pub(super) Option<&'a Owners>);
 
 struct Entries<'a>(&'a BTreeMap<String, Secret>);
@@ -330,7 +330,7 @@ struct Named<'a>(&'a BTreeMap<String, BTreeMap<String, Secret>>);
 
 impl Serialize for Shown<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Versions that know of no principals read the document, too, where it holds none.
+        // Without principals the section is left out: the document is also read by versions that do not know it.
         let principals = !self.0.principals.is_empty();
         let sections = 2 + usize::from(principals) + usize::from(self.1.is_some());
         let mut map = serializer.serialize_map(Some(sections))?;
