@@ -4,8 +4,8 @@
 //! toolman: NAME ─▶ tools.toml ─▶ AggregateSpec ─▶ Aggregate, in the snapshot ─▶ one hidden namespace for each server
 //! ```
 //!
-//! Here stands only what is configured. What the members offer, which of that is active for whom, and how a call finds
-//! its member is known to the service above.
+//! This module knows only the configuration. The service above knows the members' tools, which of them are active for each
+//! client, and how a call finds its member.
 
 mod file;
 mod nesting;
@@ -31,13 +31,14 @@ pub use spec::{
 /// `toolman:` — aggregates by namespace.
 pub type AggregatesConfig = BTreeMap<NamespaceName, AggregateConfig>;
 
-/// One aggregate of the configuration.
+/// An aggregate of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AggregateConfig {
-    /// Its file, relative to where the gateway runs.
+    /// Its file, relative to the gateway's working directory.
     pub config: PathBuf,
-    /// The file that names the aggregate. One that `$DATA/config.yaml` names has no addresses that are sent credentials, and no limits.
+    /// The file that names the aggregate. An aggregate of `$DATA/config.yaml` has no addresses that are sent credentials, and
+    /// no limits.
     #[serde(skip)]
     pub source: Source,
 }
@@ -47,7 +48,7 @@ impl AggregateConfig {
     ///
     /// # Errors
     ///
-    /// One line that says where what is wrong, and what to write instead.
+    /// A line with the place, the problem, and the remedy.
     pub fn read(&self) -> Result<AggregateSpec, String> {
         let spec = read(&self.config, ServedOver::Http)?;
         match self.source {

@@ -1,7 +1,7 @@
-//! `tools.toml`: the file of an aggregate, which says which servers there are and what of them is active at the start.
+//! `tools.toml`: the file of an aggregate, with its servers and the tools that are active at the start.
 //!
-//! Whatever is wrong is one line with the file, the line, the column and what to write instead. Nothing is looked up or
-//! started here: a command that is not found, or a variable that is not set, is one server's fault and not the file's.
+//! Each error is one line with the file, the line, the column and the remedy. Nothing is looked up or started here: a command
+//! that is not found, or a variable that is not set, is an error of one server and not of the file.
 
 mod keys;
 
@@ -26,16 +26,16 @@ use keys::{Keys, Source, Value};
 
 /// The largest file that is read.
 const FILE_MAX: u64 = 1024 * 1024;
-/// Servers of one file.
+/// The most servers of one file.
 const SERVERS_MAX: usize = 1_000;
-/// Patterns of what is active.
+/// The most patterns of active tools.
 const PATTERNS_MAX: usize = 10_000;
-/// The longest `namespace`: names behind it are to stay short enough for clients.
+/// The longest `namespace`: names with it as prefix must stay short enough for clients.
 const PREFIX_MAX: usize = 64;
-/// How long a server may take to say what it offers, unless the file says otherwise.
+/// Maximum time for a server to answer with its tools, unless the file sets another.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How an aggregate is reached, as far as that decides what its file may say.
+/// Transport of an aggregate, as far as it decides which keys its file may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServedOver {
     /// As a namespace of a gateway, which may have others.
@@ -45,8 +45,8 @@ pub enum ServedOver {
 }
 
 impl ServedOver {
-    /// The `restart` of servers where the file does not say: a gateway is meant to stay up, and its clients
-    /// cannot start it anew.
+    /// The `restart` of servers if the file does not set it: a gateway is meant to stay up, and its clients cannot start it
+    /// anew.
     fn restart(self) -> Restart {
         match self {
             Self::Http => Restart::OnFailure,
@@ -59,7 +59,7 @@ impl ServedOver {
 ///
 /// # Errors
 ///
-/// What is wrong with it, as one line that says where and what to write instead.
+/// A line with the place, the problem, and the remedy.
 pub fn read(path: &Path, over: ServedOver) -> Result<AggregateSpec, String> {
     let name = path.display().to_string();
     let text = text(path).map_err(|reason| format!("{name}: {reason}"))?;
@@ -159,7 +159,7 @@ fn options(source: Source<'_>, keys: &mut Keys<'_>) -> Result<AggregateOptions, 
     })
 }
 
-/// The servers in the order of the file, however they are written: `[[servers]]`, `[[server]]`, `[servers.NAME]`.
+/// The servers in the order of the file, in each of their forms: `[[servers]]`, `[[server]]`, `[servers.NAME]`.
 fn servers<'a>(source: Source<'a>, keys: &mut Keys<'a>) -> Result<Vec<Keys<'a>>, String> {
     let mut servers = Vec::new();
     for key in ["servers", "server"] {
@@ -358,7 +358,7 @@ fn member(
     })
 }
 
-/// How a command is run. Values are beside their places.
+/// Keys of a command. Values are beside their places.
 struct Run {
     cwd: Option<(String, usize)>,
     env: BTreeMap<String, (String, usize)>,
@@ -392,7 +392,7 @@ impl Run {
         }
     }
 
-    /// Refuses what only a command has, and `more`.
+    /// Refuses keys that only a command has, and `more`.
     fn only_for_commands(
         &self,
         source: Source<'_>,
@@ -424,13 +424,13 @@ fn of_url(
             ..HeadersConfig::default()
         },
         isolation: isolation.unwrap_or(defaults.isolation),
-        // Whoever may write this file may run any command by it already; an address of a private network gives no more.
+        // A user who may write this file can already run any command by it; an address of a private network gives no more.
         allow_private: true,
         ..defaults
     }
 }
 
-/// Refuses a value with a reference that is not written as one.
+/// Refuses a value with a malformed reference.
 fn well_formed(
     source: Source<'_>,
     key: &str,
@@ -444,7 +444,7 @@ fn well_formed(
     Ok(())
 }
 
-/// Refuses a header that stands there twice in other letters.
+/// Refuses a header that occurs twice in different case.
 fn once_each(
     source: Source<'_>,
     headers: &BTreeMap<String, (String, usize)>,
@@ -467,7 +467,7 @@ fn templates(values: &BTreeMap<String, (String, usize)>) -> BTreeMap<String, Tem
         .collect()
 }
 
-/// What is wrong with a server's keys, at the place of the one it is about.
+/// Error about a server's keys, at the place of the key it is about.
 fn of_server(
     source: Source<'_>,
     at: usize,
@@ -486,7 +486,7 @@ fn of_server(
     }
 }
 
-/// One of a few words.
+/// Reads a key with a few allowed words.
 fn choice<T: Copy>(
     source: Source<'_>,
     keys: &mut Keys<'_>,

@@ -1,16 +1,16 @@
-//! Aggregates that are members of aggregates: never in a circle, and never too deep. Found when the files are read, before
-//! anything of them is served.
+//! Aggregates that are members of aggregates: never in a circle, and never too deep. Checked when the files are read, before
+//! any of them is served.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::spec::{AggregateSpec, Member, MemberKind};
 use crate::names::NamespaceName;
 
-/// Aggregates that may stand behind each other, the outermost among them.
+/// The longest chain of aggregates, including the outermost.
 pub const DEPTH_MAX: usize = 4;
 
-/// Those of these aggregates that cannot be served, each with the reason: a member leads back to the aggregate itself, or to
-/// more aggregates behind each other than there may be.
+/// Aggregates that cannot be served, each with the reason: a member leads back to the aggregate itself, or to a longer chain
+/// of aggregates than allowed.
 pub fn refused_nesting(
     aggregates: &BTreeMap<&NamespaceName, &AggregateSpec>,
 ) -> BTreeMap<NamespaceName, String> {
@@ -24,7 +24,7 @@ pub fn refused_nesting(
     refused
 }
 
-/// Follows members that are aggregates; the first reason to refuse the outermost one.
+/// Follows members that are aggregates; returns the first reason to refuse the outermost one.
 fn followed<'a>(
     spec: &'a AggregateSpec,
     path: &mut Vec<&'a NamespaceName>,
@@ -63,7 +63,7 @@ fn followed<'a>(
     None
 }
 
-/// The namespace that a member is, where it is one that is served anyway.
+/// The namespace of a member that is a namespace of the gateway.
 fn served(member: &Member) -> Option<&NamespaceName> {
     match &member.kind {
         MemberKind::Namespace(served) => Some(served),
@@ -71,7 +71,7 @@ fn served(member: &Member) -> Option<&NamespaceName> {
     }
 }
 
-/// The server of the outermost file that the way begins with.
+/// The prefix of the member in the outermost file that the path begins with.
 fn first_prefix(
     path: &[&NamespaceName],
     aggregates: &BTreeMap<&NamespaceName, &AggregateSpec>,

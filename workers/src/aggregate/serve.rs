@@ -1,4 +1,4 @@
-//! An aggregate as it is served: its namespace, with one hidden namespace inside for each server of its file.
+//! Served form of an aggregate: its namespace, with one hidden namespace inside for each server of its file.
 //!
 //! Nothing is started here. A member that did not change is the same `Arc` in the next aggregate, so that a change of one
 //! server leaves the processes of all others alone.
@@ -19,42 +19,42 @@ use crate::registry::{Attached, Issue, Namespace, SecretsStatus, UpstreamKind};
 use crate::reload::{content_hash, gate, nobody, of_external, parking, same_namespace};
 use crate::secrets::Secrets;
 
-/// Processes of members last as long as the gateway: nobody stops or replaces them for their age.
+/// Processes of members last as long as the gateway: they are never stopped or replaced for their age.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// How long a server may take to start before it is given up.
+/// Maximum time for a server to start before it is given up.
 const CONNECT_MAX: Duration = Duration::from_secs(600);
 
 /// Many servers behind one namespace.
 #[derive(Debug)]
 pub struct Aggregate {
-    /// What its file says.
+    /// Content of its file.
     pub spec: AggregateSpec,
-    /// Its servers, in the order of the file, as many as in the spec.
+    /// Members, in the order of the file, as many as in the spec.
     pub members: Vec<AggregateMember>,
 }
 
-/// Who is behind one prefix.
+/// The namespace behind a prefix.
 #[derive(Debug, Clone)]
 pub enum AggregateMember {
     /// A server of the aggregate alone. No list shows its namespace.
     Own(Arc<Namespace>),
-    /// A namespace that is served anyway, found in the snapshot of the moment.
+    /// A namespace of the gateway, found in the current snapshot.
     Served(NamespaceName),
 }
 
-/// What the namespaces of aggregates are made with, beside their files.
+/// Inputs for the namespaces of aggregates, beside their files.
 pub struct Surroundings<'a> {
     /// The operator's limits.
     pub config: &'a NamespacesConfig,
     /// Values of `${NAME}`.
     pub secrets: &'a Secrets,
-    /// Values of those that are no secrets.
+    /// Values of environment variables.
     pub environment: &'a dyn Fn(&str) -> Option<String>,
 }
 
 impl Aggregate {
-    /// The namespace of one of its own servers.
+    /// The hidden namespace of that name.
     pub(crate) fn member(&self, name: &str) -> Option<&Arc<Namespace>> {
         let mut own = self.own_namespaces();
         own.find(|namespace| namespace.name.as_str() == name)
@@ -68,7 +68,7 @@ impl Aggregate {
         })
     }
 
-    /// Whether the other one serves the same in the same way.
+    /// Returns true if the other aggregate serves the same members in the same way.
     fn is_same(&self, other: &Self) -> bool {
         let same = |(one, other): (&AggregateMember, &AggregateMember)| match (one, other) {
             (AggregateMember::Own(one), AggregateMember::Own(other)) => Arc::ptr_eq(one, other),
@@ -81,8 +81,8 @@ impl Aggregate {
     }
 }
 
-/// The namespace of an aggregate. `read` is what its file says, or why it cannot be used: then the aggregate that serves
-/// goes on, and where there is none the namespace fails with that sentence.
+/// The namespace of an aggregate. `read` is the content of its file, or the reason why the file cannot be used: then the
+/// aggregate that serves goes on, and if there is none the namespace fails with that sentence.
 pub fn namespace(
     name: &NamespaceName,
     read: Result<AggregateSpec, String>,
@@ -128,7 +128,7 @@ pub fn namespace(
     issues.extend(found);
     let mut hash = Sha256::new();
     if let UpstreamKind::Aggregate(aggregate) = &upstream {
-        // Equal where the spec is; what a member runs with is compared by its `Arc`.
+        // The spec is compared by its text; the settings that a member runs with are compared by its `Arc`.
         hash.update(format!("{:?}", aggregate.spec));
         for own in aggregate.own_namespaces() {
             hash.update(own.content_hash);
@@ -186,7 +186,7 @@ fn one(
         MemberKind::Namespace(served) => return AggregateMember::Served(served.clone()),
         MemberKind::Stdio(config) => {
             let config = StdioServerConfig {
-                // Lists wait for no longer than its own limit; a server that takes longer comes late.
+                // Lists wait only up to the member's own limit; a server that takes longer is listed late.
                 connect_timeout: member.connect_timeout.max(CONNECT_MAX),
                 idle_stop: FOR_EVER,
                 max_lifetime: FOR_EVER,

@@ -1,4 +1,4 @@
-//! What an aggregate is made of, as its file says it. Nothing is looked up or started here.
+//! Specification of an aggregate, as its file defines it. Nothing is looked up or started here.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,16 +18,16 @@ const ALTERNATIVES_MAX: usize = 16;
 /// Characters of a pattern that an error shows.
 const SHOWN_MAX: usize = 64;
 
-/// One aggregate. A parser of its file makes it; every field is legal by then.
+/// An aggregate. A parser of its file makes it; every field is valid by then.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AggregateSpec {
     /// The file it was read from, for messages.
     pub file: PathBuf,
-    /// Its servers, in the order of the file: of two equal names the first server's is kept.
+    /// Members, in the order of the file: of two equal names the first server's is kept.
     pub members: Vec<Member>,
-    /// What is active at the start.
+    /// Names that are active at the start.
     pub active: ActivePatterns,
-    /// What the file switches on and off.
+    /// Options of the file.
     pub options: AggregateOptions,
 }
 
@@ -48,34 +48,34 @@ impl AggregateSpec {
     }
 }
 
-/// One server of an aggregate.
+/// A server of an aggregate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
     /// The prefix of the server's names, joined by a `_`; the key `namespace`. With an empty prefix names are published
     /// unchanged. Members may share a prefix (AGG-09); [`AggregateSpec::labels`] tells them apart.
     pub prefix: String,
-    /// What it is.
+    /// Kind of the server.
     pub kind: MemberKind,
-    /// How long `tools/list` waits for it at most.
+    /// Maximum wait of `tools/list` for it.
     pub connect_timeout: Duration,
-    /// What it must offer to be published.
+    /// Definitions that it must have to be published.
     pub pin: Option<Pin>,
 }
 
-/// What a member is.
+/// Kind of a member.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MemberKind {
-    /// A program, `sh -c COMMAND` in `command` and `args`. Its `restart` is the member's: where the file does not say,
-    /// `on-failure` in a gateway and `never` on stdio.
+    /// A program, `sh -c COMMAND` in `command` and `args`. Its `restart` is the member's; the default is `on-failure` in a
+    /// gateway and `never` on stdio.
     Stdio(Box<StdioServerConfig>),
     /// A server that is reached over HTTP.
     Remote(Box<RemoteServerConfig>),
-    /// A namespace that this gateway serves anyway, of any kind.
+    /// A namespace of this gateway, of any kind.
     Namespace(NamespaceName),
 }
 
-/// The SHA-256 over all names and definitions of a server, as `sha256:HEX`. A server that offers anything else is left
-/// out: what its tools say of themselves has changed since somebody read it.
+/// The SHA-256 over all names and definitions of a server, as `sha256:HEX`. A server with any other definitions is left out:
+/// its descriptions of tools have changed since they were reviewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pin(pub [u8; 32]);
 
@@ -86,33 +86,33 @@ pub struct ActivePatterns {
     globs: GlobSet,
 }
 
-/// A pattern that is no glob.
+/// A pattern that is not a valid glob.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid pattern {:?}: {reason}", pattern.chars().take(SHOWN_MAX).collect::<String>())]
 pub struct InvalidActivePattern {
     /// The pattern.
     pub pattern: String,
-    /// What the glob parser says, or the bound it breaks.
+    /// The message of the glob parser, or the exceeded limit.
     pub reason: String,
 }
 
-/// The switches of an aggregate. `None` leaves the choice to how the aggregate is reached.
+/// The options of an aggregate. With `None` the default depends on the transport of the aggregate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AggregateOptions {
-    /// Whose the active set is. Over HTTP the session's by default, on stdio the process's.
+    /// Scope of the active set. The default is the session over HTTP, and the process on stdio.
     pub activation_scope: Option<ActivationScope>,
-    /// Whether a change is announced by `list_changed` notifications.
+    /// True when changes are announced by `list_changed` notifications.
     pub notify_on_activation: bool,
-    /// Whether the answer to an activation carries the definitions of what was turned on, for clients that never list
+    /// True when the response to an activation carries the definitions of the activated tools, for clients that never list
     /// again. On over HTTP by default, off on stdio.
     pub activation_schemas: Option<bool>,
-    /// Whether the four lists of `toolman_activate` may hold patterns such as `github_*`.
+    /// True when the four lists of `toolman_activate` may hold patterns such as `github_*`.
     pub activation_patterns: bool,
-    /// Whether each entry of the catalogue says about how many tokens its definition takes.
+    /// True when each entry of the catalogue has the approximate number of tokens that its definition takes.
     pub token_estimates: bool,
-    /// Whether there is the tool `toolman_search`.
+    /// True when there is the tool `toolman_search`.
     pub toolman_search: bool,
-    /// Whether there is the tool `toolman_call`.
+    /// True when there is the tool `toolman_call`.
     pub toolman_call: bool,
     /// The characters that names of tools and prompts may have.
     pub tool_names: ToolNames,
@@ -129,15 +129,15 @@ pub enum ToolNames {
     AsIs,
 }
 
-/// Whose the active set is.
+/// Scope of the active set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ActivationScope {
-    /// A session's own. Clients without a session carry theirs in a handle.
+    /// Each session has its own. Clients without a session carry theirs in a handle.
     Session,
-    /// All clients with the same token. A handle takes precedence.
+    /// All clients with the same token share one. A handle takes precedence.
     Principal,
-    /// Everybody's.
+    /// All clients share one.
     Process,
 }
 
@@ -161,7 +161,7 @@ impl ActivePatterns {
     ///
     /// # Errors
     ///
-    /// The first pattern that is no glob, or is larger than a pattern may be.
+    /// The first pattern that is not a valid glob, or exceeds a limit.
     pub fn new(patterns: Vec<String>) -> Result<Self, InvalidActivePattern> {
         let mut globs = GlobSetBuilder::new();
         let mut compile = |pattern: &String| {
@@ -185,7 +185,7 @@ impl ActivePatterns {
         Ok(Self { patterns, globs })
     }
 
-    /// Whether what is published under that name, or that URI, is active at the start.
+    /// Returns true if the tool or resource published under that name or URI is active at the start.
     pub fn matches(&self, published: &str) -> bool {
         self.globs.is_match(published)
     }
@@ -202,7 +202,7 @@ fn bounded(pattern: &str) -> Result<(), String> {
 }
 
 impl Default for ActivePatterns {
-    /// Nothing is active.
+    /// No pattern is active.
     fn default() -> Self {
         Self {
             patterns: Vec::new(),

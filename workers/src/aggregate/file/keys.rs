@@ -1,4 +1,4 @@
-//! A TOML table by its keys, with what is wrong told by line and column.
+//! A TOML table by its keys; errors have line and column.
 //!
 //! A message names keys and types, never a value: values may be credentials.
 
@@ -10,35 +10,35 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// What times may be.
+/// Allowed range of times.
 const TIMES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
 
-/// A file's text, and where it came from.
+/// A file's text, and its name.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
-    /// As it is named in messages.
+    /// The name in messages.
     pub(super) name: &'a str,
     pub(super) text: &'a str,
 }
 
-/// What a key holds.
+/// Value of a key, with its place.
 pub(super) type Value<'a> = Spanned<DeValue<'a>>;
 
-/// A table whose keys are taken out one by one. What is left at the end is unknown.
+/// A table whose keys are taken out one by one. Keys left at the end are unknown.
 pub(super) struct Keys<'a> {
     source: Source<'a>,
-    /// What it is, as in "unknown key of a server".
+    /// Kind of the table, as in "unknown key of a server".
     what: &'static str,
-    /// Where it begins.
+    /// Byte at which it begins.
     at: usize,
-    /// What it is called by the key that holds it, and where that stands.
+    /// Name by the key that holds it, and the byte at which that stands.
     name: Option<(String, usize)>,
     entries: Vec<(Spanned<String>, Value<'a>)>,
     known: Vec<&'static str>,
 }
 
 impl<'a> Source<'a> {
-    /// One line about the place of that byte.
+    /// Message with the line and column of a byte.
     pub(super) fn error(self, at: usize, message: impl Display) -> String {
         let before = self.text.get(..at).unwrap_or(self.text);
         let line = 1 + memchr::memchr_iter(b'\n', before.as_bytes()).count();
@@ -84,23 +84,23 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The same under a name.
+    /// The table under a name.
     pub(super) fn named(self, name: &str, at: usize) -> Self {
         let name = Some((name.to_owned(), at));
         Self { name, ..self }
     }
 
-    /// The name, and where it stands.
+    /// The name, and the byte at which it stands.
     pub(super) fn name(&self) -> Option<(String, usize)> {
         self.name.clone()
     }
 
-    /// Where the table begins.
+    /// The byte at which the table begins.
     pub(super) fn at(&self) -> usize {
         self.at
     }
 
-    /// Takes what a key holds.
+    /// Takes out the value of a key.
     pub(super) fn take(&mut self, key: &'static str) -> Option<Value<'a>> {
         self.known.push(key);
         let found = self
@@ -110,18 +110,18 @@ impl<'a> Keys<'a> {
         Some(self.entries.swap_remove(found).1)
     }
 
-    /// Where the value of a key stands, if the key is there.
+    /// The byte at which the value of a key stands, if the key is there.
     pub(super) fn place_of(&self, key: &str) -> Option<usize> {
         let mut entries = self.entries.iter();
         let found = entries.find(|(name, _)| name.get_ref() == key);
         found.map(|(_, value)| value.span().start)
     }
 
-    /// Nothing may be left.
+    /// Requires that no keys are left.
     ///
     /// # Errors
     ///
-    /// The first key that nobody took, and the nearest one that there is.
+    /// The first unknown key, and the known key that is nearest to it.
     pub(super) fn finish(self) -> Result<(), String> {
         let first = self.entries.iter().min_by_key(|(key, _)| key.span().start);
         let Some((key, _)) = first else { return Ok(()) };
@@ -141,7 +141,7 @@ impl<'a> Keys<'a> {
         Err(self.source.error(key.span().start, message))
     }
 
-    /// The text that a key holds, and where it stands.
+    /// The text of a key, and the byte at which it stands.
     pub(super) fn text(&mut self, key: &'static str) -> Result<Option<(String, usize)>, String> {
         let Some(value) = self.take(key) else {
             return Ok(None);
@@ -153,7 +153,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// What a key says, `true` or `false`.
+    /// The value of a key, `true` or `false`.
     pub(super) fn switch(&mut self, key: &'static str) -> Result<Option<bool>, String> {
         let Some(value) = self.take(key) else {
             return Ok(None);
@@ -165,7 +165,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The length of time that a key holds.
+    /// The duration in a key.
     pub(super) fn duration(&mut self, key: &'static str) -> Result<Option<Duration>, String> {
         let Some(value) = self.take(key) else {
             return Ok(None);
@@ -212,7 +212,7 @@ impl<'a> Keys<'a> {
         texts.collect()
     }
 
-    /// A table of single values, each with the place of its key. Numbers and switches are taken as they are written.
+    /// A table of single values, each with the place of its key. Numbers and booleans are taken as they are written.
     pub(super) fn values(
         &mut self,
         key: &'static str,
@@ -245,7 +245,7 @@ impl<'a> Keys<'a> {
         values.collect()
     }
 
-    /// The complaint about a value of another type.
+    /// The error about a value of another type.
     pub(super) fn wrong(&self, at: usize, key: &str, wanted: &str, found: &DeValue<'_>) -> String {
         let message = format!("{key} must be {wanted}, and is {}", kind(found));
         self.source.error(at, message)
