@@ -1,4 +1,4 @@
-//! MCP servers of others that run as child processes: what is configured, and one process with its pipes.
+//! External MCP servers that run as child processes: their configuration, and a process with its pipes.
 //!
 //! ```text
 //! upstreams.stdio ───────┐
@@ -6,10 +6,10 @@
 //! external/config.yaml ──┘
 //! ```
 //!
-//! `check` goes the same way as far as `ExternalServer`, for whoever wants to know before a start.
+//! `check` goes the same way up to `ExternalServer`, for operators who want to find problems before a start.
 //!
-//! What it deliberately does not do: read or write a pipe, decide how many processes there are or when one is started
-//! anew. Whoever speaks the servers' protocol does that, with the settings in [`StdioSpec`].
+//! This module deliberately does not read or write a pipe, and does not decide how many processes there are or when a process
+//! is restarted. The module that speaks the servers' protocol does that, with the settings in [`StdioSpec`].
 
 mod check;
 mod config;

@@ -1,4 +1,4 @@
-//! External servers as `tooldock check` sees them: what a reload would make of them, and what it could not know before a
+//! External servers for `tooldock check`: the servers that a reload would make, and problems that it could not know before a
 //! start. Nothing is started and nothing is written.
 
 use std::collections::BTreeSet;
@@ -18,43 +18,43 @@ use crate::names::NamespaceName;
 use crate::precedence::{COLLISION, Claim, Names};
 use crate::secrets::Secrets;
 
-/// What there is to say about the external servers of a data directory and a configuration.
+/// Result of checking the external servers of a data directory and a configuration.
 #[derive(Debug, Default)]
 pub struct Checked {
     /// The servers there would be, in name order.
     pub servers: Vec<Listed>,
-    /// What is wrong with them.
+    /// Problems of the servers.
     pub findings: Vec<Finding>,
-    /// The namespaces of all places, those that are switched off or cannot start included.
+    /// The namespaces of all places, including those that are switched off or cannot start.
     pub names: BTreeSet<NamespaceName>,
 }
 
-/// One server.
+/// A server in the result.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Listed {
     /// Its namespace.
     pub name: NamespaceName,
-    /// The key it is configured under.
+    /// Key that it is configured under.
     pub place: String,
     /// Its command, without arguments, or its backends.
     pub command: String,
-    /// Who shares a process.
+    /// Sharing of its processes.
     pub isolation: Isolation,
 }
 
-/// Something that is wrong. Holds no value of a variable.
+/// A problem. Holds no value of a variable.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finding {
     /// File or key.
     pub place: String,
-    /// What is wrong, and what to do about it.
+    /// The problem and the remedy.
     pub message: String,
-    /// Whether nothing but an edit helps. Otherwise it may be different where the gateway runs: another environment,
-    /// another `PATH`.
+    /// True when only an edit helps. Otherwise the result may differ on the machine where the gateway runs: another
+    /// environment, another `PATH`.
     pub is_error: bool,
 }
 
-/// Looks at everything short of starting the servers.
+/// Checks all that can be checked without starting the servers.
 ///
 /// `claims` are the claims of all other places: of the configuration, and of folders.
 pub fn check(
@@ -69,7 +69,7 @@ pub fn check(
     checked(&path, file, (configured, claims), namespaces, secrets)
 }
 
-/// The same for a file like `external/config.yaml`, wherever it is.
+/// Checks a file in the format of `external/config.yaml`, at any path.
 pub fn check_file(path: &Path, namespaces: &NamespacesConfig, secrets: &Secrets) -> Checked {
     let file = ServersFile::read_alone(path);
     let file = file.and_then(|file| file.ok_or_else(|| "no such file".into()));
@@ -133,7 +133,7 @@ impl Checked {
             self.warning(at("limits"), issue.message.clone());
         }
         let own = external.issues.iter();
-        // Collisions are told of all names at once.
+        // Collisions are reported for all names at once.
         for issue in own.filter(|it| it.code != COLLISION) {
             self.warning(at(&issue.subject), issue.message.clone());
         }
@@ -183,7 +183,7 @@ impl Checked {
     }
 }
 
-/// Why a start would fail on this machine as it is now.
+/// Reason why a start would fail on this machine at present.
 pub(super) fn not_startable(spec: &StdioSpec) -> Option<(&'static str, String)> {
     if !spec.cwd.is_dir() {
         return Some(("cwd", format!("{}: no such directory", spec.cwd.display())));
@@ -201,7 +201,7 @@ pub(super) fn not_startable(spec: &StdioSpec) -> Option<(&'static str, String)> 
     Some(("command", message))
 }
 
-/// As the system looks for it when the server is started.
+/// Returns true if the program is found, by the rules of the system when the server is started.
 fn is_found(spec: &StdioSpec) -> bool {
     if spec.program.as_os_str().as_bytes().contains(&b'/') {
         return is_program(&spec.cwd.join(&spec.program));

@@ -19,20 +19,20 @@ use crate::yaml::Value;
 /// `upstreams.stdio:` — servers by namespace.
 pub type StdioServersConfig = BTreeMap<NamespaceName, StdioServerConfig>;
 
-/// Arguments and variables of one server; more is some other file.
+/// The most arguments or variables of one server; more would be a mistake.
 const ENTRIES_MAX: usize = 1_000;
-/// The longest command, argument or value: the kernel takes no longer ones.
+/// The longest command, argument or value: the kernel accepts no longer ones.
 const TEXT_MAX: usize = 128 * 1024 - 1;
 /// More processes would not fit on a machine.
 const PROCESSES: RangeInclusive<usize> = 1..=100_000;
 /// Spares cost as much as processes at work.
 const SPARES: RangeInclusive<usize> = 0..=100;
 
-/// The keys of a server. Those in `settings` say how its processes are shared and for how long they live; each stands here
-/// once, with its default.
+/// The keys of a server. Those in `settings` define the sharing and lifetime of its processes; each stands here once, with
+/// its default.
 macro_rules! server_keys {
     (settings {$( $(#[$doc:meta])* $key:ident: $type:ty = $default:expr; )*}) => {
-        /// One server. `Default` is the reference for the defaults of all keys but `command`, which has none.
+        /// A stdio server. `Default` is the reference for the defaults of all keys but `command`, which has none.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct StdioServerConfig {
@@ -44,14 +44,14 @@ macro_rules! server_keys {
             /// Its variables; `${NAME}` stands for a secret or a variable of the gateway.
             #[serde(deserialize_with = "variables")]
             pub env: BTreeMap<String, Template>,
-            /// The names in `env` that each principal has of its own, in place of one value for all.
+            /// The names in `env` for which each principal has its own value, in place of one value for all.
             pub personal: Vec<String>,
-            /// Where it runs, relative to where the gateway does.
+            /// Working directory, relative to the gateway's.
             pub cwd: PathBuf,
             $($(#[$doc])* pub $key: $type,)*
-            /// Limits of its namespace: which tools are there, how long a call may take, and the like.
+            /// Limits of its namespace: allowed tools, the time limit of a call, and the like.
             pub limits: LimitsPatch,
-            /// Whether there is such a namespace at all.
+            /// True when the server has a namespace; false when it is switched off.
             pub enabled: bool,
             /// The file that has the server.
             #[serde(skip)]
@@ -81,7 +81,7 @@ macro_rules! server_keys {
             }
         }
 
-        /// How the processes of a server are shared and for how long they live.
+        /// Sharing and lifetime of a server's processes.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
         pub struct StdioSettings {
             $($(#[$doc])* pub $key: $type,)*
@@ -97,55 +97,55 @@ macro_rules! server_keys {
 
 server_keys! {
     settings {
-        /// Who shares a process.
+        /// Sharing of processes.
         isolation: Isolation = Isolation::Auto;
-        /// What follows the end of a process that nobody asked for.
+        /// Reaction to an unexpected end of a process.
         restart: Restart = Restart::OnFailure;
-        /// From the start of a process to its first possible call.
+        /// Time limit from the start of a process to its first possible call.
         #[serde(with = "humantime_serde")]
         connect_timeout: Duration = Duration::from_secs(30);
-        /// How long the package of a server that `npx` or `uvx` runs may take to install, before it is started.
+        /// Time limit for installing the package of a server that `npx` or `uvx` runs, before it is started.
         #[serde(with = "humantime_serde")]
         install_timeout: Duration = Duration::from_secs(600);
-        /// How long it may think about which protocol it speaks.
+        /// Time limit for the server to show its protocol version.
         #[serde(with = "humantime_serde")]
         probe_timeout: Duration = Duration::from_secs(5);
-        /// A process that nobody used for so long is stopped.
+        /// Time without use after which a process is stopped.
         #[serde(with = "humantime_serde")]
         idle_stop: Duration = Duration::from_secs(600);
-        /// A process older than this is replaced.
+        /// Age at which a process is replaced.
         #[serde(with = "humantime_serde")]
         max_lifetime: Duration = Duration::from_secs(24 * 3600);
-        /// A process that several clients share is replaced once it has withheld log messages for so long.
+        /// Time after which a process that several clients share is replaced if it has withheld log messages for so long.
         #[serde(with = "humantime_serde")]
         isolation_mute: Duration = Duration::from_secs(30);
-        /// Processes at once.
+        /// The most processes at once.
         max_processes: usize = 100;
-        /// Processes at once for one principal.
+        /// The most processes at once for one principal.
         max_per_principal: usize = 16;
-        /// Spare processes, started before somebody needs one.
+        /// Spare processes, started before a client needs one.
         warm: usize = 1;
-        /// How the server's lists reach clients: mended for strict clients, or unchanged.
+        /// Treatment of the server's lists: mended for strict clients, or unchanged.
         lists: ListMode = ListMode::Mend;
     }
 }
 
-/// Who shares a process of a server.
+/// Sharing of a server's processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Isolation {
-    /// Everybody, except those that the server may ask something: they get a process of their own.
+    /// All clients share one, except those that the server may ask something: each has a process of its own.
     Auto,
-    /// Everybody.
+    /// All clients share one.
     Shared,
-    /// Nobody: one process for each session.
+    /// Each session has its own process.
     Session,
-    /// All sessions of one principal.
+    /// All sessions of one principal share one.
     Principal,
 }
 
 impl Isolation {
-    /// As it is written.
+    /// The spelling in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -156,22 +156,22 @@ impl Isolation {
     }
 }
 
-/// How the lists of a server reach clients.
+/// Treatment of a server's lists on their way to clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ListMode {
-    /// Mended where that keeps their meaning, so that strict clients take them.
+    /// Mended if that keeps their meaning, so that strict clients accept them.
     #[default]
     Mend,
     /// Unchanged, as the server wrote them.
     Raw,
 }
 
-/// What follows the end of a process that nobody asked for (K-17).
+/// Reaction to an unexpected end of a process (K-17).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Restart {
-    /// Nothing, until the next reload.
+    /// No reaction, until the next reload.
     Never,
     /// A new process, unless the old one ended with exit code 0.
     OnFailure,
@@ -179,13 +179,13 @@ pub enum Restart {
     Always,
 }
 
-/// Why the keys of a server cannot be used.
+/// Reason why the keys of a server cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {message}")]
 pub struct InvalidServer {
     /// The key, relative to the server's own.
     pub key: String,
-    /// What is wrong with it. Holds no value of a variable.
+    /// Description of the problem. Holds no value of a variable.
     pub message: String,
 }
 
@@ -199,12 +199,11 @@ impl InvalidServer {
 }
 
 impl StdioServerConfig {
-    /// Checks everything that needs no look outside. Of a server that is switched off nothing is asked: half a one may
-    /// wait to be finished.
+    /// Checks everything that can be checked without I/O. A server that is switched off is not checked: it may be unfinished.
     ///
     /// # Errors
     ///
-    /// The first key that is wrong.
+    /// The first invalid key.
     pub fn validate(&self) -> Result<(), InvalidServer> {
         if !self.enabled {
             return Ok(());
@@ -255,8 +254,8 @@ impl StdioServerConfig {
     }
 }
 
-/// Limits that are out of bounds or none of a server, and patterns that are none. `processes`: what to say instead of
-/// processes.
+/// Refuses limits that are out of bounds or not for servers, and invalid patterns. `processes`: the hint to use instead of
+/// `processes`.
 pub(crate) fn check_limits(patch: &LimitsPatch, processes: &str) -> Result<(), InvalidServer> {
     let wrong = |key: &str, message: String| InvalidServer::new(format!("limits.{key}"), message);
     for (key, said, instead) in [
@@ -310,7 +309,7 @@ fn few(key: &str, count: usize) -> Result<(), InvalidServer> {
     Ok(())
 }
 
-/// Variables by name. The complaint about a wrong one is ours: serde's would quote a value.
+/// Variables by name. The error for an invalid one is ours: serde's would quote a value.
 fn variables<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, Template>, D::Error> {
@@ -327,7 +326,7 @@ fn variables<'de, D: Deserializer<'de>>(
 
 /// Single values as texts: people write `[--port, 8080]` without quotes.
 fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    // The complaint is ours, since serde's would quote what may be a credential.
+    // The error is ours, since serde's would quote a value that may be a credential.
     let Value::Sequence(values) = Value::deserialize(deserializer)? else {
         return Err(de::Error::custom("must be a list of single values"));
     };

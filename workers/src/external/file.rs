@@ -1,7 +1,7 @@
 //! `$DATA/external/config.yaml`: servers that are added beside the gateway's configuration (EX-120).
 //!
-//! Tool code may be able to write there, so it is read as `tools/` is: bounded, without following a link out of its
-//! directory and without waiting. An entry that is wrong fails its server alone.
+//! Tool code may be able to write there, so the file is read as `tools/` is: bounded, without following a link out of its
+//! directory and without waiting. An invalid entry fails its server alone.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,27 +18,27 @@ use crate::precedence::Claim;
 use crate::tree_file::{self, Refused};
 use crate::yaml::{self, Mapping, Value};
 
-/// The file, relative to the data directory.
+/// Path of the file, relative to the data directory.
 pub(crate) const EXTERNAL_FILE: &str = "external/config.yaml";
-/// What registries said, relative to the data directory.
+/// Path of cached answers of registries, relative to the data directory.
 const CACHE_FILE: &str = "external/registry-cache.yaml";
-/// The largest of both.
+/// The largest size of each.
 const BYTES_MAX: u64 = 1024 * 1024;
-/// More servers than this are some other file.
+/// The most servers; more would be a mistake.
 const SERVERS_MAX: usize = 1_000;
 
-/// What the file says.
+/// Content of the file.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ServersFile {
     /// Its servers.
     pub(super) servers: BTreeMap<NamespaceName, Result<StdioServerConfig, InvalidServer>>,
     /// Entries whose name cannot be a namespace's.
     pub(crate) invalid_names: Vec<String>,
-    /// What is odd about the file without stopping anything.
+    /// Oddities of the file that do not stop anything.
     pub(crate) remarks: Vec<String>,
 }
 
-/// Where the launch of an entry comes from.
+/// Source of an entry's command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Source {
@@ -47,17 +47,17 @@ enum Source {
 }
 
 impl ServersFile {
-    /// Reads the file below a data directory; without one there are no servers.
+    /// Reads the file below a data directory; without a file there are no servers.
     ///
     /// # Errors
     ///
-    /// What is wrong with the file as a whole, in one line.
+    /// The problem with the file as a whole, in one line.
     pub(crate) fn read(data: &Path) -> Result<Self, String> {
         let file = Self::read_at(&data.join(EXTERNAL_FILE), &data.join(CACHE_FILE))?;
         Ok(file.unwrap_or_default())
     }
 
-    /// Reads a file like it, with the cache beside it; `None` where there is none.
+    /// Reads a file of the same format, with the cache beside it; `None` if there is none.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl ServersFile {
     pub(crate) fn claims(&self) -> impl Iterator<Item = Claim> {
         let all = self.servers.iter();
         all.map(|(name, entry)| {
-            // An entry that is wrong is served as a failure that says so.
+            // An invalid entry is served as a failure with the reason.
             let enabled = entry.as_ref().map_or(true, |it| it.enabled);
             Claim::external(name, enabled)
         })
@@ -129,7 +129,7 @@ impl ServersFile {
     }
 }
 
-/// Whether `external/registry-cache.yaml` of a data directory knows the name.
+/// Returns true if `external/registry-cache.yaml` of a data directory knows the name.
 pub(crate) fn is_cached(data: &Path, name: &str) -> bool {
     cache(&data.join(CACHE_FILE)).contains_key(name)
 }
@@ -138,7 +138,7 @@ pub(crate) fn is_cached(data: &Path, name: &str) -> bool {
 ///
 /// # Errors
 ///
-/// Which key is wrong, and how.
+/// The wrong key, and the problem with it.
 pub(crate) fn check_entry(entry: Value) -> Result<StdioServerConfig, InvalidServer> {
     server(entry, &RegistryCache::new())
 }
@@ -147,17 +147,17 @@ pub(crate) fn check_entry(entry: Value) -> Result<StdioServerConfig, InvalidServ
 const REMOTE: &str = "belongs to a remote server, which is reached over HTTP; remote servers stand in the operator's \
                       configuration (upstreams.remote), and a server here has a command or the name of a package";
 
-/// One entry.
+/// Reads an entry.
 fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, InvalidServer> {
     let Value::Mapping(mut keys) = entry else {
         return Err(InvalidServer::new("entry", "must be a mapping of keys"));
     };
-    // `key:` with nothing behind it says nothing.
+    // `key:` with nothing behind it is ignored.
     keys.retain(|_, value| !value.is_null());
     let source: Option<Source> = take(&mut keys, "source", "must be registry or custom")?;
     let name: Option<String> = take(&mut keys, "name", "must be a text")?;
     let package_type: Option<PackageType> = take(&mut keys, "package_type", "must be npm or pypi")?;
-    // One at a time, so that the complaint can name it.
+    // Each key separately, so that the error can name it.
     for (key, value) in &keys {
         let alone = Mapping::from_iter([(key.clone(), value.clone())]);
         if let Err(error) = yaml::from_value::<StdioServerConfig>(Value::Mapping(alone)) {
@@ -181,7 +181,7 @@ fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, Inva
         .map_err(|error| InvalidServer::new("entry", error.to_string()))?;
     config.source = crate::precedence::Source::ExternalFile;
     if !config.enabled {
-        // Half a server may wait to be finished.
+        // A server that is switched off may be unfinished.
         return Ok(config);
     }
     let source = source.unwrap_or(match name {
@@ -207,7 +207,7 @@ fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, Inva
     Ok(config)
 }
 
-/// Whoever writes the file says which commands the gateway runs.
+/// A warning if all users can write the file: its writers choose the commands that the gateway runs.
 fn writable_by_all(file: &Path) -> Option<String> {
     [file.parent()?, file].into_iter().find_map(|path| {
         let mode = path.metadata().ok()?.mode();
@@ -231,7 +231,7 @@ fn take<T: DeserializeOwned>(
     value.map_err(|_| InvalidServer::new(key, otherwise))
 }
 
-/// What registries said. Without a usable file they said nothing.
+/// Cached answers of registries; empty without a usable file.
 fn cache(path: &Path) -> RegistryCache {
     #[derive(Deserialize)]
     struct File {

@@ -1,9 +1,9 @@
-//! The package of a server that `npx` or `uvx` runs, installed before the server is started: a step of its own, since
-//! it may take minutes where the server itself takes seconds.
+//! The package of a server that `npx` or `uvx` runs, installed before the server is started: a separate step, since it may
+//! take minutes while the start of the server takes seconds.
 //!
-//! The step is the same tool with the same package and nothing to run in it, so that the start behind it finds
-//! everything in the tool's cache. It never runs the server. Where the command line is one this file does not
-//! understand there is no step, and the start does what the step would have done.
+//! The step runs the same tool with the same package and no program, so that the start behind it finds everything in the
+//! tool's cache. It never runs the server. If this file does not understand the command line there is no step, and the start
+//! installs the package.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -17,10 +17,10 @@ use super::spec::{ExternalServer, StdioSpec};
 use crate::process::output::{LastLine, OutputLimit, Pump, Redactor, Stream};
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 
-/// How long an installer may take after SIGTERM.
+/// Maximum time of an installer after SIGTERM.
 const TERMINATE_GRACE: Duration = Duration::from_secs(2);
 
-/// Options of `npx` without a value that change nothing about which package is meant.
+/// Options of `npx` without a value that do not change the package.
 const NPX_FLAGS: &[&str] = &[
     "-y",
     "--yes",
@@ -34,7 +34,7 @@ const NPX_FLAGS: &[&str] = &[
 ];
 /// Options of `npx` that take a value of their own.
 const NPX_VALUES: &[&str] = &["-p", "--package", "--registry", "--cache", "--userconfig"];
-/// The same of `uvx`.
+/// Options of `uvx` without a value that do not change the package.
 const UVX_FLAGS: &[&str] = &[
     "-q",
     "--quiet",
@@ -75,30 +75,30 @@ const UVX_VALUES: &[&str] = &[
     "--project",
 ];
 
-/// How the package of one server is installed.
+/// Command that installs the package of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstallStep {
     program: PathBuf,
     args: Vec<OsString>,
 }
 
-/// Why a package was not installed, in one line without secrets.
+/// Reason why a package was not installed, in one line without secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotInstalled {
     /// The installer was ended because its time was over.
     #[error("not done after {}{}", humantime_serde::re::humantime::format_duration(*limit), said(last.as_deref()))]
     TooLong {
-        /// How long it had.
+        /// Its time limit.
         limit: Duration,
-        /// What it printed last.
+        /// Its last output.
         last: Option<String>,
     },
-    /// The installer failed, or did not understand what it was to do.
+    /// The installer failed, or did not understand its task.
     #[error("{why}{}", said(last.as_deref()))]
     Failed {
-        /// How it ended.
+        /// Its exit status.
         why: String,
-        /// What it printed last.
+        /// Its last output.
         last: Option<String>,
     },
 }
@@ -108,7 +108,7 @@ fn said(last: Option<&str>) -> String {
 }
 
 impl InstallStep {
-    /// The step before the start of a server; `None` where nothing is installed, or nobody can tell.
+    /// The step before the start of a server; `None` if nothing is installed, or that cannot be told.
     pub fn of(spec: &StdioSpec) -> Option<Self> {
         let args: Option<Vec<&str>> = spec.args.iter().map(|it| it.to_str()).collect();
         let args = args?;
@@ -182,7 +182,7 @@ impl InstallStep {
             };
             tokio::join!(stdout, stderr);
         };
-        // The guard ends what the installer leaves behind, so its output ends with it.
+        // The guard ends processes that the installer leaves behind, so its output ends with it.
         let ended = timeout(limit, async { tokio::join!(child.wait(), log).0 }).await;
         match ended {
             Ok(Exit::Code(0)) => Ok(()),
@@ -209,7 +209,7 @@ fn npx(args: &[&str], may_be_there: impl Fn(&str) -> bool) -> Option<Vec<String>
     };
     let mut step: Vec<String> = options.iter().map(|it| (*it).to_owned()).collect();
     if !options.iter().any(|it| named(&it)) {
-        // A program of that name that is there already is what would run: its name is no package's to install.
+        // A program of that name that is there already would run: its name is not that of a package to install.
         if package.starts_with(['.', '/', '~']) || may_be_there(package) {
             return None;
         }
@@ -234,8 +234,8 @@ fn uvx(args: &[&str]) -> Option<Vec<String>> {
     Some(step)
 }
 
-/// The options before the first word that is none, and that word. `None`: there is no such word, or an option nobody here
-/// knows, which may take the next word as its value.
+/// The options before the first other word, and that word. `None`: there is no such word, or there is an unknown option,
+/// which may take the next word as its value.
 fn split<'a>(
     args: &'a [&'a str],
     flags: &[&str],
@@ -261,7 +261,7 @@ fn split<'a>(
     }
 }
 
-/// Whether `npx` may find a program of that name without installing anything. One with a scope or a version is a
+/// Returns true if `npx` may find a program of that name without installing anything. A name with a scope or a version is a
 /// package.
 fn may_be_there(name: &str, spec: &StdioSpec) -> bool {
     if name.contains(['@', '/', ':']) {

@@ -1,11 +1,12 @@
-//! One process of an external server: its pipes, its end, and the ladder that leads there.
+//! A process of an external server: its pipes, its end, and the steps that stop it.
 //!
 //! ```text
 //! stdin closed ──2 s──▶ SIGTERM ──2 s──▶ SIGKILL of the whole tree      stop, and drop in the background
 //! ```
 //!
-//! The child belongs to a task in the control runtime; whoever holds the [`ServerProcess`] may live anywhere, and takes
-//! the pipes to where messages are read. What it deliberately does not do: look into the pipes, restart.
+//! The child belongs to a task in the control runtime; the holder of the [`ServerProcess`] may be in another runtime, and
+//! takes the pipes to the runtime where messages are read. This module deliberately does not read the pipes or restart
+//! processes.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -27,27 +28,27 @@ use crate::process::output::{
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 use crate::runtimes::Runtimes;
 
-/// How long a process may take to end after its standard input was closed.
+/// Maximum time for a process to end after its standard input was closed.
 const EOF_GRACE: Duration = Duration::from_secs(2);
-/// How long it may take after SIGTERM.
+/// Maximum time for a process to end after SIGTERM.
 const TERMINATE_GRACE: Duration = Duration::from_secs(2);
-/// How long whoever explains an end waits for the last output.
+/// Maximum wait for the last output when an end is explained.
 const LAST_WORDS_WAIT: Duration = Duration::from_millis(500);
-/// How long the last output of a process that ended is read.
+/// Maximum time of reading the last output of a process that ended.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
 
-/// What the processes of all servers of one gateway have in common.
+/// The common dependencies of all servers' processes in a gateway.
 #[derive(Debug, Clone)]
 pub struct ProcessHost {
     /// The executable that understands `__guard`; in production the gateway's own.
     pub guard: PathBuf,
     /// The runtime that processes belong to.
     pub control: Handle,
-    /// Where their messages are read and written.
+    /// Runtimes in which their messages are read and written.
     pub runtimes: Arc<Runtimes>,
-    /// Where they are counted.
+    /// Metrics that count them.
     pub metrics: Arc<WorkerMetrics>,
-    /// Where their last lines are kept.
+    /// Store of their last lines.
     pub output: RecentOutput,
 }
 
@@ -58,12 +59,12 @@ impl ProcessHost {
     }
 }
 
-/// The two ends that the gateway holds. Both are non-blocking and known to no runtime.
+/// The gateway's ends of the pipes. Both are non-blocking and not registered with a runtime.
 #[derive(Debug)]
 pub struct Pipes {
-    /// Where the server reads. Dropping it is how a server is asked to end.
+    /// Standard input of the server. Dropping it asks the server to end.
     pub stdin: OwnedFd,
-    /// Where the server writes.
+    /// Standard output of the server.
     pub stdout: OwnedFd,
 }
 
@@ -71,7 +72,7 @@ pub struct Pipes {
 #[derive(Debug)]
 pub struct ServerProcess {
     pid: u32,
-    /// Until they are taken. A plain mutex: held for a move.
+    /// The pipes until they are taken. A plain mutex: held for a move.
     pipes: Mutex<Option<Pipes>>,
     exit: watch::Receiver<Option<Exit>>,
     said: Said,
@@ -80,17 +81,17 @@ pub struct ServerProcess {
     _stop_on_drop: DropGuard,
 }
 
-/// What the process wrote to standard error.
+/// Standard error of the process.
 #[derive(Debug, Clone)]
 struct Said {
     last: LastLine,
-    /// Nothing more will come.
+    /// True when it has been read to its end.
     all: watch::Receiver<bool>,
 }
 
 impl ServerProcess {
-    /// Starts a process in the control runtime and waits until it runs. What it writes to standard error goes to the
-    /// log, at a bounded rate, and to the server's last lines. Dropping the future ends what was started.
+    /// Starts a process in the control runtime and waits until it runs. Its standard error goes to the log, at a bounded
+    /// rate, and to the server's last lines. Dropping the future ends the process.
     ///
     /// # Errors
     ///
@@ -125,7 +126,7 @@ impl ServerProcess {
                 _stop_on_drop: stop_on_drop,
             }),
             Ok(Err(reason)) => Err(unavailable(reason)),
-            // The runtime is gone, or going.
+            // The runtime is gone, or shutting down.
             Err(_) => Err(unavailable("the gateway is shutting down".into())),
         }
     }
@@ -135,7 +136,7 @@ impl ServerProcess {
         self.pid
     }
 
-    /// The pipes, once.
+    /// The pipes; `None` after the first call.
     pub fn take_pipes(&self) -> Option<Pipes> {
         self.pipes
             .lock()
@@ -143,7 +144,7 @@ impl ServerProcess {
             .take()
     }
 
-    /// How the process ended, if it did. Everything it left behind has ended, too, then.
+    /// Exit of the process, if it has ended. All its descendants have ended, too, then.
     pub fn exit(&self) -> Option<Exit> {
         *self.exit.borrow()
     }
@@ -159,8 +160,8 @@ impl ServerProcess {
             .unwrap_or(Exit::Lost)
     }
 
-    /// The last line of standard error that says something, as it was logged. Of a process that ended, all of what the
-    /// process wrote is read first, for a moment.
+    /// The last line of standard error that is not empty, as it was logged. For a process that ended, waits a moment until
+    /// its whole output is read.
     pub async fn last_words(&self) -> Option<String> {
         if self.exit().is_some() {
             let mut all = self.said.all.clone();
@@ -169,8 +170,8 @@ impl ServerProcess {
         self.said.last.line()
     }
 
-    /// Keeps what it writes to standard error out of the log until [`ServerProcess::release_output`], once in its life: it
-    /// is asked something that it may not know.
+    /// Keeps the process's standard error out of the log until [`ServerProcess::release_output`], once in its life: the
+    /// server is asked a question that it may not know.
     pub fn hold_output(&self) {
         self.hold.begin();
     }
@@ -180,8 +181,8 @@ impl ServerProcess {
         self.hold.end(refused);
     }
 
-    /// Runs the ladder to its end. Whoever took the pipes drops their `stdin` first: a server that waits for the end of
-    /// its input otherwise only ends by the signal that follows. Dropping the future does not stop the ladder.
+    /// Runs all steps of stopping. The holder of the pipes drops their `stdin` first: a server that waits for the end of its
+    /// input otherwise only ends by the signal that follows. Dropping the future does not interrupt the steps.
     pub async fn stop(&self) -> Exit {
         drop(self.take_pipes());
         self.stop.cancel();
@@ -220,10 +221,10 @@ impl Owner {
             .servers()
             .processes_of(&self.server.name, self.host.metrics.processes());
         if self.stop.is_cancelled() {
-            // Nobody waits for it any more.
+            // The caller is gone.
             return;
         }
-        // Not given up half-way, which takes no longer than a guard may take: what was started is ended and counted below.
+        // Not cancelled half-way; it takes no longer than a guard may take: a started process is ended and counted below.
         let spawned = Child::spawn(&process, &self.host.guard, &metrics).await;
         let mut child = match spawned {
             Ok(child) => child,
@@ -267,7 +268,7 @@ impl Owner {
                 said,
             })
             .ok_or_else(|| "its pipes cannot be used".to_owned());
-        // Where nobody takes it, `stop` is cancelled or the pipes are gone: the ladder is short.
+        // If the receiver is gone, `stop` is cancelled or the pipes are dropped: the process ends soon.
         let _ = started.send(outcome);
         let exit = self.live(&mut child).await;
         tracing::debug!(namespace = %self.server.name, pid, %exit, "a server process ended");
@@ -280,7 +281,7 @@ impl Owner {
         all_said.send_replace(true);
     }
 
-    /// Waits for the end of the child, or for the order to bring it about.
+    /// Waits for the end of the child, or for the order to end it.
     async fn live(&self, child: &mut Child) -> Exit {
         tokio::select! {
             exit = child.wait() => return exit,

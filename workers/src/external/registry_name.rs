@@ -1,5 +1,5 @@
-//! From a name in a registry of MCP servers to a command that installs and runs it (K-18). Asks no registry: what one
-//! said before is in `external/registry-cache.yaml`, and a name alone says enough for most packages.
+//! Turns a name in a registry of MCP servers into a command that installs and runs it (K-18). Asks no registry: earlier
+//! answers are in `external/registry-cache.yaml`, and for most packages the name is enough.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::config::InvalidServer;
 /// The longest name.
 const NAME_MAX: usize = 256;
 
-/// Where a package is published.
+/// Registry that a package is published in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum PackageType {
@@ -19,7 +19,7 @@ pub(super) enum PackageType {
     Pypi,
 }
 
-/// What a registry said about a name: an entry of `external/registry-cache.yaml`.
+/// Answer of a registry about a name: an entry of `external/registry-cache.yaml`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Package {
     #[serde(default)]
@@ -28,10 +28,10 @@ pub(super) struct Package {
     pub(super) package: String,
 }
 
-/// `external/registry-cache.yaml`, by name.
+/// Content of `external/registry-cache.yaml`, by name.
 pub(super) type RegistryCache = BTreeMap<String, Package>;
 
-/// The command and its first arguments for a name. A `package_type` that is said wins over the cache.
+/// The command and its first arguments for a name. A given `package_type` wins over the cache.
 pub(super) fn launch(
     name: &str,
     package_type: Option<PackageType>,
@@ -69,8 +69,8 @@ pub(super) fn launch(
     })
 }
 
-/// `name`, `@scope/name`, either with `@version`: what npx takes for a package of the registry. Without a scope, two parts
-/// would be a repository of some forge; others are an option, a path or an address.
+/// `name`, `@scope/name`, either with `@version`: the forms that npx accepts for a package of the registry. Without a scope,
+/// two parts would be a repository of a forge; other forms are an option, a path or an address.
 fn is_npm(text: &str) -> bool {
     let (scope, name) = match text.strip_prefix('@').map(|rest| rest.split_once('/')) {
         Some(Some((scope, name))) => (Some(scope), name),
@@ -87,7 +87,7 @@ fn is_npm(text: &str) -> bool {
         && version.is_none_or(is_version)
 }
 
-/// `name`, `name[extra]`, either with `@version` or `==version`: what uvx takes for a package of the index.
+/// `name`, `name[extra]`, either with `@version` or `==version`: the forms that uvx accepts for a package of the index.
 fn is_pypi(text: &str) -> bool {
     let (name, version) = match text.split_once("==").or_else(|| text.split_once('@')) {
         Some((name, version)) => (name, Some(version)),

@@ -1,6 +1,6 @@
-//! From what is configured to servers that can be used: all places put together, variables filled in.
+//! Resolves configured servers into servers that can be used: all places put together, variables filled in.
 //!
-//! No I/O but for the variables, which are handed in. What is wrong with one server says so in its own outcome.
+//! No I/O: variables are passed in. An error of one server is in its own outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -23,42 +23,42 @@ use crate::remote::{self, RemoteServer, RemoteServerConfig, RemoteServersConfig}
 use crate::secrets::{FOREIGN, OWNERS_FILE, Secrets};
 use crate::template::{NoValue, Sources, Template};
 
-/// The code of a failure over a variable that is not there.
+/// Code of a failure over a missing variable.
 pub(crate) const MISSING: &str = "missing_variable";
 
-/// The code of a failure over anything else.
+/// Code of any other failure.
 pub(crate) const INVALID: &str = "invalid_config";
 
-/// A server that is asked for.
+/// A wanted server.
 #[derive(Debug)]
 pub(crate) struct External {
-    /// Its namespace.
+    /// Namespace of the server.
     pub(crate) name: NamespaceName,
-    /// What can be used, or why nothing can.
+    /// The server, or the reason why it cannot be used.
     pub(crate) server: Result<Server, ExternalFailure>,
-    /// The variables its configuration refers to, and whether they are there.
+    /// Variables that its configuration refers to.
     pub(crate) variables: Vec<String>,
-    /// Whether they are.
+    /// Status of those variables.
     pub(crate) secrets_status: SecretsStatus,
-    /// What is odd about it without stopping it.
+    /// Oddities that do not stop it.
     pub(crate) issues: Vec<Issue>,
-    /// What it says of the limits of its namespace.
+    /// Limits of its namespace, as configured.
     pub(crate) limits: LimitsPatch,
-    /// Where it is configured.
+    /// Place of its configuration.
     pub(crate) place: Place,
 }
 
-/// A server of others, of either kind.
+/// An external MCP server, of either kind.
 #[derive(Debug)]
 pub(crate) enum Server {
     /// A program to run.
     Stdio(Arc<ExternalServer>),
-    /// A pool to reach.
+    /// A pool of backends.
     Remote(Arc<RemoteServer>),
 }
 
 impl Server {
-    /// What serves the namespace: what serves it now, where nothing has changed.
+    /// The upstream of the namespace; the serving one if it is unchanged.
     pub(crate) fn upstream(self, serving: Option<&UpstreamKind>) -> UpstreamKind {
         match (self, serving) {
             (Self::Stdio(wanted), Some(UpstreamKind::External(serving))) if wanted == *serving => {
@@ -73,7 +73,7 @@ impl Server {
     }
 }
 
-/// `upstreams:` — MCP servers of others.
+/// `upstreams:` — external MCP servers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServersConfig {
@@ -81,25 +81,25 @@ pub struct ServersConfig {
     pub stdio: StdioServersConfig,
     /// Servers that are reached over HTTP.
     pub remote: RemoteServersConfig,
-    /// Changes of the operator's servers that `$DATA/config.yaml` asked for in vain, a sentence each. See
+    /// Changes of the operator's servers that `$DATA/config.yaml` asked for and that were refused, a sentence each. See
     /// [`crate::narrow`].
     #[serde(skip)]
     pub refused: BTreeMap<NamespaceName, Vec<String>>,
 }
 
-/// Where a server is configured.
+/// Place of a server's configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// `upstreams.stdio`: the operator's word.
+    /// `upstreams.stdio`: written by the operator.
     Stdio,
-    /// `upstreams.remote`: the operator's word, too.
+    /// `upstreams.remote`: written by the operator, too.
     Remote,
-    /// `external/config.yaml`: whoever may write there.
+    /// `external/config.yaml`: written by any process that may write there.
     File,
 }
 
 impl Place {
-    /// The file, where the operator's ceilings hold for it.
+    /// The file, if the operator's ceilings apply to it.
     pub(crate) fn file(self) -> Option<&'static str> {
         match self {
             Self::Stdio | Self::Remote => None,
@@ -117,21 +117,21 @@ impl Place {
     }
 }
 
-/// Why a server cannot be started.
+/// Reason why a server cannot be started.
 #[derive(Debug)]
 pub(crate) struct ExternalFailure {
     /// The stable code for reports.
     pub(crate) code: &'static str,
-    /// The key it is about, and what is wrong.
+    /// The key, and the problem with it.
     pub(crate) reason: Box<InvalidServer>,
-    /// What calls are told.
+    /// Error of calls.
     pub(crate) error: CallError,
-    /// Whether what was served before may go on. Not so when a variable is gone: it may have been taken away.
+    /// True when the previously served server may go on. False when a variable is gone: it may have been taken away.
     pub(crate) keeps_old: bool,
 }
 
-/// The servers that are served under their names, in name order: each place's own that [`Names`] gives the name to.
-/// `env_allowed` are the gateway's variables that servers of files in the data directory may have.
+/// The servers that are served under their names, in name order: those of each place for which [`Names`] has that origin.
+/// `env_allowed` are the gateway's variables that servers of files in the data directory may use.
 pub(crate) fn resolve(
     configured: &ServersConfig,
     file: &ServersFile,
@@ -178,7 +178,7 @@ pub(crate) fn stdio_member(
     one(name, Place::Stdio, entry, secrets, environment, env_allowed)
 }
 
-/// The same, reached over HTTP.
+/// A remote server that is a member of an aggregate alone.
 pub(crate) fn remote_member(
     name: &NamespaceName,
     config: &RemoteServerConfig,
@@ -268,14 +268,14 @@ pub fn named_variables(
     all.map(|(name, names)| (name.clone(), names)).collect()
 }
 
-/// The variables a server's own refer to, each once.
+/// The variables that the values of a server's `env` refer to, each once.
 fn variables(config: &StdioServerConfig) -> Vec<String> {
     let names = config.env.values().flat_map(Template::names);
     let names: BTreeSet<_> = names.map(str::to_owned).collect();
     names.into_iter().collect()
 }
 
-/// Arguments that look as if something were to be put in their place.
+/// Issues of arguments that look like references, which are not replaced.
 fn odd_arguments(config: &StdioServerConfig) -> Vec<Issue> {
     let odd = config
         .args

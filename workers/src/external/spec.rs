@@ -1,4 +1,4 @@
-//! A server as it is to be run: everything looked up, nothing started.
+//! A server with everything that is needed to run it: all values looked up, nothing started.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,19 +11,19 @@ use crate::personal::{Personal, PersonalValues};
 use crate::process::output::Redactor;
 use crate::secrets::Secret;
 
-/// One external server. While nothing about it changes, every snapshot holds the same `Arc` of it; processes of one
-/// that is in no snapshot any more have no reason to live.
+/// An external server. While nothing about it changes, every snapshot holds the same `Arc` of it; processes of a server that
+/// is in no snapshot any more are to be ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExternalServer {
     /// Its namespace.
     pub name: NamespaceName,
-    /// What to run, and how.
+    /// Program and settings.
     pub spec: StdioSpec,
-    /// Hash over the name and everything in the spec but the values of variables: those are compared, never hashed.
+    /// Hash over the name and everything in the spec except the values of variables: those are compared, never hashed.
     pub content_hash: [u8; 32],
 }
 
-/// How a process of a server is started and kept.
+/// Start and lifetime of a server's processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StdioSpec {
     /// The command: a path, or a name that is looked up on the `PATH` in `env`.
@@ -32,18 +32,18 @@ pub struct StdioSpec {
     pub args: Vec<OsString>,
     /// Its whole environment, built from nothing, sorted by name. Values print as `[redacted]`.
     pub env: Vec<(OsString, Secret)>,
-    /// What of its environment depends on who calls.
+    /// Part of its environment that depends on the caller.
     pub personal: Personal,
-    /// Values that must not show where its output is logged.
+    /// Values that must not show in its logged output.
     pub secrets: Vec<Secret>,
     /// Its working directory, absolute.
     pub cwd: PathBuf,
-    /// How its processes are shared and for how long they live.
+    /// Sharing and lifetime of its processes.
     pub settings: StdioSettings,
 }
 
 impl ExternalServer {
-    /// The server of that name with that spec.
+    /// Creates the server of that name with that spec.
     pub fn new(name: NamespaceName, spec: StdioSpec) -> Self {
         let mut hash = Sha256::new();
         let names: Vec<_> = spec.env.iter().map(|(name, _)| name).collect();
@@ -81,7 +81,7 @@ impl ExternalServer {
         server
     }
 
-    /// A text that quotes the server, fit for the log.
+    /// A text that quotes the server, with its secrets hidden for the log.
     pub fn without_secrets(&self, text: &str) -> String {
         let hidden = Redactor::new(&self.spec.secrets).hide(text.into(), false);
         String::from_utf8_lossy(&hidden).into_owned()
