@@ -1,4 +1,4 @@
-//! One backend of a remote server: its URL, taken apart, and the name it goes by.
+//! A backend of a remote server: its parsed URL, and its name.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,20 +9,20 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::yaml::{self, Value};
 
-/// Where a server on a Unix socket answers unless its URL says otherwise.
+/// Path of the MCP endpoint on a Unix socket unless the URL has one.
 const DEFAULT_PATH_ON_A_SOCKET: &str = "/mcp";
 
 /// The longest URL.
 const URL_MAX: usize = 4_096;
 
-/// One entry of `backends:`, as it is written.
+/// An entry of `backends:`, as it is written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BackendConfig {
     /// `http://host:port/path`, `https://…`, or `unix:/socket`, which may end in `:/path`.
     pub url: String,
-    /// How many of the pool's calls it gets, in proportion to the others. None with 0: it is drained.
+    /// Its share of the pool's calls, in proportion to the others. With 0 it gets none: it is drained.
     pub weight: u32,
-    /// Whether it is used only while no other backend is healthy.
+    /// True when it is used only while no other backend is healthy.
     pub backup: bool,
 }
 
@@ -38,7 +38,7 @@ impl BackendConfig {
 }
 
 impl<'de> Deserialize<'de> for BackendConfig {
-    /// A URL, or a mapping with a URL in it. What is wrong is told without the URL, which may hold a credential.
+    /// A URL, or a mapping with a URL in it. Errors do not contain the URL, which may hold a credential.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -79,7 +79,7 @@ impl BackendId {
         Self(text.into())
     }
 
-    /// As it is shown in metrics and messages.
+    /// The name as shown in metrics and messages.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -91,18 +91,18 @@ impl fmt::Display for BackendId {
     }
 }
 
-/// A backend's URL, taken apart.
+/// A backend's parsed URL.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Backend {
-    /// What to connect to.
+    /// Host to connect to.
     pub host: Host,
-    /// Whether the connection is encrypted.
+    /// True when the connection is encrypted.
     pub tls: bool,
     /// Path and query of the MCP endpoint. A query may hold a credential and is not printed.
     pub target: String,
 }
 
-/// What a backend's connections go to.
+/// Host of a backend's connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Host {
     /// A host name. Its addresses are looked up again from time to time.
@@ -124,12 +124,12 @@ impl fmt::Debug for Backend {
 }
 
 impl Backend {
-    /// Takes a URL apart.
+    /// Parses a URL.
     ///
     /// # Errors
     ///
-    /// What is wrong and what to write instead, for a message that begins with the key. Quotes nothing of the URL that may
-    /// be a credential.
+    /// The problem and the remedy, for a message that begins with the key. Quotes no part of the URL that may be a
+    /// credential.
     pub fn parse(url: &str) -> Result<Self, String> {
         if url.len() > URL_MAX {
             return Err(format!("is longer than {URL_MAX} bytes"));
@@ -193,7 +193,7 @@ impl Backend {
         })
     }
 
-    /// The name it goes by.
+    /// The name of the backend.
     pub fn id(&self) -> BackendId {
         let text = match &self.host {
             Host::Name(name, port) => format!("{name}:{port}"),
@@ -264,8 +264,8 @@ fn authority_of(authority: &str, default_port: u16) -> Result<Host, String> {
     }
 }
 
-/// Whether a host can be looked up. A name whose last label is a number would be read as an address in some odd notation
-/// (`127.1`, `2130706433`, `0x7f000001`), past the rules for addresses.
+/// Returns true if a host can be looked up. A name whose last label is a number would be read as an address in some odd
+/// notation (`127.1`, `2130706433`, `0x7f000001`), past the rules for addresses.
 fn is_name(host: &str) -> bool {
     let host = host.strip_suffix('.').unwrap_or(host);
     let label = |label: &str| {

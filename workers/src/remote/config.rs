@@ -20,9 +20,9 @@ use crate::template::Template;
 /// `upstreams.remote:` — servers by namespace.
 pub type RemoteServersConfig = BTreeMap<NamespaceName, RemoteServerConfig>;
 
-/// Backends of one server.
+/// The most backends of one server.
 const BACKENDS_MAX: usize = 1_000;
-/// A share beyond this is none that anybody could tell from all.
+/// The highest weight: a higher one would not change the share noticeably.
 const WEIGHT_MAX: u32 = 1_000;
 /// Idle connections that are kept to one backend.
 const KEEPALIVE: RangeInclusive<usize> = 0..=10_000;
@@ -31,48 +31,49 @@ const RETRIES: RangeInclusive<u32> = 0..=10;
 /// Failures in a row.
 const FAILURES: RangeInclusive<u32> = 1..=1_000;
 
-/// One server. `Default` is the reference for the defaults of all keys but `backends`, which has none.
+/// A remote server. `Default` is the reference for the defaults of all keys but `backends`, which has none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteServerConfig {
     /// The copies of the server.
     pub backends: Vec<BackendConfig>,
-    /// Which of them gets a new session, or a request without one.
+    /// Choice of the backend for a new session, or for a request without a session.
     pub balance: Balance,
-    /// How requests travel.
+    /// Way of forwarding requests.
     pub mode: Mode,
-    /// Which transport of MCP the backends speak.
+    /// MCP transport of the backends.
     pub transport: Transport,
-    /// Which clients share a session at the server.
+    /// Sharing of sessions at the server by clients.
     pub isolation: Isolation,
-    /// Whether the state of a session lives at its backend alone. Such a session ends when its backend does.
+    /// True when the state of a session exists only at its backend. Such a session ends when its backend does.
     pub stateful: bool,
-    /// How the server's lists reach clients: mended for strict clients, or unchanged. Pass-through never changes them.
+    /// Treatment of the server's lists: mended for strict clients, or unchanged. Pass-through never changes them.
     pub lists: ListMode,
-    /// Whether names may resolve to addresses that are not public.
+    /// True when names may resolve to addresses that are not public.
     pub allow_private: bool,
-    /// What happens to headers on their way up.
+    /// Changes to the headers of forwarded requests.
     pub headers: HeadersConfig,
-    /// The value of `Authorization` in every request. With `pass` that of the client's own request goes up, where it is an
+    /// The value of `Authorization` in every request. With `pass` that of the client's own request is forwarded, if it is an
     /// access token of `admission.oauth`.
     pub credentials: Option<Template>,
-    /// The names in `credentials` and `headers.set` that each principal has of its own, in place of one value for all.
+    /// The names in `credentials` and `headers.set` for which each principal has its own value, in place of one value for
+    /// all.
     pub personal: Vec<String>,
-    /// How the gateway gets tokens for the server, in place of `credentials`.
+    /// Settings by which the gateway gets tokens for the server, in place of `credentials`.
     pub oauth: Option<OAuthConfig>,
-    /// How encrypted connections are made.
+    /// Settings of encrypted connections.
     pub tls: RemoteTls,
-    /// How long each part of a request may take.
+    /// Time limits for the parts of a request.
     pub timeouts: RemoteTimeouts,
     /// Idle connections that are kept to each backend.
     pub keepalive: usize,
-    /// When a request is sent again.
+    /// Rules for sending a request again.
     pub retry: RemoteRetry,
-    /// When a backend is left out.
+    /// Rules for leaving a backend out.
     pub health: RemoteHealth,
-    /// Limits of its namespace: which tools are there, how long a call may take, and the like.
+    /// Limits of its namespace: allowed tools, the time limit of a call, and the like.
     pub limits: LimitsPatch,
-    /// Whether there is such a namespace at all.
+    /// True when the server has a namespace; false when it is switched off.
     pub enabled: bool,
 }
 
@@ -102,37 +103,37 @@ impl Default for RemoteServerConfig {
     }
 }
 
-/// Which backend gets a new session, or a request without one.
+/// Choice of the backend for a new session, or for a request without a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Balance {
-    /// One after the other, by weight.
+    /// In turn, by weight.
     RoundRobin,
-    /// The one with the fewest requests in flight for its weight.
+    /// The backend with the fewest requests in flight for its weight.
     LeastBusy,
-    /// Any, by weight.
+    /// At random, by weight.
     Random,
-    /// The same one for the same client.
+    /// Always one backend per client.
     Hash,
 }
 
-/// How requests travel.
+/// Way of forwarding requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// As they are where nothing in them needs to change; otherwise by the gateway's own client.
+    /// Unchanged if nothing in them needs to change; otherwise by the gateway's own client.
     Auto,
-    /// As they are.
+    /// Unchanged.
     PassThrough,
     /// By the gateway's own client.
     Client,
 }
 
-/// Which transport of MCP the backends speak.
+/// MCP transport of the backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
-    /// The gateway finds out.
+    /// The gateway detects the transport.
     Auto,
     /// Streamable HTTP.
     Streamable,
@@ -144,15 +145,15 @@ pub enum Transport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteTls {
-    /// Certificates that vouch for the backends, instead of the system's.
+    /// Certificates that authenticate the backends, instead of the system's.
     pub ca: Option<PathBuf>,
-    /// The certificate that the gateway shows.
+    /// The gateway's client certificate.
     pub cert: Option<PathBuf>,
-    /// Its key.
+    /// Private key of that certificate.
     pub key: Option<PathBuf>,
-    /// The name in the backends' certificates, where it is not the one in their URLs.
+    /// The name in the backends' certificates, if it differs from the one in their URLs.
     pub server_name: Option<String>,
-    /// Whether the backends' certificates are checked.
+    /// True when the backends' certificates are verified.
     pub verify: bool,
 }
 
@@ -178,16 +179,16 @@ pub fn is_server_name(name: &str) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteTimeouts {
-    /// For a connection, TLS included.
+    /// For establishing a connection, TLS included.
     #[serde(with = "humantime_serde")]
     pub connect: Duration,
     /// From the end of a request to the head of its response.
     #[serde(with = "humantime_serde")]
     pub head: Duration,
-    /// A stream that carries nothing for this long is cut.
+    /// Time without data after which a stream is cut.
     #[serde(with = "humantime_serde")]
     pub idle: Duration,
-    /// For a whole response that is no stream.
+    /// For a whole response that is not a stream.
     #[serde(with = "humantime_serde")]
     pub call: Duration,
 }
@@ -207,7 +208,7 @@ impl Default for RemoteTimeouts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteRetry {
-    /// How many further backends a request is sent to that no backend can have seen, or that is harmless.
+    /// The most further backends that a request is sent to if no backend can have seen it, or if it is harmless.
     pub max: u32,
 }
 
@@ -221,9 +222,9 @@ impl Default for RemoteRetry {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteHealth {
-    /// What the gateway asks by itself.
+    /// Checks by the gateway's own requests.
     pub active: ActiveHealth,
-    /// What it learns from clients' requests.
+    /// Conclusions from clients' requests.
     pub passive: PassiveHealth,
 }
 
@@ -231,13 +232,13 @@ pub struct RemoteHealth {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActiveHealth {
-    /// How often each backend is asked.
+    /// Interval of checking each backend.
     #[serde(with = "humantime_serde")]
     pub every: Duration,
-    /// How long an answer may take.
+    /// Maximum time of a response.
     #[serde(with = "humantime_serde")]
     pub timeout: Duration,
-    /// What is asked.
+    /// Target of the check.
     pub path: HealthPath,
 }
 
@@ -251,13 +252,13 @@ impl Default for ActiveHealth {
     }
 }
 
-/// What an active check asks.
+/// Target of an active check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum HealthPath {
-    /// MCP itself.
+    /// The MCP endpoint itself.
     #[default]
     Off,
-    /// `GET` of that path, which answers with 2xx.
+    /// `GET` of that path, which must return 2xx.
     Path(String),
 }
 
@@ -289,9 +290,9 @@ impl<'de> Deserialize<'de> for HealthPath {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PassiveHealth {
-    /// A backend that fails this often in a row is left out.
+    /// Failures in a row after which a backend is left out.
     pub failures: u32,
-    /// For how long.
+    /// Time for which it is left out.
     #[serde(with = "humantime_serde")]
     pub eject: Duration,
 }
@@ -306,11 +307,11 @@ impl Default for PassiveHealth {
 }
 
 impl RemoteServerConfig {
-    /// Checks everything that needs no look outside. Of a server that is switched off nothing is asked.
+    /// Checks everything that can be checked without I/O. A server that is switched off is not checked.
     ///
     /// # Errors
     ///
-    /// The first key that is wrong, and what to write instead.
+    /// The first invalid key, and the remedy.
     pub fn validate(&self) -> Result<(), InvalidServer> {
         if !self.enabled {
             return Ok(());
@@ -361,7 +362,7 @@ impl RemoteServerConfig {
         self.validate_isolation()
     }
 
-    /// Whether any backend's connections are encrypted.
+    /// Checks the backends; returns true if the connections of any are encrypted.
     fn validate_backends(&self) -> Result<bool, InvalidServer> {
         let wrong = |message: &str| Err(InvalidServer::new("backends", message.to_owned()));
         if self.backends.is_empty() {
@@ -423,12 +424,12 @@ impl RemoteServerConfig {
         Ok(())
     }
 
-    /// Whether clients' own access tokens go up: `credentials: pass`.
+    /// Returns true if clients' own access tokens are forwarded: `credentials: pass`.
     pub fn passes_credentials(&self) -> bool {
         self.credentials.as_ref().is_some_and(|it| it.is("pass"))
     }
 
-    /// A server tells everybody in a session what it says of its own accord, such as log messages.
+    /// Checks `isolation`: a server sends messages of its own accord, such as log messages, to all clients of a session.
     fn validate_isolation(&self) -> Result<(), InvalidServer> {
         if self.isolation == Isolation::Shared && self.passes_credentials() {
             let message = "is shared, and credentials is pass: clients would hear what the server says about each other; \
@@ -446,7 +447,7 @@ impl RemoteServerConfig {
         Ok(())
     }
 
-    /// What contradicts `mode`.
+    /// Checks keys that contradict `mode`.
     fn validate_mode(&self) -> Result<(), InvalidServer> {
         if self.mode != Mode::PassThrough {
             return Ok(());

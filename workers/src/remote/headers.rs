@@ -1,4 +1,4 @@
-//! What happens to the headers of requests on their way up.
+//! Headers of requests that are forwarded to remote servers.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::external::InvalidServer;
 use crate::template::Template;
 
-/// Headers of one server; more is a mistake.
+/// The most headers of one server; more is a mistake.
 const HEADERS_MAX: usize = 100;
 
-/// Headers that say how a message travels on one connection. None of them goes from one side to the other.
+/// Headers that concern a message on one connection. They are not forwarded in either direction.
 const HOP_BY_HOP: [&str; 9] = [
     "connection",
     "keep-alive",
@@ -23,7 +23,7 @@ const HOP_BY_HOP: [&str; 9] = [
     "upgrade",
 ];
 
-/// Headers that the protocol or the message itself decides.
+/// Headers that the protocol or the message itself determines.
 const DECIDED: [&str; 12] = [
     "accept",
     "accept-encoding",
@@ -39,8 +39,8 @@ const DECIDED: [&str; 12] = [
     "tracestate",
 ];
 
-/// Headers whose values open the gateway itself. No server is sent them: whoever reads one there is let in here.
-/// `credentials: pass` hands on clients' access tokens of OAuth.
+/// Headers with credentials for the gateway itself. They are sent to no server: a server could use them to get in here.
+/// `credentials: pass` forwards clients' access tokens of OAuth.
 const OF_THE_GATEWAY: [&str; 2] = ["authorization", "x-manager-token"];
 
 /// `headers:` of a server.
@@ -51,9 +51,9 @@ pub struct HeadersConfig {
     pub set: BTreeMap<String, Template>,
     /// Headers that no request has.
     pub remove: Vec<String>,
-    /// Headers of the client's own request that go up.
+    /// Headers of the client's own request that are forwarded.
     pub pass: Vec<String>,
-    /// Whether a request has the id of the request that it is for, as `X-Request-Id`.
+    /// True when a request carries the id of the client's request as `X-Request-Id`.
     pub forward_id: bool,
 }
 
@@ -68,18 +68,18 @@ impl Default for HeadersConfig {
     }
 }
 
-/// Whether the value of a header opens the gateway itself. The name is in lower case.
+/// Returns true if the value of a header is a credential for the gateway itself. The name is in lower case.
 pub fn is_of_the_gateway(name: &str) -> bool {
     OF_THE_GATEWAY.contains(&name)
 }
 
-/// Whether a header says how a message travels on one connection. The name is in lower case.
+/// Returns true if a header concerns a message on one connection. The name is in lower case.
 pub fn is_hop_by_hop(name: &str) -> bool {
     HOP_BY_HOP.contains(&name)
 }
 
 impl HeadersConfig {
-    /// Checks the names, and that none contradicts another or `credentials`.
+    /// Checks that the names are valid, and that none contradicts another or `credentials`.
     pub(super) fn validate(&self, credentials: bool) -> Result<(), InvalidServer> {
         let set = self.set.keys().map(|name| (name, "headers.set"));
         let remove = self.remove.iter().map(|name| (name, "headers.remove"));
@@ -144,7 +144,7 @@ impl HeadersConfig {
         self.agree(credentials)
     }
 
-    /// Whether the list names a header of the client's own request.
+    /// Returns true if the list names a header of the client's own request.
     fn passes(&self, name: &str) -> bool {
         self.pass.iter().any(|it| it.eq_ignore_ascii_case(name))
     }
@@ -192,13 +192,13 @@ impl HeadersConfig {
     }
 }
 
-/// What HTTP takes for the name of a header.
+/// Returns true if HTTP accepts the name of a header.
 fn is_header_name(name: &str) -> bool {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty() && name.len() <= 256 && name.bytes().all(token)
 }
 
-/// Whether a header can have that value.
+/// Returns true if a header can have that value.
 pub(super) fn is_header_value(value: &str) -> bool {
     value
         .bytes()

@@ -1,4 +1,4 @@
-//! OAuth towards remote servers: the keys, and what it takes to get a token.
+//! OAuth towards remote servers: its configuration, and the settings for getting a token.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::personal::AuthorizedBy;
 use crate::secrets::Secret;
 use crate::template::Template;
 
-/// Scopes of one server; more is a mistake.
+/// The most scopes of one server; more is a mistake.
 const SCOPES_MAX: usize = 64;
 /// The longest client id, scope or resource.
 const TEXT_MAX: usize = 1024;
@@ -17,30 +17,30 @@ const TEXT_MAX: usize = 1024;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OAuthConfig {
-    /// How the gateway gets tokens.
+    /// Grant by which the gateway gets tokens.
     pub grant: Grant,
-    /// Whether each principal authorizes the gateway for itself, with the grant `authorization_code`.
+    /// True when each principal authorizes the gateway for itself, with the grant `authorization_code`.
     pub personal: bool,
-    /// The client that the gateway is at the authorization server. With the grant `authorization_code` it may be left out:
-    /// the gateway then registers by itself.
+    /// The gateway's client id at the authorization server. With the grant `authorization_code` it may be left out: the
+    /// gateway then registers by itself.
     pub client_id: Option<String>,
     /// The client's secret.
     pub client_secret: Option<Template>,
-    /// Where people authorize the gateway, where that is not to be discovered.
+    /// URL at which people authorize the gateway, if it is not to be discovered.
     pub authorization_url: Option<String>,
-    /// Where tokens are fetched, where that is not to be discovered.
+    /// URL of the token endpoint, if it is not to be discovered.
     pub token_url: Option<String>,
-    /// The authorization server, where its endpoints are to be discovered and the server itself does not name it.
+    /// The authorization server, if its endpoints are to be discovered and the server itself does not name it.
     pub issuer: Option<String>,
-    /// What is asked for.
+    /// Requested scopes.
     pub scopes: Vec<String>,
-    /// What the token is for, where that is not the first backend's URL.
+    /// Resource that the token is for, if it is not the first backend's URL.
     pub resource: Option<String>,
-    /// How the client sends its secret; without it, as the authorization server declares or accepts.
+    /// Method by which the client sends its secret; without it, the one that the authorization server declares or accepts.
     pub client_auth: Option<ClientAuth>,
 }
 
-/// How a client sends its secret to the token endpoint.
+/// Method by which a client sends its secret to the token endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientAuth {
@@ -50,46 +50,46 @@ pub enum ClientAuth {
     Post,
 }
 
-/// How the gateway gets tokens.
+/// Grant by which the gateway gets tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grant {
-    /// In its own name.
+    /// The gateway acts for itself.
     #[default]
     ClientCredentials,
-    /// In the name of somebody who has authorized the gateway in a browser.
+    /// The gateway acts for a user who has authorized it in a browser.
     AuthorizationCode,
 }
 
-/// What it takes to get a token.
+/// Settings for getting a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OAuthSpec {
-    /// How.
+    /// Grant by which the gateway gets tokens.
     pub grant: Grant,
-    /// The client that the gateway is; `None`: it registers by itself.
+    /// The gateway's client id; `None`: it registers by itself.
     pub client_id: Option<String>,
-    /// Its secret.
+    /// Secret of that client.
     pub client_secret: Option<Secret>,
-    /// Where people authorize the gateway; `None`: that is discovered, or of no use.
+    /// URL at which people authorize the gateway; `None`: it is discovered, or not needed.
     pub authorization_url: Option<String>,
-    /// Where tokens are fetched; `None`: that is discovered.
+    /// URL of the token endpoint; `None`: it is discovered.
     pub token_url: Option<String>,
-    /// The authorization server, where it is configured.
+    /// The authorization server, if it is configured.
     pub issuer: Option<String>,
-    /// What is asked for.
+    /// Requested scopes.
     pub scopes: Vec<String>,
-    /// What the token is for.
+    /// Resource that the token is for.
     pub resource: String,
-    /// How the client sends its secret; `None`: as the authorization server declares or accepts.
+    /// Method by which the client sends its secret; `None`: the one that the authorization server declares or accepts.
     pub client_auth: Option<ClientAuth>,
 }
 
 impl OAuthConfig {
-    /// Checks the keys. `personal` are names that each principal has of its own.
+    /// Checks the keys. `personal` are the names with personal values.
     ///
     /// # Errors
     ///
-    /// The first key that is wrong, and what to write instead.
+    /// The first invalid key, and the remedy.
     pub(super) fn validate(&self, personal: &[String]) -> Result<(), InvalidServer> {
         let wrong = |key: &str, message: &str| {
             Err(InvalidServer::new(
@@ -183,7 +183,7 @@ impl OAuthConfig {
         Ok(())
     }
 
-    /// Who has to have authorized the gateway; `None`: nobody has to.
+    /// The authorizer that the configuration requires; `None` if no authorization is needed.
     pub(super) fn authorized_by(&self) -> Option<AuthorizedBy> {
         match (self.grant, self.personal) {
             (Grant::ClientCredentials, _) => None,
@@ -192,7 +192,7 @@ impl OAuthConfig {
         }
     }
 
-    /// The same with its secret. `resource` is what the token is for, where the configuration does not say.
+    /// The settings with the client's secret. `resource` is the default for the resource that the token is for.
     pub(super) fn spec(&self, client_secret: Option<Secret>, resource: &str) -> OAuthSpec {
         OAuthSpec {
             grant: self.grant,

@@ -1,4 +1,4 @@
-//! From what is configured to a server that can be reached: variables filled in, certificates read.
+//! Resolves a configured remote server into one that can be reached: variables filled in, certificates read.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::template::{NoValue, Sources, Template};
 /// The longest file of certificates.
 const PEM_MAX: u64 = 4 * 1024 * 1024;
 
-/// The variables a server's own refer to, each once.
+/// The variables that a server's settings refer to, each once.
 pub(crate) fn variables(config: &RemoteServerConfig) -> Vec<String> {
     let oauth = config.oauth.iter().flat_map(|it| &it.client_secret);
     let templates = config.headers.set.values().chain(&config.credentials);
@@ -30,7 +30,7 @@ pub(crate) fn variables(config: &RemoteServerConfig) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// What a server needs to be reached.
+/// The settings for reaching a server.
 pub(crate) fn spec(
     name: &NamespaceName,
     config: &RemoteServerConfig,
@@ -47,7 +47,7 @@ pub(crate) fn spec(
     };
     let mut hidden = Vec::new();
     let mut personal = Personal::new(&config.personal);
-    // Nothing comes of what depends on who calls.
+    // Settings that depend on the caller are not filled in here.
     let mut fill = |key: String, header: &str, template: &Template| {
         let told = |error: NoValue| {
             let code = match error {
@@ -134,7 +134,7 @@ pub(crate) fn spec(
 }
 
 impl RemoteTls {
-    /// Reads the files. What they hold is not looked at.
+    /// Reads the files. Their content is not checked.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! A remote server as it is to be reached: everything looked up, nothing opened.
+//! A resolved remote server: all values looked up, no connection opened.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,94 +16,94 @@ use crate::personal::Personal;
 use crate::process::output::Redactor;
 use crate::secrets::{Secret, Secrets};
 
-/// One remote server. While nothing about it changes, every snapshot holds the same `Arc` of it.
+/// A remote server. While nothing about it changes, every snapshot holds the same `Arc` of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteServer {
     /// Its namespace.
     pub name: NamespaceName,
-    /// Where it is, and how it is reached.
+    /// Backends and settings.
     pub spec: RemoteSpec,
-    /// Hash over the name and everything in the spec but secrets: those are compared, never hashed.
+    /// Hash over the name and everything in the spec except secrets: those are compared, never hashed.
     pub content_hash: [u8; 32],
 }
 
-/// Where a server is, and how it is reached.
+/// Backends of a server, and the settings for reaching them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteSpec {
     /// The copies of the server, in the order of the configuration.
     pub backends: Vec<BackendSpec>,
-    /// Which of them gets a new session, or a request without one.
+    /// Choice of the backend for a new session, or for a request without a session.
     pub balance: Balance,
-    /// How requests travel.
+    /// Way of forwarding requests.
     pub mode: Mode,
-    /// Which transport of MCP the backends speak.
+    /// MCP transport of the backends.
     pub transport: Transport,
-    /// Which clients share a session at the server.
+    /// Sharing of sessions at the server by clients.
     pub isolation: Isolation,
-    /// Whether a session's state lives at its backend alone.
+    /// True when a session's state exists only at its backend.
     pub stateful: bool,
-    /// How the server's lists reach clients: mended for strict clients, or unchanged.
+    /// Treatment of the server's lists: mended for strict clients, or unchanged.
     pub lists: ListMode,
-    /// Whether names may resolve to addresses that are not public.
+    /// True when names may resolve to addresses that are not public.
     pub allow_private: bool,
-    /// What happens to headers on their way up.
+    /// Changes to the headers of forwarded requests.
     pub headers: HeaderRules,
     /// The value of `Authorization` in every request.
     pub credentials: Option<Secret>,
-    /// Headers whose values depend on who calls, by their names in lower case.
+    /// Headers whose values depend on the caller, by their names in lower case.
     pub personal: Personal,
-    /// How the gateway gets tokens for the server.
+    /// Settings by which the gateway gets tokens for the server.
     pub oauth: Option<OAuthSpec>,
     /// Values that must not show in logs and errors.
     pub secrets: Vec<Secret>,
-    /// How encrypted connections are made.
+    /// Settings of encrypted connections.
     pub tls: TlsSpec,
-    /// How long each part of a request may take.
+    /// Time limits for the parts of a request.
     pub timeouts: RemoteTimeouts,
     /// Idle connections that are kept to each backend.
     pub keepalive: usize,
-    /// When a request is sent again.
+    /// Rules for sending a request again.
     pub retry: RemoteRetry,
-    /// When a backend is left out.
+    /// Rules for leaving a backend out.
     pub health: RemoteHealth,
 }
 
-/// One copy of a server.
+/// A copy of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendSpec {
     /// Its name within the pool.
     pub id: BackendId,
-    /// Where it is.
+    /// Parsed URL.
     pub backend: Backend,
     /// Its share of the pool's calls; 0 drains it.
     pub weight: u32,
-    /// Whether it is used only while no other backend is healthy.
+    /// True when it is used only while no other backend is healthy.
     pub backup: bool,
 }
 
-/// What happens to headers on their way up. Names are in lower case.
+/// Changes to the headers of forwarded requests. Names are in lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeaderRules {
     /// Headers that every request has.
     pub set: Vec<(String, Secret)>,
     /// Headers that no request has.
     pub remove: Vec<String>,
-    /// Headers of the client's own request that go up; `authorization` among them where it goes up as it is.
+    /// Headers of the client's own request that are forwarded; includes `authorization` if that is forwarded unchanged.
     pub pass: Vec<String>,
-    /// Whether requests have the gateway's request id as `x-request-id`.
+    /// True when requests have the gateway's request id as `x-request-id`.
     pub forward_id: bool,
 }
 
-/// How encrypted connections are made.
+/// Settings of encrypted connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsSpec {
-    /// Certificates that vouch for the backends, instead of the system's.
+    /// Certificates that authenticate the backends, instead of the system's.
     pub ca: Option<Pem>,
-    /// What the gateway shows of itself.
+    /// Client certificate of the gateway.
     pub identity: Option<TlsIdentity>,
-    /// The name in the backends' certificates, where it is not the one in their URLs.
+    /// The name in the backends' certificates, if it differs from the one in their URLs.
     pub server_name: Option<String>,
-    /// Whether the backends' certificates are checked.
+    /// True when the backends' certificates are verified.
     pub verify: bool,
 }
 
@@ -121,13 +121,13 @@ impl Default for TlsSpec {
 /// A client certificate with its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsIdentity {
-    /// The chain.
+    /// Certificate chain.
     pub cert: Pem,
-    /// The key, as PEM.
+    /// Private key, as PEM.
     pub key: Secret,
 }
 
-/// The content of a file of certificates, so that a certificate that was renewed makes another spec.
+/// The content of a file of certificates, so that a renewed certificate makes another spec.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem(pub Arc<[u8]>);
 
@@ -142,9 +142,9 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl RemoteSpec {
-    /// Which clients share a session of the gateway's own client. With `auto` none do where each sends its own credentials:
-    /// what a server says of its own accord in a session, such as log messages, is then about the one who is logged in.
-    /// Sessions with personal credentials are those of one principal.
+    /// Sharing of a session of the gateway's own client. With `auto` sessions are not shared if each client sends its own
+    /// credentials: messages that a server sends of its own accord, such as log messages, then concern the user who is logged
+    /// in. Sessions with personal credentials are those of one principal.
     pub fn sharing(&self) -> Isolation {
         let logged_in = self.headers.pass.iter().any(|name| name == "authorization");
         match self.isolation {
@@ -156,10 +156,10 @@ impl RemoteSpec {
 }
 
 impl RemoteServer {
-    /// The server of that name with that spec.
+    /// Creates the server of that name with that spec.
     pub fn new(name: NamespaceName, spec: RemoteSpec) -> Self {
         let mut hash = Sha256::new();
-        // `Debug` quotes texts, so that no two specs look alike, and prints secrets as `[redacted]`. Of a backend it leaves
+        // `Debug` quotes texts, so that no two specs look alike, and prints secrets as `[redacted]`. For a backend it leaves
         // out the query.
         let targets: Vec<_> = spec.backends.iter().map(|it| &it.backend.target).collect();
         for part in [name.as_str(), &format!("{spec:?}"), &format!("{targets:?}")] {
@@ -173,7 +173,7 @@ impl RemoteServer {
         }
     }
 
-    /// The server that a configuration describes, with the values of its variables.
+    /// Resolves a configuration with the values of its variables.
     ///
     /// # Errors
     ///
@@ -188,8 +188,8 @@ impl RemoteServer {
         Ok(Self::new(name.clone(), spec))
     }
 
-    /// Whether sessions that were opened as one version says may go on as the other says: the server is spoken to in the
-    /// same way and in the same name. Where its backends are, and how they are chosen, timed and watched, may differ.
+    /// Returns true if sessions opened under one version may go on under the other: the server is reached with the same
+    /// protocol and credentials. The backends, and their choice, time limits and checks, may differ.
     pub fn keeps_sessions(&self, other: &Self) -> bool {
         let RemoteSpec {
             backends: _,
@@ -220,19 +220,19 @@ impl RemoteServer {
             && *credentials == new.credentials
             && *personal == new.personal
             && *oauth == new.oauth
-            // A header may be set to what says in whose name the gateway speaks.
+            // A header may be set to a value that identifies the gateway's user.
             && *secrets == new.secrets
             && *tls == new.tls
     }
 
-    /// A text that quotes the server, fit for the log.
+    /// A text that quotes the server, with its secrets hidden for the log.
     pub fn without_secrets(&self, text: &str) -> String {
         let hidden = Redactor::new(&self.spec.secrets).hide(text.into(), false);
         String::from_utf8_lossy(&hidden).into_owned()
     }
 
-    /// A text of others in at most so many characters, without the server's secrets and without `more`. They are hidden
-    /// before the text is cut, and so are beginnings of them where the text came cut.
+    /// A text from elsewhere in at most so many characters, without the server's secrets and without `more`. They are hidden
+    /// before the text is cut, and so are their beginnings where the given text was already cut.
     pub fn excerpt(&self, text: &str, more: &[Secret], max: usize) -> String {
         let redactor = Redactor::new(self.spec.secrets.iter().chain(more));
         let hide = |text: &str| {
