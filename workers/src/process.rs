@@ -1,12 +1,12 @@
-//! A child process and its end. Every child runs under the guard (see [`guard`]), so none outlives the gateway.
+//! A child process and its end. Every child runs under the guard (see [`guard`]), so no child outlives the gateway.
 //!
-//! Owned by the control runtime: a [`Child`] is spawned, waited for and dropped there. Its output pipes can be taken and
-//! read anywhere, and so can the writing end of its input, where it has one. What it deliberately does not do: restart
-//! anything (that is the worker's state machine).
+//! Owned by the control runtime: a [`Child`] is spawned, waited for and dropped there. Its output pipes can be taken and read
+//! in any runtime, and so can the writing end of its input, if it has one. This module deliberately restarts nothing (that is
+//! the worker's state machine).
 //!
-//! The ladder out of a child: whatever is polite for its kind (the caller's part), SIGTERM to its group, a grace time,
-//! SIGKILL to its whole tree. [`Child::stop`] is the second half. Dropping a [`Child`] closes the control channel, on
-//! which the guard runs the same ladder by itself.
+//! Steps that stop a child: the polite way of its kind (done by the caller), SIGTERM to its group, a grace time, SIGKILL to
+//! its whole tree. [`Child::stop`] does the second half. Dropping a [`Child`] closes the control channel, on which the guard
+//! takes the same steps by itself.
 
 pub mod guard;
 mod hand_over;
@@ -38,56 +38,56 @@ pub use left_behind::GatewayProcess;
 use crate::metrics::ProcessMetrics;
 use crate::secrets::Secret;
 
-/// How long the guard may take to say that it started the command, or could not.
+/// Maximum time for the guard to report that it started the command, or could not.
 const REPORT_LIMIT: Duration = Duration::from_secs(10);
-/// How long the guard may take to end everything after SIGKILL was ordered.
+/// Maximum time for the guard to end all processes after SIGKILL was ordered.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 /// The longest line a guard sends: an error message of the operating system with a path in it.
 const REPORT_MAX: usize = 16 * 1024;
-/// How a command ends that could not be started; nothing is left behind of it.
+/// Exit of a command that could not be started; no process of it is left.
 const NOT_STARTED: Exit = Exit::Code(127);
 
-/// Makes this process one that is not dumpable. Tools run as the same user, and could otherwise read its variables and
-/// memory, its tokens among them, in `/proc`, or attach a debugger. It costs core dumps, and whoever wants to look inside
-/// has to be root. A command that is started is dumpable again.
+/// Makes this process not dumpable. Tools run as the same user, and could otherwise read its variables and memory, its tokens
+/// among them, in `/proc`, or attach a debugger. It costs core dumps, and only root can look inside. A command that is
+/// started is dumpable again.
 pub fn hide_from_tools() {
-    // The kernel refuses this to nobody.
+    // The kernel refuses this to no process.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
-/// Lets whatever wakes up have the core of this thread at once, as a rule. For threads that no call waits for; what they
-/// start does not give way.
+/// Gives the core of this thread, as a rule, to any thread that wakes up. For threads that no call waits for; processes that
+/// they start do not give way.
 pub fn give_way() {
     slice::lengthen();
 }
 
-/// What to run. The environment is complete: nothing of the gateway's own is inherited.
+/// Command to run. The environment is complete: no variable of the gateway is inherited.
 #[derive(Debug, Clone)]
 pub struct ProcessSpec {
-    /// The executable.
+    /// Executable of the command.
     pub program: PathBuf,
-    /// Its arguments. They are visible to every user of the machine: no secrets here.
+    /// Arguments. They are visible to every user of the machine: no secrets here.
     pub args: Vec<OsString>,
-    /// Its environment, built from nothing. Values print as `[redacted]`.
+    /// Environment, built from nothing. Values print as `[redacted]`.
     pub env: Vec<(OsString, Secret)>,
-    /// Its working directory.
+    /// Working directory.
     pub cwd: PathBuf,
-    /// What it reads.
+    /// Standard input.
     pub stdin: Stdin,
-    /// Who goes first where cores are scarce.
+    /// Priority in the use of the cores.
     pub priority: Priority,
 }
 
-/// How a command competes for the cores.
+/// Priority of a command in the use of the cores.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Priority {
-    /// As the gateway does: whatever answers calls.
+    /// Priority of the gateway itself, for processes that answer calls.
     #[default]
     Normal,
-    /// As [`Priority::Normal`], but it gives way to what wakes up until [`Child::answers_calls`] is told: whatever is to answer
-    /// calls, and first has to load its code.
+    /// As [`Priority::Normal`], but it gives way to threads that wake up until [`Child::answers_calls`] is called: for
+    /// processes that will answer calls, and first have to load their code.
     Starting,
-    /// Behind what answers calls, with all it starts: installers, and checks of code.
+    /// Lower than processes that answer calls, also for all its descendants: installers, and checks of code.
     Low,
 }
 
@@ -101,12 +101,12 @@ pub enum Stdin {
     Piped,
 }
 
-/// How a child ended.
+/// Exit of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// It exited with this code.
+    /// Exited with this code.
     Code(i32),
-    /// A signal ended it.
+    /// Ended by this signal.
     Signal(i32),
     /// Its guard died first; the tree was ended, its status is unknown.
     Lost,
@@ -122,7 +122,7 @@ impl fmt::Display for Exit {
     }
 }
 
-/// Why a child did not start.
+/// Reason why a child did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
     /// The guard itself could not be run.
@@ -130,9 +130,9 @@ pub enum SpawnError {
     Guard {
         /// The guard's executable.
         guard: PathBuf,
-        /// The working directory it was to run in.
+        /// The working directory of the command.
         cwd: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The guard ran, the command could not be started.
@@ -158,14 +158,14 @@ pub struct Child {
     stdin: Option<OwnedFd>,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
-    /// How the command ended, as the guard told it. Kept, since who waits may stop waiting before the guard is reaped.
+    /// Exit of the command as the guard reported it. Kept, since a waiter may give up before the guard is reaped.
     reported: Option<Exit>,
-    /// The same, once the guard is reaped, too.
+    /// Exit of the command, set once the guard is reaped, too.
     exit: Option<Exit>,
     metrics: ProcessMetrics,
 }
 
-/// One line of the guard.
+/// A line of the guard.
 #[derive(Debug, PartialEq, Eq)]
 enum Report {
     Started(u32),
@@ -174,12 +174,12 @@ enum Report {
 }
 
 impl Child {
-    /// Starts a command under a guard and waits until it runs. Dropping the future ends what was started.
+    /// Starts a command under a guard and waits until it runs. Dropping the future ends the command.
     ///
     /// # Errors
     ///
-    /// [`SpawnError`] says which of the two programs could not be run and why. Its text holds paths, never values of
-    /// the environment.
+    /// [`SpawnError`] names the program that could not be run, and the reason. Its text holds paths, never values of the
+    /// environment.
     pub async fn spawn(
         spec: &ProcessSpec,
         guard: &Path,
@@ -213,7 +213,7 @@ impl Child {
             .stdin(Stdio::from(OwnedFd::from(guards_end)))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A Ctrl-C in the gateway's terminal is the gateway's to handle.
+            // Ctrl-C in the gateway's terminal is left to the gateway.
             .process_group(0);
         // The command holds the guard's end of the socket until it is dropped, and would hide the guard's death.
         let process = match spec.priority {
@@ -262,30 +262,30 @@ impl Child {
         self.pid.unwrap_or_default()
     }
 
-    /// The writing end of the command's standard input, once, where it has one. Non-blocking. While it is open
-    /// anywhere in the gateway, the command waits for more.
+    /// The writing end of the command's standard input, if it has one; `None` after the first call. Non-blocking. While it is
+    /// open in the gateway, the command waits for more.
     pub fn take_stdin(&mut self) -> Option<OwnedFd> {
         self.stdin.take()
     }
 
-    /// The command's standard output for another runtime than this one, once. Non-blocking; `None` also if it cannot
-    /// be taken out of this one.
+    /// The command's standard output for another runtime; `None` after the first call. Non-blocking; `None` also if it cannot
+    /// be taken out of this runtime.
     pub fn take_stdout_fd(&mut self) -> Option<OwnedFd> {
         self.stdout.take()?.into_owned_fd().ok()
     }
 
-    /// The command's standard output, once.
+    /// The command's standard output; `None` after the first call.
     pub fn take_stdout(&mut self) -> Option<ChildStdout> {
         self.stdout.take()
     }
 
-    /// The command's standard error, once.
+    /// The command's standard error; `None` after the first call.
     pub fn take_stderr(&mut self) -> Option<ChildStderr> {
         self.stderr.take()
     }
 
-    /// Tells that a command of [`Priority::Starting`] answers calls from here on: it has the priority
-    /// [`Priority::Normal`]. Processes that it started meanwhile still give way.
+    /// Reports that a command of [`Priority::Starting`] answers calls from now on: it gets the priority [`Priority::Normal`].
+    /// Processes that it started meanwhile still give way.
     pub fn answers_calls(&self) {
         slice::restore_of(self.pid());
     }
@@ -300,13 +300,13 @@ impl Child {
         self.order(b"K");
     }
 
-    /// One byte always fits into the socket; if the guard is gone, `wait` finds that out.
+    /// Sends an order to the guard. A byte always fits into the socket; if the guard is gone, `wait` finds that out.
     fn order(&self, byte: &[u8]) {
         let _ = rustix::io::write(&self.control, byte);
     }
 
-    /// Waits until the command and everything it left behind have ended and the guard is reaped. Cancel-safe; once it
-    /// ended, answers at once.
+    /// Waits until the command and all its descendants have ended and the guard is reaped. Cancel-safe; returns at once after
+    /// the end.
     pub async fn wait(&mut self) -> Exit {
         if let Some(exit) = self.exit {
             return exit;
@@ -333,12 +333,12 @@ impl Child {
         exit
     }
 
-    /// The ladder after whatever was polite: SIGTERM, up to `grace`, SIGKILL.
+    /// Stops the child after the polite way: SIGTERM, up to `grace`, SIGKILL.
     pub async fn stop(&mut self, grace: Duration) -> Exit {
         if let Some(exit) = self.exit {
             return exit;
         }
-        // Nothing is written any more, so nothing is worth waiting for.
+        // No further input follows, so the pipe is closed at once.
         self.stdin = None;
         self.terminate();
         if let Ok(exit) = timeout(grace, self.wait()).await {
@@ -349,13 +349,13 @@ impl Child {
         if let Ok(exit) = timeout(KILL_LIMIT, self.wait()).await {
             return exit;
         }
-        // The guard does not do its part (it may be stopped). Without it `wait` meets the end of the control channel
-        // and ends the tree from here.
+        // The guard does not act (it may be stopped). Without it `wait` sees the end of the control channel and ends the tree
+        // from here.
         let _ = self.guard.start_kill();
         self.wait().await
     }
 
-    /// The guard was killed. What it guarded belongs to nobody now, so it is found by group, parent and tag.
+    /// Ends the tree of a guard that was killed. The processes are found by group, parent and tag.
     async fn end_lost_tree(&self) {
         self.metrics.killed("guard_lost");
         let (root, tag) = (self.root, self.tag.clone());
@@ -371,7 +371,7 @@ impl Child {
         }
     }
 
-    /// The guard's next line; `None` when it is gone. Cancel-safe: what was read stays in `received`.
+    /// The guard's next line; `None` when it is gone. Cancel-safe: partly read lines stay in `received`.
     async fn next_report(&mut self) -> Option<Report> {
         loop {
             while let Some(end) = memchr::memchr(b'\n', &self.received) {
@@ -397,7 +397,7 @@ impl Drop for Child {
             return;
         }
         self.metrics.let_go();
-        // A living guard sees the control channel close. Only if it died unnoticed is there something left to do.
+        // A living guard sees the control channel close. Only if it died unnoticed there may be processes left.
         if matches!(self.guard.try_wait(), Ok(Some(_))) {
             tree::end_lost(self.root, &self.tag);
         }

@@ -1,8 +1,9 @@
-//! `tooldock __guard [--stdin] [--open-files N] -- COMMAND ARGS…`: the small process between the gateway and each of its children.
+//! `tooldock __guard [--stdin] [--open-files N] -- COMMAND ARGS…`: the small process between the gateway and each of its
+//! children.
 //!
 //! A SIGKILLed gateway cannot end its children. The guard can: it is the child subreaper of the tree it starts, and it
-//! watches a socket whose other end only the gateway holds. However the gateway ends, the kernel closes that end and
-//! the guard ends the tree, processes that detached themselves included.
+//! watches a socket whose other end only the gateway holds. However the gateway ends, the kernel closes that end and the
+//! guard ends the tree, including processes that detached themselves.
 //!
 //! ```text
 //! gateway ── control socket (the guard's stdin) ── guard ── COMMAND (own process group)
@@ -17,7 +18,7 @@
 //! | | end of file | SIGTERM, [`GRACE`], then as `K`; so do SIGTERM, SIGINT, SIGHUP and SIGQUIT to the guard itself |
 //! | to the gateway | `pid <n>` | the command runs |
 //! | | `failed <message>` | it could not be started; the guard exits with 127 |
-//! | | `exit <code>`, `exit signal <n>` | it ended, and so did everything it left behind; the guard exits alike |
+//! | | `exit <code>`, `exit signal <n>` | the command and all its descendants have ended; the guard exits alike |
 //!
 //! Other bytes are ignored. There is no runtime, no thread and no configuration here.
 //!
@@ -45,17 +46,17 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SI
 
 use super::{Exit, hand_over, open_files, tree};
 
-/// Says that the command's standard input comes over the control socket.
+/// Option: the command's standard input comes over the control socket.
 pub(super) const STDIN_OPTION: &str = "--stdin";
 
-/// How long the tree may take after SIGTERM when nobody is left to decide.
+/// Maximum time for the tree to end after SIGTERM when the gateway is gone.
 pub const GRACE: Duration = Duration::from_secs(2);
 
-/// How long the guard hunts processes that were left behind. Only a fork bomb or a process stuck in the kernel needs
+/// Maximum time of searching for processes that were left behind. Only a fork bomb or a process stuck in the kernel needs
 /// that long.
 const SWEEP_LIMIT: Duration = Duration::from_secs(5);
 
-/// Between two looks at `/proc` while processes are ending.
+/// Pause between two looks at `/proc` while processes are ending.
 const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs the guard to its end. `arguments` are those after `__guard`: its options, `--`, the command, its arguments.
@@ -104,7 +105,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// What the system said; where that leaves open what is missing, in other words.
+/// The error of the operating system; if that does not name the missing thing, in other words.
 fn why_not(program: &OsStr, error: &io::Error) -> String {
     let by_name = !program.as_encoded_bytes().contains(&b'/');
     match error.kind() {
@@ -114,7 +115,7 @@ fn why_not(program: &OsStr, error: &io::Error) -> String {
     }
 }
 
-/// What a shell would say about the command's end.
+/// The exit code that a shell would give for the command's end.
 fn exit_code(exit: Exit) -> ExitCode {
     let code = match exit {
         Exit::Code(code) => code,
@@ -124,7 +125,7 @@ fn exit_code(exit: Exit) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(255))
 }
 
-/// Tells the gateway. One that is gone cannot be told; its end arrives as the end of the control channel.
+/// Writes a line to the gateway. A gateway that is gone cannot be told; its end arrives as the end of the control channel.
 fn report(line: &str) {
     let line = format!("{}\n", line.replace(['\n', '\r'], " "));
     let _ = rustix::io::write(rustix::stdio::stdin(), line.as_bytes());
@@ -140,20 +141,20 @@ struct Guard {
 
 impl Guard {
     fn start(mut command: Command) -> io::Result<Self> {
-        // Not the gateway's name: a `pkill` of that must leave somebody to end what the gateway started.
+        // Not the gateway's name: a `pkill` of that name must leave the guard alive to end the gateway's children.
         let _ = rustix::thread::set_name(c"guard");
-        // Before anything can be started: a process that detaches itself must come to us, not to process 1.
+        // Before anything can be started: a process that detaches itself must become a child of the guard, not of process 1.
         set_child_subreaper(Some(getpid()))?;
         // Registered before the spawn, or the end of a very short command would go unnoticed.
         let children = signal_pipe(&[SIGCHLD])?;
         let signals = signal_pipe(&[SIGTERM, SIGINT, SIGHUP, SIGQUIT])?;
-        // Meant for the gateway, and sent to a whole service at times (`systemctl kill`). Handled rather than set to be
-        // ignored: the command would inherit that.
+        // Meant for the gateway, and sometimes sent to a whole service (`systemctl kill`). Handled rather than ignored: the
+        // command would inherit the latter.
         for signal in [SIGUSR1, SIGUSR2] {
             signal_hook::flag::register(signal, Arc::default())?;
         }
         let child = command.spawn()?;
-        // It holds the command's standard input.
+        // The command holds the descriptor of its standard input.
         drop(command);
         // Our own copies of the output pipes would keep them open after the command closed its ends.
         let null = File::options().write(true).open("/dev/null")?;
@@ -171,10 +172,10 @@ impl Guard {
         })
     }
 
-    /// Waits until the command ended, and leaves nothing behind. Wakes up for:
+    /// Waits until the command ended, and ends all that is left of it. Wakes up for:
     /// - the control channel: an order from the gateway, or its end;
-    /// - a signal to the guard: as the end of the gateway;
-    /// - a child: the command, or a detached process that came to us;
+    /// - a signal to the guard: treated as the end of the gateway;
+    /// - a child: the command, or a detached process that became a child of the guard;
     /// - the end of the grace time.
     fn run(mut self) -> Exit {
         let mut control_open = true;
@@ -214,7 +215,7 @@ impl Guard {
             }
             if kill_at.is_some_and(|at| at <= Instant::now()) {
                 tree::kill_each(&tree::descendants(getpid()));
-                // Once more later, should something have been forked while we looked.
+                // Again later, in case something was forked meanwhile.
                 kill_at = Some(Instant::now() + SWEEP_PAUSE);
             }
         };
@@ -222,7 +223,7 @@ impl Guard {
         exit
     }
 
-    /// The group's id cannot have been reused: the command is not reaped yet.
+    /// Sends SIGTERM to the group. The group's id cannot have been reused: the command is not reaped yet.
     fn terminate(&self) {
         let _ = kill_process_group(self.command, Signal::TERM);
     }
@@ -241,7 +242,8 @@ impl Guard {
         }
     }
 
-    /// Ends what the command left behind. Each round's orphans come to us, so the rounds end when nothing is left.
+    /// Ends the command's descendants. Orphans of each round become children of the guard, so the rounds end when none is
+    /// left.
     fn sweep(&mut self) {
         let started = Instant::now();
         while !matches!(self.reap(), Reaped::NoChildren) && started.elapsed() < SWEEP_LIMIT {
@@ -267,7 +269,7 @@ impl Guard {
         if control_open {
             fds.push(readable(control()));
         }
-        // An error here is EINTR, or something the next round meets again; every arm is safe to try without cause.
+        // An error here is EINTR, or occurs again in the next round; every arm is safe to try without cause.
         let _ = poll(&mut fds, timeout.as_ref());
         let ready = |index: usize| {
             fds.get(index)

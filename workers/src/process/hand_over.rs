@@ -1,7 +1,7 @@
 //! A command's standard input on its way to the guard: the reading end of a pipe, sent over the control socket.
 //!
 //! Not inherited by the guard, as its outputs are: the guard's own standard input is the control socket, and any other
-//! descriptor would have to be made inheritable, for whatever else the gateway starts at that moment, too.
+//! descriptor would have to be made inheritable, also for other processes that the gateway starts at that moment.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,11 +15,11 @@ use rustix::net::{
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// Makes a pipe, sends its reading end and keeps the other, non-blocking. Whatever comes to nothing afterwards, the
-/// kernel closes the end that is on its way when the socket closes.
+/// Makes a pipe, sends its reading end and keeps the other, non-blocking. If a later step fails, the kernel closes the end
+/// that is on its way when the socket closes.
 pub(super) fn send(control: impl AsFd) -> io::Result<OwnedFd> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-    // Only this end: the flag belongs to each end of a pipe alone, and commands expect to block.
+    // Only this end: the flag belongs to each end of a pipe separately, and commands expect to block.
     rustix::io::ioctl_fionbio(&writer, true)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -32,11 +32,11 @@ pub(super) fn send(control: impl AsFd) -> io::Result<OwnedFd> {
     Ok(writer)
 }
 
-/// Takes what [`send`] sent. Waits for it.
+/// Receives the descriptor that [`send`] sent. Waits for it.
 pub(super) fn receive(control: impl AsFd) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    // One byte and no more: what follows are orders.
+    // Exactly one byte: orders follow it.
     let mut byte = [0];
     loop {
         let mut into = [IoSliceMut::new(&mut byte)];

@@ -1,7 +1,8 @@
-//! What is left of a gateway whose guards were killed together with it, by `killall -9` or by a machine short of memory:
-//! processes with nobody to end them. The next gateway on the same data directory does.
+//! Processes of a gateway whose guards were killed together with it, by `killall -9` or by a machine short of memory. The
+//! next gateway on the same data directory ends them.
 //!
-//! They are found by the tag that every process of a tree inherits. One that overwrote its own environment is not.
+//! They are found by the tag that every process of a tree inherits. A process that overwrote its own environment is not
+//! found.
 
 use std::fmt;
 use std::fs;
@@ -15,12 +16,12 @@ use rustix::process::Pid;
 
 use super::{guard, tree};
 
-/// Between two looks.
+/// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long ending them may take. Only a fork bomb or a process stuck in the kernel needs that long.
+/// Maximum time of ending them. Only a fork bomb or a process stuck in the kernel needs that long.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A process of the gateway, told apart from a later one with the same pid by when it started.
+/// A process of the gateway, told apart from a later process with the same pid by its start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GatewayProcess {
     pid: i32,
@@ -28,7 +29,7 @@ pub struct GatewayProcess {
 }
 
 impl GatewayProcess {
-    /// The longest guards need to end what a gateway of theirs left.
+    /// The longest time that guards need to end the children of their gateway.
     pub const PATIENCE: Duration = guard::GRACE.saturating_add(Duration::from_secs(2));
 
     /// This process.
@@ -41,7 +42,7 @@ impl GatewayProcess {
         })
     }
 
-    /// The process that has this pid now.
+    /// The current process with this pid.
     pub fn of(pid: i32) -> Option<Self> {
         let started = tree::start_of(pid)?;
         Some(Self { pid, started })
@@ -61,10 +62,10 @@ impl GatewayProcess {
             || Pid::from_raw(self.pid).is_some_and(|own| tree::descendants(own).contains(&pid))
     }
 
-    /// Ends what this gateway left behind, unless it runs. Its guards get `patience` to do it themselves. Answers with the
-    /// number of processes that had to be killed.
+    /// Ends processes that this gateway left behind, unless it runs. Its guards get `patience` to do it themselves. Returns
+    /// the number of processes that had to be killed.
     ///
-    /// Blocks for that long, and some seconds more at the most; not at all where nothing is left.
+    /// Blocks for that long, and some seconds more at the most; not at all if no process is left.
     pub fn end_left_behind(self, patience: Duration) -> usize {
         let tags = format!("{self}-");
         let ours = namespace_of(std::process::id());
@@ -96,7 +97,7 @@ fn namespace_of(pid: u32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
-/// How it is written into tags and into `gateway.lock`.
+/// Written into tags and into `gateway.lock`.
 impl fmt::Display for GatewayProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.pid, self.started)

@@ -1,11 +1,11 @@
-//! Low priority: what a process takes of the processor when calls of tools want the same.
+//! Low priority of processes that compete with calls of tools for the processor.
 //!
-//! A nice value alone decides shares over time. It does not decide who waits: the kernel may let a running process end its
-//! slice of some milliseconds, whatever its nice value, before a thread that has just been given a message runs on that
-//! core. A call then is late although there was time for it. So such a process also keeps off half of the cores, where
-//! the kernel finds an idle one for the thread that woke up, and gives way at once on the others, as a rule ([`super::slice`]).
+//! A nice value alone decides shares over time. It does not decide latency: the kernel may let a running process end its
+//! slice of some milliseconds, whatever its nice value, before a thread that has just been given a message runs on that core.
+//! A call then is late although there was time for it. So such a process also keeps off half of the cores, where the kernel
+//! finds an idle one for the thread that woke up, and gives way at once on the others, as a rule ([`super::slice`]).
 //!
-//! A process has all of that from its first instruction: it is started by a thread that has it.
+//! A process has the low priority from its first instruction: it is started by a thread that has it.
 
 use std::io;
 use std::thread;
@@ -18,14 +18,14 @@ use tokio::sync::oneshot;
 
 use super::slice;
 
-/// A tenth of the computing time of others that want the same core: enough to come to an end on a busy machine.
+/// Gives a tenth of the computing time of others that want the same core: enough to come to an end on a busy machine.
 const NICENESS: i32 = 10;
 
-/// Starts a command that has a low priority, with whatever it starts from there on.
+/// Starts a command with a low priority, which its descendants inherit.
 ///
 /// # Errors
 ///
-/// Those of starting a thread or a process.
+/// The errors of starting a thread or a process.
 pub(super) async fn spawn(mut command: Command) -> io::Result<Child> {
     let runtime = Handle::current();
     let (tell, started) = oneshot::channel();
@@ -33,16 +33,16 @@ pub(super) async fn spawn(mut command: Command) -> io::Result<Child> {
         take();
         let _runtime = runtime.enter();
         let child = command.spawn();
-        // It holds what the child was given, and would hide the child's end.
+        // The command holds the child's end of the socket, and would hide the child's end.
         drop(command);
-        // Where nobody waits any more, the child's guard finds its control socket closed, and ends.
+        // If the receiver is gone, the child's guard finds its control socket closed, and ends.
         let _ = tell.send(child);
     })?;
     let gone = |_| Err(io::Error::other("the thread that starts it has ended"));
     started.await.unwrap_or_else(gone)
 }
 
-/// Gives this thread, and whatever it starts from here on, a low priority. What the kernel refuses stays as it was.
+/// Gives this thread, and all that it starts from now on, a low priority. Settings that the kernel refuses stay as they were.
 fn take() {
     let _ = nice(NICENESS);
     slice::lengthen_with_what_it_starts();
@@ -53,7 +53,7 @@ fn take() {
     }
 }
 
-/// The later half of the cores, rounded up; `None` where there is only one.
+/// The later half of the cores, rounded up; `None` if there is only one.
 fn second_half(allowed: &CpuSet) -> Option<CpuSet> {
     let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
     let left_to_calls = allowed.count() as usize / 2;

@@ -1,29 +1,29 @@
-//! The limit on open files: the gateway takes all it may have, its children get back what they would have had.
+//! Limit on open files: the gateway raises its own to the maximum, and its children get the original one.
 //!
-//! A program that closes every descriptor it could have, or waits with `select`, is slow or wrong under a limit it does
-//! not expect. So the soft limit is raised for the gateway alone, and its guards put the old one back for what they run.
+//! A program that closes every descriptor it could have, or waits with `select`, is slow or wrong under a limit it does not
+//! expect. So the soft limit is raised for the gateway alone, and its guards restore the old limit for their commands.
 
 use std::sync::OnceLock;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Says a command's soft limit to its guard.
+/// Option of a guard with the soft limit of its command.
 pub(super) const OPTION: &str = "--open-files";
 
-/// The soft limit this process was started with, if it was raised since.
+/// The soft limit that this process was started with, if it was raised since.
 static BEFORE: OnceLock<u64> = OnceLock::new();
 
-/// How many files this process may have open; `None` is any number.
+/// Number of files that this process may have open; `None` is any number.
 pub fn limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// How many files this process could have open after [`raise`].
+/// Number of files that this process could have open after [`raise`].
 pub fn highest() -> Option<u64> {
     getrlimit(Resource::Nofile).maximum
 }
 
-/// Raises the soft limit to the hard one. Gives the limit then in force.
+/// Raises the soft limit to the hard one. Returns the limit then in force.
 pub fn raise() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let before = current?;
@@ -38,14 +38,14 @@ pub fn raise() -> Option<u64> {
     limit()
 }
 
-/// What a guard is told of it.
+/// Options of a guard for that limit.
 pub(super) fn for_children() -> Option<[String; 2]> {
     BEFORE
         .get()
         .map(|before| [OPTION.to_owned(), before.to_string()])
 }
 
-/// Sets the soft limit of this process and of what it starts. Without success the command has the higher one.
+/// Sets the soft limit of this process and its children. If that fails, the command has the higher one.
 pub(super) fn lower(soft: u64) {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let lowered = Rlimit {

@@ -1,10 +1,10 @@
-//! What a child prints: read without ever making it wait, cut into bounded lines, logged at a bounded rate.
+//! Output of a child: read without ever making the child wait, cut into bounded lines, logged at a bounded rate.
 //!
-//! A child that floods its output is slowed by nothing and costs the log nothing: lines beyond the rate are not logged,
-//! and their number is logged once per window. Secrets that the owner of the child named are hidden. Output is held
-//! back while a server is asked a question that it may not know. Its last line is kept ([`LastLine`]), and a bounded
-//! number of last lines, including those beyond the rate ([`RecentLines`]). Output is not interpreted, except that a
-//! line may be diverted to the owner of the child before it is logged ([`Pump::divert`]).
+//! A child that floods its output is not slowed down and does not flood the log: lines beyond the rate are not logged, and
+//! their number is logged once per window. Secrets that the owner of the child named are hidden. Output is held back while a
+//! server is asked a question that it may not know. Its last line is kept ([`LastLine`]), and a bounded number of last lines,
+//! including those beyond the rate ([`RecentLines`]). Output is not interpreted, except that a line may be diverted to the
+//! owner of the child before it is logged ([`Pump::divert`]).
 
 mod address;
 mod hold;
@@ -36,10 +36,10 @@ pub(crate) use redact::Redactor;
 /// The longest logged line, in bytes; the rest of it is dropped and the cut is marked.
 pub const LINE_MAX: usize = 8 * 1024;
 
-/// What the streams of one child may show: a rate they share, and secrets that are hidden.
+/// Limit on the logged output of one child: a rate that its streams share, and secrets that are hidden.
 #[derive(Clone)]
 pub struct OutputLimit {
-    /// A plain mutex: taken for a few instructions per line, nothing awaits under it.
+    /// A plain mutex: taken for a few instructions per line, never held across an await.
     rate: Arc<Mutex<Rate>>,
     suppressed: IntCounter,
     redactor: Arc<Redactor>,
@@ -55,7 +55,7 @@ impl fmt::Debug for OutputLimit {
 }
 
 impl OutputLimit {
-    /// A fresh limit. `suppressed` counts the lines that were not logged.
+    /// Creates a limit. `suppressed` counts the lines that were not logged.
     pub fn new(suppressed: IntCounter) -> Self {
         Self {
             rate: Arc::new(Mutex::new(Rate::new(Instant::now()))),
@@ -67,7 +67,7 @@ impl OutputLimit {
         }
     }
 
-    /// With secrets that must not show.
+    /// Adds secrets that must not show.
     pub(crate) fn hiding(self, redactor: Redactor) -> Self {
         Self {
             redactor: Arc::new(redactor),
@@ -75,7 +75,7 @@ impl OutputLimit {
         }
     }
 
-    /// With the last line kept for whoever explains the end of the child. Said after [`OutputLimit::hiding`].
+    /// Keeps the last line for explanations of the child's end. Called after [`OutputLimit::hiding`].
     pub(crate) fn remembering(self, last: &LastLine) -> Self {
         last.hiding(&self.redactor);
         Self {
@@ -92,7 +92,7 @@ impl OutputLimit {
         }
     }
 
-    /// With a hold that may keep lines back for a while.
+    /// Adds a hold that may keep lines back for a while.
     pub(crate) fn held_by(self, hold: &OutputHold) -> Self {
         Self {
             hold: Some(hold.clone()),
@@ -104,7 +104,7 @@ impl OutputLimit {
         self.lock().admit(now)
     }
 
-    /// The suppressed lines nobody was told of yet, when it is time to tell.
+    /// The number of suppressed lines that were not reported yet, when a report is due.
     fn due(&self, now: Instant) -> Option<u64> {
         self.lock().due(now)
     }
@@ -118,7 +118,7 @@ impl OutputLimit {
     }
 }
 
-/// Which of a child's streams a line came from.
+/// Stream of a child that a line came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     /// Standard output.
@@ -139,25 +139,25 @@ impl Stream {
 
 /// Lines that are meant for the gateway itself, not for the log.
 pub struct Divert<F> {
-    /// Only lines with this beginning are offered …
+    /// Only lines with this prefix are offered …
     pub prefix: &'static [u8],
     /// … which may be this long, unlike others.
     pub line_max: usize,
-    /// Takes a line by answering `true`. Must not block.
+    /// Takes a line by returning `true`. Must not block.
     pub take: F,
 }
 
 /// Reads one stream of a child to its end.
 pub struct Pump<R> {
-    /// Whose child it is.
+    /// Namespace of the child.
     pub namespace: NamespaceName,
-    /// Which stream.
+    /// Name of the stream.
     pub stream: Stream,
     /// The stream.
     pub reader: R,
-    /// Shared by the streams of one child.
+    /// Limit that the streams of one child share.
     pub limit: OutputLimit,
-    /// Lines may begin with their level and request: they come from our own runtime.
+    /// True when lines may begin with their level and request: they come from our own runtime.
     pub addressed: bool,
 }
 
@@ -185,7 +185,7 @@ impl<R: AsyncRead + Unpin> Pump<R> {
         loop {
             let next = async {
                 if self.limit.has_suppressed() {
-                    // A flood that stopped would otherwise never be reported.
+                    // Otherwise a flood that stopped would never be reported.
                     timeout(WINDOW, lines.next()).await
                 } else {
                     Ok(lines.next().await)
@@ -227,7 +227,7 @@ impl<R: AsyncRead + Unpin> Pump<R> {
                             }
                         }
                         Admission::Log => {
-                            // What was held until now comes first.
+                            // Held lines come first.
                             log.released(&held.release_if_over());
                             log.line(&line, false);
                         }
@@ -239,11 +239,11 @@ impl<R: AsyncRead + Unpin> Pump<R> {
     }
 }
 
-/// Where the lines of one stream are logged.
+/// Log target of the lines of one stream.
 struct Log<'a> {
     namespace: &'a NamespaceName,
     stream: Stream,
-    /// Lines come from our own runtime and may say their level and request.
+    /// True when lines come from our own runtime and may contain their level and request.
     addressed: bool,
     limit: &'a OutputLimit,
 }
@@ -268,7 +268,7 @@ impl Log<'_> {
         }
     }
 
-    /// Logs a line, if `quietly` for those who look for details.
+    /// Logs a line; with `quietly` at level debug.
     fn line(&self, line: &Line, quietly: bool) {
         let found = self.read(line);
         if found.text.is_empty() {
@@ -327,11 +327,12 @@ fn report_suppressed(namespace: &NamespaceName, count: u64) {
     );
 }
 
-/// What begins each line of a text of several: nothing in it can look like a log line.
+/// Prefix of each line of a text of several: no line can be mistaken for a log line.
 const CONTINUED: &str = "\n    | ";
 
-/// A text of several lines as it may be logged: without secrets, each line marked as part of the text, and no more lines
-/// than the limit allows. `None` where not even the first is allowed; the rest is counted. All lines are kept for operators.
+/// A text of several lines in the form that may be logged: without secrets, each line marked as part of the text, and no more
+/// lines than the limit allows. `None` if not even the first is allowed; the others are counted. All lines are kept for
+/// operators.
 pub(crate) fn loggable(
     namespace: &NamespaceName,
     text: &str,
@@ -357,8 +358,8 @@ pub(crate) fn loggable(
     (!out.is_empty()).then_some(out)
 }
 
-/// A line that is safe to show on a terminal: control characters, and characters that end a line or change the
-/// direction of text, are escaped.
+/// Makes a line safe to show on a terminal: control characters, and characters that end a line or change the direction of
+/// text, are escaped.
 pub fn printable_text(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
     push_printable(&mut text, line);
@@ -377,7 +378,7 @@ fn push_printable(out: &mut String, line: &str) {
     }
 }
 
-/// Characters that end a line or change the direction of text, so that a reader takes a line for another one.
+/// Returns true for characters that end a line or change the direction of text, so that a reader mistakes a line for another.
 fn is_layout(character: char) -> bool {
     matches!(
         character,

@@ -1,14 +1,14 @@
-//! How much a pipe holds.
+//! Capacity of pipes.
 
 use std::os::fd::AsFd;
 
-/// What a message may have until its pipe is widened: as much as a pipe holds by default.
+/// Size of a message beyond which its pipe is widened: the default capacity of a pipe.
 pub const LARGE: usize = 64 * 1024;
-/// What a widened pipe holds. The kernel gives a user without privileges 64 MiB in all.
+/// Capacity of a widened pipe. The kernel gives a user without privileges 64 MiB in all.
 const WIDE: usize = 256 * 1024;
 
-/// Lets a pipe that carries large messages hold more, so that each takes fewer turns of both sides. One that may not stays
-/// as it is.
+/// Widens a pipe that carries large messages, so that each takes fewer turns of both sides. If that is not allowed, the pipe
+/// stays as it is.
 pub fn widen(pipe: impl AsFd) {
     let _ = rustix::pipe::fcntl_setpipe_size(pipe, WIDE);
 }

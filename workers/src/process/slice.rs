@@ -1,9 +1,9 @@
 //! The time slices that threads ask the kernel for.
 //!
-//! Since Linux 6.12 a thread that wakes up is given the core of a thread with a longer slice at once. Where both slices are as
-//! long, the thread that wakes up waits for the end of the running slice, which is late for a call of a tool. So threads that
-//! no call waits for ask for a longer slice. Shares over time stay what the nice values say. Older kernels ignore slices,
-//! and what is refused stays as it was.
+//! Since Linux 6.12 a thread that wakes up is given the core of a thread with a longer slice at once. If both slices are
+//! equal, the thread that wakes up waits for the end of the running slice, which is late for a call of a tool. So threads
+//! that no call waits for ask for a longer slice. Shares over time still follow the nice values. Older kernels ignore slices,
+//! and settings that the kernel refuses stay as they were.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -15,27 +15,27 @@ use std::time::Duration;
 /// Not longer still: a thread that has just run more than its share is not given the core at once, whatever the slices are.
 /// That thread waits until the slice ends: up to 60 ms were measured with slices of 100 ms.
 const LONGER: Duration = Duration::from_millis(4);
-/// What stands for the usual slice.
+/// Value for the usual slice.
 const USUAL: Duration = Duration::ZERO;
 
-/// How often the threads of a process are listed at most. One that starts while they are gone through has the slice of
-/// the thread that starts it, and is found by the next listing.
+/// The most listings of a process's threads. A thread that starts during a listing has the slice of the thread that starts
+/// it, and is found by the next listing.
 const LISTINGS: usize = 3;
 
-/// This thread, for the kernel.
+/// The kernel's number for this thread.
 const THIS_THREAD: libc::pid_t = 0;
 
-/// Asks for a longer slice, for this thread and whatever it starts from here on.
+/// Asks for a longer slice, for this thread and all that it starts from now on.
 pub(super) fn lengthen_with_what_it_starts() {
     ask(THIS_THREAD, LONGER, Inherited::Yes);
 }
 
-/// Asks for a longer slice for this thread alone. What it starts has the usual one.
+/// Asks for a longer slice for this thread alone. Threads and processes that it starts have the usual one.
 pub(super) fn lengthen() {
     ask(THIS_THREAD, LONGER, Inherited::No);
 }
 
-/// Asks for a longer slice for a process that has just started, and whatever it starts from here on.
+/// Asks for a longer slice for a process that has just started, and for all that it starts from now on.
 pub(super) fn lengthen_of(pid: u32) {
     if let Ok(pid) = libc::pid_t::try_from(pid) {
         ask(pid, LONGER, Inherited::Yes);
@@ -67,7 +67,7 @@ fn threads_of(pid: u32) -> Vec<libc::pid_t> {
         .collect()
 }
 
-/// Whether threads and processes that a thread starts have its slice.
+/// Inheritance of a thread's slice by threads and processes that it starts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Inherited {
     Yes,
@@ -139,7 +139,7 @@ mod tests {
         attributes_of(THIS_THREAD).unwrap().sched_runtime
     }
 
-    /// Linux tells slices since 6.12.
+    /// Linux reports slices since 6.12.
     fn longer(usual: u64) -> u64 {
         match usual {
             0 => 0,

@@ -1,7 +1,7 @@
-//! Finding and ending what is left of a process tree, by reading `/proc`.
+//! Finds and ends the processes of a tree, by reading `/proc`.
 //!
-//! `/proc/<pid>/stat` is scanned as a whole: the cheaper `/proc/<pid>/task/*/children` is missing from many kernels. The
-//! scan is a snapshot of something that moves, so whoever must be sure repeats it until nothing is found.
+//! `/proc/<pid>/stat` is scanned as a whole: the cheaper `/proc/<pid>/task/*/children` is missing from many kernels. The scan
+//! is a snapshot of processes that change, so callers that must be sure repeat it until nothing is found.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
 
-/// The variable every process of a tree inherits. It is how the tree is found again when its guard, and with it every
-/// parent link, is gone.
+/// The variable that every process of a tree inherits. It identifies the tree when its guard, and with it every parent link,
+/// is gone.
 pub(super) const TAG_VARIABLE: &str = "TOOLDOCK_PROCESS";
 
-/// How long ending a lost tree may take. Only a fork bomb or a process stuck in the kernel needs that long.
+/// Maximum time of ending a lost tree. Only a fork bomb or a process stuck in the kernel needs that long.
 const LOST_TREE_LIMIT: Duration = Duration::from_secs(5);
 
 /// All processes below `root`, nearest first, without `root` itself.
@@ -37,7 +37,7 @@ pub(super) fn descendants(root: Pid) -> Vec<Pid> {
     found
 }
 
-/// The first process of a tree, told apart from a later one with the same pid by when it started.
+/// The first process of a tree, told apart from a later process with the same pid by its start time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Root {
     pid: Pid,
@@ -59,11 +59,11 @@ impl Root {
     }
 }
 
-/// Ends a tree whose guard died: the group of its first process, everything below that, and whatever carries its tag.
+/// Ends a tree whose guard died: the group of its first process, all its descendants, and all processes with its tag.
 ///
 /// Blocks for a few milliseconds, at most [`LOST_TREE_LIMIT`].
 pub(super) fn end_lost(root: Option<Root>, tag: &str) {
-    // Not by tag alone: a process may write over its own environment (setproctitle does).
+    // Not by tag alone: a process may overwrite its own environment (setproctitle does).
     if let Some(root) = root.filter(|root| root.still_runs()) {
         let below = descendants(root.pid);
         let _ = kill_process_group(root.pid, Signal::KILL);
@@ -76,8 +76,8 @@ pub(super) fn end_lost(root: Option<Root>, tag: &str) {
             .filter_map(Pid::from_raw)
             .collect();
         kill_each(&left);
-        // As process 1 of a container the gateway inherits them; elsewhere this is a harmless ECHILD. Only pids known
-        // to be ours are waited for: a wait for any child would steal exits from other owners.
+        // As process 1 of a container the gateway inherits them; elsewhere this is a harmless ECHILD. Only pids known to be
+        // ours are waited for: a wait for any child would steal exits from other owners.
         for pid in left.iter().copied().chain(root.map(|root| root.pid)) {
             let _ = waitpid(Some(pid), WaitOptions::NOHANG);
         }
@@ -88,7 +88,7 @@ pub(super) fn end_lost(root: Option<Root>, tag: &str) {
     }
 }
 
-/// Sends SIGKILL to each; one that is gone already is fine.
+/// Sends SIGKILL to each; a process that is gone already is ignored.
 pub(super) fn kill_each(pids: &[Pid]) {
     for pid in pids {
         let _ = kill_process(*pid, Signal::KILL);
@@ -108,7 +108,7 @@ fn parent_of(pid: i32) -> Option<i32> {
     field(&stat_of(pid)?, 4)
 }
 
-/// When a process started, in the kernel's own unit.
+/// Start time of a process, in the kernel's own unit.
 pub(super) fn start_of(pid: i32) -> Option<u64> {
     field(&stat_of(pid)?, 22)
 }
@@ -131,7 +131,7 @@ fn carries_tag(pid: i32, tag: &str) -> bool {
     tag_of(pid).is_some_and(|it| it == tag)
 }
 
-/// The tag a living process inherited. A zombie has no environment, so it has none.
+/// The tag that a living process inherited. A zombie has no environment, and so no tag.
 pub(super) fn tag_of(pid: i32) -> Option<String> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let mut variables = environment.split(|byte| *byte == 0);

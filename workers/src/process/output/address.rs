@@ -1,23 +1,23 @@
-//! What the worker's runtime puts before each line of Python code: the line's level and the request it belongs to.
+//! Prefix that the worker's runtime puts before each line of Python code: the line's level and its request.
 //!
-//! `\x1e LEVEL REQUEST \x1f TEXT`, without the blanks. Tool code can write such a beginning itself; it then says
-//! something about its own namespace's lines, which is all that a line can say.
+//! `\x1e LEVEL REQUEST \x1f TEXT`, without the blanks. Tool code can write such a prefix itself; it can then only misstate
+//! the level and request of its own namespace's lines.
 
 use tracing::Level;
 
-/// The longest request id that is believed.
+/// The longest request id that is accepted.
 const REQUEST_MAX: usize = 128;
 
 /// A line of a worker, taken apart.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Addressed<'a> {
     pub(super) level: Level,
-    /// The request during which the line was written, where that is known.
+    /// The request during which the line was written, if that is known.
     pub(super) request: Option<&'a str>,
     pub(super) text: &'a [u8],
 }
 
-/// Reads a line's address. A line without one is of no request, and as severe as any output.
+/// Parses a line's prefix. A line without one has no request, and the level of any output.
 pub(super) fn read(line: &[u8]) -> Addressed<'_> {
     parse(line).unwrap_or_else(|| plain(line))
 }

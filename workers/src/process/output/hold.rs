@@ -1,6 +1,6 @@
-//! Output that is held back while a server is asked a question that it may not know. Servers answer such a question with
-//! an error, and some print a page about it, though nothing is wrong: that page becomes one line. Whatever else happens,
-//! all lines are logged, a moment late.
+//! Output that is held back while a server is asked a question that it may not know. Servers answer such a question with an
+//! error, and some print a page about it, though nothing is wrong: that page becomes one line. In all other cases all lines
+//! are logged, a moment late.
 
 use std::future::pending;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use tokio::time::sleep;
 
 use super::lines::Line;
 
-/// After a refusal: nothing printed for so long, and all that belongs to it has been read.
+/// Silence after a refusal by which all output about it counts as read.
 const SETTLE: Duration = Duration::from_millis(50);
-/// As few lines as these are logged as they are.
+/// This number of lines, or fewer, are logged as they are.
 const FEW: usize = 3;
-/// Lines that are held, and their bytes. Beyond, all are logged, and no more are held.
+/// The most held lines, and their bytes. Beyond, all are logged, and no more are held.
 const LINES_MAX: usize = 500;
 const BYTES_MAX: usize = 256 * 1024;
 
@@ -26,7 +26,7 @@ enum Phase {
     Over,
 }
 
-/// Holds the output of one process back, once. Clones are the same hold.
+/// Holds the output of one process back, once. Clones share the hold.
 #[derive(Debug, Clone)]
 pub(crate) struct OutputHold(watch::Sender<Phase>);
 
@@ -37,12 +37,12 @@ impl Default for OutputHold {
 }
 
 impl OutputHold {
-    /// The question is asked.
+    /// Begins the hold: the question is asked.
     pub(crate) fn begin(&self) {
         self.go_on(Phase::Before, Phase::Held);
     }
 
-    /// The question is answered, or not waited for any more. `refused`: the server does not know it.
+    /// Ends the hold: the question is answered, or not waited for any more. `refused`: the server does not know the question.
     pub(crate) fn end(&self, refused: bool) {
         let next = if refused { Phase::Refused } else { Phase::Over };
         self.go_on(Phase::Held, next);
@@ -67,12 +67,12 @@ pub(super) struct Held {
     bytes: usize,
 }
 
-/// Lines that were held, and how to log them.
+/// Lines that were held, and the way to log them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Released {
-    /// As if they had not been held.
+    /// Separate lines, as without a hold.
     AsUsual(Vec<Line>),
-    /// In one line.
+    /// Summed up in one line.
     Summed(Vec<Line>),
 }
 
@@ -91,7 +91,7 @@ impl Held {
         matches!(phase, Some(Phase::Held | Phase::Refused))
     }
 
-    /// Holds a line. Gives all lines back where they become too many.
+    /// Holds a line. Returns all lines when there are too many.
     pub(super) fn hold(&mut self, line: Line) -> Option<Released> {
         self.bytes += line.bytes.len();
         self.lines.push(line);
@@ -99,13 +99,13 @@ impl Held {
         too_many.then(|| self.release())
     }
 
-    /// Gives all lines back; none is held from now on.
+    /// Returns all lines; none is held from now on.
     pub(super) fn release(&mut self) -> Released {
         self.phase = None;
         Released::AsUsual(std::mem::take(&mut self.lines))
     }
 
-    /// Gives the lines back that are held and need not be.
+    /// Returns held lines that need not be held any more.
     pub(super) fn release_if_over(&mut self) -> Released {
         match self.lines.is_empty() {
             true => Released::AsUsual(Vec::new()),

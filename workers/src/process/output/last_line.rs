@@ -1,4 +1,4 @@
-//! What a child said last, for whoever explains why it ended.
+//! Last line of a child's output, for explanations of its end.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,10 +7,10 @@ use super::lines::Line;
 use super::printable;
 use super::redact::Redactor;
 
-/// The last line that says something. Clones share it.
+/// The last line that is not empty. Clones share it.
 #[derive(Clone, Default)]
 pub struct LastLine {
-    /// Plain data; nothing awaits under it.
+    /// Plain data; never held across an await.
     kept: Arc<Mutex<Kept>>,
 }
 
@@ -49,8 +49,8 @@ impl LastLine {
     }
 }
 
-/// Whether a line says more about an end than the one before. Node and npm end with lines that say nothing: a version, a
-/// hint, the place of a log. Of an error of npm's the first line behind its code is the one that explains.
+/// Returns true if a line explains an end better than the previous one. Node and npm end with lines without information: a
+/// version, a hint, the place of a log. Of an error of npm, the first line behind its code explains it.
 fn says_more(line: &[u8], before: Option<&[u8]>) -> bool {
     let npm = |line: &[u8]| {
         let rest = line.strip_prefix(b"npm error ");

@@ -5,22 +5,22 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::LINE_MAX;
 
-/// One line, without its newline.
+/// A line, without its newline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) bytes: BytesMut,
-    /// The line went on; the rest of it is dropped.
+    /// True when the line went on; the rest of it is dropped.
     pub(super) cut: bool,
 }
 
 pub(super) struct Lines<R> {
     reader: R,
     buffer: BytesMut,
-    /// How much of the buffer holds no newline for sure.
+    /// Bytes of the buffer that are known to hold no newline.
     scanned: usize,
-    /// Inside the dropped rest of a cut line.
+    /// True inside the dropped rest of a cut line.
     skipping: bool,
-    /// Lines that begin like this may be `long_max` bytes long, others [`LINE_MAX`].
+    /// Lines with this prefix may be `long_max` bytes long, others [`LINE_MAX`].
     prefix: &'static [u8],
     long_max: usize,
 }
@@ -37,7 +37,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
     }
 
-    /// The next line; `None` at the end of the stream. A stream that fails has ended. Cancel-safe.
+    /// The next line; `None` at the end of the stream. A stream with an error has ended. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<Line> {
         loop {
             if let Some(line) = self.take_line() {

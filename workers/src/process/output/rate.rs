@@ -1,4 +1,4 @@
-//! How many lines may be logged: a token bucket that counts what it turned away. Time is a parameter.
+//! Rate of logged lines: a token bucket that counts the lines that it turned away. Time is a parameter.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 pub(super) const BURST: u32 = 200;
 /// Lines per second after that.
 const PER_SECOND: f64 = 50.0;
-/// Between two reports of suppressed lines.
+/// Time between two reports of suppressed lines.
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) enum Admission {
 pub(super) struct Rate {
     tokens: f64,
     refilled: Instant,
-    /// Turned away and not reported yet, and since when.
+    /// Lines turned away and not reported yet, and the time of the first.
     suppressed: u64,
     since: Instant,
 }
@@ -51,13 +51,13 @@ impl Rate {
         Admission::Suppress
     }
 
-    /// Once per window: how many lines were turned away in it.
+    /// Once per window: the number of lines turned away in it.
     pub(super) fn due(&mut self, now: Instant) -> Option<u64> {
         let due = self.has_suppressed() && now.saturating_duration_since(self.since) >= WINDOW;
         due.then(|| std::mem::take(&mut self.suppressed))
     }
 
-    /// At the end: how many lines were turned away and not reported.
+    /// At the end: the number of lines turned away and not reported.
     pub(super) fn rest(&mut self) -> Option<u64> {
         Some(std::mem::take(&mut self.suppressed)).filter(|count| *count > 0)
     }

@@ -1,6 +1,6 @@
-//! The last lines that the processes of one server printed, for operators: bounded in number and size, and shown as the
-//! log shows lines. The log's rate does not apply, since the last lines of a flood explain it. A line is kept as read,
-//! and made safe only when it is shown, so that a flood costs no search for secrets.
+//! The last lines that the processes of one server printed, for operators: bounded in number and size, and shown as in the
+//! log. The log's rate does not apply, since the last lines of a flood explain it. A line is kept as read, and made safe only
+//! when it is shown, so that a flood costs no search for secrets.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -13,12 +13,12 @@ use super::redact::Redactor;
 use super::{Stream, printable};
 use crate::names::NamespaceName;
 
-/// Lines that are kept of one server …
+/// The most lines that are kept of one server …
 const LINES_MAX: usize = 500;
-/// … and the bytes of their texts. The oldest lines go first.
+/// … and the most bytes of their texts. The oldest lines are removed first.
 const BYTES_MAX: usize = 256 * 1024;
 
-/// Lines that a reader is shown who names no number.
+/// Lines that a reader is shown by default.
 pub const SHOWN_LINES: u64 = 50;
 /// The most lines that a reader is shown at once.
 pub const SHOWN_LINES_MAX: u64 = 500;
@@ -28,19 +28,19 @@ pub const SHOWN_LINES_MAX: u64 = 500;
 pub struct RecentLine {
     /// Counts the lines of the server, from 1.
     pub number: u64,
-    /// When the line was read.
+    /// Time at which the line was read.
     pub at: SystemTime,
     /// The process that printed the line; `None` for an installer.
     pub pid: Option<u32>,
-    /// Which of the process's streams the line came from.
+    /// Stream that the line came from.
     pub stream: Stream,
     /// The line as it is logged: without secrets, and unable to drive a terminal.
     pub text: Arc<str>,
 }
 
-/// The last lines of one server, over the ends of its processes.
+/// The last lines of one server, also across restarts of its processes.
 pub struct RecentLines {
-    /// Plain data; nothing awaits under it.
+    /// Plain data; never held across an await.
     kept: Mutex<Kept>,
     /// The number of the newest line.
     newest: watch::Sender<u64>,
@@ -113,8 +113,8 @@ impl Default for RecentLines {
 }
 
 impl RecentLines {
-    /// The lines that are kept of those after this number, oldest first. A number that no line has had yet is one of a
-    /// count that began before this one: then all lines are new.
+    /// The kept lines after this number, oldest first. For a number that no line has had yet, which comes from an earlier
+    /// count, all lines are returned.
     pub fn after(&self, number: u64) -> Vec<RecentLine> {
         let new: Vec<_> = {
             let kept = self.lock();
@@ -125,7 +125,7 @@ impl RecentLines {
         new.into_iter().map(KeptLine::shown).collect()
     }
 
-    /// The number of the newest line, now and whenever a line comes. 0: there has been none.
+    /// The number of the newest line, updated for each line. 0: there has been none.
     pub fn newest(&self) -> watch::Receiver<u64> {
         self.newest.subscribe()
     }
@@ -192,12 +192,12 @@ impl fmt::Debug for RecentLines {
 /// The last lines of all servers. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct RecentOutput {
-    /// Those of a server live as long as somebody holds them: its pool, or somebody who reads.
+    /// The lines of a server live as long as they are referenced: by its pool, or by a reader.
     servers: Arc<Mutex<HashMap<NamespaceName, Weak<RecentLines>>>>,
 }
 
 impl RecentOutput {
-    /// The lines of one server. They go with the last holder.
+    /// The lines of one server. They are dropped with the last reference.
     pub fn of(&self, server: &NamespaceName) -> Arc<RecentLines> {
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lines) = servers.get(server).and_then(Weak::upgrade) {

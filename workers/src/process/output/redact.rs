@@ -1,7 +1,7 @@
 //! Secrets that a child prints: found in a line and hidden before the line is logged.
 //!
-//! Found are exact copies, and copies escaped by Python's `repr` or JSON. A secret that a child encodes in another way
-//! before it prints it stays visible.
+//! Exact copies are found, and copies escaped by Python's `repr` or JSON. A secret that a child encodes in another way before
+//! it prints it stays visible.
 
 use std::fmt::Write as _;
 
@@ -9,9 +9,9 @@ use memchr::memmem::Finder;
 
 use crate::secrets::Secret;
 
-/// What stands for a secret.
+/// Replacement for a secret.
 const MARK: &[u8] = b"[redacted]";
-/// Shorter values are no secret, and hiding every `1` would leave nothing to read.
+/// Shorter values are not hidden: hiding every `1` would leave nothing to read.
 const SECRET_MIN: usize = 4;
 /// A line of a longer value (a key in PEM) is hidden on its own from this length on: output is logged line by line.
 const PART_MIN: usize = 8;
@@ -19,12 +19,12 @@ const PART_MIN: usize = 8;
 /// The values that must not show.
 #[derive(Clone, Default)]
 pub(crate) struct Redactor {
-    /// Longest first, so that one that begins like another is hidden whole.
+    /// Longest first, so that a value that begins like another is hidden whole.
     needles: Vec<Finder<'static>>,
 }
 
 impl Redactor {
-    /// Hides these values.
+    /// Creates a redactor of these values.
     pub(crate) fn new<'a>(secrets: impl IntoIterator<Item = &'a Secret>) -> Self {
         let mut needles = Vec::new();
         for secret in secrets {
@@ -53,19 +53,19 @@ impl Redactor {
         }
     }
 
-    /// Whether there is nothing to hide.
+    /// Returns true if there is nothing to hide.
     pub(crate) fn is_empty(&self) -> bool {
         self.needles.is_empty()
     }
 
-    /// Whether a value may be in JSON: written out, or with characters that are escaped.
+    /// Returns true if a value may be in JSON: written out, or with characters that are escaped.
     pub(crate) fn may_be_in_json(&self, json: &[u8]) -> bool {
         let is_escaped = || memchr::memchr(b'\\', json).is_some();
         let mut needles = self.needles.iter();
         !self.is_empty() && (is_escaped() || needles.any(|needle| needle.find(json).is_some()))
     }
 
-    /// The line without them. Of a line that was `cut`, the end may be the beginning of one.
+    /// The line without the values. The end of a line that was `cut` may be the beginning of a value.
     pub(crate) fn hide(&self, line: Vec<u8>, cut: bool) -> Vec<u8> {
         self.needles
             .iter()
