@@ -1,12 +1,12 @@
-//! One namespace's worker: supervised Python processes of the same code, one or several, seen as one.
+//! The worker of a namespace: supervised Python processes of the same code, one or several, seen as one.
 //!
 //! # Theory of operation
 //!
-//! A [`Worker`] is a handle over its *members*, one for each process it is to have. Behind a member a *supervisor* task
-//! asks the pure state machine in `state` what to do and does it; it starts *instances*, each of which owns one process
-//! from spawn to the last of its descendants. A ready instance publishes its connection, and [`Worker::call`] uses the
-//! one of the member with the fewest calls: no call passes through a supervisor. A process that asks to be recycled is
-//! replaced without a gap, so for a while its member has two instances.
+//! A [`Worker`] is a handle over its *members*, one for each of its processes. Behind a member a *supervisor* task asks the
+//! pure state machine in `state` for actions and takes them; it starts *instances*, each of which owns one process from spawn
+//! to the last of its descendants. A ready instance publishes its connection, and [`Worker::call`] uses that of the member
+//! with the fewest calls: no call passes through a supervisor. A process that asks to be recycled is replaced without a gap,
+//! so for a while its member has two instances.
 //!
 //! ```text
 //! Worker ── member ──watch──▶ supervisor ──▶ state::step           (control runtime)
@@ -15,9 +15,9 @@
 //!   └── call ──▶ rpc::Link ──▶ flusher, reader                      (the proxy's runtimes)
 //! ```
 //!
-//! A call is one request and one answer. Functions that take a context also say and ask something in between: a
-//! [`CallSink`] hears it, and a [`Replier`] takes the answers back to the process that asked, and to no other. What a
-//! process was asked fails with it; the other members go on.
+//! A call is one request and one answer. Functions that take a context also send events and questions in between: a
+//! [`CallSink`] receives them, and a [`Replier`] takes the answers back to the process that asked, and to no other. The
+//! questions of a process fail with it; the other members go on.
 //!
 //! Dropping the last `Arc` of a worker ends its supervisor, its processes and their descendants.
 
@@ -66,7 +66,7 @@ pub use event::{
 use member::{Common, Member};
 use rpc::{Link, Refused};
 
-/// How long a call waits for a worker that is starting or restarting.
+/// Maximum wait of a call for a worker that is starting or restarting.
 const READY_WAIT: Duration = Duration::from_secs(5);
 
 /// Everything needed to start one generation of a worker.
@@ -82,46 +82,46 @@ pub struct WorkerSpec {
     pub venv: PathBuf,
     /// The folder of the tool files, and the process's working directory.
     pub tools_dir: PathBuf,
-    /// Whether a function that is named like its file is a tool.
+    /// True when a function that is named like its file is a tool.
     pub vault_style: bool,
-    /// What [`crate::scan::NamespaceSource::files_hash`] was when the worker was started. A later process is started from
-    /// the same files only. `None`: not compared.
+    /// The [`crate::scan::NamespaceSource::files_hash`] with which the worker was started. A later process is only started
+    /// from files with this hash. `None`: not compared.
     pub files_hash: Option<[u8; 32]>,
-    /// `<ns>.sock`: what the worker renames its own socket to; at most 100 bytes long. Further processes have
+    /// `<ns>.sock`: the name to which the worker renames its own socket; at most 100 bytes long. Further processes have
     /// `<ns>.p1.sock` and so on.
     pub socket: PathBuf,
     /// Processes of this kind that share the calls; 1 to [`PROCESSES_MAX`].
     pub processes: usize,
     /// The whole environment, built from nothing (WRK-18). Values print as `[redacted]`.
     pub environment: Vec<(OsString, Secret)>,
-    /// The values that must not show in what its processes print, nor in the tracebacks of its functions.
+    /// The values that must not show in the output of its processes, nor in the tracebacks of its functions.
     pub hidden: Vec<Secret>,
     /// Threads for sync tools.
     pub sync_concurrency: usize,
     /// The largest frame the worker may send, in bytes. Calls larger than this are refused as well.
     pub max_frame: u64,
-    /// How long a process that asked to be replaced may go on with the calls it has.
+    /// Maximum time for a process that asked to be replaced to go on with its calls.
     pub drain: Duration,
-    /// How long a process may say nothing, not even that it lives, before it counts as hung and is replaced.
+    /// Maximum silence of a process, heartbeats included, before it counts as hung and is replaced.
     pub silence: Duration,
 }
 
-/// What workers of one gateway have in common.
+/// The common dependencies of a gateway's workers.
 #[derive(Debug)]
 pub struct WorkerHost {
     /// The executable that understands `__guard`; in production the gateway's own.
     pub guard: PathBuf,
     /// Time limits, delays and thresholds.
     pub config: WorkersConfig,
-    /// Where connections live.
+    /// Runtimes of connections.
     pub runtimes: Arc<Runtimes>,
-    /// Where they are counted.
+    /// Metrics that count them.
     pub metrics: Arc<WorkerMetrics>,
     /// The last lines that workers printed.
     pub output: RecentOutput,
 }
 
-/// What a worker declared when it became ready.
+/// Declarations of a worker when it became ready.
 #[derive(Debug, Clone, Default)]
 pub struct Declared {
     /// Its tools, in its order.
@@ -132,18 +132,18 @@ pub struct Declared {
     pub resource_templates: Vec<Arc<ResourceTemplate>>,
     /// Its prompts, in its order.
     pub prompts: Vec<Arc<Prompt>>,
-    /// Whether some argument can be completed.
+    /// True when some argument can be completed.
     pub completions: bool,
-    /// What it skipped, and why.
+    /// Issues about skipped parts.
     pub issues: Vec<Issue>,
-    /// What each file was taken for.
+    /// Its files, and the use that it made of each.
     pub files: Vec<SourceFile>,
 }
 
 impl Declared {
-    /// Whether clients are shown the same lists of this and of the other, issues apart.
+    /// Returns true if clients are shown equal lists for both, issues apart.
     fn lists_what(&self, other: &Self) -> bool {
-        // `Debug` shows every field, so a field added later is part of this without being named here.
+        // `Debug` shows every field, so a field added later is included without being named here.
         let lists = |it: &Self| {
             format!(
                 "{:?}",
@@ -159,7 +159,7 @@ impl Declared {
         lists(self) == lists(other)
     }
 
-    /// Whether what can be asked of this and of the other has the same names.
+    /// Returns true if both declare the same names of tools, resources, templates and prompts.
     fn has_the_names_of(&self, other: &Self) -> bool {
         let names = |it: &Self| -> BTreeSet<(u8, Arc<str>)> {
             let tools = it.tools.iter().map(|tool| (0, Arc::clone(&tool.name)));
@@ -178,13 +178,13 @@ impl Declared {
 pub struct Worker {
     /// At least one.
     members: Box<[Member]>,
-    /// Some member entered another state.
+    /// Notified when some member entered another state.
     changed: Arc<Notify>,
-    /// What the first process to come up declared.
+    /// Declarations of the first process to come up.
     declared: Arc<OnceLock<Arc<Declared>>>,
-    /// Hears of every start that was refused.
+    /// Changes with every refused start.
     refused: watch::Receiver<()>,
-    /// Where the next search for the least busy member begins, so that equally busy ones take turns.
+    /// Begin of the next search for the least busy member, so that equally busy ones take turns.
     turn: AtomicUsize,
     retired: AtomicBool,
     /// The rate and the redactor of logged tracebacks.
@@ -193,31 +193,31 @@ pub struct Worker {
     recent: Arc<RecentLines>,
 }
 
-/// Where a worker is, for metrics and `/ready`.
+/// State of a worker, for metrics and `/ready`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerState {
     /// Its process boots.
     Starting,
-    /// It takes calls.
+    /// The worker takes calls.
     Ready,
-    /// Its process takes calls and runs none of them, since a function keeps the event loop from turning; of several
-    /// processes, one does so.
+    /// Its process takes calls and runs none of them, since a function blocks the event loop; with several processes, one is
+    /// in this state.
     Degraded,
     /// Its process failed; the next one starts after a delay.
     Backoff {
-        /// It failed so often that it is retried at the longest delay.
+        /// True when it failed so often that it is retried at the longest delay.
         crash_loop: bool,
     },
-    /// It drains and ends.
+    /// The worker drains and ends.
     Stopping,
     /// Its processes are gone for good.
     Stopped,
-    /// It cannot start, and no retry would change that.
+    /// The worker cannot start, and no retry would change that.
     Failed,
 }
 
 impl WorkerState {
-    /// Every value of [`WorkerState::as_str`].
+    /// All values of [`WorkerState::as_str`].
     pub(crate) const NAMES: [&'static str; 8] = [
         "starting",
         "ready",
@@ -229,7 +229,7 @@ impl WorkerState {
         "failed",
     ];
 
-    /// The state as metrics and `/ready` show it. A crash loop is a state of its own there.
+    /// The state as metrics and `/ready` show it. A crash loop is a separate state there.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -243,7 +243,7 @@ impl WorkerState {
         }
     }
 
-    /// Whether a process that takes calls may follow.
+    /// Returns true if a process that takes calls may follow.
     fn may_come(self) -> bool {
         match self {
             Self::Starting | Self::Ready | Self::Degraded | Self::Backoff { .. } => true,
@@ -251,8 +251,8 @@ impl WorkerState {
         }
     }
 
-    /// How far from taking calls. The state of several processes is that of the nearest one, so "stopped" comes last:
-    /// a worker is gone when all of it is.
+    /// Distance from taking calls. The state of several processes is the nearest one, so "stopped" comes last: a worker is
+    /// gone when all its processes are.
     fn distance(self) -> u8 {
         match self {
             Self::Ready => 0,
@@ -268,7 +268,7 @@ impl WorkerState {
 }
 
 impl WorkerSpec {
-    /// How many processes a worker of this kind has.
+    /// Number of processes of such a worker.
     fn members(&self) -> usize {
         self.processes.clamp(1, PROCESSES_MAX)
     }
@@ -279,7 +279,7 @@ impl WorkerSpec {
         limit.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX))
     }
 
-    /// The sockets of its processes, in their order. A single process has the one of the specification.
+    /// The sockets of its processes, in their order. A single process has the socket of the specification.
     pub fn sockets(&self) -> impl Iterator<Item = PathBuf> {
         (0..self.members()).map(|number| match number {
             0 => self.socket.clone(),
@@ -288,7 +288,7 @@ impl WorkerSpec {
     }
 }
 
-/// Processes of one worker that boot at once. Booting is computing: more would only make each of them late.
+/// Processes of one worker that boot at once. Booting needs the processor: more at a time would make each of them late.
 fn boots_at_once() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
@@ -318,7 +318,7 @@ impl Worker {
             Member::start(spec, Arc::clone(&host), &common)
         };
         let members = spec.sockets().map(start).collect();
-        // After its members have theirs: the series of a namespace go with the last handle.
+        // Made after those of its members: the series of a namespace are removed with the last handle.
         let suppressed = host
             .metrics
             .worker(&spec.namespace)
@@ -342,8 +342,8 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// Why one of them failed: `dependency_error` if it said so (it then stays [`WorkerState::Failed`]), else
-    /// `worker_unavailable`, and it goes on trying; [`Worker::declared`] has the outcome of later boots.
+    /// The error of a process that failed: `dependency_error` if it reported that (it then stays [`WorkerState::Failed`]),
+    /// otherwise `worker_unavailable`, and it goes on trying; [`Worker::declared`] has the outcome of later boots.
     pub async fn ready(&self) -> Result<Arc<Declared>, CallError> {
         for member in &self.members {
             member.ready().await?;
@@ -351,17 +351,17 @@ impl Worker {
         Ok(self.declared().expect("a process that is ready declared"))
     }
 
-    /// What the first process to come up declared. Another that declares something else takes no calls.
+    /// Declarations of the first process to come up. A process with other declarations takes no calls.
     pub fn declared(&self) -> Option<Arc<Declared>> {
         self.declared.get().cloned()
     }
 
-    /// Whether some process of it is not started again, since its files or functions are not those it was started with.
+    /// Returns true if some process is not started again, since its files or functions are not those it was started with.
     pub fn is_outdated(&self) -> bool {
         self.members.iter().any(Member::is_outdated)
     }
 
-    /// Whether it is outdated and no process of it is left that takes calls: nothing of what it declared is loaded.
+    /// Returns true if it is outdated and has no process left that takes calls: none of its declared functions is loaded.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_outdated() && !self.members.iter().any(Member::takes_calls)
     }
@@ -371,8 +371,8 @@ impl Worker {
         self.refused.clone()
     }
 
-    /// Runs one call, in the process that has the fewest. Has no time limit of its own besides the wait for a process
-    /// that is restarting (5 s) where none is there; dropping the future cancels the call in the process.
+    /// Runs one call, in the process that has the fewest. Has no time limit of its own, except for the wait for a process (5
+    /// s) if none takes calls; dropping the future cancels the call in the process.
     ///
     /// # Errors
     ///
@@ -395,14 +395,14 @@ impl Worker {
             match link.begin(&call, sink.clone()) {
                 Ok(sent) => return sent.answer().await,
                 Err(Refused::Failed(error)) => return Err(error),
-                // It is over; nothing was sent, so the next connection may take the call.
+                // The connection is over; nothing was sent, so the next connection may take the call.
                 Err(Refused::Closed) => {}
             }
         }
     }
 
-    /// A text of its functions as it may be logged: without the namespace's secrets, unable to forge a log line, and held
-    /// to the rate of what it prints. `None` where too much was logged already; that is counted and told.
+    /// A text of its functions in the form that may be logged: without the namespace's secrets, unable to forge a log line,
+    /// and within the rate of its output. `None` if too much was logged already; that is counted and reported.
     pub fn loggable(&self, text: &str) -> Option<String> {
         output::loggable(&self.spec().namespace, text, &self.output)
     }
@@ -413,7 +413,7 @@ impl Worker {
         Arc::clone(&self.recent)
     }
 
-    /// Where the worker is: where the best of its processes is. With one of them degraded, the worker is.
+    /// State of the worker: that of its best process. If one of them is degraded, the worker is.
     pub fn state(&self) -> WorkerState {
         match self.best().state() {
             WorkerState::Ready if self.states().any(|it| it == WorkerState::Degraded) => {
@@ -423,17 +423,17 @@ impl Worker {
         }
     }
 
-    /// Where each of its processes is.
+    /// States of its processes.
     pub fn states(&self) -> impl Iterator<Item = WorkerState> {
         self.members.iter().map(Member::state)
     }
 
-    /// What it was started with.
+    /// Specification that it was started with.
     pub fn spec(&self) -> &WorkerSpec {
         self.members[0].spec()
     }
 
-    /// The pid of its current process (not of the guard around it); where it has several, of the first that runs.
+    /// The pid of its current process (not of the guard around it); with several, that of the first that runs.
     pub fn pid(&self) -> Option<u32> {
         self.pids().next()
     }
@@ -453,14 +453,14 @@ impl Worker {
         self.members.iter().map(Member::in_flight).sum()
     }
 
-    /// Whether it was asked to end: what comes now is for its successor.
+    /// Returns true if it was asked to end: later calls are for its successor.
     pub fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Relaxed)
     }
 
-    /// Ends the worker: no new process, calls are served until none has been in flight for a moment or `drain` is over,
-    /// then the processes are asked to end, and made to. Returns when all their trees are gone. Asking again is
-    /// harmless; the shortest drain wins.
+    /// Ends the worker: starts no new process, serves calls until none has been in flight for a moment or `drain` is over,
+    /// then asks the processes to end, and finally kills them. Returns when all their trees are gone. May be called again;
+    /// the shortest drain wins.
     pub async fn retire(&self, drain: Duration) {
         self.retired.store(true, Ordering::Relaxed);
         let until = Instant::now() + drain;
@@ -472,7 +472,7 @@ impl Worker {
         }
     }
 
-    /// The member with the fewest calls among those that take some.
+    /// The member with the fewest calls among those that take calls.
     fn least_busy(&self) -> Option<(&Member, Arc<Link>)> {
         if let [only] = &*self.members {
             return Some((only, only.link()?));
@@ -481,7 +481,7 @@ impl Worker {
         let calls = |member: &Member| member.takes_calls().then(|| member.in_flight());
         let chosen = least_busy::find(self.members.iter().map(calls), turn)?;
         let member = &self.members[chosen];
-        // A connection that ended this moment is looked for again, by way of a short wait.
+        // A connection that ended this moment is looked for again, after a short wait.
         Some((member, member.link()?))
     }
 
@@ -489,7 +489,7 @@ impl Worker {
     async fn wait_for_link(&self, deadline: Instant) -> Result<(&Member, Arc<Link>), CallError> {
         let _waiting = self.members[0].count();
         loop {
-            // Made before looking, so that a link published between the two is not missed.
+            // Made before the check, so that a link published between the two is not missed.
             let changed = self.changed.notified();
             if let Some(free) = self.least_busy() {
                 return Ok(free);

@@ -1,5 +1,5 @@
-//! An event loop that does not turn: a function computes on it without awaiting, and every other call of the process
-//! waits. The process's own watch reports the function; here stands when the process is replaced for it.
+//! Detection of a blocked event loop: a function computes on it without awaiting, and every other call of the process waits.
+//! The process's own watch reports the function; this module decides when the process is replaced for that.
 
 use std::future::pending;
 use std::time::Duration;
@@ -14,29 +14,29 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A function that keeps the event loop of its process from turning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BlockedLoop {
-    /// The name of the tool, resource or prompt; empty where the loop runs what no call waits for.
+    /// The name of the tool, resource or prompt; empty if the loop runs code that no call waits for.
     pub(super) subject: String,
     /// The id of the request, empty likewise.
     pub(super) request: String,
     /// File, line and function.
     pub(super) place: String,
-    /// The call, if it is one of the gateway's.
+    /// The call, if it came from the gateway.
     pub(super) call: Option<BlockingCall>,
 }
 
 /// The call that a blocked event loop runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BlockingCall {
-    /// Its id on its connection.
+    /// Id of the call on its connection.
     pub(super) id: u64,
-    /// When the process began to run it.
+    /// Time at which the process began to run it.
     pub(super) began: Instant,
 }
 
 impl BlockedLoop {
-    /// Waits until the call that blocks the loop is past its time limit: its caller has given it up, and it has run for
-    /// as long as it may. A call that its client cancelled keeps the rest of its time. Does not return where no call
-    /// with a limit blocks the loop: silence is judged by the heartbeat.
+    /// Waits until the call that blocks the loop is past its time limit: its caller has given it up, and it has run for as
+    /// long as it may. A call that its client cancelled keeps the rest of its time. Does not return if no call with a limit
+    /// blocks the loop: the heartbeat finds a silent process.
     pub(super) async fn past_limit(blocked: Option<&Self>, links: &Links) {
         let call = blocked.and_then(|it| Some((it.call?, &*it.request)));
         let Some((call, request)) = call else {

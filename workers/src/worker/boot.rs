@@ -1,4 +1,4 @@
-//! The lines of a worker that answer no call: first what it declares, or why it does not start; later what it reports.
+//! Lines of a worker that answer no call: first its declarations, or the reason why it does not start; later its reports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,19 +15,19 @@ use crate::registry::{Issue, SourceFile};
 use crate::resource::{Resource, ResourceTemplate};
 use crate::tool::Tool;
 
-/// How every line that is meant for the gateway begins.
+/// Prefix of every line that is meant for the gateway.
 pub(super) const OP_PREFIX: &[u8] = b"{\"op\"";
 
-/// What a worker says besides answers: on its standard output, and first on each connection.
+/// Messages of a worker besides answers: on its standard output, and first on each connection.
 #[derive(Debug)]
 pub(super) enum Announcement {
     Ready {
         generation: u64,
         declared: Declared,
     },
-    /// It cannot start, in its own words.
+    /// The worker cannot start; the error is its own.
     Failed(CallError),
-    /// It wants to be replaced, and why.
+    /// The worker asks to be replaced, with a reason.
     Recycle {
         reason: String,
     },
@@ -95,9 +95,9 @@ struct IssueLine {
     message: String,
 }
 
-/// Reads one announcement. `None` for a line that is none, for instance something a tool printed.
+/// Reads an announcement. `None` for other lines, for instance output of a tool.
 ///
-/// A line that claims to be one and makes no sense is a failed start: it comes from our own runtime, or pretends to.
+/// An announcement that is not valid counts as a failed start: it comes from our own runtime, or from code that imitates it.
 pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
     #[derive(Deserialize)]
     struct Op<'a> {
@@ -129,7 +129,7 @@ pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
         Ok(line) => line,
         Err(error) => return Some(senseless(&error.to_string())),
     };
-    // What an import raised may quote a secret, and who asked for a reload is told of it.
+    // Errors of an import may quote a secret, and are shown to the caller of the reload.
     let redactor = Redactor::new(&spec.hidden);
     let hide = |text: String| {
         let hidden = redactor.hide(text.into_bytes(), false);
@@ -192,7 +192,7 @@ pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
     })
 }
 
-/// Only a missing dependency is a verdict on the namespace; everything else may be better next time.
+/// Only a missing dependency is permanent for the namespace; all other errors may be gone the next time.
 fn failure(code: &str, message: String, spec: &WorkerSpec) -> CallError {
     let code = match CallErrorCode::from_worker(code) {
         CallErrorCode::DependencyError => CallErrorCode::DependencyError,
@@ -207,7 +207,7 @@ fn failure(code: &str, message: String, spec: &WorkerSpec) -> CallError {
 }
 
 fn issue(line: IssueLine) -> Issue {
-    // What the runtime's loader reports.
+    // Codes that the runtime's loader reports.
     const KNOWN: [&str; 10] = [
         "dependency_error",
         "duplicate_prompt",

@@ -1,4 +1,4 @@
-//! What can be asked of a worker, and what a successful answer is.
+//! Calls of a worker, and their successful answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::answers::AnswerAccount;
 use crate::keys::KeyMaker;
 
-/// What a call asks the worker to do. JSON goes to it verbatim.
+/// Operation of a call. JSON is sent to the worker verbatim.
 #[derive(Debug, Clone)]
 pub enum Operation {
     /// Run a tool.
@@ -18,7 +18,7 @@ pub enum Operation {
         /// A JSON object; empty bytes stand for `{}`.
         arguments: Bytes,
     },
-    /// Read a resource, be it listed or matched by a template.
+    /// Read a resource, listed or matched by a template.
     ReadResource {
         /// The resource's URI.
         uri: Arc<str>,
@@ -37,39 +37,39 @@ pub enum Operation {
     },
 }
 
-/// One call to a worker.
+/// A call to a worker.
 #[derive(Debug, Clone)]
 pub struct WorkerCall {
-    /// What to do.
+    /// Operation to run.
     pub operation: Operation,
-    /// Who asks and what can be asked back, as a JSON object; only functions that take a context need it.
+    /// The caller and the questions that can be asked, as a JSON object; only functions that take a context need it.
     pub caller: Option<Bytes>,
-    /// The maker of API keys that the caller asks for. Workers are not told.
+    /// The maker of API keys that the caller asks for. Not sent to workers.
     pub maker: KeyMaker,
-    /// The id of the request, by which what the function prints is known in the log.
+    /// The id of the request, which identifies the function's output in the log.
     pub request: Arc<str>,
     /// The largest result, in bytes of JSON.
     pub max_result: u64,
-    /// The time limit of the caller, who drops the call then. A call that blocks the others of its process for longer
-    /// ends the process. `None`: no limit.
+    /// The time limit of the caller, who drops the call then. A call that blocks others of its process for longer ends the
+    /// process. `None`: no limit.
     pub time_limit: Option<Duration>,
-    /// Counts the answer; None for calls that the gateway makes for itself.
+    /// Counts the answer; `None` for calls that the gateway makes for itself.
     pub answers: Option<AnswerAccount>,
 }
 
 /// A successful answer. The JSON stays in the frame it came in.
 #[derive(Debug, Clone)]
 pub struct ToolReply {
-    /// The tool's value as JSON text; for everything that is no tool the result object.
+    /// The tool's value as JSON text; for other operations the result object.
     pub value: Bytes,
     /// MCP content blocks as a JSON array, when the value is not plain JSON (images, bytes, resource links).
     pub content: Option<Bytes>,
-    /// What the function says in the result's `_meta`, as a JSON object.
+    /// The function's additions to the result's `_meta`, as a JSON object.
     pub meta: Option<Bytes>,
 }
 
 impl ToolReply {
-    /// Bytes of JSON.
+    /// Size in bytes of JSON.
     pub fn size(&self) -> usize {
         let of = |part: &Option<Bytes>| part.as_ref().map_or(0, Bytes::len);
         self.value.len() + of(&self.content) + of(&self.meta)
@@ -77,7 +77,7 @@ impl ToolReply {
 }
 
 impl Operation {
-    /// What it is about: the tool's name, the URI, the prompt's name, or the name of the method.
+    /// Subject of the call: the tool's name, the URI, the prompt's name, or the name of the method.
     pub fn subject(&self) -> &str {
         match self {
             Self::CallTool { tool, .. } => tool,

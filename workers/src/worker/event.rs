@@ -1,4 +1,4 @@
-//! What a worker sends while a call runs: progress, log messages, questions to the client, notices.
+//! Events of a worker while a call runs: progress, log messages, questions to the client, notices.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,37 +8,37 @@ use bytes::Bytes;
 
 use crate::error::CallError;
 
-/// Questions that one call may have open at once. Those beyond are refused before a sink hears of them.
+/// Questions that one call may have open at once. Further ones are refused before a sink receives them.
 pub const OPEN_QUESTIONS_MAX: usize = 64;
 
-/// Takes what a worker sends before its answer. Called on the worker's reader: it must not block.
+/// Receives the messages of a worker before its answer. Called on the worker's reader: it must not block.
 pub trait CallSink: Send + Sync {
-    /// Something happened in the call. Not called once the call has its answer; a call that is dropped this moment may
-    /// still hear of one event.
+    /// Receives an event of the call. Not called once the call has its answer; a call that is being dropped may still receive
+    /// one event.
     fn event(&self, event: CallEvent);
 }
 
-/// Something that happened in a call. JSON is the object the worker sent, verbatim.
+/// Event of a call. JSON is the object that the worker sent, verbatim.
 #[derive(Debug)]
 pub enum CallEvent {
     /// `{"progress": n, "total"?: n, "message"?: s}`.
     Progress(Bytes),
     /// A log message.
     Log {
-        /// Its level, which is in `params` too.
+        /// Severity, which is in `params` too.
         level: LogLevel,
         /// `{"level": s, "logger"?: s, "data": any}`.
         params: Bytes,
     },
     /// The function waits for answers of the client.
     Ask(Ask),
-    /// The function says that something has changed.
+    /// The function reports a change.
     Notice(Notice),
-    /// So many reports and log messages were left out by the worker, since they were not read in time.
+    /// Number of reports and log messages that the worker left out, since they were not read in time.
     Dropped(u64),
 }
 
-/// How severe a log message is, in syslog's order, which is MCP's.
+/// Severity of a log message, in syslog's order, which is MCP's.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
@@ -46,9 +46,9 @@ pub enum CallEvent {
 pub enum LogLevel {
     /// Detail for finding defects.
     Debug,
-    /// What usually happens.
+    /// Normal operation.
     Info,
-    /// Usual, but worth noticing.
+    /// Normal, but significant.
     Notice,
     /// Something may be wrong.
     Warning,
@@ -56,18 +56,18 @@ pub enum LogLevel {
     Error,
     /// A part is broken.
     Critical,
-    /// Somebody must act at once.
+    /// Immediate action is needed.
     Alert,
-    /// Nothing works.
+    /// The system is unusable.
     Emergency,
 }
 
-/// A level nobody knows.
+/// Error for an unknown level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the level must be one of debug, info, notice, warning, error, critical, alert, emergency")]
 pub struct UnknownLogLevel;
 
-/// Something that changed.
+/// A change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     /// The list of tools.
@@ -76,50 +76,50 @@ pub enum Notice {
     PromptsChanged,
     /// The list of resources.
     ResourcesChanged,
-    /// One resource's content.
+    /// The content of a resource.
     ResourceUpdated {
-        /// Which one.
+        /// URI of the resource.
         uri: Arc<str>,
     },
 }
 
-/// Questions that a function waits for at the same time. Each is to be answered once.
+/// Questions that a function waits for at the same time. Each must be answered once.
 #[derive(Debug)]
 pub struct Ask {
-    /// At least one.
+    /// The questions; at least one.
     pub questions: Vec<Question>,
-    /// Where the answers go.
+    /// Receiver of the answers.
     pub replier: Replier,
 }
 
-/// One question to the client.
+/// A question to the client.
 #[derive(Debug, Clone)]
 pub struct Question {
-    /// Unique among the open questions of its call.
+    /// Key of the question, unique among the open questions of its call.
     pub key: Arc<str>,
-    /// What is asked.
+    /// Kind of question.
     pub method: AskMethod,
     /// The method's params, a JSON object.
     pub params: Bytes,
 }
 
-/// What a client can be asked.
+/// Kinds of questions to clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AskMethod {
-    /// Its user fills in a form.
+    /// Asks the user to fill in a form.
     Elicit,
-    /// Its model completes a conversation.
+    /// Asks the client's model to complete a conversation.
     Sample,
-    /// Its file system roots.
+    /// Asks for file system roots.
     Roots,
 }
 
-/// Takes answers to the questions of one call. Answering what is not open any more, or after the call's end, does
+/// Takes answers to the questions of one call. Answers to questions that are not open any more, or after the call's end, do
 /// nothing.
 #[derive(Clone)]
 pub struct Replier(Arc<dyn Answers>);
 
-/// Where a [`Replier`] hands answers on.
+/// Receiver of the answers of a [`Replier`].
 pub trait Answers: Send + Sync {
     /// Takes the answer to the question of that key. Must not block.
     fn answer(&self, key: &str, outcome: Result<&[u8], &CallError>);
@@ -172,7 +172,7 @@ impl AskMethod {
         }
     }
 
-    /// The capability a client declares that can be asked it.
+    /// The capability that clients declare for such questions.
     pub fn capability(self) -> &'static str {
         match self {
             Self::Elicit => "elicitation",
@@ -181,7 +181,7 @@ impl AskMethod {
         }
     }
 
-    /// The method of that name, if clients can be asked it.
+    /// The method of that name, if it is a question to clients.
     pub fn from_method(text: &str) -> Option<Self> {
         [Self::Elicit, Self::Sample, Self::Roots]
             .into_iter()
@@ -190,7 +190,7 @@ impl AskMethod {
 }
 
 impl Notice {
-    /// The MCP notification that says it.
+    /// The MCP notification for it.
     pub fn method(&self) -> &'static str {
         match self {
             Self::ToolsChanged => "notifications/tools/list_changed",
@@ -202,12 +202,12 @@ impl Notice {
 }
 
 impl Replier {
-    /// A replier that hands answers to `answers`.
+    /// Creates a replier that passes answers to `answers`.
     pub fn new(answers: Arc<dyn Answers>) -> Self {
         Self(answers)
     }
 
-    /// Answers the question of that key: with the client's result, one JSON object, or with why there is none.
+    /// Answers the question of that key: with the client's result, one JSON object, or with the reason why there is none.
     pub fn answer(&self, key: &str, outcome: Result<&[u8], &CallError>) {
         self.0.answer(key, outcome);
     }

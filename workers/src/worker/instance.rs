@@ -1,12 +1,12 @@
-//! One process of a worker, from its spawn to the last of its descendants.
+//! A process of a worker, from its spawn to the last of its descendants.
 //!
 //! ```text
 //! spawn ──▶ ready line ──▶ connect, greeting ──▶ serve ──▶ drain ──▶ shutdown op ──▶ SIGTERM ──▶ SIGKILL
 //!   └───────────┴── failed ────┴──────────────────┴─ ended unasked ─────────────────────▲
 //! ```
 //!
-//! It reports what happens and is told one thing: to finish, and by when at the latest. What it deliberately does not
-//! do: decide whether another process follows.
+//! It reports events and receives a single order: to finish, and the latest time for that. It deliberately does not decide if
+//! another process follows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,54 +26,54 @@ use crate::process::output::{Divert, OutputLimit, Pump, Redactor, Stream};
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 use crate::scan;
 
-/// How long a process may take after it was asked to end.
+/// Maximum time for a process to end after it was asked to.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
-/// How long it may take after SIGTERM.
+/// Maximum time for it to end after SIGTERM.
 const TERMINATE_GRACE: Duration = Duration::from_secs(2);
-/// How long the exit of a process that closed its connection is waited for, to name the cause.
+/// Maximum wait for the exit of a process that closed its connection, to name the cause.
 const CAUSE_WAIT: Duration = Duration::from_millis(200);
-/// How long the last output of a process that ended is read.
+/// Maximum time of reading the last output of a process that ended.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
 /// Announcements that may wait; a worker makes one or two in its life, and a report now and then.
 const ANNOUNCEMENTS: usize = 16;
 
-/// What an instance tells the supervisor.
+/// Report of an instance to the supervisor.
 #[derive(Debug)]
 pub(super) enum Report {
-    /// The process runs.
+    /// The process is started.
     Started { pid: u32 },
-    /// It takes calls.
+    /// The process takes calls.
     Booted {
         declared: Arc<Declared>,
         links: Arc<Links>,
     },
-    /// Its files are not those the worker was started with: it was not started, or takes no calls. Its end follows.
+    /// Its files are not those the worker was started with: the process was not started, or takes no calls. Its end follows.
     Outdated,
-    /// It did not come up. Its end follows.
+    /// The process did not come up. Its end follows.
     BootFailed { error: CallError, permanent: bool },
-    /// It wants to be replaced.
+    /// The process asks to be replaced.
     Recycle { reason: String },
-    /// Its event loop does not turn.
+    /// Its event loop is blocked.
     Blocked(BlockedLoop),
-    /// Its event loop turns again, so long after that was told.
+    /// Its event loop turns again, so long after the report of the block.
     Unblocked { after: Duration },
-    /// Its event loop does not turn since a call is past its time limit. Its pending calls have failed.
+    /// Its event loop is blocked by a call that is past its time limit. Its pending calls have failed.
     Hung { subject: String },
-    /// It ended, or broke the protocol, unasked. Its pending calls have failed.
+    /// The process ended, or broke the protocol, without an order. Its pending calls have failed.
     Ended { cause: String },
 }
 
-/// One process and what it needs.
+/// A process and its dependencies.
 pub(super) struct Instance {
     pub(super) number: u64,
     pub(super) spec: Arc<WorkerSpec>,
     pub(super) host: Arc<WorkerHost>,
     pub(super) metrics: Arc<NamespaceMetrics>,
-    /// One permit for each process that may boot now.
+    /// Permits of the processes that may boot now.
     pub(super) boots: Arc<Semaphore>,
     pub(super) sync_waits: Arc<SyncWaits>,
     pub(super) reports: mpsc::Sender<(u64, Report)>,
-    /// Until when it may drain, once it is to finish.
+    /// Time until which it may drain, once it is to finish.
     pub(super) finish: watch::Receiver<Option<Instant>>,
 }
 
@@ -124,7 +124,7 @@ impl Instance {
             let booted = self
                 .boot(&mut child, &mut output, announce, &mut announced)
                 .await;
-            // Once more: the files may have changed while the process read them.
+            // Checked again: the files may have changed while the process read them.
             (booted, self.is_outdated().await)
         };
         let booted = tokio::select! {
@@ -153,8 +153,8 @@ impl Instance {
         let _ = timeout(OUTPUT_WAIT, output.finished()).await;
     }
 
-    /// Whether the files are others than the worker was started with. The first process is not asked: whoever starts a
-    /// worker looks at the files then.
+    /// Returns true if the files are not those the worker was started with. Not checked for the first process: the caller
+    /// that starts a worker looks at the files then.
     async fn is_outdated(&self) -> bool {
         let Some(started_with) = self.spec.files_hash.filter(|_| self.number > 1) else {
             return false;
@@ -224,7 +224,7 @@ impl Instance {
                 prefix: OP_PREFIX,
                 line_max: usize::try_from(spec.max_frame).unwrap_or(usize::MAX),
                 take: move |line: &[u8]| match boot::read(line, &spec) {
-                    // Full means that several of them wait already: one more would say nothing new.
+                    // Full means that several announcements wait already: another one has no new information.
                     Some(announcement) => {
                         let _ = announce.try_send(announcement);
                         true
@@ -280,7 +280,7 @@ impl Instance {
         }
     }
 
-    /// What the process says first, be it its last word.
+    /// The first announcement of the process, even if it is its last.
     async fn first_word(
         &self,
         child: &mut Child,
@@ -291,16 +291,16 @@ impl Instance {
             Some(announcement) = announced.recv() => return announcement,
             exit = child.wait() => exit,
         };
-        // What it wrote before it ended may still be on its way here.
+        // Output from before its end may still be on its way here.
         let _ = timeout(OUTPUT_WAIT, output.finished()).await;
         announced
             .try_recv()
             .unwrap_or_else(|_| Announcement::Failed(self.ended_early(exit).error))
     }
 
-    /// Lives with the process until it ended or is to finish; in the second case asks it to end. Wakes up for:
-    /// - the process's end, and a connection's: whatever comes first is reported;
-    /// - an announcement: the wish to be replaced, a report;
+    /// Serves until the process ended or is to finish; in the second case asks it to end. Wakes up for:
+    /// - the process's end, and a connection's: the first is reported;
+    /// - an announcement: the request to be replaced, a report;
     /// - a call that blocks the process past its time limit;
     /// - the order to finish.
     async fn serve(
@@ -360,7 +360,7 @@ impl Instance {
         let _ = timeout(SHUTDOWN_GRACE, child.wait()).await;
     }
 
-    /// Counts calls that waited for a thread, and tells of them now and then.
+    /// Counts calls that waited for a thread, and logs them now and then.
     fn count_waits(&self, count: u64) {
         self.metrics.sync_waits.inc_by(count);
         let Some(calls) = self.sync_waits.add(count, Instant::now()) else {
@@ -377,7 +377,7 @@ impl Instance {
     }
 
     async fn report(&self, report: Report) {
-        // A supervisor that is gone took its instances with it; this one is about to notice.
+        // A supervisor that is gone ended its instances; this one is about to end.
         let _ = self.reports.send((self.number, report)).await;
     }
 
@@ -410,12 +410,12 @@ impl Output {
     }
 }
 
-/// Waits for the order to finish; a supervisor that is gone means the same.
+/// Waits for the order to finish; the end of the supervisor means the same.
 async fn asked_to_finish(finish: &mut watch::Receiver<Option<Instant>>) {
     let _ = finish.wait_for(Option::is_some).await;
 }
 
-/// Waits until no call is in flight, the time for that is over, or there is nothing left to wait for. The time may
+/// Waits until no call is in flight, the time for that is over, or the process or its connection has ended. The time may
 /// become shorter meanwhile.
 async fn drain(child: &mut Child, links: &Links, mut finish: watch::Receiver<Option<Instant>>) {
     loop {
@@ -426,7 +426,7 @@ async fn drain(child: &mut Child, links: &Links, mut finish: watch::Receiver<Opt
             _ = links.closed() => return,
             _ = child.wait() => return,
             changed = finish.changed() => if changed.is_err() {
-                // Nobody can change it any more; a short pause keeps this arm from spinning.
+                // The order cannot change any more; a short pause keeps this arm from spinning.
                 sleep(Duration::from_millis(10)).await;
             },
         }

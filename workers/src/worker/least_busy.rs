@@ -1,7 +1,7 @@
-//! Which process takes the next call. Pure.
+//! Choice of the process for the next call. Pure.
 
-/// The place of the one with the fewest calls; `None` stands for one that takes none. Of equally busy ones the first
-/// from `turn` on, so that with a turn that counts up they take theirs.
+/// The index of the process with the fewest calls; `None` stands for a process that takes none. Of equally busy processes the
+/// first from `turn` on, so that they take turns if `turn` counts up.
 pub(super) fn find(
     calls: impl ExactSizeIterator<Item = Option<usize>>,
     turn: usize,

@@ -1,4 +1,4 @@
-//! One process of a worker across its restarts: what its supervisor publishes, and what calls read of it.
+//! A process of a worker across its restarts: the state that its supervisor publishes and calls read.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,11 +15,11 @@ use super::{Declared, WorkerHost, WorkerSpec, WorkerState, supervisor};
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
 
-/// What the processes of one worker share.
+/// State that the processes of one worker share.
 pub(super) struct Common {
-    /// One permit for each process that may boot now.
+    /// Permits of the processes that may boot now.
     pub(super) boots: Arc<Semaphore>,
-    /// Some process entered another state.
+    /// Notified when some process entered another state.
     pub(super) changed: Arc<Notify>,
     /// See [`Shared::declared`].
     pub(super) declared: Arc<OnceLock<Arc<Declared>>>,
@@ -29,37 +29,37 @@ pub(super) struct Common {
     pub(super) sync_waits: Arc<SyncWaits>,
 }
 
-/// The handle; dropping it ends the supervisor and its processes.
+/// Handle of the process; dropping it ends the supervisor and its processes.
 pub(super) struct Member {
     shared: Arc<Shared>,
-    /// By when the process is to be gone, once it is not wanted any more.
+    /// Time by which the process is to be gone, once it is not wanted any more.
     retire: watch::Sender<Option<Instant>>,
     supervisor: AbortHandle,
 }
 
-/// What the supervisor publishes and calls read.
+/// State that the supervisor publishes and calls read.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) spec: Arc<WorkerSpec>,
     pub(super) metrics: Arc<NamespaceMetrics>,
-    /// One permit for each process of the worker that may boot now.
+    /// Permits of the worker's processes that may boot now.
     pub(super) boots: Arc<Semaphore>,
-    /// Where calls go; empty while there is no ready process.
+    /// Connections for calls; empty while there is no ready process.
     pub(super) links: ArcSwapOption<Links>,
     status: watch::Sender<Status>,
-    /// Told of every new status of any process of the worker.
+    /// Notified of every new status of any process of the worker.
     changed: Arc<Notify>,
     first_boot: watch::Sender<Option<Result<(), CallError>>>,
     /// The tools, resources and prompts that the first ready process of the worker declared. A process that declares others
     /// takes no calls.
     pub(super) declared: Arc<OnceLock<Arc<Declared>>>,
-    /// The last start was refused: the files or the functions are not those the worker was started with.
+    /// True when the last start was refused: the files or the functions are not those the worker was started with.
     pub(super) outdated: AtomicBool,
-    /// Told of every refused start of any process of the worker.
+    /// Notified of every refused start of any process of the worker.
     pub(super) refused: Arc<watch::Sender<()>>,
     /// Counts calls that waited long for a thread, over all processes of the worker.
     pub(super) sync_waits: Arc<SyncWaits>,
-    /// 0 while there is no process.
+    /// Process id; 0 while there is no process.
     pub(super) pid: AtomicU32,
     pub(super) restarts: AtomicU64,
     in_flight: AtomicUsize,
@@ -68,7 +68,7 @@ pub(super) struct Shared {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Status {
     pub(super) state: WorkerState,
-    /// When the next process starts, in `Backoff`.
+    /// Time of the next start, in `Backoff`.
     pub(super) retry_at: Option<Instant>,
 }
 
@@ -112,12 +112,12 @@ impl Member {
             if let Some(outcome) = &*outcome.borrow_and_update() {
                 return outcome.clone();
             }
-            // The sender lives as long as `self`, so this returns only when something was sent.
+            // The sender lives as long as `self`, so this returns only when a value was sent.
             let _ = outcome.changed().await;
         }
     }
 
-    /// Whether its process is not started again, since its files or functions are others now.
+    /// Returns true if its process is not started again, since its files or functions are others now.
     pub(super) fn is_outdated(&self) -> bool {
         self.shared.outdated.load(Ordering::Relaxed)
     }
@@ -144,13 +144,13 @@ impl Member {
         self.shared.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Whether it has a connection that takes calls.
+    /// Returns true if it has a connection that takes calls.
     pub(super) fn takes_calls(&self) -> bool {
         let links = self.shared.links.load();
         links.as_ref().is_some_and(|it| !it.here().is_closed())
     }
 
-    /// Its connection, if that takes calls.
+    /// The connection, if it takes calls.
     pub(super) fn link(&self) -> Option<Arc<Link>> {
         let links = self.shared.links.load();
         let link = links.as_ref()?.here();
@@ -182,7 +182,7 @@ impl Member {
         }
     }
 
-    /// Why it takes no calls.
+    /// The reason why it takes no calls.
     pub(super) fn unavailable(&self) -> CallError {
         let status = *self.shared.status.borrow();
         if status.state == WorkerState::Failed
@@ -227,14 +227,14 @@ impl Drop for Member {
 }
 
 impl Shared {
-    /// Publishes where the process is.
+    /// Publishes the state of the process.
     pub(super) fn enter(&self, status: Status) {
         self.metrics.entered(status.state);
         self.status.send_replace(status);
         self.changed.notify_waiters();
     }
 
-    /// Answers [`Member::ready`], the first time.
+    /// Sets the result of [`Member::ready`], the first time.
     pub(super) fn first_boot(&self, outcome: Result<(), CallError>) {
         self.first_boot.send_if_modified(|first| {
             let unknown = first.is_none();

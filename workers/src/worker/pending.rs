@@ -1,11 +1,11 @@
-//! The calls a peer (a worker, or a server on pipes) has not answered yet: ids, completion and cancellation in one
+//! The calls that a peer (a worker, or a server on pipes) has not answered yet: ids, completion and cancellation in one
 //! place. No channels, no I/O.
 //!
-//! A slab: an id is a slot's index and how often that slot was used, so finding an entry is one indexing and a late or
-//! doubled answer never meets the next call in the same slot. Ids stay below 2^53, which every JSON reader keeps exact.
-//! Id 0 is never given out.
+//! A slab: an id is a slot's index and the number of its uses, so finding an entry is one indexing and a late or doubled
+//! answer never matches the next call in the same slot. Ids stay below 2^53, which every JSON reader keeps exact. Id 0 is
+//! never given out.
 
-/// Bits of an id that say which slot; the rest counts the slot's uses.
+/// Bits of an id for the slot's index; the other bits count the slot's uses.
 const INDEX_BITS: u32 = 16;
 /// Calls that may be pending at once.
 pub const PENDING_MAX: usize = 1 << INDEX_BITS;
@@ -16,14 +16,14 @@ const NO_SLOT: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct Pending<T> {
     slots: Vec<Slot<T>>,
-    /// First slot of the list of free ones.
+    /// First slot of the list of free slots.
     free: u32,
     len: usize,
 }
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// Which use of the slot is current, or was the last.
+    /// Number of the slot's current use, or of its last.
     uses: u64,
     content: Content<T>,
 }
@@ -34,7 +34,7 @@ enum Content<T> {
     Free { next: u32 },
 }
 
-/// Why an answer fits no pending call.
+/// Reason why an answer matches no pending call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmatched {
     /// The id was given out once: the call was cancelled or answered before.
@@ -44,7 +44,7 @@ pub enum Unmatched {
 }
 
 impl<T> Pending<T> {
-    /// None pending.
+    /// Creates a table without pending calls.
     pub fn new() -> Self {
         Self {
             slots: Vec::new(),
@@ -53,17 +53,17 @@ impl<T> Pending<T> {
         }
     }
 
-    /// How many are pending.
+    /// Number of pending calls.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none is pending.
+    /// Returns true if no call is pending.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Keeps an entry under a new id; `None` when [`PENDING_MAX`] are kept already.
+    /// Keeps an entry under a new id; `None` when [`PENDING_MAX`] entries are kept already.
     pub fn insert(&mut self, entry: T) -> Option<u64> {
         let index = if self.free == NO_SLOT {
             if self.slots.len() == PENDING_MAX {
@@ -121,7 +121,7 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Takes the entry of an id out; the second time there is none.
+    /// Takes out the entry of an id; `Unmatched` the second time.
     ///
     /// # Errors
     ///
@@ -148,7 +148,7 @@ impl<T> Pending<T> {
         })
     }
 
-    /// Takes everything out.
+    /// Takes all entries out.
     pub fn drain(&mut self) -> Vec<T> {
         let slots = std::mem::take(self).slots;
         slots

@@ -1,12 +1,12 @@
 //! Persistent connections to a worker's process, one for each of the proxy's runtimes, shared by all calls made there.
 //!
-//! A call takes an id, appends its frame to a shared buffer and waits for its answer; one flusher writes whatever has
-//! gathered, one reader matches answers to ids. Nothing is spawned per call. Every call ends exactly once: with its
-//! answer, by being dropped (which cancels it in the worker), or with the connection. Until then its sink hears what
-//! the worker says about it, and answers to its questions go out through the same buffer.
+//! A call takes an id, appends its frame to a shared buffer and waits for its answer; one flusher writes all frames in the
+//! buffer, one reader matches answers to ids. Nothing is spawned per call. Every call ends exactly once: with its answer, by
+//! being dropped (which cancels it in the worker), or with the connection. Until then its sink receives the worker's events
+//! of the call, and answers to its questions go out through the same buffer.
 //!
-//! What it deliberately does not do: time limits (the caller drops the call) and reconnecting (the supervisor makes a
-//! new connection).
+//! This module deliberately has no time limits (the caller drops the call) and does not reconnect (the supervisor makes a new
+//! connection).
 
 mod event;
 mod frame;
@@ -34,15 +34,15 @@ use crate::names::NamespaceName;
 use io::{Announced, connect};
 pub(super) use links::{Connections, Links};
 
-/// Frames that may wait to be written. A worker that reads slower than it is called reaches this; one frame is always
-/// taken, so that the only bound on its size is the frame limit.
+/// Bytes of frames that may wait to be written. A worker that reads more slowly than it is called reaches this; a single
+/// frame is always accepted, so that its size is only bounded by the frame limit.
 const OUTBOX_MAX: usize = 16 * 1024 * 1024;
 /// A buffer that grew beyond this is not kept.
 const OUTBOX_KEPT: usize = 256 * 1024;
 /// Calls that were given up and are remembered.
 const ABANDONED_MAX: usize = 64;
-/// How long nothing may have been called before a connection counts as drained. Requests that wait for their turn hold
-/// no call yet, and between two of them there is a moment without any.
+/// Time without a call after which a connection counts as drained. Requests that wait for their turn hold no call yet, and
+/// between two of them there is a moment without any.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// The owner's end: dropping it closes the connection and ends its tasks.
@@ -52,7 +52,7 @@ struct Connection {
     tasks: Tasks,
 }
 
-/// Ends what it holds when dropped.
+/// Aborts its tasks when dropped.
 #[derive(Debug)]
 struct Tasks(Vec<AbortHandle>);
 
@@ -64,36 +64,36 @@ impl Drop for Tasks {
     }
 }
 
-/// Why a connection is over.
+/// Reason why a connection is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Closed {
     /// The worker closed it, or the operating system did.
     Disconnected,
-    /// The worker sent what no worker sends.
+    /// The worker violated the protocol.
     Violation(&'static str),
-    /// We closed it.
+    /// The gateway closed it.
     Ended,
 }
 
-/// What calls, the reader and the flusher share.
+/// State that calls, the reader and the flusher share.
 pub(super) struct Link {
     namespace: NamespaceName,
-    /// Calls without an answer. A plain mutex: taken for a few instructions, nothing awaits under it. Never taken
-    /// together with `outbox`.
+    /// Calls without an answer. A plain mutex: taken for a few instructions, never held across an await. Never taken together
+    /// with `outbox`.
     calls: Mutex<Calls>,
     /// Frames to write. A plain mutex as well; a frame is copied under it.
     outbox: Mutex<BytesMut>,
-    /// There is something in the outbox.
+    /// Notified when there are frames in the outbox.
     filled: Notify,
-    /// The last pending call is gone.
+    /// Notified when the last pending call is gone.
     emptied: Notify,
     /// Calls begun so far.
     begun: AtomicU64,
-    /// The worker said something since the last heartbeat.
+    /// True when the worker sent anything since the last heartbeat.
     heard: AtomicBool,
-    /// What `calls` says of its end, for those who only look.
+    /// Copy of `closed` in `calls`, read without the lock.
     over: AtomicBool,
-    /// Shared by all connections to the process: why the first of them is over.
+    /// The reason why the first connection is over; shared by all connections to the process.
     closed: watch::Sender<Option<Closed>>,
     frame_max: u64,
     metrics: Arc<NamespaceMetrics>,
@@ -104,7 +104,7 @@ struct Calls {
     pending: Pending<Entry>,
     /// The calls that were given up last, oldest first: the process may still run them. At most [`ABANDONED_MAX`].
     abandoned: VecDeque<AbandonedCall>,
-    /// Set once, under the lock: after it no call can enter, so none can be forgotten.
+    /// Set once, under the lock: no call can enter after it, so none is missed.
     closed: bool,
 }
 
@@ -115,7 +115,7 @@ struct AbandonedCall {
     time_limit: Option<Duration>,
 }
 
-/// One pending call, as the reader needs it.
+/// A pending call, as the reader needs it.
 struct Entry {
     reply: oneshot::Sender<Result<ToolReply, CallError>>,
     request: Arc<str>,
@@ -123,11 +123,11 @@ struct Entry {
     sink: Option<Arc<dyn CallSink>>,
     max_result: u64,
     answers: Option<AnswerAccount>,
-    /// The keys of the questions that wait for an answer. Most calls never have one, so it is small.
+    /// The keys of the questions that wait for an answer. Most calls never have any, so it is small.
     open: Vec<Arc<str>>,
 }
 
-/// Why a call did not begin.
+/// Reason why a call did not begin.
 #[derive(Debug)]
 pub(super) enum Refused {
     /// The connection is over; another one may take the call, which was not sent.
@@ -163,7 +163,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.link.close(Closed::Ended);
-        // The tasks end with the field; named here because that is the point of it.
+        // The tasks end with the field; it is named here to show that this is its purpose.
         self.tasks.0.retain(|task| !task.is_finished());
     }
 }
@@ -238,7 +238,7 @@ impl Link {
         if self.append(call.size(), |outbox| write::call(outbox, id, call)) {
             return Ok(in_flight);
         }
-        // Taken out first, so that dropping `in_flight` sends no cancel for what was never sent.
+        // Taken out first, so that dropping `in_flight` sends no cancel for a call that was never sent.
         let _ = self.take(id);
         Err(Refused::Failed(
             self.overloaded("the worker does not keep up with its calls"),
@@ -276,7 +276,7 @@ impl Link {
         self.calls().pending.len()
     }
 
-    /// Whether it takes no calls any more.
+    /// Returns true if it takes no calls any more.
     pub(super) fn is_closed(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
@@ -288,7 +288,7 @@ impl Link {
             if let Some(reason) = &*closed.borrow_and_update() {
                 return reason.clone();
             }
-            // The sender is `self`, so this returns only when something was sent.
+            // The sender is `self`, so this returns only when a value was sent.
             let _ = closed.changed().await;
         }
     }
@@ -296,7 +296,7 @@ impl Link {
     /// Waits until no call is pending.
     async fn idle(&self) {
         loop {
-            // Made before looking, so that an end between the two is not missed.
+            // Made before the check, so that an end between the two is not missed.
             let emptied = self.emptied.notified();
             if self.pending() == 0 {
                 return;
@@ -315,7 +315,7 @@ impl Link {
         let abandoned = {
             let mut calls = self.calls();
             calls.closed = true;
-            // Under the lock: who was refused and looks again sees it.
+            // Set under the lock: a caller that was refused and looks again sees it.
             self.over.store(true, Ordering::Release);
             calls.pending.drain()
         };
@@ -342,7 +342,7 @@ impl Link {
         });
     }
 
-    /// Takes a call out that nobody waits for any more. False: it was over already.
+    /// Takes a call out that its caller gave up. Returns false if it was over already.
     fn abandon(&self, id: u64) -> bool {
         let Ok(entry) = self.take(id) else {
             return false;
@@ -359,7 +359,7 @@ impl Link {
         true
     }
 
-    /// The time limit of a call that was given up. `None`: somebody waits for it, it has no limit, or it is not one of
+    /// The time limit of a call that was given up. `None`: the call is still awaited, has no limit, or does not belong to
     /// this connection.
     fn limit_of_abandoned(&self, id: u64, request: &str) -> Option<Duration> {
         let calls = self.calls();

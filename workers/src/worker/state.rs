@@ -1,4 +1,4 @@
-//! What a worker does when something happens, as one pure function: no process, no clock, no randomness of its own.
+//! Actions of a worker's supervisor on each event, as one pure function: no process, no clock, no randomness of its own.
 //!
 //! ```text
 //!            Booted                     Retire (from every live state)
@@ -14,14 +14,14 @@
 //! ```
 //!
 //! A process that is not started, since its files are not those that were loaded, leads from Starting to Backoff as well, at
-//! the longest delay. It is no failure: whoever owns the worker is told and brings up another one.
+//! the longest delay. It is no failure: the owner of the worker is told and brings up another one.
 //!
-//! A process whose event loop is held up past a time limit is replaced at once: from Ready to Starting, without a delay. That
+//! A process whose event loop is blocked past a time limit is replaced at once: from Ready to Starting, without a delay. That
 //! is no failure either: the process works, and its successor will.
 //!
-//! A failure is a boot that failed or a process that ended unasked. Delays double from `initial` to `max`, less up to
-//! half of it by jitter. So many failures in the window are a crash loop: retried at `max` until it once was ready for
-//! longer than the window. A process that was ready that long starts with a clean record.
+//! A failure is a boot that failed or a process that ended without an order. Delays double from `initial` to `max`, less up
+//! to half of it by jitter. A number of failures within the window is a crash loop: retried at `max` until the worker was
+//! once ready for longer than the window. A process that was ready that long starts with a clean record.
 //!
 //! `Failed` is the end of a worker that never came up for a reason no retry can cure; only a reload, which makes a new
 //! worker, leads out of it.
@@ -33,18 +33,18 @@ use tokio::time::Instant;
 
 use crate::config::WorkersConfig;
 
-/// What happened.
+/// Events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
     /// The current process is ready and connected.
     Booted,
     /// The current process did not come up; `permanent` if trying again is pointless.
     BootFailed { permanent: bool },
-    /// The process to come has other files or functions than those the worker was started with.
+    /// The next process has other files or functions than those the worker was started with.
     Outdated,
-    /// The current process, or the connection with it, ended unasked.
+    /// The current process, or the connection with it, ended without an order.
     Ended,
-    /// The current process works on nothing but a call that is past its time limit.
+    /// The current process is blocked by a call that is past its time limit.
     Hung,
     /// The current process asks to be replaced.
     RecycleAsked,
@@ -52,7 +52,7 @@ pub(super) enum Event {
     ReplacementBooted,
     /// The replacement did not come up.
     ReplacementFailed,
-    /// The time asked for by [`Action::Schedule`] is over.
+    /// The time of [`Action::Schedule`] is over.
     TimerElapsed,
     /// The worker is not wanted any more.
     Retire,
@@ -60,7 +60,7 @@ pub(super) enum Event {
     AllGone,
 }
 
-/// What to do now.
+/// Actions to take now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     /// Start a process and make it the current one.
@@ -69,17 +69,17 @@ pub(super) enum Action {
     Publish,
     /// Start a process beside the current one.
     SpawnReplacement,
-    /// Make the replacement the current process and let it take calls; drain and end the one before.
+    /// Make the replacement the current process and let it take calls; drain and end the previous one.
     Switch,
     /// Make the replacement, which is still booting, the current process.
     Promote,
-    /// Send [`Event::TimerElapsed`] after this long.
+    /// Send [`Event::TimerElapsed`] after this time.
     Schedule(Duration),
     /// Drain and end every process.
     FinishAll,
 }
 
-/// Where the worker is.
+/// Phase of the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Starting,
@@ -90,7 +90,7 @@ pub(super) enum Phase {
     Failed,
 }
 
-/// How far the replacement of a process that asked for one is.
+/// State of the replacement of a process that asked for one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Recycle {
     NotAsked,
@@ -119,21 +119,21 @@ impl From<&WorkersConfig> for Rules {
     }
 }
 
-/// The whole state: where the worker is, and its record.
+/// The whole state: the worker's phase, and its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) phase: Phase,
     pub(super) crash_loop: bool,
-    /// Failures in a row, for the delay: those in the window, once it had worked.
+    /// Failures in a row, for the delay: those in the window, once the worker was ready.
     consecutive: u32,
-    /// When the latest failures were: never more than make a crash loop.
+    /// Times of the latest failures: at most as many as make a crash loop.
     recent: VecDeque<Instant>,
-    /// Whether it ever was ready.
+    /// True when the worker was ready once.
     proven: bool,
 }
 
 impl State {
-    /// A worker that was just asked for, and what to do first.
+    /// The state of a new worker, and the first actions.
     pub(super) fn start() -> (Self, Vec<Action>) {
         let state = Self {
             phase: Phase::Starting,
@@ -145,8 +145,8 @@ impl State {
         (state, vec![Action::Spawn])
     }
 
-    /// The next state and what to do. `jitter` is a random number in `0.0..1.0`. An event that means nothing in a
-    /// state, such as the end of a process nobody waits for any more, changes nothing.
+    /// The next state and the actions. `jitter` is a random number in `0.0..1.0`. An event without meaning in a state, such
+    /// as the end of a process that is not awaited any more, changes nothing.
     pub(super) fn step(
         mut self,
         event: Event,
@@ -166,7 +166,7 @@ impl State {
             }
             (Starting, Event::BootFailed { .. } | Event::Ended) => self.fail(now, rules, jitter),
             (Starting, Event::Outdated) => {
-                // Looked at again: the files may be put back.
+                // Checked again: the files may be put back.
                 self.phase = Backoff {
                     until: now + rules.max,
                 };
@@ -190,7 +190,7 @@ impl State {
             }
             (Ready { .. }, Event::Ended) => {
                 self.forgive(now, rules);
-                // It worked: only what else went wrong lately makes it wait longer.
+                // The worker was ready: only its other recent failures make it wait longer.
                 self.forget_old_failures(now, rules);
                 self.consecutive = u32::try_from(self.recent.len()).unwrap_or(u32::MAX);
                 self.fail(now, rules, jitter)

@@ -1,4 +1,4 @@
-//! The loop that obeys the state machine: turns what happens into events, and actions into processes.
+//! The loop that runs the state machine: turns reports into events, and actions into processes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -53,17 +53,17 @@ struct Supervisor {
     host: Arc<WorkerHost>,
     rules: Rules,
     state: State,
-    /// By when the worker is to be gone, once it is not wanted any more.
+    /// Time by which the worker is to be gone, once it is not wanted any more.
     retire: watch::Receiver<Option<Instant>>,
     reports_sender: mpsc::Sender<(u64, Report)>,
     /// The instances' tasks; a task ends when its process tree is gone.
     tasks: JoinSet<u64>,
     instances: HashMap<u64, Handle>,
-    /// The instance that takes calls, or is to.
+    /// The instance that takes calls, or will.
     current: Option<u64>,
-    /// The instance whose event loop does not turn, the last that said so.
+    /// The instance whose event loop is blocked, by the latest report.
     blocked: Option<u64>,
-    /// The instance that boots beside it.
+    /// The instance that boots beside the current one.
     replacement: Option<u64>,
     timer: Option<Instant>,
     /// Instances started so far; also their numbers.
@@ -91,7 +91,7 @@ impl Supervisor {
                 continue;
             }
             tokio::select! {
-                // In this order: what an instance reported before it ended is heard before its end.
+                // In this order: the reports of an instance before its end are handled before its end.
                 biased;
                 Some((number, report)) = reports.recv() => self.on_report(number, report),
                 Some(ended) = self.tasks.join_next_with_id() => {
@@ -148,7 +148,7 @@ impl Supervisor {
                 }
                 let first = self.shared.declared.get_or_init(|| Arc::clone(&declared));
                 if number == 1 && !first.has_the_names_of(&declared) {
-                    // Calls go to any process, so one that lacks a function would fail some of them.
+                    // Calls go to any process, so a process that lacks a function would fail some of them.
                     let what = "declares other functions than another process of the same files";
                     self.finish(number, Instant::now());
                     self.boot_failed(number, self.unavailable(what), false);
@@ -250,8 +250,8 @@ impl Supervisor {
         }
     }
 
-    /// An instance is not what the worker was started as. It takes no calls, and the owner of the worker is told: what is
-    /// listed must be what is loaded.
+    /// Refuses an instance with other files or functions than the worker was started with. It takes no calls, and the owner
+    /// of the worker is told: the listed tools must be the loaded ones.
     fn refuse(&mut self, number: u64, reason: &str) {
         self.finish(number, Instant::now());
         let event = if self.current == Some(number) {
@@ -274,7 +274,7 @@ impl Supervisor {
         self.shared.refused.send_replace(());
     }
 
-    /// An instance's task ended. Its reports may still be in the queue; they mean nothing then.
+    /// Handles the end of an instance's task. Its reports may still be in the queue; they are ignored then.
     fn on_gone(&mut self, task: Id) {
         let number = self
             .instances
@@ -286,7 +286,7 @@ impl Supervisor {
         }
     }
 
-    /// The instance takes no calls any more, unasked or not.
+    /// Handles an instance that takes no calls any more, with or without an order.
     fn lost(&mut self, number: u64) {
         if self.current == Some(number) {
             self.forget_current();
@@ -330,7 +330,7 @@ impl Supervisor {
                 self.rules.max.as_secs()
             );
         }
-        // Links are published before the state, so that whoever sees `Ready` finds one.
+        // Links are published before the state, so that a caller that sees `Ready` finds one.
         self.obey(actions);
         self.publish();
     }
@@ -473,7 +473,7 @@ impl Supervisor {
 }
 
 impl Drop for Supervisor {
-    /// Whoever waits for the worker learns that it will not come, however the supervisor ended.
+    /// Tells the tasks that wait for the worker that it will not come, however the supervisor ended.
     fn drop(&mut self) {
         self.forget_current();
         self.shared

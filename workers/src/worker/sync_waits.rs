@@ -1,4 +1,4 @@
-//! Calls that waited for a thread because a process runs few plain functions at once: when the log tells of them.
+//! Log lines about calls that waited for a thread because a process runs few plain functions at once.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -11,7 +11,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 /// The long waits in all processes of a namespace.
 #[derive(Debug, Default)]
 pub(super) struct SyncWaits {
-    /// A plain mutex: taken for a few instructions, nothing awaits under it.
+    /// A plain mutex: taken for a few instructions, never held across an await.
     told: Mutex<Told>,
 }
 
@@ -22,7 +22,7 @@ struct Told {
 }
 
 impl SyncWaits {
-    /// Adds calls. The number of calls that a log line is due for, if one is.
+    /// Adds calls. Returns the number of calls for a log line, if one is due.
     pub(super) fn add(&self, count: u64, now: Instant) -> Option<u64> {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.since = told.since.saturating_add(count);

@@ -1,5 +1,5 @@
-//! What a line says about a call that runs: progress, a log message, a notice, questions. Reads one line and changes
-//! nothing; what is open and who hears of it is for `rpc` and `question`.
+//! Parsing of a line about a running call: progress, a log message, a notice, questions. Changes no state; open questions and
+//! sinks are handled in `rpc` and `question`.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use crate::worker::{AskMethod, LogLevel, Notice, Question};
 /// The longest key of a question, in characters.
 const KEY_MAX: usize = 256;
 
-/// One question of a frame, or why it cannot be asked.
+/// A question of a frame, or the reason why it cannot be asked.
 #[derive(Debug)]
 pub(super) enum Asked {
     Question(Question),
-    /// It has a key, so that the function that waits can be told.
+    /// The question has a key, so that the waiting function can be told.
     Refused {
         key: Arc<str>,
         why: &'static str,
     },
-    /// Nobody can be told.
+    /// The question has no key, so the function cannot be told.
     Senseless,
 }
 
@@ -38,7 +38,7 @@ pub(super) fn log(frame: &Frame<'_>, line: &Bytes) -> Option<(LogLevel, Bytes)> 
     struct Params<'a> {
         #[serde(borrow)]
         level: Cow<'a, str>,
-        // Present, whatever it is; without it the message is none that a client accepts.
+        // Must be present, with any value; clients do not accept a message without it.
         #[serde(borrow, rename = "data")]
         _data: &'a RawValue,
     }
@@ -47,7 +47,7 @@ pub(super) fn log(frame: &Frame<'_>, line: &Bytes) -> Option<(LogLevel, Bytes)> 
     Some((level.parse().ok()?, params))
 }
 
-/// How many messages the worker left out.
+/// Number of messages that the worker left out.
 pub(super) fn dropped(frame: &Frame<'_>) -> Option<u64> {
     #[derive(Deserialize)]
     struct Params {
@@ -58,7 +58,7 @@ pub(super) fn dropped(frame: &Frame<'_>) -> Option<u64> {
     Some(params.count)
 }
 
-/// What a function says has changed.
+/// The change that a function reports.
 pub(super) fn notice(frame: &Frame<'_>) -> Option<Notice> {
     #[derive(Deserialize)]
     struct Params<'a> {
@@ -81,7 +81,7 @@ pub(super) fn notice(frame: &Frame<'_>) -> Option<Notice> {
     })
 }
 
-/// The questions of a frame, each judged by itself. `None` if it holds no list of them.
+/// The questions of a frame, each judged separately. `None` if it holds no list of them.
 pub(super) fn questions(frame: &Frame<'_>) -> Option<Vec<Asked>> {
     let list: Vec<&RawValue> = serde_json::from_str(frame.questions?.get()).ok()?;
     if list.is_empty() {

@@ -1,4 +1,4 @@
-//! The lines a worker writes, read without copying them.
+//! The lines that a worker writes, read without copying them.
 
 use std::borrow::Cow;
 
@@ -10,8 +10,8 @@ use crate::error::{CallError, CallErrorCode};
 use crate::json;
 use crate::worker::ToolReply;
 
-/// One line of a worker. Unknown members are ignored, and members are not judged before the line found its call: an
-/// answer that makes no sense still ends the call it names.
+/// A line of a worker. Unknown members are ignored, and members are not checked before the line found its call: an invalid
+/// answer still ends the call that it names.
 #[derive(Debug, Deserialize)]
 pub(super) struct Frame<'a> {
     #[serde(borrow, default)]
@@ -46,13 +46,13 @@ struct ErrorObject<'a> {
     details: Option<&'a RawValue>,
 }
 
-/// `Option<&RawValue>` alone cannot tell `null` from nothing, and `null` is a result.
+/// `Option<&RawValue>` alone cannot distinguish `null` from a missing member, and `null` is a result.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 impl<'a> Frame<'a> {
-    /// `None` if the line is not a JSON object with members of the right kinds.
+    /// Parses a line; `None` if it is not a JSON object with members of the right kinds.
     pub(super) fn parse(line: &'a [u8]) -> Option<Self> {
         // serde would read an array as a struct, member by member.
         let first = line.iter().find(|byte| !byte.is_ascii_whitespace());
@@ -61,17 +61,17 @@ impl<'a> Frame<'a> {
         }
         match std::str::from_utf8(line) {
             Ok(text) => json::from_str(text).ok(),
-            // Somewhere nobody looks, perhaps.
+            // The invalid UTF-8 may be in a member that is not read.
             Err(_) => serde_json::from_slice(line).ok(),
         }
     }
 
-    /// The id, if it is a number we could have given out.
+    /// The id, if it is a number that may have been given out.
     pub(super) fn id(&self) -> Option<u64> {
         self.id?.get().parse().ok()
     }
 
-    /// Whether the line answers something, rightly or wrongly.
+    /// Returns true if the line is an answer, valid or not.
     pub(super) fn is_answer(&self) -> bool {
         self.op.is_none() && self.id.is_some()
     }
@@ -85,7 +85,7 @@ impl<'a> Frame<'a> {
             )
         };
         match (self.ok.map(RawValue::get), self.result, self.error) {
-            // Above us the content's blocks are taken for the answer as they are.
+            // The layers above use the content's blocks as they are.
             (Some("true"), Some(_), None) if self.content.is_some_and(|c| !is_array(c)) => {
                 Err(senseless())
             }
@@ -129,7 +129,7 @@ fn is_array(value: &RawValue) -> bool {
     value.get().trim_ascii_start().starts_with('[')
 }
 
-/// Whether it is a JSON object.
+/// Returns true if a value is a JSON object.
 pub(super) fn is_object(value: &RawValue) -> bool {
     value.get().trim_ascii_start().starts_with('{')
 }

@@ -1,5 +1,5 @@
-//! Connecting to a worker, and the two tasks of a connection: the reader and the flusher. Both live in the runtime the
-//! connection was made in.
+//! Connecting to a worker, and the two tasks of a connection: the reader and the flusher. Both run in the runtime in which
+//! the connection was made.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,25 +22,25 @@ use crate::worker::boot::{self, Announcement};
 use crate::worker::pending::Unmatched;
 use crate::worker::{CallEvent, WorkerSpec};
 
-/// How long connecting, and then the greeting, may take. The worker said that it listens, so both are immediate.
+/// Maximum time of connecting, and then of the greeting. The worker announced that it listens, so both are immediate.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// What one read may take in.
+/// Bytes of one read at most.
 const READ_CHUNK: usize = 64 * 1024;
 /// With less room than this a read is not worth its system call.
 const READ_SPARE: usize = 4 * 1024;
 /// In a buffer that grew beyond this, small frames are copied out: a reply must not keep megabytes alive.
 const PINNED_MAX: usize = 256 * 1024;
-/// So many senseless lines in a row, and the worker is no worker any more.
+/// Number of invalid lines in a row after which the connection is closed.
 const GARBAGE_MAX: u32 = 100;
-/// How often a worker is asked in the time it may be silent.
+/// Heartbeats within the time that a worker may be silent.
 const HEARTBEATS: u32 = 3;
-/// Between two log lines about senseless lines.
+/// Pause between two log lines about invalid lines.
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
 
 /// Announcements that arrive on a connection after its greeting.
 pub(super) type Announced = mpsc::Sender<Announcement>;
 
-/// Why there is no connection.
+/// Reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::worker) enum ConnectError {
     #[error("cannot connect to {}: {source}", socket.display())]
@@ -56,7 +56,7 @@ pub(in crate::worker) enum ConnectError {
     RuntimeGone,
 }
 
-/// Connects in `runtime` and checks who answers. Dropping the future leaves nothing behind.
+/// Connects in `runtime` and checks the peer. Dropping the future undoes everything.
 pub(super) async fn connect(
     runtime: Handle,
     spec: Arc<WorkerSpec>,
@@ -75,7 +75,7 @@ pub(super) async fn connect(
         };
         let flusher = tokio::spawn(flush(Arc::clone(&link), writer)).abort_handle();
         let heartbeat = tokio::spawn(heartbeat(Arc::clone(&link), spec.silence)).abort_handle();
-        // Whatever ends this task, the runtime's end included, ends the calls that wait for it.
+        // The end of this task for any reason, even of its runtime, ends the calls that wait for it.
         let _closes = ClosesOnDrop(Arc::clone(&link));
         let others = [flusher, heartbeat];
         if done.send(Ok((Arc::clone(&link), others))).is_ok() {
@@ -126,7 +126,7 @@ async fn greet(
     }
 }
 
-/// Writes what calls append. Woken by the first of them; with several pending it first lets the others append as well,
+/// Writes the frames that calls append. Woken by the first; with several pending it first lets the others append as well,
 /// which makes one write of many frames. Ends the connection when writing fails.
 async fn flush(link: Arc<Link>, mut writer: OwnedWriteHalf) {
     let mut batch = BytesMut::new();
@@ -154,8 +154,8 @@ async fn flush(link: Arc<Link>, mut writer: OwnedWriteHalf) {
     }
 }
 
-/// Asks the worker now and then whether it lives, and ends the connection when it has said nothing for `silence`: its
-/// process is stopped, or a tool blocks its loop, and every call of the namespace would wait for its time limit.
+/// Asks the worker now and then if it is alive, and ends the connection when it has sent nothing for `silence`: its process
+/// is stopped, or a tool blocks its loop, and every call of the namespace would wait for its time limit.
 async fn heartbeat(link: Arc<Link>, silence: Duration) {
     let mut ticks = tokio::time::interval(silence / HEARTBEATS);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -176,11 +176,11 @@ async fn heartbeat(link: Arc<Link>, silence: Duration) {
     }
 }
 
-/// Cuts the worker's bytes into lines and gives each to its call.
+/// Cuts the worker's bytes into lines and passes each to its call.
 struct Reader {
     stream: OwnedReadHalf,
     buffer: BytesMut,
-    /// How much of the buffer holds no newline for sure.
+    /// Bytes of the buffer that are known to hold no newline.
     scanned: usize,
     frame_max: usize,
     garbage: u32,
@@ -199,7 +199,7 @@ impl Reader {
         }
     }
 
-    /// Runs until the connection is over, and says why.
+    /// Runs until the connection is over, and returns the reason.
     async fn run(mut self, link: &Arc<Link>, spec: &WorkerSpec, announced: &Announced) -> Closed {
         loop {
             let line = match self.next_line().await {
@@ -225,7 +225,7 @@ impl Reader {
         }
     }
 
-    /// `None` if the line is garbage.
+    /// Handles a line; `None` if it is garbage.
     fn handle(
         &mut self,
         line: &Bytes,
@@ -250,11 +250,11 @@ impl Reader {
                         Ok(line) => frame.outcome(&line, entry.max_result),
                         Err(no_room) => Err(no_room.into()),
                     };
-                    // A caller that left meanwhile does not need it.
+                    // A caller that left meanwhile does not need the answer.
                     let _ = entry.reply.send(outcome);
                 }
                 Err(_) if id == NO_REPLY => {}
-                // Expected after every cancel, so it is counted and no more.
+                // Expected after every cancel, so it is only counted.
                 Err(Unmatched::Over) => link.metrics.protocol_error("late"),
                 // Closing forgot every call, so this may be the answer to one of them.
                 Err(Unmatched::Unknown) if link.is_closed() => link.metrics.protocol_error("late"),
@@ -270,7 +270,7 @@ impl Reader {
                 self.handle_event(&frame, line, link)?
             }
             "recycle" => {
-                // Full means that several such wishes wait already.
+                // Full means that several such requests wait already.
                 let _ = announced.try_send(boot::read(line, spec)?);
             }
             _ => return None,
@@ -278,15 +278,15 @@ impl Reader {
         Some(())
     }
 
-    /// Something that happened in a call that runs. What is said about a call that is over is dropped; what makes no
-    /// sense is counted, unless the line names no call at all: then it is garbage.
+    /// Handles an event of a running call. Events of a call that is over are dropped; invalid ones are counted, unless the
+    /// line names no call at all: then it is garbage.
     fn handle_event(&mut self, frame: &Frame<'_>, line: &Bytes, link: &Arc<Link>) -> Option<()> {
         let id = frame.id()?;
         let op = frame.op.as_deref()?;
         let read = if op == "ask" {
             event::questions(frame).map(|asked| link.ask(id, asked))
         } else {
-            // Looked up first: a tool may report a lot to nobody.
+            // The sink is looked up first: a tool may send many events although there is no sink.
             let sink = match link.calls().pending.get(id) {
                 Ok(entry) => entry.sink.clone(),
                 Err(_) => None,
@@ -336,7 +336,7 @@ impl Reader {
             if self.scanned > self.frame_max {
                 return Err(Closed::Violation("it sent a line beyond the size limit"));
             }
-            // Not on every read: while a reply is still in use, reserving means a new buffer.
+            // Not on every read: while a reply is still in use, reserving needs a new buffer.
             if self.buffer.capacity() - self.buffer.len() < READ_SPARE {
                 self.buffer.reserve(READ_CHUNK);
             }

@@ -1,8 +1,8 @@
 //! All connections to one process: one in each of the proxy's runtimes.
 //!
-//! Waking a task of another runtime is a system call, and an answer would need one on its way in and one on its way out.
-//! So a call takes the connection of the runtime it runs in, whose flusher and reader are its neighbours. The process
-//! is one all the same: what ends one of its connections ends all.
+//! Waking a task of another runtime is a system call, and an answer would need one on its way in and one on its way out. So a
+//! call takes the connection of its own runtime, where the flusher and the reader run, too. The process is still a single
+//! one: the end of one connection ends all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,21 +23,21 @@ const CONNECTIONS_MAX: usize = 16;
 #[derive(Debug)]
 pub(in crate::worker) struct Connections {
     links: Arc<Links>,
-    /// At least one.
+    /// The connections; at least one.
     connections: Vec<Connection>,
 }
 
 /// The calls' end of all connections to one process.
 #[derive(Debug)]
 pub(in crate::worker) struct Links {
-    /// At least one.
+    /// Number of connections; at least one.
     connections: usize,
     /// Each connection with its runtime, then the runtimes that share one.
     by_runtime: Box<[(runtime::Id, Arc<Link>)]>,
 }
 
 impl Connections {
-    /// Connects in each of the runtimes that is still there. Dropping the future leaves nothing behind.
+    /// Connects in each of the runtimes that still exist. Dropping the future undoes everything.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ impl Connections {
                     by_runtime.push((runtime.id(), Arc::clone(&connection.link)));
                     connections.push(connection);
                 }
-                // Nothing calls from there any more.
+                // No calls come from that runtime any more.
                 Err(ConnectError::RuntimeGone) => {}
                 Err(error) => return Err(error),
             }
@@ -99,7 +99,7 @@ impl Connections {
 }
 
 impl Links {
-    /// The connection in the runtime this is called in, elsewhere the first.
+    /// The connection of the current runtime, elsewhere the first.
     pub(in crate::worker) fn here(&self) -> &Arc<Link> {
         let (_, first) = &self.by_runtime[0];
         if self.by_runtime.len() == 1 {

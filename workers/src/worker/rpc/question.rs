@@ -1,8 +1,7 @@
-//! The questions a call has open: which there are, and how their answers reach the worker.
+//! The open questions of a call, and their answers on the way to the worker.
 //!
-//! A question is open from its frame until it is answered or its call is over, whichever is first; only then does an
-//! answer mean anything. What it deliberately does not do: time limits and asking anybody, which is for whoever holds
-//! the [`Ask`].
+//! A question is open from its frame until it is answered or its call is over; only then is an answer accepted. This module
+//! deliberately has no time limits and asks no client: the holder of the [`Ask`] does that.
 
 use std::sync::{Arc, Weak};
 
@@ -26,15 +25,15 @@ impl Answers for ToWorker {
 }
 
 impl Link {
-    /// Opens the questions of a frame and gives them to the call's sink. What cannot be asked is answered at once, so
-    /// that no function waits for nothing.
+    /// Opens the questions of a frame and passes them to the call's sink. Questions that cannot be asked are answered at
+    /// once, so that no function waits in vain.
     pub(super) fn ask(self: &Arc<Self>, id: u64, asked: Vec<Asked>) {
         let mut questions = Vec::new();
         let mut refused = Vec::new();
         let mut protocol_errors = 0;
         let sink = {
             let mut calls = self.calls();
-            // A call that is over asks nobody; its function was told, or is about to be.
+            // A call that is over asks no questions; its function was told, or is about to be.
             let Ok(entry) = calls.pending.get_mut(id) else {
                 return;
             };
@@ -99,8 +98,8 @@ impl Link {
         }
     }
 
-    /// Appends an answer; one that is too large becomes an error. Where there is no room the call ends, because its
-    /// function would wait for ever: `false` then.
+    /// Appends an answer; an answer that is too large becomes an error. Without room the call ends, because its function
+    /// would wait for ever: returns `false` then.
     fn write_answer(&self, id: u64, key: &str, outcome: Result<&[u8], &CallError>) -> bool {
         let too_large;
         let mut outcome = outcome;
@@ -135,7 +134,7 @@ impl Link {
 }
 
 impl super::Entry {
-    /// Why a question cannot be opened beside those that are.
+    /// The reason why a question cannot be opened beside those that are open.
     fn refuses(&self, question: &Question) -> Option<&'static str> {
         if self.open.contains(&question.key) {
             Some("a question with this key is open already")
@@ -147,7 +146,7 @@ impl super::Entry {
     }
 }
 
-/// About the bytes of an answer's frame.
+/// The approximate size of an answer's frame, in bytes.
 fn size_of(key: &str, outcome: Result<&[u8], &CallError>) -> usize {
     const OVERHEAD: usize = 128;
     let outcome = match outcome {

@@ -1,11 +1,11 @@
-//! The lines we write to a worker. JSON that came from elsewhere is copied once, into the outbox, and not read.
+//! The lines that the gateway writes to a worker. JSON from elsewhere is copied once, into the outbox, and not parsed.
 
 use bytes::{BufMut, BytesMut};
 
 use crate::error::CallError;
 use crate::worker::{Operation, WorkerCall};
 
-/// The id of requests whose answer nobody waits for. Calls never have it.
+/// Id of requests whose answer is not awaited. Calls never have it.
 pub(super) const NO_REPLY: u64 = 0;
 
 /// Room for the names and punctuation around a call's variable parts.
@@ -73,14 +73,14 @@ pub(super) fn answer(
     buffer.put_slice(b"}\n");
 }
 
-/// Appends the request to give up a call.
+/// Appends the request to cancel a call.
 pub(super) fn cancel(buffer: &mut BytesMut, target: u64) {
     buffer.put_slice(b"{\"op\":\"cancel\",\"target\":");
     number(buffer, target);
     buffer.put_slice(b"}\n");
 }
 
-/// Appends the question whether the worker lives.
+/// Appends a heartbeat request.
 pub(super) fn ping(buffer: &mut BytesMut) {
     buffer.put_slice(b"{\"id\":");
     number(buffer, NO_REPLY);
@@ -94,7 +94,7 @@ pub(super) fn shutdown(buffer: &mut BytesMut) {
     buffer.put_slice(b",\"op\":\"shutdown\"}\n");
 }
 
-/// A name and an object. No bytes stand for the empty object.
+/// Appends a name and an object. Empty bytes stand for the empty object.
 fn member(buffer: &mut BytesMut, name: &[u8], json: &[u8]) {
     buffer.put_slice(name);
     if json.is_empty() {
@@ -104,8 +104,8 @@ fn member(buffer: &mut BytesMut, name: &[u8], json: &[u8]) {
     }
 }
 
-/// Copies JSON text with its line breaks made spaces. In valid JSON only whitespace holds a raw one; in anything else
-/// the replacement keeps one frame from becoming two.
+/// Copies JSON text with its line breaks replaced by spaces. In valid JSON only whitespace holds raw line breaks; in other
+/// text the replacement keeps one frame from becoming two.
 fn on_one_line(buffer: &mut BytesMut, mut json: &[u8]) {
     while let Some(at) = memchr::memchr2(b'\r', b'\n', json) {
         buffer.put_slice(&json[..at]);
