@@ -1,5 +1,5 @@
-//! What a namespace's worker runs on: the interpreter, the unpacked Python runtime, the base environment, and one
-//! virtual environment per namespace (WRK-01, WRK-20, WRK-21).
+//! Python environments of workers: the interpreter, the unpacked Python runtime, the base environment, and one virtual
+//! environment per namespace (WRK-01, WRK-20, WRK-21).
 //!
 //! ```text
 //! Toolchain = interpreter (Python ≥ 3.11) + runtime/<hash>/app + base environment (pydantic) + an empty environment
@@ -8,9 +8,9 @@
 //! venvs/<ns> ──▶ venvs/.builds/<ns>-<hash>   its own packages first, then, by a .pth file, runtime and base
 //! ```
 //!
-//! Nothing here is changed in place: an environment is built beside the old one, stamped when complete, and switched to
-//! by a rename, so a failed or interrupted build costs nothing that serves. Installers run under the guard, with a time
-//! limit and an environment of their own. No tool code runs here.
+//! Nothing here is changed in place: an environment is built beside the old one, stamped when complete, and switched to by a
+//! rename, so a failed or interrupted build costs nothing that serves. Installers run under the guard, with a time limit and
+//! their own environment variables. No tool code runs here.
 
 mod base;
 mod empty;
@@ -54,13 +54,13 @@ pub(crate) use venv::Prepared;
 /// Installs that run at once.
 const INSTALLS_MAX: usize = 4;
 
-/// Scripts of our own that run at once.
+/// Scripts of the gateway that run at once.
 const SCRIPTS_MAX: usize = 2;
 
-/// How long a step without network may take: probing an interpreter, making an empty environment.
+/// Maximum time of a step without network: probing an interpreter, making an empty environment.
 const LOCAL_STEP: Duration = Duration::from_secs(60);
 
-/// Why an environment could not be made. One line for clients and operators, credentials already taken out.
+/// Reason why an environment could not be made. One line for clients and operators, without credentials.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct EnvironmentError(pub(crate) String);
@@ -81,26 +81,26 @@ impl From<EnvironmentError> for CallError {
     }
 }
 
-/// Whether packages may be installed for a namespace.
+/// Permission to install packages for a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Packages {
-    /// Somebody asked for a reload.
+    /// Allowed: a reload was requested.
     Install,
-    /// The namespace reloads itself: code that edits its own requirements must not start an installer, and nobody's
-    /// reload waits for one that was not asked for.
+    /// Not allowed: the namespace reloads itself. Code that edits its own requirements must not start an installer, and no
+    /// requested reload may wait for such an installer.
     AsTheyAre,
 }
 
-/// What all namespaces' environments stand on.
+/// The parts that all namespaces' environments are built on.
 #[derive(Debug)]
 pub(crate) struct Toolchain {
     interpreter: Interpreter,
     /// The directory that holds `app`.
     runtime: PathBuf,
     base: Base,
-    /// What a namespace's environment begins as.
+    /// The template of a namespace's environment.
     empty: PathBuf,
-    /// Equal ids give equal workers.
+    /// Workers with equal ids are equal.
     pub(crate) id: String,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct Environments {
     installer: Installer,
     installs: Semaphore,
     scripts: Semaphore,
-    /// What installers print, by namespace, while somebody watches.
+    /// Output of installers, by namespace, for operators who watch.
     output: RecentOutput,
     /// The last toolchain, used again as long as its parts are still there. The lock guards a pointer and is never held
     /// across an await.
@@ -140,11 +140,11 @@ impl Environments {
         }
     }
 
-    /// The toolchain, made if it is missing. One caller makes it, and the others wait.
+    /// The toolchain, made if it is missing. The first caller makes it, and the others wait.
     ///
     /// # Errors
     ///
-    /// Says what is missing and what to run.
+    /// The missing part, and the command to run.
     pub(crate) async fn toolchain(&self) -> Result<Arc<Toolchain>, EnvironmentError> {
         let _turn = self.making.acquire().await;
         let current = self
@@ -188,7 +188,7 @@ impl Environments {
     ///
     /// # Errors
     ///
-    /// What the installer said last. `venvs/<ns>` is then as it was.
+    /// The last output of the installer. `venvs/<ns>` is then as it was.
     pub(crate) async fn prepare(
         &self,
         source: &NamespaceSource,
@@ -198,8 +198,8 @@ impl Environments {
         venv::prepare(self, source, toolchain, packages).await
     }
 
-    /// Points `venvs/<ns>` back to the build that serves, after a new one's worker did not come up: a worker restarted
-    /// later would otherwise meet the new packages.
+    /// Points `venvs/<ns>` back to the build that serves, after a new build's worker did not come up: otherwise a worker that
+    /// is restarted later would run with the new packages.
     pub(crate) fn point_back(&self, namespace: &NamespaceName, build: &Path) {
         let link = self.data.venvs_dir().join(namespace.as_str());
         if let Err(error) = venv::point(&link, build) {
@@ -207,7 +207,7 @@ impl Environments {
         }
     }
 
-    /// Removes environments and runtimes that nothing uses: not in `keep`, and of no namespace in `namespaces` current.
+    /// Removes unused environments and runtimes: those not in `keep`, and not current for any of `namespaces`.
     ///
     /// Blocking. Does nothing while another gateway shares the directory: its workers are unknown here.
     pub(crate) fn collect_garbage(
@@ -231,19 +231,19 @@ impl Environments {
         }
     }
 
-    /// Removes the environments of a namespace that is gone, those in `keep` excepted. Blocking, as above.
+    /// Removes the environments of a namespace that is gone, except those in `keep`. Blocking, as above.
     pub(crate) fn collect_builds_of(&self, namespace: &NamespaceName, keep: &BTreeSet<PathBuf>) {
         if self.data.is_sole_user() {
             venv::collect_builds_of(&self.data, namespace, keep);
         }
     }
 
-    /// What the installer of a namespace prints, from now on.
+    /// Output of a namespace's installer, from now on.
     pub(crate) fn output(&self, namespace: &NamespaceName) -> Arc<RecentLines> {
         self.output.of(namespace)
     }
 
-    /// How long an installer may take.
+    /// Maximum time of an installer.
     pub(crate) fn limit(&self) -> Duration {
         self.config.sync_timeout
     }
@@ -259,7 +259,7 @@ impl Environments {
 }
 
 impl Toolchain {
-    /// Whether its parts are still where they were.
+    /// Returns true if its parts are still in place.
     fn is_intact(&self) -> bool {
         self.interpreter.executable.is_file()
             && self.runtime.join("app").is_dir()
@@ -278,16 +278,16 @@ async fn blocking<T: Send + 'static>(
         .map_err(|_| EnvironmentError::new("a file operation was interrupted"))?
 }
 
-/// A turn at something bounded.
+/// Waits for a permit of a semaphore.
 async fn turn(semaphore: &Semaphore) -> Result<SemaphorePermit<'_>, EnvironmentError> {
     let closed = |_| EnvironmentError::new("the gateway is stopping");
     semaphore.acquire().await.map_err(closed)
 }
 
-/// How the name of a symlink ends that is about to replace another.
+/// Suffix of the name of a symlink that is about to replace another.
 const SWITCHING: &str = ".link";
 
-/// Whether a name is one that [`switch_symlink`] gave: after a crash between its two steps the file is left.
+/// Returns true for names that [`switch_symlink`] gives: a crash between its two steps leaves the file.
 fn is_switch_leftover(file_name: &str) -> bool {
     file_name
         .strip_suffix(SWITCHING)

@@ -1,10 +1,10 @@
 //! The base environment: one virtual environment with pydantic, shared read-only by all namespaces (DESIGN §5).
 //!
 //! `workers.base_env` is a symlink to `<base_env>.<hash>` beside it; the hash covers requirements and interpreter, so a
-//! change builds beside the old one. A plain virtual environment at that path, made by hand or baked into an image, is
-//! used as it is if it holds pydantic 2.
+//! change builds beside the old one. A plain virtual environment at that path, made by hand or baked into an image, is used
+//! as it is if it holds pydantic 2.
 //!
-//! What only makes workers faster is installed after the rest, as wheels: where there are none, workers do without.
+//! Packages that only make workers faster are installed after the rest, as wheels: platforms without wheels run without them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,18 +18,18 @@ use crate::config::WorkersConfig;
 use crate::data_dir::short_hash;
 use crate::process::Priority;
 
-/// Packages that the runtime uses when they are there. They must never be compiled here, nor keep a base environment
+/// Packages that the runtime uses if they are there. They must never be compiled here, and must not keep a base environment
 /// from being made.
 const OPTIONAL: [&str; 2] = ["orjson", "uvloop"];
 
 /// A base environment that can be used.
 #[derive(Debug, Clone)]
 pub(super) struct Base {
-    /// Its interpreter; runs pip for namespaces where there is no uv.
+    /// Its interpreter; runs pip for namespaces if there is no uv.
     pub(super) python: PathBuf,
     /// Its packages.
     pub(super) site_packages: PathBuf,
-    /// Bases of equal id hold the same.
+    /// Base environments of equal id have equal content.
     pub(super) id: String,
 }
 
@@ -67,7 +67,8 @@ pub(super) async fn prepare(
     })
 }
 
-/// Complete, and able to install for namespaces: one that uv made has no pip, and uv may be gone since.
+/// Returns true if the environment is complete and can install for namespaces: an environment made by uv has no pip, and uv
+/// may be gone since.
 fn is_usable(environment: &Path, key: &str, interpreter: &Interpreter) -> bool {
     stamp::is_complete(environment, key)
         && (environment
@@ -165,7 +166,7 @@ async fn make(
         .iter()
         .partition(|requirement| is_optional(requirement));
     install(&[], &required).await?;
-    // One at a time: a platform may have wheels of one and not of the other.
+    // Each separately: a platform may have wheels of one and not of the other.
     for requirement in optional {
         if let Err(error) = install(&["--only-binary", ":all:"], &[requirement]).await {
             tracing::warn!(%requirement, %error, "an optional package cannot be installed; workers run without it, more slowly");
@@ -176,7 +177,7 @@ async fn make(
     blocking(move || stamp::write(&environment, &key)).await
 }
 
-/// Whether workers can do without what this requirement names.
+/// Returns true if workers can run without the package of this requirement.
 fn is_optional(requirement: &str) -> bool {
     let requirement = requirement.trim_start();
     let end = requirement
@@ -187,7 +188,7 @@ fn is_optional(requirement: &str) -> bool {
         .any(|name| requirement[..end].eq_ignore_ascii_case(name))
 }
 
-/// Takes an environment that is not ours as it is, if it will do.
+/// Takes an environment that the gateway did not make as it is, if it can be used.
 fn made_by_hand(path: &Path, interpreter: &Interpreter) -> Result<Base, EnvironmentError> {
     let python = path.join("bin/python");
     let site_packages = path.join(&interpreter.site_packages);

@@ -13,8 +13,8 @@ use super::{EnvironmentError, LOCAL_STEP, blocking, stamp, venv};
 use crate::data_dir::short_hash;
 use crate::regular_file;
 
-/// How its name begins. What follows makes the name one that nothing else in its files contains, and without `-` and
-/// `.` it is not one of a namespace's builds.
+/// Prefix of its name. The rest makes the name unique within its files, and without `-` and `.` it is not the name of a
+/// namespace's build.
 const PREFIX: &str = "empty_";
 
 /// Uses the empty environment of this interpreter, or makes it.
@@ -46,8 +46,8 @@ pub(super) async fn prepare(
     Ok(template)
 }
 
-/// Makes `build`, a folder beside the template, as `venv` would have made it there: the same but for the name, which
-/// its configuration and the scripts that activate it contain.
+/// Makes `build`, a folder beside the template, as `venv` would have made it there: a copy, except for the name, which its
+/// configuration and the scripts that activate it contain.
 pub(super) fn copy(template: &Path, build: &Path) -> Result<(), EnvironmentError> {
     let name = |path: &Path| {
         path.file_name()
@@ -92,7 +92,7 @@ fn renamed(content: &[u8], name: &[u8], new_name: &[u8]) -> Vec<u8> {
     renamed
 }
 
-/// Removes those of earlier interpreters.
+/// Removes the empty environments of earlier interpreters.
 pub(super) fn collect_garbage(builds: &Path, current: &Path) {
     for path in fs::read_dir(builds)
         .into_iter()

@@ -1,5 +1,5 @@
-//! Runs Python, pip and uv: under the guard, with a time limit, an environment from scratch, and output of which the end
-//! is kept for the message.
+//! Runs Python, pip and uv: under the guard, with a time limit and an environment from scratch. The end of the output is kept
+//! for the message.
 //!
 //! The guard ends the whole tree when our end of its control socket closes, so a timeout, a dropped future and a killed
 //! gateway leave nothing behind.
@@ -21,23 +21,23 @@ use crate::process::output::{RecentLines, Stream, printable_text};
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 use crate::secrets::Secret;
 
-/// How much of a stream is kept; the last part of it.
+/// Bytes at the end of a stream that are kept.
 const TAIL_BYTES: usize = 64 * 1024;
-/// How much of it goes into a message.
+/// Bytes of them that go into a message.
 const MESSAGE_BYTES: usize = 2000;
-/// How long the pipes may stay open after everything ended.
+/// Maximum time for the pipes to stay open after all processes ended.
 const AFTER_END: Duration = Duration::from_secs(5);
 
-/// Starts commands.
+/// Runs installer commands.
 #[derive(Debug, Clone)]
 pub(super) struct Installer {
     guard: PathBuf,
     metrics: ProcessMetrics,
 }
 
-/// One command to run.
+/// A command to run.
 pub(super) struct Step<'a> {
-    /// What it does, for the message: "install requirements.txt".
+    /// The action, for the message: "install requirements.txt".
     pub(super) doing: &'a str,
     pub(super) program: &'a Path,
     pub(super) arguments: Vec<OsString>,
@@ -46,7 +46,7 @@ pub(super) struct Step<'a> {
     pub(super) variables: Vec<(OsString, Secret)>,
     pub(super) limit: Duration,
     pub(super) priority: Priority,
-    /// Where each line goes as it is printed, without credentials.
+    /// Receives each line as it is printed, without credentials.
     pub(super) lines: Option<Arc<RecentLines>>,
 }
 
@@ -78,16 +78,16 @@ impl Installer {
         Self { guard, metrics }
     }
 
-    /// What children are started with.
+    /// The guard's program, and the metrics of its children.
     pub(super) fn host(&self) -> (&Path, &ProcessMetrics) {
         (&self.guard, &self.metrics)
     }
 
-    /// Runs a command to its end and gives its standard output. Dropping the future ends the command.
+    /// Runs a command to its end and returns its standard output. Dropping the future ends the command.
     ///
     /// # Errors
     ///
-    /// When it cannot be started, fails or exceeds its limit: what it said last, without credentials.
+    /// When it cannot be started, fails or exceeds its limit: its last output, without credentials.
     pub(super) async fn run(&self, step: Step<'_>) -> Result<String, EnvironmentError> {
         let doing = step.doing;
         let mut env = installer_variables();
@@ -113,7 +113,7 @@ impl Installer {
         }));
 
         let Ok(exit) = timeout(step.limit, child.wait()).await else {
-            // No polite end: whatever it was doing took too long already.
+            // Killed without a grace period: it has already taken too long.
             child.stop(Duration::ZERO).await;
             let (stdout, stderr) = output.finish().await;
             return Err(EnvironmentError(format!(
@@ -138,7 +138,7 @@ impl Installer {
 struct Output(JoinHandle<(Vec<u8>, Vec<u8>)>);
 
 impl Output {
-    /// What was read. A process that kept the pipes open after the command ended is not waited for.
+    /// The output read. A process that kept the pipes open after the command ended is not waited for.
     async fn finish(mut self) -> (Vec<u8>, Vec<u8>) {
         match timeout(AFTER_END, &mut self.0).await {
             Ok(Ok(output)) => output,
@@ -153,7 +153,7 @@ impl Drop for Output {
     }
 }
 
-/// Reads to the end and keeps the last [`TAIL_BYTES`]. Each line is told as it comes.
+/// Reads to the end and keeps the last [`TAIL_BYTES`]. Each line is passed on as it comes.
 async fn tail(
     stream: Option<impl AsyncRead + Unpin>,
     told: Option<(&RecentLines, Stream)>,
@@ -182,8 +182,8 @@ async fn tail(
     kept
 }
 
-/// Tells the lines that are whole, and leaves the beginning of the next one. A progress bar that is drawn anew ends a line,
-/// and so does one that grows too long.
+/// Passes on complete lines, and leaves the beginning of the next one. A progress bar that is drawn anew ends a line, and so
+/// does a line that grows too long.
 fn tell(begun: &mut Vec<u8>, lines: &RecentLines, stream: Stream) {
     let whole = match memchr::memrchr2(b'\n', b'\r', begun) {
         Some(end) => end + 1,
@@ -201,7 +201,7 @@ fn tell(begun: &mut Vec<u8>, lines: &RecentLines, stream: Stream) {
     *begun = rest;
 }
 
-/// The end of what a command said: its errors, or its output if it wrote no errors.
+/// The end of a command's output: its errors, or its standard output if it wrote no errors.
 fn message(stdout: &[u8], stderr: &[u8]) -> String {
     let said = if stderr.trim_ascii().is_empty() {
         stdout
@@ -218,7 +218,7 @@ fn message(stdout: &[u8], stderr: &[u8]) -> String {
         from += 1;
     }
     let last = &said[from..];
-    // Begin with a whole line where one was cut.
+    // A cut text begins with a whole line.
     let last = match last.find('\n') {
         Some(end) if from > 0 => &last[end + 1..],
         _ => last,
@@ -226,7 +226,7 @@ fn message(stdout: &[u8], stderr: &[u8]) -> String {
     format!(" It said:\n{last}")
 }
 
-/// Takes `user:password@` out of every URL: index addresses carry credentials.
+/// Removes `user:password@` from every URL: index addresses carry credentials.
 pub(crate) fn redact_credentials(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     let mut shown = 0;
@@ -244,12 +244,12 @@ pub(crate) fn url_logins(text: &str) -> Vec<Range<usize>> {
     logins_by_words(text, |begin| UrlWord::at(text, begin))
 }
 
-/// A word with a URL in it, from a place in a text on.
+/// A word with a URL in it, starting at a byte of a text.
 #[derive(Clone, Copy)]
 struct UrlWord {
-    /// Where it ends in the text.
+    /// Byte at which it ends.
     end: usize,
-    /// Where its last `@` stands.
+    /// Byte of its last `@`.
     last_at: Option<usize>,
 }
 
@@ -265,7 +265,8 @@ impl UrlWord {
     }
 }
 
-/// The places of logins in a text. `word_at` is asked once for each word, however many URLs are in it: a text may be one long word of them.
+/// The places of logins in a text. `word_at` is called once for each word, however many URLs are in it: a text may be one
+/// long word of them.
 fn logins_by_words(text: &str, mut word_at: impl FnMut(usize) -> UrlWord) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut begin = 0;
@@ -278,7 +279,7 @@ fn logins_by_words(text: &str, mut word_at: impl FnMut(usize) -> UrlWord) -> Vec
                 c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '<' | '>')
             })
             .unwrap_or(after.len());
-        // A password may have a slash that nobody encoded: a colon before the slash and no port behind it.
+        // A password may have a slash that is not encoded: a colon before the slash and no port behind it.
         let end = match after[..end].split_once(':') {
             Some((_, port)) if port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit()) => {
                 let known = word.filter(|word| begin < word.end);
@@ -375,7 +376,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn the_gateways_environment_does_not_reach_it() {
-        // `CARGO` is set by the test runner and by nobody else.
+        // `CARGO` is set only by the test runner.
         assert!(std::env::var_os("CARGO").is_some());
         assert_eq!(shell("echo \"[$CARGO]\"").await.unwrap(), "[]\n");
     }

@@ -1,4 +1,4 @@
-//! `workers.python`: found once, asked what it is, refused below Python 3.11.
+//! `workers.python`: found once, asked for its version and paths, refused below Python 3.11.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::installer::{Installer, Step};
 /// The oldest Python that workers run on.
 const MINIMUM: (u32, u32) = (3, 11);
 
-/// Prints five lines. Isolated (`-I`), so that no file of the current directory or of the user takes part.
+/// Prints five lines. Isolated (`-I`), so that no file of the current directory or of the user is loaded.
 const PROBE: &str = "\
 import os, sys, sysconfig
 print(sys.executable)
@@ -35,7 +35,7 @@ pub(super) struct Interpreter {
 }
 
 impl Interpreter {
-    /// Finds and asks the interpreter that `workers.python` names: a path, or a name on `PATH`.
+    /// Finds the interpreter that `workers.python` names, a path or a name on `PATH`, and asks for its version and paths.
     pub(super) async fn find(
         python: &str,
         installer: &Installer,
@@ -87,7 +87,7 @@ impl Interpreter {
     }
 }
 
-/// The executable file a name or path stands for.
+/// The executable file of a name or path.
 pub(super) fn find_program(name: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt as _;
     let executable = |path: &Path| {

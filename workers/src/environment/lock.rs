@@ -13,17 +13,17 @@ use tokio::time::Instant;
 use super::EnvironmentError;
 use crate::regular_file;
 
-/// Between two tries. Only ever waited for while another gateway builds the same thing.
+/// Pause between two attempts. Only used while another gateway builds the same thing.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Held until dropped.
+/// A lock, held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct FileLock(
     #[expect(dead_code, reason = "closing the file releases the lock")] File,
 );
 
 impl FileLock {
-    /// Takes the lock, waiting up to `limit` for whoever holds it.
+    /// Takes the lock, waiting up to `limit` for its holder.
     pub(crate) async fn take(path: PathBuf, limit: Duration) -> Result<Self, EnvironmentError> {
         let deadline = Instant::now() + limit;
         loop {
@@ -40,13 +40,13 @@ impl FileLock {
         }
     }
 
-    /// Takes the lock if nobody holds it.
+    /// Takes the lock if it is free.
     pub(crate) fn try_take(path: &Path) -> Result<Option<Self>, EnvironmentError> {
         let failed = |error: std::io::Error| EnvironmentError::io("lock", path, &error);
         let file = regular_file::open_or_make(path, 0o600).map_err(failed)?;
         let held = file.metadata().map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            // Somebody may have removed the file between the two steps, and then another one is the lock.
+            // Another process may have removed the file between the two steps, and then another file is the lock.
             Ok(()) => match path.symlink_metadata() {
                 Ok(found) if (found.dev(), found.ino()) == (held.dev(), held.ino()) => {
                     Ok(Some(Self(file)))
@@ -59,7 +59,7 @@ impl FileLock {
     }
 }
 
-/// A lock whose file goes with what the lock is for, so that no name that somebody made up leaves a file behind.
+/// A lock whose file is removed with the thing that the lock is for, so that no invented name leaves a file behind.
 #[derive(Debug)]
 pub(crate) struct LockOf {
     path: PathBuf,
@@ -85,7 +85,7 @@ impl LockOf {
 
 impl Drop for LockOf {
     fn drop(&mut self) {
-        // While the lock is held still: whoever waits for it sees that the file is gone, and begins anew.
+        // While the lock is still held: waiting processes see that the file is gone, and start over.
         let found = self.held_for.symlink_metadata();
         if found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
             let _ = fs::remove_file(&self.path);

@@ -14,13 +14,13 @@ use crate::data_dir::{DataDir, short_hash, write_atomically};
 use crate::process::Priority;
 use crate::regular_file;
 
-/// What stands for the environment in `venvs/`.
+/// Name of the symlink to the environment in `venvs/`.
 const LINK: &str = ".manager";
-/// Held while packages are installed.
+/// Lock file held while packages are installed.
 const LOCK: &str = ".manager.lock";
-/// How builds of it are called. Without `-` and `.` they are no namespace's.
+/// Prefix of the names of its builds. Without `-` and `.` they cannot be a namespace's.
 const PREFIX: &str = "manager_";
-/// What was asked for, one requirement a line, in the build itself.
+/// File in the build with the requested packages, one requirement per line.
 const ASKED: &str = "tooldock-packages.txt";
 /// The largest file of that name.
 const ASKED_BYTES_MAX: u64 = 1024 * 1024;
@@ -28,11 +28,11 @@ const ASKED_BYTES_MAX: u64 = 1024 * 1024;
 const PACKAGES_MAX: usize = 200;
 
 impl Environments {
-    /// Installs packages, by name, beside those that are there. A complete environment takes the place of the one before.
+    /// Installs packages, by name, beside the installed ones. A complete environment replaces the previous one.
     ///
     /// # Errors
     ///
-    /// What the installer said. The environment is then as it was.
+    /// The output of the installer. The environment is then as it was.
     pub(crate) async fn install_own(
         &self,
         toolchain: &Toolchain,
@@ -103,7 +103,7 @@ impl Environments {
             stamp::write(&build, &key)?;
             let name = build.file_name().unwrap_or_default();
             switch_symlink(&link, &Path::new(".builds").join(name))?;
-            // What a crash left behind, and the environment before.
+            // Removes leftovers of a crash, and the previous environment.
             for entry in fs::read_dir(venvs).into_iter().flatten().flatten() {
                 let name = entry.file_name();
                 let name = name.to_string_lossy();
@@ -122,7 +122,7 @@ impl Environments {
     }
 }
 
-/// Removes builds that were begun and never finished.
+/// Removes builds that were started and never finished.
 pub(super) fn collect_garbage(data: &DataDir) {
     let venvs = data.venvs_dir();
     let current = fs::read_link(venvs.join(LINK)).map(|target| venvs.join(target));
@@ -135,7 +135,7 @@ pub(super) fn collect_garbage(data: &DataDir) {
     if unused.is_empty() {
         return;
     }
-    // Somebody may be installing, and may have finished since.
+    // Another process may be installing, and may have finished since.
     let Ok(Some(_lock)) = FileLock::try_take(&venvs.join(LOCK)) else {
         return;
     };

@@ -16,14 +16,14 @@ use crate::regular_file;
 
 static APP: Dir<'static> = include_dir!("$CARGO_MANIFEST_DIR/python/app");
 
-/// Makes sure the runtime is unpacked and as it was built. Gives the directory that holds `app`.
+/// Unpacks the runtime, or checks that it is unpacked and unchanged. Returns the directory that holds `app`.
 pub(super) async fn unpack(runtime_dir: &Path) -> Result<PathBuf, EnvironmentError> {
     let runtime_dir = runtime_dir.to_owned();
     blocking(move || unpack_files(&runtime_dir, &python_files(&APP))).await
 }
 
-/// Compiles the runtime once per interpreter: workers do not write compiled files themselves, and every start would
-/// pay for it. A failure costs only that time.
+/// Compiles the runtime once per interpreter: workers do not write compiled files themselves, and every start would compile
+/// again. A failure costs only that time.
 pub(super) async fn compile(runtime: &Path, interpreter: &Interpreter, installer: &Installer) {
     let app = runtime.join("app");
     let suffix = format!(".{}.pyc", interpreter.cache_tag);
@@ -59,8 +59,8 @@ pub(super) fn collect_garbage(runtime_dir: &Path, current: &Path) {
     }
 }
 
-/// The files that run, by their path below `app`, in path order. Whatever else the folder held when it was embedded
-/// (caches, notes) stays behind.
+/// The files that run, by their path below `app`, in path order. Other files that the folder held when it was embedded
+/// (caches, notes) are left out.
 fn python_files<'a>(directory: &'a Dir<'a>) -> Vec<&'a File<'a>> {
     let mut files: Vec<_> = directory
         .files()
@@ -113,7 +113,7 @@ fn unpack_files(runtime_dir: &Path, files: &[&File<'_>]) -> Result<PathBuf, Envi
             .and_then(|file| file.sync_all())
             .map_err(failed)?;
     }
-    // A damaged one is moved into the temporary directory first and goes with it.
+    // A damaged runtime is moved into the temporary directory first and removed with it.
     match fs::rename(&target, fresh.path().join("damaged")) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}

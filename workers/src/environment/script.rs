@@ -1,7 +1,7 @@
-//! Runs a script of this program in `workers.python`: isolated, with bounded input, output, time and memory.
+//! Runs a script of the gateway in `workers.python`: isolated, with bounded input, output, time and memory.
 //!
-//! The script is handed over as an argument and its input on standard input, so the interpreter reads no file but its own
-//! library. What the input says is data to the script: whoever writes a script here sees to that.
+//! The script is passed as an argument and its input on standard input, so the interpreter reads no file but its own library.
+//! The script must treat its input as data.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use super::interpreter::find_program;
 use super::{EnvironmentError, Environments};
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 
-/// How long a script may take. It has less than a third of that in computing time, and others go first.
+/// Maximum time of a script. It has less than a third of that in computing time, and other processes go first.
 const LIMIT: Duration = Duration::from_secs(90);
 /// The most bytes that a script may write.
 const OUTPUT_MAX: usize = 16 * 1024 * 1024;
-/// How much of what a failed script wrote is told.
+/// Bytes of a failed script's output in the message.
 const TOLD_MAX: usize = 500;
 /// Bounds the memory and the computing time of the interpreter from the inside, before it sees any input.
 pub(super) const BOUNDS: &str = "import resource as _r
@@ -30,7 +30,7 @@ for _n, _v in ((_r.RLIMIT_AS, 1 << 30), (_r.RLIMIT_CPU, 25), (_r.RLIMIT_CORE, 0)
 ";
 
 impl Environments {
-    /// Runs a script and gives its standard output. Dropping the future ends the script.
+    /// Runs a script and returns its standard output. Dropping the future ends the script.
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl Environments {
         let (stdout, stderr) = (child.take_stdout(), child.take_stderr());
         let write = async {
             if let Some(stdin) = stdin {
-                // A script that does not read to the end says why by its own end.
+                // A script that does not read to the end reports the reason by its own end.
                 if let Ok(mut stdin) = Sender::from_owned_fd(stdin) {
                     let _ = stdin.write_all(&input).await;
                 }
@@ -92,7 +92,7 @@ impl Environments {
     }
 }
 
-/// Reads to the end, of which at most one byte more than the bound is kept.
+/// Reads to the end; keeps at most one byte more than the bound.
 async fn bounded(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut kept = Vec::new();
     let Some(stream) = stream else {

@@ -18,13 +18,13 @@ pub(super) fn write(environment: &Path, key: &str) -> Result<(), EnvironmentErro
         .map_err(|error| EnvironmentError::io("write", &path, &error))
 }
 
-/// Whether a file of this name is the mark.
+/// Returns true if a file of this name is the mark.
 pub(super) fn is_stamp(file_name: &OsStr) -> bool {
     file_name == STAMP_FILE
 }
 
-/// Whether an environment was completed for `key` and its interpreter still exists: the symlink in it dangles after the
-/// system's Python was removed or replaced.
+/// Returns true if an environment was completed for `key` and its interpreter still exists: the symlink in it dangles after
+/// the system's Python was removed or replaced.
 pub(super) fn is_complete(environment: &Path, key: &str) -> bool {
     regular_file::read(&environment.join(STAMP_FILE), BYTES_MAX)
         .is_ok_and(|it| it == key.as_bytes())

@@ -36,14 +36,14 @@ const LAST_LINE_MAX: u64 = 4096;
 #[derive(Debug, Deserialize)]
 pub(crate) struct Imported {
     op: String,
-    /// Why it does not start.
+    /// Reason why the worker does not start.
     #[serde(default)]
     message: String,
     #[serde(default)]
     issues: Vec<ImportIssue>,
 }
 
-/// Something that a worker left out.
+/// A file or tool that a worker left out.
 #[derive(Debug, Deserialize)]
 pub(crate) struct ImportIssue {
     /// The file.
@@ -57,7 +57,7 @@ impl Imported {
     ///
     /// # Errors
     ///
-    /// Why the worker does not start.
+    /// The reason why the worker does not start.
     pub(crate) fn issues(self) -> Result<Vec<ImportIssue>, String> {
         match self.op.as_str() {
             "ready" => Ok(self.issues),
@@ -70,7 +70,7 @@ impl Imported {
 ///
 /// # Errors
 ///
-/// Why there is no answer.
+/// The reason why there is no answer.
 pub(crate) fn import(
     source: &NamespaceSource,
     environment: &Path,
@@ -100,11 +100,11 @@ pub(crate) fn import(
     serde_json::from_slice(&line).map_err(|error| error.to_string())
 }
 
-/// Parses files, each a name and its source, by an interpreter. Nothing of them is run.
+/// Parses files, each a name and its source, with an interpreter. None of their code is run.
 ///
 /// # Errors
 ///
-/// Why there is no answer.
+/// The reason why there is no answer.
 pub(crate) fn parse(python: &str, files: &[(String, String)]) -> Result<Vec<Inspected>, String> {
     let program = find_program(python).ok_or_else(|| {
         format!("workers.python: {python:?} was not found; install Python, or name it there")
@@ -135,7 +135,7 @@ impl Drop for Process {
     }
 }
 
-/// The first line of a program's output that begins so.
+/// The first line of a program's output with a given prefix.
 fn first_line(
     mut command: Command,
     input: Vec<u8>,

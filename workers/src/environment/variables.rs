@@ -1,5 +1,5 @@
-//! The environments of child processes, built from nothing (WRK-18). The gateway's own variables, its tokens above all,
-//! reach a child only if they are named here.
+//! The environments of child processes, built from nothing (WRK-18). The gateway's own variables, above all its tokens, reach
+//! a child only if they are named here.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::registry::Issue;
 use crate::secrets::Secret;
 
-/// What every kind of child gets as it is: how to find programs, the home, the network, certificates.
+/// Variables that every child inherits unchanged: for finding programs, the home, the network, certificates.
 const COMMON: [&str; 14] = [
     "HOME",
     "LANG",
@@ -26,10 +26,10 @@ const COMMON: [&str; 14] = [
     "CURL_CA_BUNDLE",
 ];
 
-/// Programs of a system whose gateway runs without `PATH`.
+/// `PATH` for children of a gateway that runs without one.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What an installer gets: the common variables, the locale, and its own settings, credentials of indexes included.
+/// Variables of an installer: the common variables, the locale, and its own settings, including credentials of indexes.
 pub(crate) fn installer_variables() -> Vec<(OsString, Secret)> {
     let mut variables = from_gateway(|name| {
         name == "PATH"
@@ -43,8 +43,8 @@ pub(crate) fn installer_variables() -> Vec<(OsString, Secret)> {
     variables.into_iter().collect()
 }
 
-/// What a server of others gets before its own variables: the common ones, the locale, `PATH`, and where packages come
-/// from, because many are run by an installer (`npx`, `uvx`).
+/// Variables of a stdio server, to which its own are added: the common ones, the locale, `PATH`, and the sources of packages,
+/// because many servers are run by an installer (`npx`, `uvx`).
 pub(crate) fn server_variables() -> BTreeMap<OsString, Secret> {
     let mut variables = from_gateway(|name| {
         let lower = name.to_ascii_lowercase();
@@ -60,8 +60,8 @@ pub(crate) fn server_variables() -> BTreeMap<OsString, Secret> {
     variables
 }
 
-/// What a builder process gets: the common variables, the locale, `PATH`, and where packages come from, credentials of
-/// indexes included.
+/// Variables of a builder process: the common variables, the locale, `PATH`, and the sources of packages, including
+/// credentials of indexes.
 pub(crate) fn builder_variables() -> Vec<(OsString, Secret)> {
     let registries = [
         "npm_config_registry",
@@ -78,7 +78,7 @@ pub(crate) fn builder_variables() -> Vec<(OsString, Secret)> {
     variables.into_iter().collect()
 }
 
-/// The common variables, the locale, and others that are `wanted`. One that is no text is left out.
+/// The common variables, the locale, and others that are `wanted`. A variable that is not valid text is left out.
 fn from_gateway(wanted: impl Fn(&str) -> bool) -> BTreeMap<OsString, Secret> {
     let mut variables: BTreeMap<OsString, Secret> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -93,7 +93,7 @@ fn from_gateway(wanted: impl Fn(&str) -> bool) -> BTreeMap<OsString, Secret> {
     variables
 }
 
-/// The whole environment of a worker: ours, then the manifest's own values, then secrets.
+/// The whole environment of a worker: the gateway's values, then the manifest's, then secrets.
 ///
 /// A secret that cannot be an environment variable is left out and reported by name.
 pub(crate) fn worker_variables(
@@ -110,9 +110,9 @@ pub(crate) fn worker_variables(
         ("VIRTUAL_ENV", build.to_string_lossy().into_owned()),
         // A file `json.py` among the tools must not replace the standard library's.
         ("PYTHONSAFEPATH", "1".into()),
-        // What a tool prints shows when it is printed.
+        // Output of a tool appears when it is printed.
         ("PYTHONUNBUFFERED", "1".into()),
-        // No `__pycache__` in people's folders; and two edits within a second never run the first one's code.
+        // No `__pycache__` in people's folders; and of two edits within a second the second one runs.
         ("PYTHONDONTWRITEBYTECODE", "1".into()),
     ] {
         variables.insert(name.into(), Secret::new(value));

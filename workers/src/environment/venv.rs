@@ -1,4 +1,4 @@
-//! One namespace's virtual environment (WRK-20): `venvs/<ns>` → `venvs/.builds/<ns>-<hash>`.
+//! The virtual environment of a namespace (WRK-20): `venvs/<ns>` → `venvs/.builds/<ns>-<hash>`.
 //!
 //! The hash covers the interpreter and the requirements, with the lists and local packages that they name. Runtime and base
 //! environment are behind a `.pth` file, which is rewritten when they change, so an upgrade of the gateway installs nothing
@@ -25,20 +25,20 @@ use crate::scan::{LocalFiles, NamespaceSource, REQUIREMENTS_FILE, Requirements};
 use crate::secrets::Secret;
 use crate::tree_file;
 
-/// Sorts behind most others, so that what packages bring by `.pth` files of their own comes first.
+/// Sorts behind most others, so that paths from `.pth` files of packages come first.
 const PTH_FILE: &str = "zz_tooldock.pth";
 
 /// A namespace's environment, ready to start a worker in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Prepared {
-    /// The environment itself. Not `venvs/<ns>`: a worker of this generation must go on seeing these packages after the
-    /// next one switched that symlink.
+    /// The environment itself. Not `venvs/<ns>`: a worker of this generation must go on seeing these packages after the next
+    /// generation switched that symlink.
     pub(crate) build: PathBuf,
     /// `venvs/<ns>`.
     pub(crate) venv: PathBuf,
-    /// Its interpreter.
+    /// Interpreter of the environment.
     pub(crate) python: PathBuf,
-    /// Whether requirements were installed for this.
+    /// True when requirements were installed for this.
     pub(crate) synced: bool,
 }
 
@@ -112,7 +112,7 @@ pub(super) async fn prepare(
     })
 }
 
-/// Makes `venvs/<ns>` stand for a build.
+/// Points `venvs/<ns>` to a build.
 pub(super) fn point(link: &Path, build: &Path) -> Result<(), EnvironmentError> {
     switch_symlink(
         link,
@@ -120,7 +120,7 @@ pub(super) fn point(link: &Path, build: &Path) -> Result<(), EnvironmentError> {
     )
 }
 
-/// Equal keys mean that the same build serves.
+/// Key of a build: with an equal key the same build is used.
 fn build_key(
     source: &NamespaceSource,
     requirements: Option<&Requirements>,
@@ -167,12 +167,12 @@ async fn install(
     let installed = environments.installer.run(step).await;
     scratch.remove().await?;
     installed?;
-    // The installer read the file itself; what was installed must be what the key says.
+    // The installer read the file itself; it must have installed the requirements that the key covers.
     let (installed, tools) = (requirements.clone(), environments.data.tools_dir());
     blocking(move || unchanged(&installed, &tools)).await
 }
 
-/// Reads the lists once more: a list may be another file since the scan read it.
+/// Reads the lists once more: they may have been replaced since the scan read them.
 async fn local_files(directory: &Path, text: &str) -> Result<LocalFiles, EnvironmentError> {
     let (directory, text) = (directory.to_owned(), text.to_owned());
     let read = move || LocalFiles::read(&directory, &text);
@@ -197,7 +197,7 @@ impl Scratch {
         }
     }
 
-    /// Removes the folders of an interrupted install, and gives the variables that lead setuptools to new ones.
+    /// Removes the folders of an interrupted install, and returns the variables that lead setuptools to new ones.
     async fn configure(&self, build: &Path) -> Result<Vec<(OsString, Secret)>, EnvironmentError> {
         if self.packages.is_empty() {
             return Ok(Vec::new());
@@ -220,7 +220,7 @@ impl Scratch {
         blocking(move || {
             for package in &scratch.packages {
                 if remove_tree(&package.join(&scratch.relative)).is_ok() {
-                    // Fails, and should, where it holds other builds.
+                    // Fails on purpose if the folder holds other builds.
                     let _ = fs::remove_dir(package.join("build"));
                 }
             }
@@ -230,16 +230,16 @@ impl Scratch {
     }
 }
 
-/// What an installer prints.
+/// Verbosity of an installer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Says {
-    /// What it does, for somebody who may watch.
+    /// Progress, for operators who may watch.
     Everything,
-    /// Nothing but errors.
+    /// Only errors.
     Errors,
 }
 
-/// Whether an installer may use its cache of packages built or fetched before.
+/// Use of an installer's cache of packages built or fetched before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cache {
     Used,
@@ -247,7 +247,7 @@ pub(super) enum Cache {
     PassedOver,
 }
 
-/// What installs into an environment: the program and its arguments, behind which stands what to install.
+/// The command that installs into an environment: the program and its arguments, to which the packages are added.
 pub(super) fn install_command(
     build: &Path,
     toolchain: &Toolchain,
@@ -268,7 +268,7 @@ pub(super) fn install_command(
             uv
         }
         None => {
-            // `-P`: a file of the namespace named like a module of the standard library is not what pip imports.
+            // `-P`: pip must not import a file of the namespace that is named like a module of the standard library.
             arguments.extend(["-P", "-m", "pip", "--python"].map(OsString::from));
             arguments.push(python.into());
             arguments.extend(
@@ -298,7 +298,7 @@ fn unchanged(installed: &Requirements, tools: &Path) -> Result<(), EnvironmentEr
     }
 }
 
-/// Refuses what would break the worker, with a reason, before it is tried.
+/// Refuses packages that would break the worker, with a reason, before it is started.
 fn check_packages(site_packages: &Path) -> Result<(), EnvironmentError> {
     if let Some(version) = installed_version(site_packages, "pydantic")
         && major(&version) < Some(2)
@@ -315,7 +315,7 @@ fn check_packages(site_packages: &Path) -> Result<(), EnvironmentError> {
     Ok(())
 }
 
-/// The version of an installed package, from the name of its metadata folder. Runs nothing.
+/// The version of an installed package, from the name of its metadata folder. Runs no code.
 pub(super) fn installed_version(site_packages: &Path, package: &str) -> Option<String> {
     fs::read_dir(site_packages)
         .ok()?
@@ -334,7 +334,7 @@ pub(super) fn major(version: &str) -> Option<u32> {
     version.split('.').next()?.parse().ok()
 }
 
-/// A real folder at `venvs/<ns>`, as older versions made it, gives way. As a build that nobody uses it goes with the
+/// Moves a real folder at `venvs/<ns>`, as older versions made it, out of the way. As an unused build it is removed by the
 /// next collection.
 fn set_aside(link: &Path, builds: &Path) -> Result<(), EnvironmentError> {
     if !link.symlink_metadata().is_ok_and(|found| found.is_dir()) {
@@ -357,8 +357,8 @@ pub(super) fn remove_tree(path: &Path) -> Result<(), EnvironmentError> {
     }
 }
 
-/// Removes builds that are neither in `keep` nor what a namespace's symlink points to, and the symlinks of namespaces
-/// that are gone. A build that is being made is locked and stays.
+/// Removes builds that are neither in `keep` nor current for a namespace, and the symlinks of namespaces that are gone. A
+/// build in progress is locked and stays.
 pub(super) fn collect_garbage(
     data: &DataDir,
     keep: &BTreeSet<PathBuf>,
@@ -376,10 +376,10 @@ pub(super) fn collect_garbage(
         };
         let file_name = entry.file_name();
         let file_name = file_name.to_string_lossy();
-        // No namespace is called that, and whoever switches a link holds the namespace's lock.
+        // No namespace has such a name, and a process that switches a link holds the namespace's lock.
         if is_switch_leftover(&file_name) {
             match file_name.split('.').next().unwrap_or_default() {
-                // The manager's own, which the manager may be switching.
+                // The manager's own link, which the manager may be switching.
                 "" if file_name.starts_with(".manager.") => {}
                 "" => drop(fs::remove_file(entry.path())),
                 owner => {
@@ -390,7 +390,7 @@ pub(super) fn collect_garbage(
             }
             continue;
         }
-        // Anything else in here, the base environment above all, is not a namespace's.
+        // Other folders here, above all the base environment, do not belong to a namespace.
         let Ok(name) = file_name.parse::<NamespaceName>() else {
             continue;
         };
@@ -405,14 +405,12 @@ pub(super) fn collect_garbage(
     remove_unused(data, &used, namespaces, |_| true);
 }
 
-/// Removes the builds of a namespace that is gone, apart from those in `keep` and from what a namespace that has been made
-/// again uses.
+/// Removes the builds of a namespace that is gone, except those in `keep` and those that a namespace of that name uses again.
 pub(super) fn collect_builds_of(data: &DataDir, name: &NamespaceName, keep: &BTreeSet<PathBuf>) {
     remove_unused(data, keep, &BTreeSet::new(), |owner| owner == name.as_str());
 }
 
-/// Removes builds of the owners that are meant, apart from those in `used`, those that a link leads to and those that are
-/// being made.
+/// Removes builds of the owners that are meant, except those in `used`, those that a link leads to and those in progress.
 fn remove_unused(
     data: &DataDir,
     used: &BTreeSet<PathBuf>,
