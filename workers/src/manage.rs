@@ -1,10 +1,10 @@
-//! What a manager does to namespaces: folders, tool files, requirements. Knows neither HTTP nor MCP.
+//! Changes of namespaces by a manager: folders, tool files, requirements. Knows neither HTTP nor MCP.
 //!
 //! Every name is a type that was checked once (`NamespaceName`, [`ToolFileName`]), every path is below `tools/`, and no
 //! symlink is followed out of there. A change holds the lock of the workspace, so that two managers on one volume do not
-//! mix; it is made by a rename, so that a reader, a reload or a crash meets the old file or the new one.
+//! interfere; it is made by a rename, so that a reader, a reload or a crash sees the old file or the new one.
 //!
-//! Nothing here is served before a reload, and nothing here runs code of a tool.
+//! Changes are not served before a reload, and no code of a tool is run here.
 
 mod file_name;
 mod folder;
@@ -43,7 +43,7 @@ pub use requirements::NotInstalled;
 pub use servers::{ManagedServer, ServerRefused, check_texts};
 pub use tool_file::{Changed, TOOL_FILE_BYTES_MAX};
 
-/// Why something was not done, in one line for whoever asked. Nothing was changed then.
+/// Reason why a change was not made, in one line for the caller. Nothing was changed then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotDone(String);
@@ -62,7 +62,7 @@ pub struct Workspace {
     toolchain_turn: Semaphore,
     listings: Semaphore,
     python_version: OnceCell<String>,
-    /// The names that the configuration has. The lock guards a pointer.
+    /// Names of the configuration. The lock guards a pointer.
     configured: Mutex<Arc<Names>>,
 }
 
@@ -85,7 +85,7 @@ impl Workspace {
         }
     }
 
-    /// The names that the configuration has from now on; it has none before. No namespace and no server of such a name is
+    /// Sets the names of the configuration from now on; there are none before. No namespace and no server of such a name is
     /// made here, since it would not be served.
     pub fn set_configured(&self, servers: &ServersConfig, aggregates: &AggregatesConfig) {
         let names = Names::settle(precedence::configured(servers, aggregates));
@@ -98,7 +98,7 @@ impl Workspace {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses a name that the configuration has.
+    /// Refuses a name of the configuration.
     fn not_configured(&self, name: &NamespaceName) -> Result<(), NotDone> {
         match self.configured_names().winner(name) {
             None => Ok(()),
@@ -113,7 +113,7 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// Why there is none that can be used.
+    /// The reason why there is no usable interpreter.
     pub async fn python_version(&self) -> Result<String, String> {
         const SCRIPT: &str = "import platform; print(platform.python_version())";
         let asked = self.python_version.get_or_try_init(async || {
@@ -126,7 +126,7 @@ impl Workspace {
 }
 
 impl Workspace {
-    /// The right to change something. Changes are short, so whoever waits longer than this waits for something broken.
+    /// Takes the lock for changes. Changes are short, so a longer wait means that something is broken.
     async fn lock(&self) -> Result<FileLock, NotDone> {
         const PATIENCE: Duration = Duration::from_secs(30);
         let path = self.data.root().join("manager.lock");
@@ -135,7 +135,7 @@ impl Workspace {
     }
 }
 
-/// Runs blocking file work away from the runtime's threads. The work is finished even if nobody waits for it any more.
+/// Runs blocking file work away from the runtime's threads. The work is finished even if the future is dropped.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, NotDone> + Send + 'static,
 ) -> Result<T, NotDone> {

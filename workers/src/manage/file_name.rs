@@ -11,7 +11,7 @@ use super::tool_file::HISTORY;
 /// The name of a Python file in its namespace's folder: an ASCII identifier and `.py`.
 ///
 /// Such a name is one path segment, and can be imported by the other files of its namespace. A file whose name begins with
-/// `_` is a helper module: reloads load it only where another file imports it, so it declares no tools.
+/// `_` is a helper module: reloads load it only if another file imports it, so it declares no tools.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ToolFileName(String);
 
@@ -23,12 +23,12 @@ pub struct ToolFileName(String);
 )]
 pub struct InvalidToolFileName;
 
-/// A tool file as it is now, or an earlier version of it by its path in the namespace's folder: `.history/issues.py.3`.
+/// A tool file in its current version, or an earlier version by its path in the namespace's folder: `.history/issues.py.3`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolFileVersion {
     /// The file.
     pub file: ToolFileName,
-    /// The number of the version; `None` for the file as it is now.
+    /// The number of the version; `None` for the current file.
     pub version: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ impl ToolFileName {
         &self.0
     }
 
-    /// Whether the file is a helper module, which declares no tools.
+    /// Returns true if the file is a helper module, which declares no tools.
     pub fn is_helper(&self) -> bool {
         self.0.starts_with('_')
     }

@@ -1,4 +1,4 @@
-//! Folders of namespaces: which there are, a new one, one that goes.
+//! Folders of namespaces: lists, creates and deletes them.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,7 +17,7 @@ use crate::names::NamespaceName;
 use crate::precedence::Names;
 use crate::scan;
 
-/// How the folder of a deleted namespace is called until everything in it is removed. The scan passes such names over.
+/// Prefix of the folder of a deleted namespace until everything in it is removed. The scan ignores such names.
 pub(super) const DELETED: &str = ".deleted-";
 
 /// A namespace's folder.
@@ -25,16 +25,16 @@ pub(super) const DELETED: &str = ".deleted-";
 pub struct NamespaceFolder {
     /// The namespace.
     pub name: NamespaceName,
-    /// Whether it has a `requirements.txt`.
+    /// True when it has a `requirements.txt`.
     pub has_requirements: bool,
     /// The secrets that its `tooldock.yaml` declares.
     pub secrets: Vec<DeclaredSecret>,
-    /// Why its `tooldock.yaml` cannot be read, with the file's path: what it declares is not known then.
+    /// Reason why its `tooldock.yaml` cannot be read, with the file's path: its declarations are not known then.
     pub unreadable: Option<String>,
 }
 
 impl Workspace {
-    /// The folders there are, in the order of their names.
+    /// The existing folders, in the order of their names.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl Workspace {
         .await
     }
 
-    /// Whether there is such a namespace.
+    /// Checks that there is such a namespace.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl Workspace {
         blocking(move || Folder::open(&tools, &name).map(drop)).await
     }
 
-    /// Makes the folder of a new namespace and gives its path.
+    /// Makes the folder of a new namespace and returns its path.
     ///
     /// # Errors
     ///
@@ -107,12 +107,12 @@ impl Workspace {
         .await
     }
 
-    /// Removes a namespace's folder with everything in it, and its environment. What still runs of it goes on until the
+    /// Removes a namespace's folder with everything in it, and its environment. Processes of the namespace run on until the
     /// next reload.
     ///
     /// # Errors
     ///
-    /// When there is no such namespace, or the file system refuses.
+    /// When there is no such namespace, or the operating system returns an error.
     pub async fn delete_namespace(&self, name: &NamespaceName) -> Result<(), NotDone> {
         let lock = self.lock().await?;
         let tools = self.tools();
@@ -122,7 +122,7 @@ impl Workspace {
         blocking(move || {
             let _lock = lock;
             let folder = Folder::open(&tools, &name)?;
-            // One step, so that no reload meets half a namespace.
+            // A single step, so that no reload sees half a namespace.
             let aside = tools.join(format!("{DELETED}{:016x}", fastrand::u64(..)));
             fault::point();
             fs::rename(&folder.path, &aside)
@@ -139,7 +139,7 @@ impl Workspace {
     }
 }
 
-/// What a reload says of a manifest that it cannot use.
+/// The error of a reload about a manifest that it cannot use.
 fn unreadable(source: &scan::NamespaceSource) -> Option<String> {
     let failure = source.failure.as_ref()?;
     let (folder, message) = (source.dir.display(), &failure.message);
@@ -151,7 +151,8 @@ fn unreadable(source: &scan::NamespaceSource) -> Option<String> {
     }
 }
 
-/// The symlink to the environment; the environment itself is collected by the next reload, since a worker may run in it.
+/// Removes the symlink to the environment; the environment itself is collected by the next reload, since a worker may run in
+/// it.
 fn remove_environment(venv: &Path) -> Result<(), NotDone> {
     let removed = match venv.symlink_metadata() {
         Ok(found) if found.is_dir() => fs::remove_dir_all(venv),
@@ -218,10 +219,10 @@ impl Deref for Tools {
     }
 }
 
-/// An open folder of a namespace. It stays this folder whatever its path becomes meanwhile.
+/// An open folder of a namespace. It stays this folder even if its path changes meanwhile.
 pub(super) struct Folder {
     descriptor: OwnedFd,
-    /// As people know it.
+    /// Path as shown to people.
     pub(super) path: PathBuf,
 }
 
@@ -264,7 +265,7 @@ impl Folder {
         ))
     }
 
-    /// The path of an entry as people know it.
+    /// The path of an entry as shown to people.
     pub(super) fn shown(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }

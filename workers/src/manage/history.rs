@@ -1,4 +1,4 @@
-//! Tool files as a folder holds them: which there are, how large, and the earlier versions of each.
+//! Tool files of a folder: names, sizes, and the earlier versions of each.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,22 +12,22 @@ use crate::names::NamespaceName;
 /// The files of a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolFiles {
-    /// Those that are there, by name; at most 1000.
+    /// Existing files, by name; at most 1000.
     pub files: Vec<ListedFile>,
-    /// Those that are gone and have versions, each with their number.
+    /// Deleted files that have versions, each with their number.
     pub deleted: Vec<(ToolFileName, usize)>,
 }
 
 /// A tool file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedFile {
-    /// Its name.
+    /// File name.
     pub name: ToolFileName,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// When it was written.
+    /// Time of the last write.
     pub modified: SystemTime,
-    /// How many earlier versions are kept.
+    /// Number of earlier versions that are kept.
     pub versions: usize,
 }
 
@@ -36,14 +36,14 @@ pub struct ListedFile {
 pub struct KeptVersion {
     /// Its number; a higher one is newer.
     pub number: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// When it was put aside.
+    /// Time at which it was put aside.
     pub kept: SystemTime,
 }
 
 impl Workspace {
-    /// The tool files of a namespace, without a look into them.
+    /// The tool files of a namespace, without reading them.
     ///
     /// # Errors
     ///
@@ -95,11 +95,11 @@ impl Workspace {
             .await
     }
 
-    /// The text of a tool file or of an earlier version; `None` where there is no such file or version.
+    /// The text of a tool file or of an earlier version; `None` if there is no such file or version.
     ///
     /// # Errors
     ///
-    /// When there is no such namespace, or the file is no text.
+    /// When there is no such namespace, or the file is not text.
     pub async fn source_of(
         &self,
         namespace: &NamespaceName,
@@ -114,7 +114,7 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// When there is no such namespace, file or version (the message names those that exist), or the file is no text.
+    /// When there is no such namespace, file or version (the message names those that exist), or the file is not text.
     pub async fn tool_source(
         &self,
         namespace: &NamespaceName,
@@ -199,14 +199,14 @@ pub(super) struct Entry {
     modified: SystemTime,
 }
 
-/// The regular files of a folder, in no order. The look ends at some thousands of entries.
+/// The regular files of a folder, in no order. Reading stops after some thousands of entries.
 pub(super) fn entries(folder: &Folder) -> Result<Vec<Entry>, NotDone> {
     const ENTRIES_MAX: usize = 20_000;
     let read = fs::read_dir(folder.entry("."));
     let read = read.map_err(|error| NotDone::io("read", &folder.path, &error))?;
     let entry = |entry: fs::DirEntry| {
         let name = entry.file_name().into_string().ok()?;
-        // Of the entry itself: a symlink is no regular file.
+        // Metadata of the entry itself: a symlink is not a regular file.
         let found = entry.metadata().ok()?;
         found.is_file().then(|| Entry {
             name,

@@ -1,5 +1,5 @@
-//! What tool files declare, read from their syntax trees by Python's own parser. The parser runs in a child process with
-//! bounds on memory and time, and nothing of a file is run.
+//! Declarations in tool files, read from their syntax trees by Python's own parser. The parser runs in a child process with
+//! bounds on memory and time, and no code of a file is run.
 
 use serde::Deserialize;
 use serde_json::json;
@@ -9,41 +9,41 @@ use super::{NotDone, Workspace};
 /// Reads `{"files": [[name, source], …]}`, and writes an [`Inspected`] for each in one line.
 pub(crate) const INSPECT_SCRIPT: &str = include_str!("inspect.py");
 
-/// A tool file as its syntax tree shows it.
+/// Result of parsing a tool file.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Inspected {
     /// The file.
     pub filename: String,
-    /// Why it is no Python.
+    /// The reason why it is not valid Python.
     pub error: Option<String>,
-    /// The functions that a tool decorator stands before, in their order.
+    /// The functions with a tool decorator, in their order.
     pub tools: Vec<FoundTool>,
 }
 
 /// A function with a tool decorator.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct FoundTool {
-    /// What clients call.
+    /// Name that clients call.
     pub name: String,
-    /// Its docstring, or what the decorator says.
+    /// Its docstring, or the description in the decorator.
     pub description: String,
-    /// Where it begins.
+    /// Its first line.
     pub line: u32,
     /// Its parameters without type hints.
     pub untyped: Vec<String>,
-    /// Whether it has a docstring.
+    /// True when it has a docstring.
     pub documented: bool,
-    /// Why the core will not serve it, as far as its file tells.
+    /// The reason why the core will not serve it, as far as its file tells.
     pub problem: Option<String>,
 }
 
-/// What is wrong with the code of a tool file: a short reason that stays the same, and what to mend. It does not say
-/// how to send the mended code: people upload it, models call a tool.
+/// A problem in the code of a tool file: a short, stable reason, and the remedy. It does not mention how to send the
+/// corrected code: people upload it, models call a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// The reason.
     pub error: &'static str,
-    /// Where, and what to do.
+    /// The place and the remedy.
     pub details: String,
 }
 
@@ -56,7 +56,7 @@ impl Inspected {
         self.filename.starts_with('_')
     }
 
-    /// The tools that the core can serve, as far as the file tells.
+    /// The tools that the core can serve, judged by the file.
     pub fn servable(&self) -> impl Iterator<Item = &FoundTool> {
         let is_helper = self.is_helper();
         let tools = self.tools.iter();
@@ -116,11 +116,11 @@ impl Inspected {
 }
 
 impl Workspace {
-    /// What these files, each a name and its source, declare; in the same order.
+    /// Inspects files, each a name and its source; the results have their order.
     ///
     /// # Errors
     ///
-    /// When Python cannot be asked.
+    /// When Python cannot be run.
     pub async fn inspect(&self, files: &[(String, String)]) -> Result<Vec<Inspected>, NotDone> {
         if files.is_empty() {
             return Ok(Vec::new());

@@ -1,6 +1,6 @@
-//! What a manager that was killed left behind: files that were not complete yet, folders that were not removed yet.
+//! Leftovers of a manager that was killed: files that were not complete yet, folders that were not removed yet.
 //!
-//! None of them is ever served, since the scan passes names over that begin with a dot. They only take room.
+//! They are never served, since the scan ignores names that begin with a dot. They only take room.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,14 +16,14 @@ use crate::environment::FileLock;
 use crate::names::NamespaceName;
 
 impl Workspace {
-    /// Removes what managers that were killed left below `tools/`, and gives the number of files and folders that were
-    /// removed. What another manager is at work on stays.
+    /// Removes leftovers of killed managers below `tools/`, and returns the number of files and folders that were removed.
+    /// Work of other managers in progress stays.
     ///
     /// # Errors
     ///
     /// When another manager holds the lock for too long, or `tools/` cannot be read.
     pub async fn clear_leftovers(&self) -> Result<usize, NotDone> {
-        // Whoever writes a file or removes a folder holds it.
+        // A manager holds it while it writes a file or removes a folder.
         let lock = self.lock().await?;
         let (tools, venvs) = (self.tools(), self.data.venvs_dir());
         let namespaces = blocking({
@@ -66,7 +66,7 @@ impl Workspace {
     }
 }
 
-/// The folders of namespaces, as far as their names tell.
+/// The folders of namespaces, judged by their names.
 fn folders(tools: &Path) -> io::Result<Vec<NamespaceName>> {
     let entries = fs::read_dir(tools)?.flatten();
     let names = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -85,19 +85,19 @@ fn locks(venvs: &Path) -> Vec<(PathBuf, NamespaceName)> {
     locks.collect()
 }
 
-/// Removes the file of a lock, unless somebody holds the lock: then whoever holds it removes the file.
+/// Removes the file of a lock, unless the lock is held: then its holder removes the file.
 pub(super) fn remove_lock(path: &Path) -> bool {
     if path.symlink_metadata().is_err() {
         return false;
     }
-    // Held until the file is gone: nobody who takes it after that relies on this one.
+    // Held until the file is gone: a process that takes the lock after that uses a new file.
     match FileLock::try_take(path) {
         Ok(Some(_lock)) => fs::remove_file(path).is_ok(),
         _ => false,
     }
 }
 
-/// Removes what is left of namespaces that were deleted. The caller holds the lock of the workspace.
+/// Removes the rest of deleted namespaces. The caller holds the lock of the workspace.
 pub(super) fn remove_deleted(tools: &Path) -> usize {
     let mut removed = 0;
     for entry in fs::read_dir(tools).into_iter().flatten().flatten() {
@@ -123,7 +123,7 @@ fn has(folder: &Path, is_meant: impl Fn(&OsStr) -> bool) -> bool {
     entries.any(|entry| is_meant(&entry.file_name()))
 }
 
-/// Removes the regular files of a folder whose names are meant, and gives their number.
+/// Removes the regular files of a folder whose names are meant, and returns their number.
 pub(super) fn remove_files(folder: &Path, is_meant: impl Fn(&OsStr) -> bool) -> usize {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries.filter(|entry| {

@@ -1,16 +1,16 @@
-//! How a package is asked for.
+//! Requirements as callers write them.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// One requirement as PEP 508 writes it, by name: no option, no URL, no path. What is installed comes from the index
-/// alone, and nothing of the text can become an argument of the installer.
+/// A requirement as PEP 508 writes it, by name: no option, no URL, no path. The package comes from the index alone, and no
+/// part of the text can become an argument of the installer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackageSpec(String);
 
-/// Why a text is no requirement.
+/// Reason why a text is not a requirement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid package: write a name with optional extras and versions, as in httpx, httpx>=0.28.0 or uvicorn[standard]==0.30.0; no options, URLs or paths"
@@ -18,7 +18,7 @@ pub struct PackageSpec(String);
 pub struct InvalidPackageSpec;
 
 impl PackageSpec {
-    /// As it was written.
+    /// The text as it was written.
     pub fn as_str(&self) -> &str {
         &self.0
     }

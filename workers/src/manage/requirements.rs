@@ -1,8 +1,8 @@
-//! The packages of a namespace: what `requirements.txt` asks for, one more, and their installation.
+//! The packages of a namespace: the lines of `requirements.txt`, adding one, and their installation.
 //!
-//! An environment is built beside the one that serves and switched to when it is complete. A package is first installed
-//! by a list beside `requirements.txt`, which takes its place only then: a line that fails would keep the namespace from
-//! its next reload.
+//! An environment is built beside the one that serves and switched to when it is complete. A package is first installed by a
+//! list beside `requirements.txt`, which replaces that file only after success: a line that fails would keep the namespace
+//! from its next reload.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -25,18 +25,18 @@ use crate::scan::{self, NamespaceSource, REQUIREMENTS_FILE, Requirements, read_r
 /// The most lines that a manager adds to.
 const LINES_MAX: usize = 500;
 
-/// How the name of a lock ends that is held while a requirement is added.
+/// Suffix of the name of a lock that is held while a requirement is added.
 pub(super) const ADDING_LOCK_END: &str = ".adding.lock";
 
 /// Packages could not be installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotInstalled {
-    /// What the installer said, without credentials.
+    /// Output of the installer, without credentials.
     pub details: String,
 }
 
 impl Workspace {
-    /// The lines of a namespace's `requirements.txt`, without comments; none where there is no such file.
+    /// The lines of a namespace's `requirements.txt`, without comments; empty if there is no such file.
     ///
     /// # Errors
     ///
@@ -50,12 +50,12 @@ impl Workspace {
         .await
     }
 
-    /// Adds a requirement, or puts it in the place of the one for the same package, and installs what the file asks for.
+    /// Adds a requirement, or replaces the one for the same package, and installs the packages of the file.
     ///
     /// # Errors
     ///
-    /// When there is no such namespace, or the file cannot be changed. What cannot be installed is an answer. In either
-    /// case the file is as it was.
+    /// When there is no such namespace, or the file cannot be changed. Packages that cannot be installed are reported in the
+    /// inner result. In either case the file is as it was.
     pub async fn add_requirement(
         &self,
         namespace: &NamespaceName,
@@ -75,7 +75,7 @@ impl Workspace {
         namespace: &NamespaceName,
         package: &PackageSpec,
     ) -> Result<Adding, NotDone> {
-        // Before there is a file for the lock: the name may be anything.
+        // Checked before there is a file for the lock: the name may be anything.
         self.exists(namespace).await?;
         let (tools, name) = (self.tools(), namespace.clone());
         let turn = LockOf::take(
@@ -95,7 +95,7 @@ impl Workspace {
                 path: candidate.0.path().to_owned(),
                 text: after,
             });
-            // That the file before was wrong is mended by this one, perhaps.
+            // This file may correct an error of the previous one.
             source.failure = None;
             Ok(Adding {
                 source,
@@ -107,7 +107,7 @@ impl Workspace {
         .await
     }
 
-    /// Puts the list in the place of `requirements.txt`, unless somebody else has changed that file meanwhile.
+    /// Replaces `requirements.txt` by the list, unless that file was changed meanwhile.
     pub(super) async fn finish_adding(
         &self,
         namespace: &NamespaceName,
@@ -128,7 +128,7 @@ impl Workspace {
         .await
     }
 
-    /// Held while a requirement is added to a namespace: over reading, installing and replacing.
+    /// Lock held while a requirement is added to a namespace: over reading, installing and replacing.
     pub(super) fn adding_lock(&self, namespace: &NamespaceName) -> PathBuf {
         let name = format!(".{namespace}{ADDING_LOCK_END}");
         self.data.venvs_dir().join(name)
@@ -153,8 +153,7 @@ impl Workspace {
         self.install_source(&source).await
     }
 
-    /// What the installer of a namespace prints while somebody holds this: every install of its packages, also that of a
-    /// reload.
+    /// Output of a namespace's installers while the result is held: every install of its packages, also that of a reload.
     pub fn installer_output(&self, namespace: &NamespaceName) -> Arc<RecentLines> {
         self.environments.output(namespace)
     }
@@ -168,7 +167,7 @@ impl Workspace {
         }
         let installed = async {
             let toolchain = {
-                // Making the toolchain is for one at a time.
+                // Only one task at a time makes the toolchain.
                 let turn = self.toolchain_turn.acquire().await;
                 let toolchain = self.environments.toolchain().await;
                 drop(turn);
@@ -185,11 +184,11 @@ impl Workspace {
         })
     }
 
-    /// Installs packages into the manager's own environment, beside those that are there, and gives all of them.
+    /// Installs packages into the manager's own environment, beside the installed ones.
     ///
     /// # Errors
     ///
-    /// What the installer said.
+    /// The output of the installer.
     pub async fn install_own(&self, packages: &[PackageSpec]) -> Result<(), NotInstalled> {
         let installed = async {
             let turn = self.toolchain_turn.acquire().await;
@@ -221,19 +220,18 @@ fn source_of(tools: &Path, name: &NamespaceName) -> Result<NamespaceSource, NotD
     source.ok_or_else(|| NotDone(format!("namespace {name} is gone")))
 }
 
-/// How the name of a list begins that is tried out before it takes the place of `requirements.txt`. The scan passes the
-/// name over.
+/// Prefix of the name of a list that is tried out before it replaces `requirements.txt`. The scan ignores the name.
 pub(super) const CANDIDATE: &str = ".requirements-";
-/// How that name ends.
+/// Suffix of that name.
 pub(super) const CANDIDATE_END: &str = ".txt";
 
 /// A requirement on its way into `requirements.txt`. Dropping it leaves that file as it was.
 pub(super) struct Adding {
-    /// The namespace as it would be.
+    /// The namespace with the new list.
     source: NamespaceSource,
     before: Option<String>,
     candidate: Candidate,
-    /// Only one requirement at a time is added to a namespace.
+    /// Lock by which only one requirement at a time is added to a namespace.
     _turn: LockOf,
 }
 
@@ -241,10 +239,10 @@ pub(super) struct Adding {
 struct Candidate(NamedTempFile);
 
 impl Candidate {
-    /// In the folder of the namespace, since relative lines are relative to it.
+    /// Writes to the folder of the namespace, since relative lines are relative to it.
     fn write(folder: &Folder, text: &str) -> Result<Self, NotDone> {
         let failed = |error: io::Error| NotDone::io("write", &folder.shown(CANDIDATE), &error);
-        // Left over by a crash; nobody else is at work here.
+        // Files left by a crash; no other process is adding now.
         leftovers::remove_files(&folder.entry("."), |name| {
             is_temporary(name, CANDIDATE, CANDIDATE_END)
         });
@@ -274,9 +272,9 @@ impl Candidate {
     }
 }
 
-/// The lines that ask for something.
+/// The lines with requirements.
 fn lines(text: &str) -> Vec<String> {
-    // A line that ends so goes on in the next one.
+    // A line that ends so continues in the next one.
     let text = text.replace("\\\r\n", " ").replace("\\\n", " ");
     let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim);
     // An option may hold the credentials of an index, and so may a URL.
@@ -288,7 +286,7 @@ fn lines(text: &str) -> Vec<String> {
     lines.filter(asks).map(bare).collect()
 }
 
-/// The text with a requirement in it once.
+/// The text with the requirement in it once.
 fn with(text: &str, package: &PackageSpec) -> Result<String, NotDone> {
     if text.lines().any(|line| line.trim_end().ends_with('\\')) {
         return Err(NotDone(format!(

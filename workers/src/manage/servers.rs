@@ -1,7 +1,7 @@
-//! The servers of `$DATA/external/config.yaml`, as a manager changes them. What their keys mean stands in `external`.
+//! The servers of `$DATA/external/config.yaml`, as a manager changes them. Their keys are defined in `external`.
 //!
-//! The file is read and written as YAML, so comments in it are lost with the first change; what the file held before is
-//! beside it as `config.yaml.previous`.
+//! The file is read and written as YAML, so comments in it are lost with the first change; the previous content is beside it
+//! as `config.yaml.previous`.
 
 use std::fs;
 use std::io;
@@ -24,34 +24,34 @@ const SERVERS_MAX: usize = 1_000;
 /// The longest text in an entry that a manager adds, in bytes.
 const TEXT_MAX: usize = 64 * 1024;
 
-/// A server of the file, as it is safe to show.
+/// A server of the file, in a form that is safe to show.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ManagedServer {
     /// Its namespace.
     pub name: NamespaceName,
-    /// Whether there is such a namespace at all.
+    /// True when the server has a namespace; false when it is switched off.
     pub enabled: bool,
-    /// Its keys. Values of variables are masked unless they are nothing but a reference, and so are credentials elsewhere.
+    /// Its keys. Values of variables are masked unless they are only a reference, and so are credentials elsewhere.
     pub config: serde_json::Value,
 }
 
-/// Why the file was not changed.
+/// Reason why the file was not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServerRefused {
     /// There is a server of that name.
     #[error("there is a server {0} in external/config.yaml already; remove that one first")]
     Exists(NamespaceName),
-    /// There is none.
+    /// There is no server of that name.
     #[error(
         "there is no server {0} in external/config.yaml; list_servers shows those there are, and servers of the gateway's own configuration are changed there"
     )]
     Unknown(NamespaceName),
-    /// A key is wrong.
+    /// A key is not valid.
     #[error("{key}: {message}")]
     Invalid {
-        /// Which.
+        /// The key.
         key: String,
-        /// What is wrong.
+        /// Description of the problem.
         message: String,
     },
     /// A namespace with tool files has the name.
@@ -95,7 +95,7 @@ impl Workspace {
         .await
     }
 
-    /// Whether `external/registry-cache.yaml` says which package a name of the registry stands for.
+    /// Returns true if `external/registry-cache.yaml` knows the package of a registry's name.
     pub async fn registry_is_cached(&self, name: &str) -> bool {
         let (data, name) = (self.data.root().to_owned(), name.to_owned());
         let cached = blocking(move || Ok(is_cached(&data, &name)));
@@ -106,7 +106,8 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// When there is one of that name, there or in the configuration, the entry is wrong, or the file cannot be changed. The file is as it was then.
+    /// When the name is taken, there or in the configuration, the entry is not valid, or the file cannot be changed. The file
+    /// is as it was then.
     pub async fn add_server(
         &self,
         name: &NamespaceName,
@@ -158,7 +159,7 @@ impl Workspace {
         .await
     }
 
-    /// Says whether there is such a namespace at all.
+    /// Switches a server on or off.
     ///
     /// # Errors
     ///
@@ -255,13 +256,13 @@ fn long_text_in(
         })
 }
 
-/// Whether the file has a server of that name. A file that cannot be read has none: nothing is served of it.
+/// Returns true if the file has a server of that name. A file that cannot be read has none: nothing of it is served.
 pub(super) fn has(path: &Path, name: &NamespaceName) -> bool {
     let tree = read(path).unwrap_or_default();
     servers_of(&tree).contains_key(Value::from(name.as_str()))
 }
 
-/// What the file says; nothing where there is none.
+/// The content of the file; empty if there is none.
 fn read(path: &Path) -> Result<Mapping, NotDone> {
     let folder = path.parent().unwrap_or(path);
     let tree = match folder.canonicalize() {
@@ -309,11 +310,11 @@ fn write(path: &Path, tree: Mapping) -> Result<(), NotDone> {
     if let Ok(held) = regular_file::read(path, BYTES_MAX) {
         write_atomically(&path.with_extension("yaml.previous"), &held, 0o600).map_err(failed)?;
     }
-    // Values may have been written down in it.
+    // The file may contain values.
     write_atomically(path, text.as_bytes(), 0o600).map_err(failed)
 }
 
-/// An entry without what may be secret.
+/// An entry with possible secrets masked.
 fn shown(entry: &Value) -> serde_json::Value {
     mask::server(&serde_json::to_value(entry).unwrap_or_default())
 }

@@ -16,40 +16,40 @@ use crate::names::NamespaceName;
 
 /// The largest tool file.
 pub const TOOL_FILE_BYTES_MAX: usize = 1024 * 1024;
-/// The largest file of others that is read, or kept before it is replaced.
+/// The largest file made by others that is read, or kept before it is replaced.
 pub(super) const KEPT_BYTES_MAX: usize = 4 * TOOL_FILE_BYTES_MAX;
-/// Where earlier versions are; the scan passes the name over.
+/// Folder of earlier versions; the scan ignores the name.
 pub(super) const HISTORY: &str = ".history";
 /// Earlier versions that are kept of one file.
 const VERSIONS_MAX: usize = 10;
 /// Tool files of one namespace that are listed.
 pub(super) const FILES_MAX: usize = 1000;
-/// What the listed files may hold together.
+/// The most bytes of all listed files.
 const LISTED_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// A file that was replaced or removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed {
-    /// Where the version before is kept, relative to the namespace's folder; `None` if there was none.
+    /// Path of the kept previous version, relative to the namespace's folder; `None` if there was none.
     pub previous: Option<String>,
-    /// Whether the file held the same already. Nothing was written then, and no version kept.
+    /// True when the file had the same content already. Nothing was written then, and no version kept.
     pub unchanged: bool,
 }
 
 impl Workspace {
-    /// What the tool files of a namespace declare, in the order of their names. Files that are no tool files, are no text, or
+    /// Declarations of a namespace's tool files, in the order of their names. Files that are not tool files, are not text, or
     /// have more than [`TOOL_FILE_BYTES_MAX`] are left out.
     ///
     /// # Errors
     ///
-    /// When there is no such namespace, or its files hold more than is looked at.
+    /// When there is no such namespace, or its files have more bytes than may be read.
     pub async fn declared(&self, namespace: &NamespaceName) -> Result<Vec<Inspected>, NotDone> {
         // Sources are held in memory for it.
         let _turn = self.listings.acquire().await;
         let files = self.tool_files(namespace).await?;
         match self.inspect(&files).await {
             Ok(inspected) => Ok(inspected),
-            // One of them may be too much for the parser: the others are still told.
+            // A single file may be too much for the parser: the others are still inspected.
             Err(error) => {
                 tracing::warn!(%namespace, %error, "tool files are inspected one by one");
                 let mut inspected = Vec::new();
@@ -99,12 +99,12 @@ impl Workspace {
         .await
     }
 
-    /// Puts `source` in the place of a tool file, or makes the file. What the file says is for the caller to check. A file
-    /// that holds the same already stays, and its earlier versions with it.
+    /// Replaces a tool file by `source`, or makes the file. The caller must check the content. A file with the same content
+    /// is left as it is, and so are its earlier versions.
     ///
     /// # Errors
     ///
-    /// When there is no such namespace, or the file system refuses. The file is as it was then.
+    /// When there is no such namespace, or the operating system returns an error. The file is as it was then.
     pub async fn write_tool_file(
         &self,
         namespace: &NamespaceName,
@@ -146,7 +146,7 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// When there is no such file, or the file system refuses.
+    /// When there is no such file, or the operating system returns an error.
     pub async fn delete_tool_file(
         &self,
         namespace: &NamespaceName,
@@ -199,8 +199,8 @@ pub(super) fn no_file(folder: &Folder, namespace: &NamespaceName, file: &ToolFil
     NotDone(format!("namespace {namespace} has no file {file}; {held}"))
 }
 
-/// The bytes of a regular file of the folder; `None` if there is nothing of that name. No symlink is followed, and nothing
-/// is waited for.
+/// The bytes of a regular file of the folder; `None` if there is nothing of that name. No symlink is followed, and the call
+/// does not block.
 pub(super) fn bytes(folder: &Folder, name: &str, bound: usize) -> Result<Option<Vec<u8>>, NotDone> {
     let shown = folder.shown(name);
     let flags =
@@ -236,8 +236,8 @@ fn special(path: &Path) -> NotDone {
     ))
 }
 
-/// Keeps what a file holds now as an earlier version and gives its place. The oldest versions of the file beyond the bound
-/// go.
+/// Keeps the current content of a file as an earlier version and returns its place. The oldest versions of the file beyond
+/// the limit are removed.
 fn keep(folder: &Folder, file: &ToolFileName, held: &[u8]) -> Result<String, NotDone> {
     let history = folder.entry(HISTORY);
     let shown = folder.shown(HISTORY);
@@ -264,13 +264,13 @@ fn keep(folder: &Folder, file: &ToolFileName, held: &[u8]) -> Result<String, Not
     Ok(format!("{HISTORY}/{kept}"))
 }
 
-/// The numbers of the versions there are, in their order.
+/// The numbers of the existing versions, in their order.
 fn versions(history: &Path, file: &ToolFileName) -> Vec<u64> {
     let entries = fs::read_dir(history).into_iter().flatten().flatten();
     let number = |entry: fs::DirEntry| {
         let name = entry.file_name().into_string().ok()?;
         let number = name.strip_prefix(file.as_str())?.strip_prefix('.')?;
-        // Only numbers as they are written here; the last one is never reached.
+        // Only numbers in the form that is written here; the highest number is never reached.
         let parsed: u64 = number.parse().ok()?;
         (parsed < u64::MAX / 2 && parsed.to_string() == number).then_some(parsed)
     };
