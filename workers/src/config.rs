@@ -20,26 +20,26 @@ pub use limits::{
     PROCESSES_MAX, ToolLimits,
 };
 
-/// `workers:` — how Python workers are made and kept alive.
+/// `workers:` — the environments, starts and restarts of Python workers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkersConfig {
     /// The interpreter that makes environments: a name on `PATH` or a path.
     pub python: String,
-    /// What the base environment holds. Of orjson and uvloop only wheels are taken, and a platform without them does
-    /// without.
+    /// Packages of the base environment. orjson and uvloop are only installed as wheels, and left out on platforms without
+    /// them.
     pub base_requirements: Vec<String>,
-    /// Where the base environment lives; `$DATA` stands for the data directory.
+    /// Path of the base environment; `$DATA` stands for the data directory.
     pub base_env: String,
-    /// How long a worker may take from spawn to its ready line.
+    /// Maximum time of a worker from spawn to its ready line.
     #[serde(with = "humantime_serde")]
     pub ready_timeout: Duration,
-    /// How long installing one namespace's requirements may take.
+    /// Maximum time of installing one namespace's requirements.
     #[serde(with = "humantime_serde")]
     pub sync_timeout: Duration,
     /// Delays between restarts.
     pub backoff: BackoffConfig,
-    /// When a worker that keeps dying counts as crash-looping.
+    /// Rule by which a worker that keeps dying counts as crash-looping.
     pub crash_loop: CrashLoopConfig,
 }
 
@@ -55,7 +55,7 @@ pub struct BackoffConfig {
     pub max: Duration,
 }
 
-/// `workers.crash_loop:` — so many failures in so long a window.
+/// `workers.crash_loop:` — a number of failures within a window.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CrashLoopConfig {
@@ -100,34 +100,34 @@ impl Default for CrashLoopConfig {
     }
 }
 
-/// `namespaces:` — limits of every namespace, how far its own file may go, and overrides by name.
+/// `namespaces:` — limits of every namespace, ceilings for its own file, and overrides by name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NamespacesConfig {
-    /// What a namespace gets that says nothing.
+    /// Limits of a namespace that sets none.
     pub defaults: Limits,
-    /// Whether a fresh data directory gets the namespace `shared`.
+    /// True when a fresh data directory gets the namespace `shared`.
     pub starter: bool,
     /// Variables of the gateway's environment that `env` of a namespace's own `tooldock.yaml`, and of servers in files of the
     /// data directory, may name as `${NAME}`.
     pub env_allowed: Vec<String>,
-    /// How far a namespace's own `tooldock.yaml` may go.
+    /// Ceilings for a namespace's own `tooldock.yaml`.
     pub ceilings: Ceilings,
-    /// The operator's last word, by namespace. Not bound by the ceilings.
+    /// The operator's limits by namespace, which win over all others. Not bound by the ceilings.
     pub overrides: BTreeMap<NamespaceName, LimitsPatch>,
-    /// What the operator's file alone says, where `$DATA/config.yaml` is part of the above. See [`crate::narrow`].
+    /// Limits of the operator's file alone, if `$DATA/config.yaml` is part of the above. See [`crate::narrow`].
     #[serde(skip)]
     pub operator: Option<Arc<OperatorLimits>>,
 }
 
-/// What the operator's file alone says of limits.
+/// Limits of the operator's file alone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OperatorLimits {
     /// Its `namespaces:`.
     pub namespaces: NamespacesConfig,
     /// The limits of its servers, `upstreams.KIND.NAME.limits`.
     pub servers: BTreeMap<NamespaceName, LimitsPatch>,
-    /// The names of its servers: no number of theirs is above what the operator's file alone gives.
+    /// The names of its servers: none of their numbers may exceed those of the operator's file alone.
     pub names: BTreeSet<NamespaceName>,
 }
 
@@ -145,7 +145,7 @@ impl Default for NamespacesConfig {
 }
 
 impl NamespacesConfig {
-    /// Why an entry of `env_allowed` cannot be allowed, if one cannot: its index, and the reason.
+    /// An entry of `env_allowed` that cannot be allowed, if any: its index, and the reason.
     pub fn env_not_allowable(&self) -> Option<(usize, &'static str)> {
         let reason = |name: &str| match name {
             name if !is_variable_name(name) => Some("is not a variable name"),

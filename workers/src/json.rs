@@ -1,9 +1,9 @@
-//! Reading JSON as spans of its text: which members an object has and where they stand, with everything in them checked
-//! and nothing decoded.
+//! Reading JSON as spans of its text: the members of an object and their places, with everything in them checked and nothing
+//! decoded.
 //!
-//! What is taken here `serde_json` takes as well, with the same spans, and the other way round up to [`DEPTH_MAX`]; the
-//! property tests hold the two against each other. What is not taken is for `serde_json` to judge, which says why. Long
-//! strings are read many bytes at a time, escapes in them too, which is what a large body costs.
+//! Texts that are accepted here are accepted by `serde_json`, with equal spans, and the other way round up to [`DEPTH_MAX`];
+//! the property tests compare the two. Refused texts are given to `serde_json`, which has the error message. Long strings,
+//! with escapes in them too, are read many bytes at a time: they make up the cost of a large body.
 
 mod block;
 mod members;

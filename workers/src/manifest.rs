@@ -1,7 +1,7 @@
-//! `tooldock.yaml`: what a namespace says about itself, and the limits that follow from it.
+//! `tooldock.yaml`: metadata and settings of a namespace, and the limits that follow from it.
 //!
-//! Written by the same people who write the tools, so nothing here may go beyond what the operator allows: limits are
-//! clamped to `namespaces.ceilings`, and variables that decide which code the interpreter loads cannot be set.
+//! The file is written by the authors of the tools, so nothing here may go beyond the operator's rules: limits are clamped to
+//! `namespaces.ceilings`, and variables that decide which code the interpreter loads cannot be set.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,24 +28,24 @@ pub(crate) const CLAMPED: &str = "limit_clamped";
 /// The largest manifest.
 const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
 
-/// A namespace's manifest, parsed. The default is what a folder without one has.
+/// A parsed manifest. The default is that of a folder without the file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Manifest {
-    /// One line about the namespace.
+    /// Description of the namespace in one line.
     pub description: String,
-    /// The author's version of it.
+    /// The author's version of the namespace.
     pub version: String,
-    /// Who wrote it.
+    /// Author of the namespace.
     pub author: String,
     /// The secrets its tools need, by name.
     pub secrets: Vec<String>,
     /// Defaults of environment variables. A value may refer to a secret or to a variable of the gateway as `${NAME}`.
     pub env: BTreeMap<String, Template>,
-    /// The limits it asks for.
+    /// Limits that it asks for.
     pub limits: LimitsPatch,
-    /// Whether a function that is named like its file is a tool (`style: vault`).
+    /// True when a function that is named like its file is a tool (`style: vault`).
     pub vault_style: bool,
-    /// Keys nobody knows, variables that may not be set.
+    /// Issues: unknown keys, and variables that may not be set.
     pub issues: Vec<Issue>,
 }
 
@@ -54,12 +54,12 @@ pub struct Manifest {
 pub struct DeclaredSecret {
     /// Its name, which is that of the environment variable.
     pub key: String,
-    /// What `env` gives the variable where the secret has no value: the names that this text refers to. `None` if `env`
-    /// says nothing of the variable.
+    /// Default from `env` for a secret without a value: the names that this text refers to. `None` if `env` does not set the
+    /// variable.
     pub default: Option<Vec<String>>,
 }
 
-/// Why a manifest cannot be used. Says file and key.
+/// Reason why a manifest cannot be used. Names file and key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{MANIFEST_FILE}: {0}")]
 pub struct InvalidManifest(String);
@@ -70,7 +70,7 @@ impl Manifest {
     ///
     /// # Errors
     ///
-    /// [`InvalidManifest`] for a file that cannot be read, is no regular file, too large, no YAML, or has a wrong type
+    /// [`InvalidManifest`] for a file that cannot be read, is not a regular file, too large, not YAML, or has a wrong type
     /// under a known key.
     pub fn read(namespace_dir: &Path, tree: &Path) -> Result<Self, InvalidManifest> {
         let path = namespace_dir.join(MANIFEST_FILE);
@@ -106,7 +106,7 @@ impl Manifest {
             let Some(key) = key.as_str().map(str::to_owned) else {
                 return Err(InvalidManifest("every key must be text".into()));
             };
-            // `key:` with nothing behind it says nothing.
+            // `key:` with nothing behind it is ignored.
             if value.is_null() {
                 continue;
             }
@@ -133,7 +133,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The secrets that its tools need, with what `env` has in their stead.
+    /// The secrets that its tools need, with their defaults from `env`.
     pub fn declared_secrets(&self) -> Vec<DeclaredSecret> {
         let declared = self.secrets.iter().map(|key| DeclaredSecret {
             key: key.clone(),
@@ -145,7 +145,7 @@ impl Manifest {
         declared.collect()
     }
 
-    /// The other styles need no saying: they are told by what a file holds.
+    /// The other styles need no setting: they are recognized by a file's content.
     fn set_style(&mut self, style: &str) {
         self.vault_style = style == "vault";
         if !matches!(style, "vault" | "v1" | "fastmcp") {
@@ -158,7 +158,7 @@ impl Manifest {
     }
 
     fn set_env(&mut self, value: Value) -> Result<(), InvalidManifest> {
-        // The complaint is ours, since serde's would quote what may be a credential.
+        // The error is ours, since serde's would quote a value that may be a credential.
         if !value.is_mapping() {
             let message = "env: must be a mapping of names to single values";
             return Err(InvalidManifest(message.into()));
@@ -200,11 +200,11 @@ impl Manifest {
     }
 }
 
-/// As [`Manifest::effective_limits`], for what somebody else asked for: in a file of this name, or, without one, the
-/// operator, for whom there are no ceilings.
+/// As [`Manifest::effective_limits`], for limits from another source: a file of this name, or, without one, the operator, for
+/// whom there are no ceilings.
 ///
-/// Where the configuration is not only the operator's, the operator's lists alone must allow tools and principals, too,
-/// and errors are masked where they would be without it.
+/// If the configuration is not only the operator's, the operator's lists alone must allow tools and principals, too, and
+/// errors are masked if they would be without it.
 pub(crate) fn effective_limits(
     own: &LimitsPatch,
     file: Option<&str>,
@@ -250,7 +250,7 @@ pub(crate) fn effective_limits(
     (limits, tools, issues)
 }
 
-/// The place for settings that people look for in the manifest.
+/// The right place for settings that people look for in the manifest.
 fn instead_of(key: &str) -> &'static str {
     match key {
         "python" | "python_version" | "requires-python" => {
@@ -261,7 +261,7 @@ fn instead_of(key: &str) -> &'static str {
     }
 }
 
-/// Whether a manifest may not set the variable: it would choose the interpreter, its libraries or our runtime.
+/// Returns true if a manifest may not set the variable: it would choose the interpreter, its libraries or our runtime.
 pub(crate) fn is_reserved_variable(name: &str) -> bool {
     matches!(name, "PATH" | "VIRTUAL_ENV")
         || ["PYTHON", "LD_", "DYLD_", "TOOLDOCK_"]
@@ -278,7 +278,7 @@ fn is_variable_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Tries one key alone, so that the complaint can name it, and refuses a zero that would stop every call.
+/// Checks one key alone, so that the error can name it, and refuses a zero that would stop every call.
 fn check_limit(key: &str, value: &Value) -> Result<(), InvalidManifest> {
     let mut alone = Mapping::new();
     alone.insert(key.into(), value.clone());
@@ -292,7 +292,7 @@ fn check_limit(key: &str, value: &Value) -> Result<(), InvalidManifest> {
 fn typed<T: DeserializeOwned>(key: &str, value: Value) -> Result<T, InvalidManifest> {
     yaml::from_value(value).map_err(|error| {
         let text = error.to_string();
-        // Serde names the path where it knows one; say the key once.
+        // Serde names the path if it knows it; the key must appear only once.
         let text = text.strip_prefix(&format!("{key}: ")).unwrap_or(&text);
         InvalidManifest(format!("{key}: {text}"))
     })

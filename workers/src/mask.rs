@@ -1,7 +1,7 @@
 //! Credentials in the configuration of servers, masked before the configuration is shown: names stay, values go.
 //!
-//! Values of variables and headers are shown only where they are nothing but a reference `${NAME}`. In other texts, such as
-//! arguments and addresses, whatever looks like a credential is masked, and in doubt a text is masked too.
+//! Values of variables and headers are shown only if they are just a reference `${NAME}`. In other texts, such as arguments
+//! and addresses, everything that looks like a credential is masked, and in doubt a text is masked too.
 
 mod pasted;
 
@@ -64,12 +64,12 @@ const CERTAIN: [&str; 14] = [
 ];
 /// The end of the first line of a private key.
 const PRIVATE_KEY: &str = "PRIVATE KEY-----";
-/// The fewest characters behind such a beginning.
+/// The fewest characters behind such a prefix.
 const KNOWN_REST_MIN: usize = 4;
-/// A word of at least so many letters and digits is taken for a credential.
+/// A word with at least so many letters and digits is treated as a credential.
 const RANDOM_MIN: usize = 32;
 
-/// The value of a variable or a header.
+/// Masks the value of a variable or a header.
 pub fn value(text: &str) -> String {
     Template::new(text).masked().to_owned()
 }
@@ -109,7 +109,7 @@ pub fn text(text: &str) -> String {
     if text.contains(PRIVATE_KEY) {
         return MASK.to_owned();
     }
-    // First: a password may have blanks and quotes in it.
+    // Logins first: a password may have blanks and quotes in it.
     let text = redact_credentials(text);
     let mut shown = String::with_capacity(text.len());
     let mut next = Next::Shown;
@@ -134,7 +134,7 @@ pub fn arguments<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Vec<String
         match now {
             Next::Masked => return value(argument),
             Next::Pair => return pair(argument),
-            // After another option, the one before stood alone.
+            // After another option, the previous one stood alone.
             Next::Login if !argument.starts_with('-') => return login(argument),
             Next::Password if !argument.starts_with('-') => return password(argument),
             Next::Shown | Next::Separator | Next::Login | Next::Password => {}
@@ -161,7 +161,7 @@ pub fn arguments<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Vec<String
 }
 
 /// An option of one letter with its value attached, masked: `-pPASSWORD`, `-uUSER:PASSWORD`, `-HName: value`, `-eNAME=value`.
-/// None for other arguments.
+/// `None` for other arguments.
 fn attached(argument: &str) -> Option<String> {
     let (letter, said) = attached_option(argument)?;
     let shown = match letter {
@@ -191,7 +191,7 @@ fn attached_option(argument: &str) -> Option<(char, &str)> {
     is_one.then_some((letter, said))
 }
 
-/// Whether an argument with one dash that begins with `-p` is the name of an option of several letters.
+/// Returns true if an argument with one dash that begins with `-p` is the name of an option of several letters.
 fn is_long_name(argument: &str) -> bool {
     const NAMES: [&str; 44] = [
         "package",
@@ -243,16 +243,16 @@ fn is_long_name(argument: &str) -> bool {
     NAMES.contains(&name.trim_start_matches('-'))
 }
 
-/// Whether a text begins as `NAME=` does.
+/// Returns true if a text begins with `NAME=`.
 fn is_variable(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
     text.split_once('=')
         .is_some_and(|(name, _)| !name.is_empty() && name.bytes().all(allowed))
 }
 
-/// Whether a text is a port, or a mapping of ports as containers have: `8080`, `8080:80/tcp`, `127.0.0.1:8080:80`.
+/// Returns true if a text is a port, or a mapping of ports of containers: `8080`, `8080:80/tcp`, `127.0.0.1:8080:80`.
 fn is_port(text: &str) -> bool {
-    /// A longer row of digits is no port.
+    /// A longer row of digits is not a port.
     const DIGITS_MAX: usize = 5;
     let ports = match text.rsplit_once('/') {
         Some((ports, "tcp" | "udp" | "sctp")) => ports,
@@ -263,7 +263,7 @@ fn is_port(text: &str) -> bool {
     !ports.is_empty() && ports.split([':', '.', '-']).all(is_number)
 }
 
-/// The value of `-p` in an argument of its own: a password, unless it is a port, a path, a variable, or a word such as the name
+/// The value of `-p` in a separate argument: a password, unless it is a port, a path, a variable, or a word such as the name
 /// of a package.
 fn password(text: &str) -> String {
     let is_word = text
@@ -296,7 +296,7 @@ fn login(text: &str) -> String {
     }
 }
 
-/// The keys of a server, as a file or the configuration has them.
+/// Masks the keys of a server, as a file or the configuration has them.
 pub fn server(entry: &Value) -> Value {
     match entry {
         Value::Object(keys) => {
@@ -325,7 +325,7 @@ fn of_key(key: &str, entry: &Value) -> Value {
     }
 }
 
-/// A list of variables or headers: the names stay.
+/// Masks a list of variables or headers: the names stay.
 fn values(entry: &Value) -> Value {
     match entry {
         Value::Object(keys) => {
@@ -353,13 +353,13 @@ fn values(entry: &Value) -> Value {
 /// The kind of word that follows an option or a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// Nothing particular.
+    /// A word without a special meaning.
     Shown,
     /// A credential.
     Masked,
     /// A name and its value, as `NAME=VALUE` or `Name: value`.
     Pair,
-    /// A credential, where a colon or an equals sign follows first.
+    /// A credential, if a colon or an equals sign follows first.
     Separator,
     /// A user, perhaps with a password behind a colon.
     Login,
@@ -392,7 +392,7 @@ fn pair(text: &str) -> String {
     format!("{name}{}{}", &said[..blank], value(&said[blank..]))
 }
 
-/// Masks a word of a text, and notes in `next` whether the following word is a credential.
+/// Masks a word of a text, and notes in `next` if the following word is a credential.
 fn in_text(word: &str, next: &mut Next) -> String {
     let now = std::mem::replace(next, Next::Shown);
     let is_separator = word.chars().all(|c| ":=,".contains(c));
@@ -441,7 +441,7 @@ fn in_text(word: &str, next: &mut Next) -> String {
     word.to_owned()
 }
 
-/// A word of a text that is an option for a user or a password, or follows one. None for other words.
+/// A word of a text that is an option for a user or a password, or follows one. `None` for other words.
 fn of_option(word: &str, now: Next, next: &mut Next) -> Option<String> {
     if !word.starts_with('-') {
         return match now {
@@ -472,14 +472,14 @@ fn is_gap(c: char) -> bool {
     c.is_whitespace() || "\"'`".contains(c)
 }
 
-/// Whether a part of a word looks like a credential. Names of files may be long and random.
+/// Returns true if a part of a word looks like a credential. Names of files may be long and random.
 fn is_credential(word: &str) -> bool {
     let is_path = word.starts_with(['/', '.', '~']);
     let mut parts = word.split(|c: char| !(c.is_ascii_alphanumeric() || "-_+.=".contains(c)));
     has_token(word) || parts.any(|part| is_known(part) || (!is_path && looks_random(part)))
 }
 
-/// Whether a credential follows the word in a header.
+/// Returns true if a credential follows the word in a header.
 fn is_scheme(word: &str) -> bool {
     word.eq_ignore_ascii_case("bearer") || word.eq_ignore_ascii_case("basic")
 }
@@ -492,7 +492,7 @@ fn is_known(word: &str) -> bool {
     KNOWN.iter().any(|known| begins(known))
 }
 
-/// Whether a text contains a token of a well-known service, or a private key. A word that only begins like a token,
+/// Returns true if a text contains a token of a well-known service, or a private key. A word that only begins like a token,
 /// such as `npm_config_registry`, does not count.
 fn has_token(text: &str) -> bool {
     let is_end = |c: char| !(c.is_ascii_alphanumeric() || "-_+.=".contains(c));
@@ -500,13 +500,13 @@ fn has_token(text: &str) -> bool {
     text.contains(PRIVATE_KEY) || words.any(|word| has_token_in(word, &mut is_dense))
 }
 
-/// Whether a word contains a token. Its parts are judged once, however often the beginning of a token comes in it: an entry of a server
-/// may be one long word of them.
+/// Returns true if a word contains a token. Its parts are judged once, however often the prefix of a token occurs in it: an
+/// entry of a server may be one long word of them.
 fn has_token_in(word: &str, is_dense: &mut dyn FnMut(&str) -> bool) -> bool {
-    /// The fewest characters of a token whose beginning other words have, too.
+    /// The fewest characters of a token whose prefix other words have, too.
     const UNCERTAIN_MIN: usize = 12;
     let is_end = |c: char| !c.is_ascii_alphanumeric();
-    // Where the last part begins that is dense by itself: a token that begins before has it.
+    // Begin of the last part that is dense by itself: a token that begins before includes it.
     let mut last_dense: Option<Option<usize>> = None;
     let mut is_token = |known: &str, at: usize| {
         if word[..at].ends_with(|c: char| c.is_ascii_alphanumeric()) {
@@ -532,7 +532,7 @@ fn has_token_in(word: &str, is_dense: &mut dyn FnMut(&str) -> bool) -> bool {
     known.any(|known| word.match_indices(known).any(|(at, _)| is_token(known, at)))
 }
 
-/// Whether a part of a word is longer than in names, or mixes letters and digits more than names do.
+/// Returns true if a part of a word is longer than in names, or mixes letters and digits more than names do.
 fn is_dense(word: &str) -> bool {
     const RUN_MIN: usize = 6;
     const DIGITS_MIN: usize = 8;
@@ -546,7 +546,7 @@ fn is_dense(word: &str) -> bool {
     })
 }
 
-/// Whether a word is long and mixes letters and digits, as no name does.
+/// Returns true if a word is long and mixes letters and digits, as no name does.
 fn looks_random(word: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_+=".contains(&byte);
     word.len() >= RANDOM_MIN
@@ -555,7 +555,7 @@ fn looks_random(word: &str) -> bool {
         && word.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
-/// Whether a text that should name an environment variable looks like the value of a secret: it begins as well-known
+/// Returns true if a text that should name an environment variable looks like the value of a secret: it begins as well-known
 /// tokens do, or a part of it is long and changes often between letters and digits, as no name does.
 pub fn looks_like_a_value(name: &str) -> bool {
     const PART_MIN: usize = 16;
@@ -569,7 +569,7 @@ pub fn looks_like_a_value(name: &str) -> bool {
     is_token && name.len() >= PART_MIN || name.split(['_', '-', '.']).any(is_random)
 }
 
-/// Whether a name says that a secret follows.
+/// Returns true if a name announces a secret.
 fn is_secret(name: &str) -> bool {
     const WORDS: [&str; 13] = [
         "password",

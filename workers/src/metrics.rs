@@ -1,5 +1,4 @@
-//! What operators see of workers and processes, in Prometheus' terms. Handles are resolved once per worker, so a call
-//! only touches atomics.
+//! Prometheus metrics of workers and processes. Handles are resolved once per worker, so a call only touches atomics.
 
 mod servers;
 mod table;
@@ -18,7 +17,7 @@ pub use servers::ServerMetrics;
 use servers::ServerSeries;
 pub use table::{Kind, family, forget};
 
-/// Seconds: from a warm start to one that loads large libraries.
+/// Buckets in seconds: from a warm start to one that loads large libraries.
 const START_SECONDS: [f64; 10] = [0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0];
 
 metric_table! {
@@ -43,9 +42,10 @@ metric_table! {
     {
         processes: ProcessMetrics = ProcessMetrics::new(registry)?;
         servers: ServerMetrics = ServerMetrics::new(registry)?;
-        /// Workers per namespace, each with one process at a time. With the last one its series go.
+        /// Workers per namespace, each with one process at a time. The series of a namespace are removed with its last
+        /// worker.
         ///
-        /// A plain mutex: taken when a worker comes and goes, nothing awaits under it.
+        /// A plain mutex: taken when a worker comes and goes, never held across an await.
         namespaces: Arc<Mutex<HashMap<NamespaceName, usize>>> = Arc::default();
     }
 }
@@ -61,13 +61,13 @@ metric_table! {
             "Process trees that had to be killed";
     }
     {
-        /// Where a process of an external server is counted as well.
+        /// Series of the external server in which its processes are counted as well.
         server: Option<Arc<ServerSeries>> = None;
     }
 }
 
 impl ProcessMetrics {
-    /// Counts a child that runs.
+    /// Counts a child that is started.
     pub(crate) fn started(&self) {
         self.live.inc();
         if let Some(server) = &self.server {
@@ -84,7 +84,7 @@ impl ProcessMetrics {
         }
     }
 
-    /// Counts a child whose end is its guard's business now.
+    /// Counts a child whose end is left to its guard.
     pub(crate) fn let_go(&self) {
         self.live.dec();
         if let Some(server) = &self.server {
@@ -102,12 +102,12 @@ impl ProcessMetrics {
 }
 
 impl WorkerMetrics {
-    /// Metrics nobody collects.
+    /// Metrics that are not collected.
     pub fn unregistered() -> Self {
         Self::new(&Registry::new()).expect("a fresh registry holds no such names")
     }
 
-    /// The counts of child processes, for those that are no workers.
+    /// The counts of child processes other than workers.
     pub fn processes(&self) -> &ProcessMetrics {
         &self.processes
     }
@@ -135,7 +135,7 @@ impl WorkerMetrics {
     }
 }
 
-/// The handles of one worker. Its series go when it is dropped, unless a successor holds them.
+/// The handles of one worker. Its series are removed when it is dropped, unless a successor holds them.
 #[derive(Debug)]
 pub(crate) struct NamespaceMetrics {
     states: [IntGauge; WorkerState::NAMES.len()],
@@ -149,7 +149,7 @@ pub(crate) struct NamespaceMetrics {
 }
 
 impl NamespaceMetrics {
-    /// Moves the worker from the state it is counted in to this one.
+    /// Counts the worker in this state instead of its previous one.
     pub(crate) fn entered(&self, state: WorkerState) {
         self.count_in(Some(state.as_str()));
     }
@@ -207,7 +207,7 @@ impl Drop for NamespaceMetrics {
             return;
         }
         namespaces.remove(&self.namespace);
-        // Removed under the lock, so that a successor made meanwhile does not lose its fresh series.
+        // Removed under the lock, so that a successor made meanwhile does not lose its new series.
         let name = self.namespace.as_str();
         forget(&self.all.state, name);
         forget(&self.all.in_flight, name);

@@ -1,19 +1,19 @@
-//! What `$DATA/config.yaml` may say of limits: tool code can write there, so it takes away and never adds.
+//! Limits in `$DATA/config.yaml`: tool code can write there, so the file restricts and never adds.
 //!
 //! | of the merged configuration | in force |
 //! |---|---|
-//! | `principals`, `tools_allow`, `tools_deny` | what they allow, and the operator's file alone would allow, too |
+//! | `principals`, `tools_allow`, `tools_deny` | allowed if both the merged lists and those of the operator's file alone allow |
 //! | `ceilings` | the lower of both |
-//! | numbers and times of limits | at most the ceiling, or what the operator's file says where that is more |
+//! | numbers and times of limits | at most the ceiling, or the operator's number if that is higher |
 //! | `aliases` | those of the operator's file |
-//! | `mask_errors` | on where the operator's file says so |
-//! | `global_secrets` | `declared` where the operator's file says so |
+//! | `mask_errors` | on if the operator's file sets it |
+//! | `global_secrets` | `declared` if the operator's file sets it |
 //! | `env_allowed` | the variables that both name |
-//! | a server of the operator's file | as the operator's file has it; `enabled: false` counts, and limits where they are lower |
-//! | `toolman.NAME` | the operator's file where both name one |
-//! | servers and aggregates of the data file alone | marked ([`Source::DataFile`]); a name that the operator's file has is not theirs, see [`crate::precedence`] |
+//! | a server of the operator's file | as in the operator's file; `enabled: false` counts, and limits if they are lower |
+//! | `toolman.NAME` | the operator's file if both name one |
+//! | servers and aggregates of the data file alone | marked ([`Source::DataFile`]); names of the operator's file cannot be theirs, see [`crate::precedence`] |
 //!
-//! The lists cannot be cut to one list, since patterns have no common part that is a pattern. So the operator's are kept
+//! The lists cannot be merged into one list, since patterns have no common part that is a pattern. So the operator's are kept
 //! beside the merged ones ([`NamespacesConfig::operator`]), and [`crate::policy::ToolPolicy`] asks both.
 
 mod fit;
@@ -33,8 +33,8 @@ use crate::precedence::Source;
 
 pub use fit::{fit, selects_tools};
 
-/// Cuts a configuration that was merged over the operator's back to what the operator allows. Answers with what was
-/// asked for in vain: a sentence each that begins with the key.
+/// Cuts a configuration that was merged over the operator's back to the operator's limits. Returns the refused changes: a
+/// sentence each that begins with the key.
 pub fn narrow(
     namespaces: &mut NamespacesConfig,
     servers: &mut ServersConfig,
@@ -108,7 +108,8 @@ pub fn narrow(
     vain
 }
 
-/// Keeps the operator's aggregates as they are, and marks those that only the data file names. Answers as [`narrow`] does.
+/// Keeps the operator's aggregates as they are, and marks those that only the data file names. Returns the refused changes
+/// like [`narrow`].
 pub fn narrow_aggregates(
     aggregates: &mut AggregatesConfig,
     operator: &AggregatesConfig,
@@ -128,7 +129,7 @@ pub fn narrow_aggregates(
     vain
 }
 
-/// What the configuration says of the limits of a server of that name.
+/// The configured limits of a server of that name.
 fn limits_of<'a>(servers: &'a ServersConfig, name: &NamespaceName) -> Option<&'a LimitsPatch> {
     let stdio = servers.stdio.get(name).map(|server| &server.limits);
     stdio.or_else(|| servers.remote.get(name).map(|server| &server.limits))
@@ -163,14 +164,13 @@ fn ceilings(merged: &mut Ceilings, operator: &Ceilings, vain: &mut Vec<String>) 
 
 struct Narrowing<'a> {
     ceilings: LimitsPatch,
-    /// The operator's.
+    /// Defaults of the operator.
     defaults: &'a Limits,
     vain: Vec<String>,
 }
 
 impl Narrowing<'_> {
-    /// A server of the operator's file stays as it is there. `enabled: false` and limits are all that counts of the other
-    /// file.
+    /// A server of the operator's file stays as it is there. The other file can only set `enabled: false` and limits.
     fn server(&mut self, key: &str, merged: &mut StdioServerConfig, own: &StdioServerConfig) {
         let enabled = merged.enabled && own.enabled;
         if merged.enabled && !own.enabled {
@@ -202,7 +202,7 @@ impl Narrowing<'_> {
         merged.apply(&patch);
     }
 
-    /// One place that says limits. `other` is where the operator may have said lists for the same namespace, too.
+    /// Narrows limits at one place. `other` is another place where the operator may have set lists for the same namespace.
     fn patch(
         &mut self,
         at: &str,

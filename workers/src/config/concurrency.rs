@@ -1,4 +1,4 @@
-//! `max_concurrency`: a number of calls, or `auto`, which follows the place where the calls run.
+//! `max_concurrency`: a number of calls, or `auto`, which depends on the place where the calls run.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -45,7 +45,7 @@ impl Concurrency {
     }
 }
 
-/// `auto` compares as the number for this machine, since ceilings and narrower files bound what runs here.
+/// `auto` compares as the number for this machine, since ceilings and narrower files bound calls that run here.
 impl Ord for Concurrency {
     fn cmp(&self, other: &Self) -> Ordering {
         let key = |it: &Self| (it.local(), *it != Self::Auto);

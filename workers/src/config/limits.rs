@@ -16,7 +16,7 @@ pub const PROCESSES_MAX: usize = 64;
 /// Calls at once: more would not fit in one worker.
 const CALLS: RangeInclusive<Concurrency> = Concurrency::Calls(1)..=Concurrency::Calls(100_000);
 
-/// Calls that wait; none may.
+/// Calls that wait; 0 allows none.
 const WAITING_CALLS: RangeInclusive<usize> = 0..=100_000;
 
 /// Results are held in memory as a whole.
@@ -25,7 +25,7 @@ const RESULT: RangeInclusive<ByteSize> = ByteSize::b(1)..=ByteSize::gib(1);
 /// Threads for sync tools in one worker.
 const TOOL_THREADS: RangeInclusive<usize> = 1..=1_000;
 
-/// How far a namespace's own file may go where the configuration has no ceiling.
+/// The highest `queue` of a namespace's own file, since the configuration has no ceiling for it.
 pub(crate) const QUEUE_MAX: usize = 65_536;
 pub(crate) const ASK_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 
@@ -40,8 +40,8 @@ macro_rules! limits {
         pub struct Limits {
             $($(#[$doc])* pub $number: $kind,)*
             $($(#[$other_doc])* pub $other: $type,)*
-            /// Further lists that must allow a tool and a principal, too: the operator's, where the ones above are not
-            /// only the operator's.
+            /// Further lists that must allow a tool and a principal, too: the operator's, if the lists above are not only the
+            /// operator's.
             #[serde(skip)]
             pub within: Option<Box<AccessLists>>,
         }
@@ -56,7 +56,7 @@ macro_rules! limits {
             }
         }
 
-        /// Limits of which any may be unsaid: one namespace's override, or what its own `tooldock.yaml` asks for.
+        /// Limits that may each be unset: one namespace's override, or the wishes of its own `tooldock.yaml`.
         #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct LimitsPatch {
@@ -65,24 +65,24 @@ macro_rules! limits {
             /// Limits of single tools, by name.
             #[serde(skip_serializing_if = "BTreeMap::is_empty")]
             pub tools: BTreeMap<String, ToolLimits>,
-            /// Further paths of the namespace's MCP endpoint. The operator's overrides alone may have some.
+            /// Further paths of the namespace's MCP endpoint. Only the operator's overrides may have some.
             #[serde(skip_serializing_if = "Vec::is_empty")]
             pub aliases: Vec<String>,
         }
 
         impl Limits {
-            /// Puts what a patch says in force, but for single tools.
+            /// Applies a patch, except for limits of single tools.
             pub fn apply(&mut self, patch: &LimitsPatch) {
                 $(if let Some(said) = patch.$number { self.$number = said; })*
                 $(if let Some(said) = &patch.$other { self.$other.clone_from(said); })*
             }
 
-            /// Lowers every number to that of other limits, where it is above.
+            /// Lowers every number to that of `most`, if it is above.
             pub(crate) fn lower_to(&mut self, most: &Self) {
                 $(self.$number = self.$number.min(most.$number);)*
             }
 
-            /// The patch that says all of them.
+            /// The patch that sets all of them.
             pub fn patch(&self) -> LimitsPatch {
                 LimitsPatch {
                     $($number: Some(self.$number),)*
@@ -94,14 +94,14 @@ macro_rules! limits {
         }
 
         impl LimitsPatch {
-            /// Every key a patch may have.
+            /// Every key that a patch may have.
             pub(crate) const KEYS: &[&str] = &[$(stringify!($number),)* $(stringify!($other),)* "tools"];
 
-            /// Checks every number. `aliases` belongs to overrides, where its paths are checked.
+            /// Checks every number. `aliases` belong to overrides, where their paths are checked.
             ///
             /// # Errors
             ///
-            /// The first that is out of bounds.
+            /// The first number that is out of bounds.
             pub fn check(&self) -> Result<(), OutOfBounds> {
                 if !self.aliases.is_empty() {
                     return Err(OutOfBounds {
@@ -117,7 +117,7 @@ macro_rules! limits {
             ///
             /// # Errors
             ///
-            /// The first that is out of bounds.
+            /// The first number that is out of bounds.
             pub fn check_numbers(&self) -> Result<(), OutOfBounds> {
                 $(check(|| stringify!($number).to_owned(), self.$number, &$bounds)?;)*
                 for (name, tool) in &self.tools {
@@ -127,8 +127,8 @@ macro_rules! limits {
                 Ok(())
             }
 
-            /// Lowers every number to its ceiling, or to what the operator says where that is more. `say` is told of
-            /// each: its key, and what applies.
+            /// Lowers every number to its ceiling, or to the operator's number if that is higher. Calls `say` for each
+            /// lowered number with its key and a message.
             pub(crate) fn cap(&mut self, operator: &Self, ceilings: &Self, mut say: impl FnMut(&str, String)) {
                 $(cap(&mut self.$number, operator.$number, ceilings.$number, |it| say(stringify!($number), it));)*
                 for (name, tool) in &mut self.tools {
@@ -170,14 +170,14 @@ limits! {
         tools_deny: Vec<String> = Vec::new();
         /// Glob patterns of the principals that may use the namespace.
         principals: Vec<String> = vec!["*".into()];
-        /// Whether callers read of an exception only that there was one, and the id under which the log has it.
+        /// True when callers are told only that an exception happened, and the id under which the log has it.
         mask_errors: bool = false;
         /// The secrets of scope `global` that the namespace's workers are given.
         global_secrets: GlobalSecrets = GlobalSecrets::All;
         /// The treatment of a server's result that does not fit the `outputSchema` of its tool.
         output_schema: OutputSchema = OutputSchema::Warn;
-        /// Whether arguments sent as JSON in strings are converted to the object, array, number or boolean that the
-        /// tool's schema allows.
+        /// True when arguments sent as JSON in strings are converted to the object, array, number or boolean that the tool's
+        /// schema allows.
         coerce_arguments: bool = false;
     }
 }
@@ -198,7 +198,7 @@ pub enum OutputSchema {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GlobalSecrets {
-    /// All of them.
+    /// All global secrets.
     All,
     /// Secrets that the namespace's `tooldock.yaml` declares under `secrets:`.
     Declared,
@@ -217,7 +217,7 @@ pub struct ToolLimits {
 }
 
 impl ToolLimits {
-    /// Lowers both numbers to what `own` says of the tool, or where it says nothing to those of its namespace.
+    /// Lowers both numbers to those of `own`, or to those of its namespace if `own` does not set them.
     pub(crate) fn lower_to(&mut self, own: Option<&Self>, namespace: &Limits) {
         let own = own.copied().unwrap_or_default();
         let timeout = own.timeout.unwrap_or(namespace.timeout);
@@ -227,7 +227,7 @@ impl ToolLimits {
     }
 }
 
-/// The lists of [`Limits`] that say who may use what.
+/// The lists of [`Limits`] that allow tools and principals.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AccessLists {
     /// See [`Limits::tools_allow`].
@@ -239,7 +239,7 @@ pub struct AccessLists {
 }
 
 impl Limits {
-    /// Its own lists.
+    /// The lists of these limits.
     pub fn lists(&self) -> AccessLists {
         AccessLists {
             tools_allow: self.tools_allow.clone(),
@@ -248,7 +248,7 @@ impl Limits {
         }
     }
 
-    /// Whether the same principals may use a namespace under both limits.
+    /// Returns true if the same principals may use a namespace under both limits.
     pub fn same_principals(&self, other: &Self) -> bool {
         let operators = |limits: &Self| limits.within.as_ref().map(|it| it.principals.clone());
         self.principals == other.principals && operators(self) == operators(other)
@@ -285,7 +285,7 @@ impl Default for Ceilings {
 }
 
 impl Ceilings {
-    /// The highest value of every number, those that cannot be configured included.
+    /// The highest value of every number, including those that cannot be configured.
     pub fn patch(&self) -> LimitsPatch {
         // Every field by name: the compiler points here when a ceiling is added.
         let Self {
@@ -312,11 +312,11 @@ impl Ceilings {
 /// A limit that is out of bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutOfBounds {
-    /// Its key, relative to where the limits stand.
+    /// Its key, relative to the place of the limits.
     pub key: String,
     /// The value and its bounds.
     pub message: String,
-    /// The value is below its bounds, rather than above.
+    /// True when the value is below its bounds, false when it is above.
     pub(crate) too_low: bool,
 }
 

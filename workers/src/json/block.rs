@@ -1,4 +1,4 @@
-//! The bytes at which a string is more than its text, found many at a time.
+//! Search for the special bytes of a string, many at a time.
 
 use std::hint::black_box;
 
@@ -9,34 +9,34 @@ use wide::u8x32;
 pub(super) const WORD: usize = 8;
 /// Bytes looked at in one step.
 pub(super) const STEP: usize = 32;
-/// Bytes of which it is only asked whether there is any such byte among them, while there is none.
+/// Bytes that are only searched for any special byte at all, while there is none.
 pub(super) const STRIDE: usize = 128;
 
 const LAST_CONTROL: u8 = 0x1f;
 
-/// Which bytes end a string, begin an escape, or may not stand in a string: a quote, a backslash, or a control character.
-/// A bit each, the lowest is the first byte's.
+/// Marks of the bytes that end a string, begin an escape, or may not stand in a string: a quote, a backslash, or a control
+/// character. A bit each, the lowest is the first byte's.
 #[inline]
 pub(super) fn specials(block: &[u8; STEP]) -> u32 {
-    // The compiler is kept from seeing where the bits come from: it would ask every byte for its own instead of counting
+    // Hides the source of the bits from the compiler: otherwise it would test every byte separately instead of counting
     // zeros, in ten times the instructions.
     black_box(marks(block).to_bitmask())
 }
 
-/// The first byte of a word that is one of those that [`specials`] marks: for strings too short to be worth a block.
+/// The first byte of a word that [`specials`] would mark: for strings too short to be worth a block.
 #[inline]
 pub(super) fn first_special(word: [u8; WORD]) -> Option<usize> {
     const ONES: u64 = u64::from_le_bytes([1; WORD]);
     const HIGHEST: u64 = ONES << 7;
     let bytes = u64::from_le_bytes(word);
-    // The highest bit of each byte that is less, and perhaps of bytes behind the first of them, from which it is borrowed.
+    // The highest bit of each byte that is less, and perhaps of bytes behind the first such byte, because of its borrow.
     let less = |bytes: u64, than: u8| bytes.wrapping_sub(ONES * u64::from(than)) & !bytes;
     let is = |byte: u8| less(bytes ^ (ONES * u64::from(byte)), 1);
     let marks = (is(b'"') | is(b'\\') | less(bytes, b' ')) & HIGHEST;
     (marks != 0).then_some(marks.trailing_zeros() as usize / 8)
 }
 
-/// How many bytes at the beginning are none of those that [`specials`] marks, in whole [`STRIDE`]s. By the widest vectors
+/// Number of bytes at the beginning without any that [`specials`] would mark, in whole [`STRIDE`]s. Uses the widest vectors
 /// that the processor has.
 pub(super) fn plain(bytes: &[u8]) -> usize {
     let (strides, _) = bytes.as_chunks::<STRIDE>();
@@ -47,7 +47,7 @@ pub(super) fn plain(bytes: &[u8]) -> usize {
     plain.unwrap_or(strides.len()) * STRIDE
 }
 
-/// Looks at all of the stride, so that the compiler makes vectors of it.
+/// Reads the whole stride without an early exit, so that the compiler makes vectors of it.
 #[inline(always)]
 fn is_plain(stride: &[u8; STRIDE]) -> bool {
     let is_special = |byte| matches!(byte, b'"' | b'\\' | ..=LAST_CONTROL);
@@ -56,7 +56,7 @@ fn is_plain(stride: &[u8; STRIDE]) -> bool {
         .fold(false, |any, byte| any | is_special(*byte))
 }
 
-/// A byte of ones for each byte that is marked, of zeros for any other.
+/// A byte of ones for each byte that is marked, and of zeros for all others.
 #[inline(always)]
 fn marks(block: &[u8; STEP]) -> u8x32 {
     let bytes = u8x32::new(*block);

@@ -35,11 +35,11 @@ enum Next {
 }
 
 impl<'a> Members<'a> {
-    /// Of this text, unless it cannot be an object.
+    /// Starts at the text, unless it cannot be an object.
     ///
     /// # Errors
     ///
-    /// It does not begin with a brace.
+    /// The text does not begin with a brace.
     pub(super) fn of(text: &'a str) -> Result<Self, Unread> {
         let mut walk = Walk::new(text);
         let next = Next::First;
@@ -47,11 +47,12 @@ impl<'a> Members<'a> {
         is_object.then_some(Self { text, walk, next }).ok_or(Unread)
     }
 
-    /// The next member, read to its end. Nothing comes after the last, so that with `None` the whole text has been read.
+    /// The next member, read to its end. Only white space may follow the last member, so with `None` the whole text has been
+    /// read.
     ///
     /// # Errors
     ///
-    /// The text is no JSON, nested too deep, or goes on after the object. The members before it mean nothing then.
+    /// The text is not JSON, is nested too deep, or goes on after the object. The members before it must not be used then.
     pub(super) fn next_member(&mut self) -> Result<Option<Member<'a>>, Unread> {
         let key = match self.next {
             Next::First => self.walk.first_key()?,
@@ -71,7 +72,7 @@ impl<'a> Members<'a> {
         }))
     }
 
-    /// Whether the whole text has been read, and is an object.
+    /// Returns true if the whole text has been read, and is an object.
     pub(super) fn is_over(&self) -> bool {
         self.next == Next::Nothing
     }

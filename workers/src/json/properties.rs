@@ -1,4 +1,4 @@
-//! Whatever text comes: it is read as `serde_json` reads it, to the byte, or not at all.
+//! Property: any text is read as `serde_json` reads it, to the byte, or not at all.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,7 +42,7 @@ impl<'de> Deserialize<'de> for Reference<'de> {
 /// A key and a value, each with its place.
 type Placed<'a> = (usize, &'a str, usize, &'a str);
 
-/// Where in the text each member stands, by `serde_json`.
+/// Place in the text of each member, by `serde_json`.
 fn expected(text: &str) -> Option<Vec<Placed<'_>>> {
     let Reference(all) = serde_json::from_str(text).ok()?;
     let place = |raw: &RawValue| raw.get().as_ptr() as usize - text.as_ptr() as usize;
@@ -67,7 +67,7 @@ fn read(text: &str) -> Option<Vec<Placed<'_>>> {
     Some(all)
 }
 
-/// Brackets open at once, those in strings left out.
+/// Brackets open at once, without those in strings.
 fn depth(text: &str) -> usize {
     let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
     for byte in text.bytes() {
@@ -101,7 +101,7 @@ fn space() -> impl Strategy<Value = String> {
     "[ \t\r\n]{0,2}"
 }
 
-/// Strings whose escapes and ends fall on every place of a block, those no text has among them.
+/// Strings whose escapes and ends fall on every place of a block, including strings that are rare in texts.
 fn string() -> BoxedStrategy<String> {
     let piece = Union::new([
         "[ -!#-\\[\\]-~]{0,40}".boxed(),
@@ -146,7 +146,7 @@ fn object_of(value: BoxedStrategy<String>) -> BoxedStrategy<String> {
         .boxed()
 }
 
-/// Something wrong somewhere, perhaps: a character that is missing, one too many, or another one.
+/// A text with a possible error: a character that is missing, one too many, or another one.
 fn broken(text: &str, at: prop::sample::Index, how: u8, with: char) -> String {
     let mut characters: Vec<char> = text.chars().collect();
     let at = at.index(characters.len());
@@ -168,7 +168,7 @@ fn any_character() -> impl Strategy<Value = char> {
     prop_oneof![4 => prop::sample::select(telling), 1 => any::<char>()]
 }
 
-/// A struct as the gateway has them: spans, and values that are there although they are `null`.
+/// A struct like those of the gateway: spans, and values that are present although they are `null`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Fields<'a> {
@@ -208,7 +208,7 @@ proptest! {
     fn a_mistake_is_one_to_both(
         text in object_of(json()), at in any::<prop::sample::Index>(), how in 0_u8..4, with in any_character(),
     ) {
-        // Without control characters texts are read another way.
+        // Texts without control characters take another path of the reader.
         let plain = text.replace(['\n', '\r', '\t'], " ");
         for text in [text, plain] {
             agrees(&broken(&text, at, how, with));
@@ -327,7 +327,7 @@ fn nesting_is_bounded_with_the_object_itself() {
     let empty = |levels: usize| format!("{{\"a\":{}{}}}", "[".repeat(levels), "]".repeat(levels));
     assert!(read(&empty(DEPTH_MAX - 1)).is_some());
     assert_eq!(read(&empty(DEPTH_MAX)), None);
-    // Deeper is not refused, only read by somebody else.
+    // Deeper texts are not refused: `serde_json` reads them.
     assert!(from_str::<Fields<'_>>(&empty(DEPTH_MAX)).is_ok());
 }
 

@@ -9,32 +9,32 @@ use serde_json::value::RawValue;
 use super::Members;
 use super::members::plain;
 
-/// How `serde_json` asks for a `RawValue`. Should it ask otherwise one day, it is given what it parses itself.
+/// Name by which `serde_json` asks for a `RawValue`. If it changes, values are parsed by `serde_json` itself.
 const RAW: &str = "$serde_json::private::RawValue";
 
-/// What `serde_json::from_str` reads, only faster where it is an object whose members are wanted as they are
-/// (`&RawValue`): they are passed over, not parsed.
+/// Parses as `serde_json::from_str` does, but faster if the text is an object whose members are kept as spans (`&RawValue`):
+/// spans are skipped, not parsed.
 ///
 /// # Errors
 ///
-/// Those of `serde_json::from_str`.
+/// The errors of `serde_json::from_str`.
 pub fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Error> {
     match object(text) {
         Some(read) => Ok(read),
-        // Whatever was wrong: it says what, or knows better.
+        // Either `serde_json` has the error message, or it accepts the text.
         None => serde_json::from_str(text),
     }
 }
 
-/// The same for an object that is nested no deeper than [`DEPTH_MAX`](super::DEPTH_MAX). `None` for anything else, and for
-/// what `serde_json` refuses.
+/// As [`from_str`] for an object that is nested no deeper than [`DEPTH_MAX`](super::DEPTH_MAX). `None` for other texts, and
+/// for texts that `serde_json` refuses.
 pub fn object<'de, T: Deserialize<'de>>(text: &'de str) -> Option<T> {
     let mut members = Members::of(text).ok()?;
     let read = T::deserialize(Object(&mut members)).ok()?;
     members.is_over().then_some(read)
 }
 
-/// One value without white space around it, in text that has been read before, as a raw value. The text is not read again,
+/// Makes a raw value of a value without white space around it, in text that has been read before. The text is not read again,
 /// and nothing is refused.
 pub fn raw(span: &str) -> Option<&RawValue> {
     <&RawValue>::deserialize(Value(span)).ok()
@@ -61,7 +61,7 @@ impl<'de> Deserializer<'de> for Object<'_, 'de> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         if name == RAW {
-            // The whole of it is wanted, which is not what this is for.
+            // A `RawValue` of the whole object is not supported here.
             return Err(Error::custom("not by members"));
         }
         visitor.visit_newtype_struct(self)
@@ -137,7 +137,7 @@ impl<'de> Deserializer<'de> for Key<'de> {
 /// The raw text of a value, which has been read.
 struct Value<'de>(&'de str);
 
-/// What is not wanted as a span `serde_json` reads.
+/// Values that are not kept as spans are parsed by `serde_json`.
 macro_rules! parsed {
     ($($method:ident)*) => {
         $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -218,7 +218,7 @@ impl<'de> Deserializer<'de> for Value<'de> {
     }
 }
 
-/// A span that is known to be JSON, as the `RawValue` that a visitor makes of it.
+/// A span that is known to be JSON, as the `RawValue` of a visitor.
 fn visit_raw<'de, V: Visitor<'de>>(span: &'de str, visitor: V) -> Result<V::Value, Error> {
     let entry = (
         BorrowedStrDeserializer::new(RAW),

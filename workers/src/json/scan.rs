@@ -1,25 +1,25 @@
-//! The tokens of JSON text, strictly, and no deeper than a bound.
+//! The tokens of JSON text, read strictly, and no deeper than a bound.
 
 use super::block::{STEP, STRIDE, WORD, first_special, plain, specials};
 
-/// Words in which the end of a string is looked for before blocks are: keys and values of a word or two end there.
+/// Words that are searched for the end of a string before blocks are: keys and values of a word or two end there.
 const SHORT: usize = 2;
 
 /// The deepest nesting that is read: brackets open at once.
 pub const DEPTH_MAX: usize = 128;
 
-/// Whether a text is one value, nested no deeper than [`DEPTH_MAX`], and nothing else. Whether it is UTF-8 is not looked at.
-/// `key` is called with each key of each object, raw with its quotes; where the text is no such value, perhaps not with all.
+/// Returns true if a text is one value, nested no deeper than [`DEPTH_MAX`], and nothing else. UTF-8 is not checked. `key` is
+/// called with each key of each object, raw with its quotes; for a text that is not such a value, perhaps not with all keys.
 pub fn is_value(text: &[u8], mut key: impl FnMut(&[u8])) -> bool {
     let mut scan = Scan { bytes: text, at: 0 };
     scan.value_with(0, &mut key).is_ok() && scan.peek().is_none()
 }
 
-/// It is no JSON, or nested deeper than [`DEPTH_MAX`], or not what was looked for.
+/// The text is not JSON, or nested deeper than [`DEPTH_MAX`], or not the requested kind of value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unread;
 
-/// Where in a text the reader is.
+/// Position of the reader in a text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scan<'a> {
     bytes: &'a [u8],
@@ -34,7 +34,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Passes over white space, and gives what comes then.
+    /// Skips white space, and returns the next byte.
     #[inline]
     pub(super) fn peek(&mut self) -> Option<u8> {
         loop {
@@ -45,7 +45,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The same, and passes over it.
+    /// Skips white space, and reads the next byte.
     #[inline]
     fn next(&mut self) -> Option<u8> {
         let byte = self.peek();
@@ -53,13 +53,13 @@ impl<'a> Scan<'a> {
         byte
     }
 
-    /// Passes over this punctuation and the white space before it.
+    /// Skips white space, and reads this punctuation.
     #[inline]
     pub(super) fn expect(&mut self, byte: u8) -> Result<(), Unread> {
         (self.next() == Some(byte)).then_some(()).ok_or(Unread)
     }
 
-    /// Passes over the key of a member, and says where it began. The colon after it is passed over, too.
+    /// Reads the key of a member and the colon after it; returns its begin and end.
     pub(super) fn key(&mut self) -> Result<(usize, usize), Unread> {
         self.expect(b'"')?;
         let begin = self.at - 1;
@@ -69,12 +69,12 @@ impl<'a> Scan<'a> {
         Ok((begin, end))
     }
 
-    /// Passes over a value, below so many open brackets.
+    /// Reads a value below so many open brackets.
     pub(super) fn value(&mut self, below: usize) -> Result<(), Unread> {
         self.value_with(below, &mut |_| {})
     }
 
-    /// Passes over a value like [`Self::value`], and calls `key` with each key in it, raw with its quotes.
+    /// Reads a value like [`Self::value`], and calls `key` with each key in it, raw with its quotes.
     #[inline]
     fn value_with(&mut self, below: usize, key: &mut impl FnMut(&[u8])) -> Result<(), Unread> {
         let mut read_key = |scan: &mut Self| {
@@ -82,7 +82,7 @@ impl<'a> Scan<'a> {
             key(&scan.bytes[begin..end]);
             Ok(())
         };
-        // A bit for each bracket that was opened here, the innermost lowest: whether it is an object's.
+        // A bit for each bracket that was opened here, the innermost lowest: set for an object.
         let mut objects = 0_u128;
         let mut open = 0;
         loop {
@@ -116,7 +116,7 @@ impl<'a> Scan<'a> {
                 b'n' => self.rest(b"ull")?,
                 _ => return Err(Unread),
             }
-            // What ends with it.
+            // Brackets that close behind the value.
             loop {
                 if open == 0 {
                     return Ok(());
@@ -139,7 +139,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Passes over a string whose first quote has been passed over.
+    /// Reads a string after its first quote.
     fn string(&mut self) -> Result<(), Unread> {
         let mut at = self.at;
         for _ in 0..SHORT {
@@ -165,7 +165,7 @@ impl<'a> Scan<'a> {
             let mut marks = match rest.first_chunk() {
                 Some(block) => specials(block),
                 None => {
-                    // Quotes stand where the text has ended, and are not found there.
+                    // The block is filled up with quotes behind the end of the text; a quote found there is an error.
                     let mut block = [b'"'; STEP];
                     block[..rest.len()].copy_from_slice(rest);
                     specials(&block)
@@ -174,7 +174,7 @@ impl<'a> Scan<'a> {
             if marks == 0 {
                 at += STEP;
                 plain_steps += 1;
-                // Where nothing was for long, nothing may come for long. Lines of text are shorter.
+                // A long run without special bytes may go on for long. Lines of text are shorter.
                 if plain_steps * STEP >= STRIDE {
                     at += plain(self.bytes.get(at..).unwrap_or_default());
                 }
@@ -199,7 +199,7 @@ impl<'a> Scan<'a> {
                     at = after;
                     break;
                 }
-                // What is escaped is no end.
+                // An escaped byte does not end the string.
                 marks &= u32::MAX << (after - begin);
             }
         }
@@ -211,10 +211,10 @@ impl<'a> Scan<'a> {
         (found == Some(rest)).then_some(()).ok_or(Unread)
     }
 
-    /// A number whose first digit has been passed over.
+    /// Reads a number after its first digit.
     fn number(&mut self, first: u8) -> Result<(), Unread> {
         match first {
-            // A digit after it is refused as what comes after a value.
+            // A digit after the zero is refused, as any other byte after a value would be.
             b'0' => {}
             b'1'..=b'9' => self.digits(),
             _ => return Err(Unread),
@@ -252,7 +252,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Where an escape ends whose backslash is just before `at`.
+/// End of an escape whose backslash is just before `at`.
 #[inline(always)]
 fn escape_end(bytes: &[u8], at: usize) -> Result<usize, Unread> {
     match bytes.get(at) {

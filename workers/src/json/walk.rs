@@ -1,10 +1,10 @@
-//! Objects inside of one another, read in one pass: a reader steps into those it knows and passes over the rest.
+//! Nested objects, read in one pass: a reader steps into those it knows and skips the others.
 
 use std::ops::Range;
 
 use super::scan::{DEPTH_MAX, Scan, Unread};
 
-/// A place in a text, which moves on over what has been read and checked.
+/// A position in a text, which moves on over text that has been read and checked.
 #[derive(Debug)]
 pub struct Walk<'a> {
     scan: Scan<'a>,
@@ -13,7 +13,7 @@ pub struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// At the beginning of the text.
+    /// Starts at the beginning of the text.
     pub fn new(text: &'a str) -> Self {
         Self {
             scan: Scan::new(text),
@@ -21,18 +21,18 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Where the next value begins. White space before it is passed over.
+    /// Begin of the next value, behind white space.
     #[inline]
     pub fn place(&mut self) -> usize {
         self.scan.peek();
         self.scan.at
     }
 
-    /// Steps into the next value if it is an object. Then its first key comes; else nothing was read.
+    /// Steps into the next value if it is an object; its first key comes next. Otherwise returns false and reads nothing.
     ///
     /// # Errors
     ///
-    /// It would be nested deeper than [`DEPTH_MAX`].
+    /// The object would be nested deeper than [`DEPTH_MAX`].
     #[inline]
     pub fn step_in(&mut self) -> Result<bool, Unread> {
         if self.scan.peek() != Some(b'{') {
@@ -46,7 +46,7 @@ impl<'a> Walk<'a> {
         Ok(true)
     }
 
-    /// The first key of the object that was stepped into, raw with its quotes. `None`: the object is over.
+    /// The first key of the object that was stepped into, raw with its quotes. `None`: the object has ended.
     ///
     /// # Errors
     ///
@@ -59,7 +59,7 @@ impl<'a> Walk<'a> {
         self.key()
     }
 
-    /// The key after a value of the innermost object. `None`: the object is over.
+    /// The key after a value of the innermost object. `None`: the object has ended.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Passes over a value, without the white space around it.
+    /// Reads a value; returns its span without the white space around it.
     ///
     /// # Errors
     ///
@@ -88,16 +88,16 @@ impl<'a> Walk<'a> {
         Ok(begin..self.scan.at)
     }
 
-    /// Where the last value, or the last object, ended.
+    /// End of the last value, or of the last object.
     pub fn end(&self) -> usize {
         self.scan.at
     }
 
-    /// The text must be over, but for white space.
+    /// Requires that only white space is left.
     ///
     /// # Errors
     ///
-    /// Something comes still.
+    /// More text is left.
     #[inline]
     pub fn over(&mut self) -> Result<(), Unread> {
         match self.scan.peek() {

@@ -10,20 +10,20 @@ use crate::template::{NoValue, Sources};
 
 /// The code of an [`Issue`] about a variable without a value.
 const MISSING: &str = "missing_variable";
-/// The code of an [`Issue`] about a variable whose value is wrong.
+/// The code of an [`Issue`] about a variable whose value is invalid.
 pub(crate) const INVALID_VARIABLE: &str = "invalid_variable";
 
 /// The code of an [`Issue`] about a declared secret without a value.
 pub(crate) const MISSING_SECRET: &str = "missing_secret";
 
-/// What `env` comes to.
+/// Values of `env`, looked up.
 #[derive(Debug, Default)]
 pub(crate) struct Variables {
     /// The variables that have a value.
     pub(crate) values: BTreeMap<String, Secret>,
-    /// What of them must not show in the log.
+    /// Values that must not show in the log.
     pub(crate) hidden: Vec<Secret>,
-    /// The variables that have none, and why. The namespace runs without them.
+    /// Variables without a value, with the reasons. The namespace runs without them.
     pub(crate) issues: Vec<Issue>,
 }
 
@@ -40,7 +40,7 @@ impl Manifest {
                         .push(issue(INVALID_VARIABLE, name, message));
                 }
                 Ok(value) => {
-                    // Texts without a reference are no secret: `env` in a manifest is for settings.
+                    // Texts without a reference are not secret: `env` in a manifest is for settings.
                     if !template.names().is_empty() {
                         variables.hidden.extend(template.hidden(sources));
                     }

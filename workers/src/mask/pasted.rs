@@ -2,9 +2,9 @@
 //! stored.
 //!
 //! The mask hides a text when in doubt; a refusal needs a reason that the user understands. Reasons are a token of a
-//! well-known service, a login in a URL, and a literal value behind a name, an option or a header that announces a
-//! secret. A long random word alone is no reason: ids of commits, digests and ids of documents look like that. All that
-//! is refused here is also hidden by the mask.
+//! well-known service, a login in a URL, and a literal value behind a name, an option or a header that announces a secret. A
+//! long random word alone is not a reason: ids of commits, digests and ids of documents look like that. Every refused value
+//! is also hidden by the mask.
 
 use serde_json::{Map, Value};
 
@@ -133,21 +133,21 @@ fn arguments(command: &str, all: &[Value]) -> Option<usize> {
     })
 }
 
-/// Whether the value of a variable, a header or a key is a credential or contains one.
+/// Returns true if the value of a variable, a header or a key is a credential or contains one.
 fn is_credential_of(name: &str, said: &str) -> bool {
     is_in_text(said) || (says_secret(name) && is_value(name, said))
 }
 
-/// Whether a text is a pair with a credential, `NAME=VALUE` or `Name: value`. A script behind `-e` is no pair: it has
-/// white space before its first `=` or `:`.
+/// Returns true if a text is a pair with a credential, `NAME=VALUE` or `Name: value`. A script behind `-e` is not a pair: it
+/// has white space before its first `=` or `:`.
 fn is_credential_pair(text: &str) -> bool {
     let pair = text.split_once(['=', ':']);
     let pair = pair.filter(|(name, _)| !name.contains(char::is_whitespace));
     is_in_text(text) || pair.is_some_and(|(name, said)| is_credential_of(name, said))
 }
 
-/// Whether a text is a login with a password, `USER:PASSWORD` or `USER%PASSWORD`. User and group of a container are no
-/// login.
+/// Returns true if a text is a login with a password, `USER:PASSWORD` or `USER%PASSWORD`. User and group of a container are
+/// not a login.
 fn is_login(text: &str) -> bool {
     let Some((user, said)) = text.split_once([':', '%']) else {
         return false;
@@ -156,7 +156,7 @@ fn is_login(text: &str) -> bool {
     user != said && !is_id(user) && !text.contains("://") && is_value("password", said)
 }
 
-/// Whether a name announces a secret, and not a property of a secret such as the file that has it.
+/// Returns true if a name announces a secret, and not a property of a secret such as the file that has it.
 fn says_secret(name: &str) -> bool {
     const ABOUT: [&str; 49] = [
         "algorithm",
@@ -214,7 +214,7 @@ fn says_secret(name: &str) -> bool {
     let last = last.to_ascii_lowercase();
     let is_public = parts().any(|part| part.eq_ignore_ascii_case("public"));
     let is_word_with_key = last.ends_with("key") && last != "key" && {
-        // `APIKEY` and `sshKey` are keys, `MONKEY` is none.
+        // `APIKEY` and `sshKey` are keys, `MONKEY` is not.
         const KEYS: [&str; 8] = [
             "apikey",
             "accesskey",
@@ -231,7 +231,7 @@ fn says_secret(name: &str) -> bool {
     is_secret(name) && !is_public && !is_file && !is_word_with_key && !ABOUT.contains(&&*last)
 }
 
-/// Whether a text behind a name that announces a secret is a literal value: no reference, no path, no URL, and no
+/// Returns true if a text behind a name that announces a secret is a literal value: not a reference, a path, a URL, or a
 /// setting such as `true`.
 fn is_value(name: &str, text: &str) -> bool {
     const SETTINGS: [&str; 10] = [
@@ -255,9 +255,9 @@ fn is_value(name: &str, text: &str) -> bool {
         && !is_place(said)
 }
 
-/// Whether a text refers to a value elsewhere: `${NAME}` with few words around it, `$NAME`, or a command of a shell.
+/// Returns true if a text refers to a value elsewhere: `${NAME}` with few words around it, `$NAME`, or a command of a shell.
 fn is_reference(text: &str) -> bool {
-    /// The longest word beside a reference that is no part of a secret.
+    /// The longest word beside a reference that is not part of a secret.
     const WORD_MAX: usize = 8;
     if text.starts_with("$(") || text.strip_prefix('$').is_some_and(is_variable_name) {
         return true;
@@ -286,7 +286,7 @@ fn longest_word(text: &str) -> usize {
     lengths.max().unwrap_or_default()
 }
 
-/// Whether a text is the path of a file.
+/// Returns true if a text is the path of a file.
 fn is_place(text: &str) -> bool {
     let is_allowed = |c: char| c.is_alphanumeric() || "-_./~ ".contains(c);
     ["/", "./", "../", "~/"]
@@ -296,16 +296,16 @@ fn is_place(text: &str) -> bool {
         && !text.split('/').any(super::looks_random)
 }
 
-/// Whether a text of any kind, such as an argument or a script for a shell, has a credential in it.
+/// Returns true if a text of any kind, such as an argument or a script for a shell, contains a credential.
 fn is_in_text(text: &str) -> bool {
     has_token(text) || is_in_urls(text) || is_in_words(text)
 }
 
-/// Whether a URL in the text has a login or a secret parameter.
+/// Returns true if a URL in the text has a login or a secret parameter.
 fn is_in_urls(text: &str) -> bool {
     let is_password = |login: &str| match login.split_once(':') {
         Some((_, said)) => !said.is_empty() && !is_reference(said),
-        // A user name alone, as in URLs of Git servers, is no credential.
+        // A user name alone, as in URLs of Git servers, is not a credential.
         None => is_dense(login) && !is_reference(login),
     };
     let mut logins = url_logins(text).into_iter();
@@ -322,9 +322,9 @@ fn is_in_urls(text: &str) -> bool {
         })
 }
 
-/// Whether the text has a literal value behind a name, an option or a scheme.
+/// Returns true if the text has a literal value behind a name, an option or a scheme.
 fn is_in_words(text: &str) -> bool {
-    /// The word before, which decides whether the next word may be a value.
+    /// The previous word, which decides if the next word may be a value.
     #[derive(Clone, Copy, PartialEq)]
     enum Behind {
         Nothing,
@@ -388,7 +388,7 @@ fn is_in_words(text: &str) -> bool {
     false
 }
 
-/// Whether a word of a script is a literal value and not an expression. A plain word counts only if `may_be_word` is
+/// Returns true if a word of a script is a literal value and not an expression. A plain word counts only if `may_be_word` is
 /// set.
 fn is_literal(word: &str, may_be_word: bool) -> bool {
     let is_expression =
@@ -396,13 +396,13 @@ fn is_literal(word: &str, may_be_word: bool) -> bool {
     !is_expression && is_value("", word) && (may_be_word || !is_word(word))
 }
 
-/// Whether a name often stands for something that is no secret.
+/// Returns true if a name often stands for something that is not secret.
 fn is_weak(name: &str) -> bool {
     let name = name.trim_start_matches('-');
     ["key", "auth", "pin", "pass", "pat"].contains(&name)
 }
 
-/// Whether a text is a plain word, as in texts for people.
+/// Returns true if a text is a plain word, as in texts for people.
 fn is_word(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || b"-_.,!".contains(&byte);
     text.bytes().all(allowed)

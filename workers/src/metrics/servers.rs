@@ -1,5 +1,5 @@
-//! What operators see of external servers' processes, by namespace. A namespace's series go when it is not served any
-//! more and its last process has ended, so that an idle server keeps its counts.
+//! Metrics of external servers' processes, by namespace. A namespace's series are removed when it is no longer served and its
+//! last process has ended, so that an idle server keeps its counts.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -32,12 +32,12 @@ metric_table! {
             "Lines of an external server's standard error beyond the rate limit, not logged";
     }
     {
-        /// A plain mutex: taken when a process comes and goes, nothing awaits under it.
+        /// A plain mutex: taken when a process comes and goes, never held across an await.
         namespaces: Mutex<HashMap<NamespaceName, Known>> = Mutex::default();
     }
 }
 
-/// What holds a namespace's series.
+/// Reasons to keep a namespace's series.
 #[derive(Debug, Default)]
 struct Known {
     served: bool,
@@ -63,7 +63,7 @@ impl ServerMetrics {
         Ok(Self(Arc::new(Families::new(registry)?)))
     }
 
-    /// Counts a process that takes the place of another. The reason is one of few words: it is a label.
+    /// Counts a process that replaces another. The reason is one of few words: it is a label.
     pub fn restarted(&self, namespace: &NamespaceName, reason: &'static str) {
         self.0.lock().entry(namespace.clone()).or_default();
         let labels = &[namespace.as_str(), reason];
@@ -92,7 +92,7 @@ impl ServerMetrics {
         self.0.output_suppressed.with_label_values(label)
     }
 
-    /// The external servers that are served from now on; the series of the others go.
+    /// Sets the external servers that are served from now on; the series of all others are removed.
     pub fn serve<'a>(&self, names: impl Iterator<Item = &'a NamespaceName>) {
         let mut namespaces = self.0.lock();
         for known in namespaces.values_mut() {
@@ -112,8 +112,8 @@ impl Families {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a namespace is to be kept; the series of one that is not are removed. Called under the lock, so that a
-    /// process that starts meanwhile does not lose its fresh ones.
+    /// Returns true if a namespace's series are to be kept; otherwise they are removed. Called under the lock, so that a
+    /// process that starts meanwhile does not lose its new series.
     fn keep(&self, name: &NamespaceName, known: &Known) -> bool {
         if known.served || known.processes > 0 {
             return true;

@@ -1,5 +1,5 @@
 //! Metrics as tables: name, kind, labels, help and buckets of a family stand in one line. Each part of the gateway has a
-//! table of its own and counts itself.
+//! table of its own and counts its events itself.
 
 use prometheus::core::{
     Atomic, Collector, GenericCounter, GenericCounterVec, GenericGauge, GenericGaugeVec, MetricVec,
@@ -9,10 +9,9 @@ use prometheus::{Histogram, HistogramOpts, HistogramVec, Opts, Registry, Result}
 
 /// Declares a struct of metrics. Its `new` makes them and registers them.
 ///
-/// - `field: Kind["label", …] = "name", "help", buckets;` is a family. Labels and buckets only where the kind has them.
-/// - `… => Type = expression;` keeps what the expression makes of the family, named like the field: handles that are
-///   resolved once.
-/// - A second pair of braces holds fields that are no families: `field: Type = expression;`.
+/// - `field: Kind["label", …] = "name", "help", buckets;` is a family. Labels and buckets only if the kind has them.
+/// - `… => Type = expression;` keeps the value of the expression under the family's name: handles that are resolved once.
+/// - A second pair of braces holds fields that are not families: `field: Type = expression;`.
 #[macro_export]
 macro_rules! metric_table {
     (@kept $kind:ident) => { ::prometheus::$kind };
@@ -130,7 +129,7 @@ pub fn forget<B: MetricVecBuilder>(family: &MetricVec<B>, namespace: &str) {
         let labels: std::collections::HashMap<&str, &str> =
             labels.map(|label| (label.name(), label.value())).collect();
         if labels.get("namespace") == Some(&namespace) {
-            // Somebody else may have removed the series meanwhile.
+            // Another thread may have removed the series meanwhile.
             let _ = family.remove(&labels);
         }
     }

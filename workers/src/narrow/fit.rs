@@ -8,7 +8,7 @@ use crate::remote::Mode;
 
 /// Cuts a narrowed configuration back to the entries that can be used, so that no other restriction of the file is lost with
 /// them. A server that only the file has is left out; a server of the operator that the file restricts in a way that cannot
-/// be applied is switched off. Answers with a sentence each that begins with the key.
+/// be applied is switched off. Returns a sentence for each that begins with the key.
 pub fn fit(
     namespaces: &NamespacesConfig,
     servers: &mut ServersConfig,
@@ -33,7 +33,7 @@ pub fn fit(
                 ));
                 server.enabled = false;
             }
-            // The operator's own mistake.
+            // A mistake of the operator.
             _ => {}
         }
         true
@@ -57,7 +57,7 @@ pub fn fit(
     unfit
 }
 
-/// Whether tools of a namespace are left out of its list.
+/// Returns true if tools of a namespace may be left out of its list.
 pub fn selects_tools(
     namespaces: &NamespacesConfig,
     name: &NamespaceName,
